@@ -87,5 +87,5 @@ def _parse(path: Path, raw: bytes | None) -> dict[str, KnownMarket]:
         return read_markets(raw)
     except Refused as refusal:
         raise Refused(
-            f"{path}: {refusal.message}; move it away, or set {PATH_VARIABLE} to another file", PATH_VARIABLE
+            f"{path}: {refusal.message}; move it, or set {PATH_VARIABLE} to another file", PATH_VARIABLE
         ) from None

@@ -24,7 +24,7 @@ class BatchErrors(Shape, frozen=True):
 
 
 class RequestCounts(Shape, frozen=True):
-    """How many lines there are, and how they ended."""
+    """Numbers of lines by outcome."""
 
     completed: Annotated[int, said("lines whose jobs settled", 1)]
     failed: Annotated[int, said("lines that were skipped, or whose jobs ended without a result", 0)]
@@ -156,12 +156,12 @@ class LineError(Shape, frozen=True):
 
 
 class ErrorDetails(Shape, frozen=True):
-    """Where the line stands, and the job that it named."""
+    """State of a line, and its job."""
 
     job_id: Annotated[
         Bytes32 | None,
         said(
-            "id that the line named, or null where the line was refused before that was read; GET /v1/jobs/{id} tells"
+            "the line's id, or null if the line was rejected before its id was read; GET /v1/jobs/{id} tells"
             " whether it ever was a job",
             "0x" + "0a" * 32,
         ),

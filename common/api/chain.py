@@ -24,7 +24,7 @@ class ReadinessFields(Shape, Generic[N], frozen=True):
 
 
 class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
-    """Where the index stands, and where the chain."""
+    """Positions of the index and of the chain."""
 
     reason: Annotated[
         Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"],

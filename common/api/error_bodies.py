@@ -29,7 +29,7 @@ class ErrorBody(Shape, frozen=True):
     message: ErrorMessage
     type: Annotated[ErrorType, said("class of the error", "invalid_request_error")]
     param: Annotated[str | None, said("request field at fault, dotted where it is nested, or null")]
-    code: Annotated[str | None, said("the error's name within its type, or null where the type tells it alone")]
+    code: Annotated[str | None, said("the error's name within its type, or null if the type is enough")]
 
 
 class Error(Shape, frozen=True):
@@ -39,7 +39,7 @@ class Error(Shape, frozen=True):
 
 
 class ModelNotFoundBody(Shape, frozen=True):
-    """The one error that is specified without `param` and without the header `x-svc-retryable`."""
+    """Error that the specification defines without `param` and without the header `x-svc-retryable`."""
 
     message: ErrorMessage
     type: Annotated[Literal["not_found"], said("class of the error", "not_found")]

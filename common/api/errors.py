@@ -23,7 +23,7 @@ class KnownError:
 
 
 TX_HASH: Final = "receipt_timeout"
-"""Type of the error whose code is the transaction's hash."""
+"""Type of the error that has the transaction's hash as its code."""
 
 _AGAIN: Final = "send the same again, later"
 _SIGN: Final = "sign the values that you send, in the domain of GET /evm/chain, with the wallet they name"
@@ -57,19 +57,21 @@ UNCODED: Final[Mapping[int | str, KnownError]] = {
         " the first",
         "correct what `message` names",
     ),
-    404: _typed("not_found", "there is no such object, or it is another owner's", "check the id, and whose it is"),
+    404: _typed("not_found", "the object does not exist, or belongs to another owner", "check the id and its owner"),
     405: _typed("invalid_request_error", "the path has no such method", "use one that the header `allow` names"),
     408: _typed("invalid_request_error", "the body did not arrive in time", "send it faster, or in a smaller body"),
     409: _typed(
         "invalid_request_error",
         "the chain refuses with an error that is not known here; `message` holds its data",
-        "tell the operator",
+        "report it to the operator",
     ),
     416: _typed("invalid_request_error", "the range lies outside of the file", "ask within `content-range`"),
     431: _typed(
         "invalid_request_error", "the request's head exceeds 16 KiB or 100 headers", "send fewer or shorter headers"
     ),
-    500: _typed("internal_error", "an unexpected failure of the coordinator", "tell its operator the `x-request-id`"),
+    500: _typed(
+        "internal_error", "an unexpected failure of the coordinator", "report the `x-request-id` to its operator"
+    ),
     505: _typed("invalid_request_error", "the HTTP version is neither 1.0 nor 1.1", "speak HTTP/1.1"),
     "busy": _typed(
         "busy",
@@ -114,7 +116,7 @@ _CODED: Final = (
     ),
     _invalid(
         "unknown_container",
-        "`container_cid` is no live `input` upload of the owner's",
+        "`container_cid` is not a live `input` upload of the owner",
         "upload the container (again: an unused upload is gone after 300 s)",
     ),
     _invalid("too_short", "the container has fewer than 122 bytes", "send a whole container"),
@@ -133,7 +135,7 @@ _CODED: Final = (
     ),
     _denied(
         "not_registered",
-        "the wallet is no registered provider's",
+        "the wallet does not belong to a registered provider",
         "register() it in the provider registry; for a poll, open a session with role `provider`",
         "authentication_error",
         "invalid_op_signature",
@@ -146,12 +148,12 @@ _CODED: Final = (
     _invalid("invalid_purpose", "`purpose` is not input, result or batch", "send one of them, before the file"),
     _invalid("empty_file", "the file has no bytes, or no line that is not blank", "send its content"),
     _invalid("too_many_lines", "a batch file has over 50,000 lines", "cut it into several"),
-    _invalid("bad_container", "it is no sealed container, or not one of its parts", "send it as it was sealed"),
+    _invalid("bad_container", "it is not a sealed container", "send it as it was sealed"),
     _invalid("invalid_endpoint", "`endpoint` is not /v1/responses or /v1/embeddings", "send one of them"),
     _invalid("invalid_completion_window", "`completion_window` is not 1h or 24h", "send one of them"),
     _invalid(
         "invalid_input_file",
-        "`input_file_id` is no live `batch` upload of this address",
+        "`input_file_id` is not a live `batch` upload of this address",
         "upload the lines (again: an unused upload is gone after 300 s)",
     ),
     _invalid(
@@ -172,7 +174,7 @@ _CODED: Final = (
     _invalid("result_ambiguous", "there are `result` and `result_cid`", "send one of them"),
     _invalid(
         "unknown_result",
-        "`result_cid` is no live `result` upload of this session's address",
+        "`result_cid` is not a live `result` upload of this session's address",
         "upload the result (again: an unused upload is gone after 300 s)",
     ),
     _denied("provider_mismatch", "the signer operates another provider", "name the signer's own provider id"),
@@ -189,7 +191,7 @@ _CODED: Final = (
     _invalid(
         "stale_issued_at",
         "`issued_at` is not within 600 s of the coordinator's clock",
-        "set your clock, sign anew with a new `issued_at`",
+        "set your clock, sign again with a new `issued_at`",
     ),
     _invalid(
         "wrap_mismatch", "`seed_wrap` and `ct_hash` do not reproduce the job's commitment", "take the job's container"
@@ -211,8 +213,10 @@ _CODED: Final = (
     _invalid(
         "stale_release", "the instance that asks runs an older release than the holder", "run the holder's release"
     ),
-    _denied("bad_operator_signature", "`operator_signature` is no signature", "sign HandoverAuth"),
-    _denied("operator_not_authorized", "the signer is no operator of this escrow", "sign with an OPERATOR_KEY of both"),
+    _denied("bad_operator_signature", "`operator_signature` is not a signature", "sign HandoverAuth"),
+    _denied(
+        "operator_not_authorized", "the signer is not an operator of this escrow", "sign with an OPERATOR_KEY of both"
+    ),
     _invalid("not_allowlisted", "the instance's measurement is not on the allowlist", "have the admin list it"),
     _invalid("tombstoned", "the instance's measurement is withdrawn", "run another build"),
     # Models.
@@ -244,7 +248,7 @@ CODED: Final[Mapping[str, KnownError]] = {error.code: error for error in _CODED 
 
 # Codes of batch lines that did not settle. Lines also have the codes of POST /v1/jobs and of the contracts.
 LINE_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
-    "invalid_json": ("the line is no JSON object", "write one object on each line"),
+    "invalid_json": ("the line is not a JSON object", "write one object on each line"),
     "invalid_line": ("a field is missing or malformed, or the line wraps a body", "write a whole submission"),
     "endpoint_mismatch": ("`url` is not the batch's endpoint", "leave it out, or make them agree"),
     "order_expired": ("`expires_at` had passed when the line was processed", "sign a later one"),
@@ -252,14 +256,17 @@ LINE_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "sla_too_long": ("`sla_secs` is above 86400", "sign a shorter window"),
     "insufficient_payment": (
         "`amount` was not exactly cap + fee + gas_fee then: less, or more",
-        "pay what a new quote says",
+        "pay the amount of a new quote",
     ),
     "invalid_model": ("`model_id` was no enabled model then", "order another"),
     "duplicate_job_id": ("another line is the same order", "nothing: the other line counts"),
     "cancelled": ("the batch was cancelled before the post, or the owner cancelled the job", "order again"),
     "provider_fail": ("the provider failed the job; the payment came back", "order again"),
     "reclaim": ("the provider missed the window; the payment came back", "order again"),
-    "expired": ("the batch ended before the post, or nobody claimed the job in time", "order again, or offer more"),
+    "expired": (
+        "the batch ended before the post, or no provider claimed the job in time",
+        "order again, or offer more",
+    ),
 }
 
 

@@ -20,7 +20,7 @@ from common.api.states import (
 
 
 class EventKind(enum.IntEnum):
-    """As the coordinator's table numbers them; on the wire they are the names in lower case."""
+    """Kinds of events, with the numbers of the coordinator's table. The API uses the names in lower case."""
 
     POSTED = 0
     CLAIMED = 1
@@ -85,4 +85,4 @@ class EventsReset(Shape, frozen=True):
     """A gap in the events: read again what you follow."""
 
     id: EventId
-    event: Annotated[Literal["reset"], said("that there are events which are not told", "reset")]
+    event: Annotated[Literal["reset"], said("that there are events which were not sent", "reset")]

@@ -12,7 +12,7 @@ class FileDetails(Shape, frozen=True):
     """Content id and number of lines of a file."""
 
     cid: str
-    lines: Annotated[int, said("lines that are not blank, of a `batch` file; else 0", 1)]
+    lines: Annotated[int, said("non-blank lines of a `batch` file, otherwise 0", 1)]
 
 
 class FileFields(Shape, frozen=True):
@@ -35,5 +35,5 @@ class File(FileFields, frozen=True, tag_field="object", tag="file"):
     """An uploaded file, or an output file of a batch."""
 
     status: Annotated[
-        Literal["uploaded", "processed"], said("`uploaded`, or `processed` for what a batch yielded", "uploaded")
+        Literal["uploaded", "processed"], said("`uploaded`, or `processed` for files that a batch wrote", "uploaded")
     ]

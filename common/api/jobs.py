@@ -103,11 +103,11 @@ class JobList(Shape, frozen=True):
 
 
 class JobCounts(Shape, frozen=True):
-    """How many jobs there are, by state."""
+    """Numbers of jobs by state."""
 
-    open: Annotated[Digits, said("jobs that nobody has claimed yet", "12")]
+    open: Annotated[Digits, said("jobs that no provider has claimed yet", "12")]
     claimed: Annotated[Digits, said("jobs that a provider works on", "3")]
-    settled: Annotated[Digits, said("jobs whose result is there, and paid for", "985")]
+    settled: Annotated[Digits, said("jobs with a delivered and paid result", "985")]
     cancelled: Annotated[Digits, said("jobs that ended without a result", "7")]
     as_of_block: Digits
 
@@ -130,7 +130,7 @@ class JobTransactions(Shape, Generic[N], frozen=True):
 
 
 class CostPartsShape(Shape, Generic[N], frozen=True):
-    """How the cost of a settled job is divided."""
+    """Parts of a settled job's cost."""
 
     provider: Annotated[N, said("paid to the provider, in base units", "12")]
     fee: Annotated[N, said("the protocol's fee on the provider's part, in base units", "0")]
@@ -166,7 +166,7 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     reclaimable_block: ReclaimableBlock[N] = None
     cost: Annotated[
         Omittable[N],
-        said("what the client paid in all for a settled job: provider + fee + gas_fee, in base units", "2012"),
+        said("the client's total payment for a settled job: provider + fee + gas_fee, in base units", "2012"),
     ] = None
     cost_parts: Annotated[Omittable[CostPartsShape[N]], said("parts of that cost")] = None
 
@@ -185,7 +185,7 @@ class ClientJobFields(Shape, Generic[N], frozen=True):
 
 
 class ClientJob(ClientJobFields[Digits], frozen=True, tag_field="object", tag="job"):
-    """A job as its client follows it."""
+    """Job, for its client."""
 
     as_of_block: Digits
 
@@ -219,7 +219,7 @@ class Summary(SummaryFields[Digits], frozen=True):
 
 
 class PostedShape(Shape, frozen=True):
-    """A job that was posted."""
+    """Posted job."""
 
     job_id: Bytes32
     task_cid: str
@@ -227,7 +227,7 @@ class PostedShape(Shape, frozen=True):
 
 
 class Cancelled(Shape, frozen=True):
-    """A job that is cancelled, or had ended before."""
+    """Job that was cancelled now or had ended before."""
 
     job_id: Bytes32
     tx_hash: Annotated[Bytes32, said("transaction that cancelled it, or that had ended it before", _TX)]

@@ -15,7 +15,7 @@ Zero = TypeVar("Zero")  # the coordinator promises "0"; clients read a number an
 
 
 class ModelDetails(Shape, Generic[N], frozen=True):
-    """What orders need of a model."""
+    """Data of a model that orders need."""
 
     model_id: N
     enabled: bool
@@ -55,7 +55,7 @@ class ModelList(Shape, frozen=True):
 
 
 class Reliability(Shape, Generic[N], frozen=True):
-    """How the jobs that a provider claimed ended recently. A new provider has low counts."""
+    """Outcomes of a provider's recently claimed jobs. A new provider has low counts."""
 
     window_secs: Annotated[N, said("how far back the counts go, in seconds", str(RELIABILITY_SECS))]
     settled: Annotated[N, said("jobs that it settled", "12")]
@@ -86,9 +86,7 @@ class ProviderFields(Shape, Generic[N], frozen=True):
     provider_id: N
     operator: Address
     box_key: Bytes32 | None
-    evidence: Annotated[
-        Any, said("evidence as published: its JSON, its bytes as hex where they are none, or null", None)
-    ]
+    evidence: Annotated[Any, said("published evidence: its JSON, otherwise its bytes as hex, or null", None)]
     listed: bool
     reputation: N
     allow_all_models: bool
@@ -194,7 +192,7 @@ class AllowlistStatus(enum.IntEnum):
 AllowlistStatusNumber = Annotated[
     int,
     meanings(
-        "what the market's admin says of such instances",
+        "note of the market's admin on such instances",
         AllowlistStatus.ALLOWED,
         {
             AllowlistStatus.NOT_LISTED: "nothing, or no more",
@@ -288,15 +286,13 @@ class QuoteFields(Shape, Generic[N, Zero], frozen=True):
 
 
 class FailedCheck(Shape, frozen=True):
-    """A check that an order fails, as posting it would answer."""
+    """Failed check of an order, with the error that posting the order would return."""
 
     message: Annotated[
         str, said("sentence for a person; may change at any time", "signature does not recover to owner")
     ]
     param: Annotated[str | None, said("member at fault, or null", "signature")]
-    code: Annotated[
-        str | None, said("the error's code, or null where `param` tells it alone", "invalid_order_signature")
-    ]
+    code: Annotated[str | None, said("the error's code, or null if `param` is enough", "invalid_order_signature")]
     remedy: Annotated[str, said("remedy, for a person", "sign these very values, in the domain of GET /evm/chain")]
 
 

@@ -56,9 +56,9 @@ class JobProgress(Shape, Generic[N], frozen=True):
         bool, said("true while `status` rests on anything that the index does not have from a block", True)
     ]
     steps: Annotated[
-        tuple[ProgressStep[N], ...], said("its ops in their order, each once: as it happened, or else as it stands")
+        tuple[ProgressStep[N], ...], said("its ops in order, each once, with the final or the current state")
     ]
-    block: Annotated[N, said("block that the index stands at", "43")]
+    block: Annotated[N, said("last indexed block", "43")]
 
 
 class ProvisionalJob(JobProgress[Digits], frozen=True):

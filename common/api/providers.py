@@ -10,7 +10,7 @@ from common.api.worked_order import RESULT_CID
 
 
 class OpDoneShape(Shape, frozen=True):
-    """An op that is mined."""
+    """Mined op."""
 
     tx_hash: Bytes32
     status: Annotated[Literal["success"], said("`success`: the op took effect", "success")]

@@ -34,7 +34,7 @@ def said(about: str, *example: Any) -> Meta:
 
 
 SAID_HERE: Final = "said_here"
-"""Marks a member in a generated schema whose description comes from `said`, not from `WORDS`."""
+"""Marks a member of a generated schema that has its description in `said` and not in `WORDS`."""
 OMITTABLE: Final = "omittable"
 """Marks a member in a generated schema that may be missing and is never null."""
 

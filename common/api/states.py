@@ -21,7 +21,7 @@ def meanings(about: str, example: int, numbers: Mapping[Numbered, str]) -> Meta:
 
 
 class JobState(enum.IntEnum):
-    """As the job registry numbers them."""
+    """States with the job registry's numbers."""
 
     OPEN = 0
     CLAIMED = 1
@@ -46,7 +46,7 @@ JobStateNumber = Annotated[
         "state of the job, as the registry numbers it",
         JobState.SETTLED,
         {
-            JobState.OPEN: "posted, and claimed by nobody yet",
+            JobState.OPEN: "posted, and not claimed yet",
             JobState.CLAIMED: "a provider works on it; its payment is in the registry",
             JobState.SETTLED: "the result is there, and paid for",
             JobState.CANCELLED: "ended without a result: `ended_because` says how",
@@ -64,7 +64,7 @@ EndedBecauseNumber = Annotated[
             EndedBecause.CANCEL: "its owner cancelled it while it was open",
             EndedBecause.PROVIDER_FAIL: "the provider failed it; the payment went back",
             EndedBecause.RECLAIM: "the provider missed the window; the payment went back",
-            EndedBecause.EXPIRY: "nobody claimed it until `expires_at`",
+            EndedBecause.EXPIRY: "no provider claimed it before `expires_at`",
         },
     ),
 ]

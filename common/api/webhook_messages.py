@@ -22,11 +22,11 @@ class JobMessage(Shape, frozen=True):
 
 
 class BatchChange(Shape, frozen=True):
-    """A batch as it stands after a change."""
+    """State of a batch after a change."""
 
     id: Annotated[str, said("id of the batch", BATCH_ID)]
     status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]
-    request_counts: Annotated[RequestCounts | None, said("how its lines ended, or null while it goes on")]
+    request_counts: Annotated[RequestCounts | None, said("how its lines ended, or null while it is running")]
     output_file_id: str | None
     error_file_id: str | None
 

@@ -12,18 +12,18 @@ from common.api.states import JobStateNumber
 # Reasons that affect all providers, in the order of the response.
 OF_THE_JOB: Final[Mapping[str, str]] = {
     "model_disabled": "cancel it; order a model that is `enabled` (GET /v1/models)",
-    "escrow_key_lost": "cancel it; seal and order anew",
-    "authorization_used": "cancel it; seal and order anew",
+    "escrow_key_lost": "cancel it; seal and order again",
+    "authorization_used": "cancel it; seal and order again",
     "unfunded": "add to the owner's balance, or cancel other open jobs",
-    "held_back": "wait: it is offered again by itself",
+    "held_back": "wait: it is offered again automatically",
 }
 # Reasons that affect one provider, in the order of the response: permanent ones first.
 OF_A_PROVIDER: Final[Mapping[str, str]] = {
     "not_listed": "order of a listed provider",
     "model_not_allowed": "order of a provider that may run the model",
-    "designated": "none, for an order that is meant for one provider; else cancel it and order anew",
-    "no_ask": "cancel it; order of a provider that asks for the model (GET /evm/asks)",
-    "window": "cancel it; order with a window that it asks for",
+    "designated": "none for an order to one provider; otherwise cancel it and order again",
+    "no_ask": "cancel it; order from a provider with an ask for the model (GET /evm/asks)",
+    "window": "cancel it; order with a window that it has an ask for",
     "price": "cancel it; order at its rates, or above",
     "not_live": "wait until it polls again, or cancel and order of another",
     "full": "wait until one of its jobs has ended",
@@ -48,7 +48,7 @@ _VERDICTS: Final = (
 
 
 class WhyReason(Shape, frozen=True):
-    """A reason that keeps a provider from a job."""
+    """Reason that prevents a provider from taking a job."""
 
     code: Annotated[
         str,
@@ -78,7 +78,7 @@ class WhyProvider(Shape, Generic[N], frozen=True):
 
 
 class WhyHelp(Shape, Generic[N], frozen=True):
-    """A change that would let providers take the job: another order (cancel this one first), or a higher balance."""
+    """Change after which providers would take the job: another order (cancel this one first) or a higher balance."""
 
     change: Annotated[
         str,
@@ -100,7 +100,7 @@ class WhyFields(Shape, Generic[N], frozen=True):
     state: JobStateNumber
     verdict: Annotated[
         str,
-        shapes.said("what is the matter, in a word", "price"),
+        shapes.said("verdict in one word", "price"),
         Meta(extra_json_schema={"enum": list(_VERDICTS)}),
     ]
     said: Annotated[
@@ -112,7 +112,7 @@ class WhyFields(Shape, Generic[N], frozen=True):
     providers: Annotated[
         tuple[WhyProvider[N], ...],
         shapes.said(
-            "of an open job: providers that poll or ask for its model, those that could take it first; at most 50"
+            "of an open job: up to 50 providers that poll for its model or have an ask for it, able ones first"
         ),
     ]
     would_help: Annotated[

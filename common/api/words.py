@@ -61,7 +61,7 @@ WORDS: Final[Mapping[str, Word]] = {
     "svc": Word("members that this market adds to the object"),
     "error": Word("the error"),
     # Sums of an owner's jobs.
-    "priced": Word("jobs whose rates are whole numbers", "1"),
+    "priced": Word("jobs with whole-number rates", "1"),
     "escrowed": Word("sum of the caps of these jobs, in base units of the payment token", "14"),
     "by_model": Word("the same sums for each model that was ordered"),
     # Quotes.
@@ -98,10 +98,10 @@ WORDS: Final[Mapping[str, Word]] = {
     "requested": Word("jobs at a time that it last asked for (`request_capacity`)", "8"),
     "active_jobs": Word("jobs that it holds claimed", "0"),
     "asks": Word("asks of listed providers"),
-    "floors": Word("lowest rates by model and window; each rate is the lowest by itself"),
+    "floors": Word("lowest rates by model and window; each rate is the lowest of its kind"),
     "providers": Word("providers by id"),
     "entries": Word("entries of the escrow allowlist"),
-    "entry": Word("what was published with the entry", {}),
+    "entry": Word("text published with the entry", {}),
     # The deployment.
     "chain_id": Word("chain id (EIP-155), the one of every signing domain", 31337),
     "contracts": Word("addresses of the contracts: compare them with an address book that you trust"),
@@ -117,12 +117,12 @@ WORDS: Final[Mapping[str, Word]] = {
     "head_block": Word("newest block that the coordinator's node has", "45"),
     "block_time_ms": Word("how often the coordinator looks at the chain, in milliseconds", 2000),
     "windows": Word(
-        "windows that the market takes, in seconds: an order's `sla_secs` must be one of them; absent while the index"
+        "windows that the market accepts, in seconds: an order's `sla_secs` must be one of them; absent while the index"
         " is not ready: then the answer to the order tells",
         [3600, 86400],
     ),
     "gateway_url": Word(
-        "address of a gateway for containers and results, as {gateway}/ipfs/{cid}; absent where none is told",
+        "address of a gateway for containers and results, as {gateway}/ipfs/{cid}; absent if it is not configured",
         "https://gateway.example",
     ),
     # Sessions and the escrow.
@@ -172,9 +172,9 @@ WORDS: Final[Mapping[str, Word]] = {
     "completion_window": Word("`1h` or `24h`: the batch ends that long after its creation", "1h"),
     "metadata": Word("up to 16 pairs of strings of the owner's own; stored in plaintext", {"run": "7"}),
     "output_file_id": Word(
-        "file of the lines that settled; null until the end, or where there is none", worked_order.FILE_ID
+        "file of the settled lines; null until the batch ends, or if no line settled", worked_order.FILE_ID
     ),
-    "error_file_id": Word("file of all other lines; null until the end, or where there is none", None),
+    "error_file_id": Word("file of all other lines; null until the batch ends, or if there are no such lines", None),
     "created_at": Word("time of the creation, in Unix seconds", 1800000000),
     "finalizing_at": Word("time at which every line had ended, in Unix seconds, or null", 1800000070),
     "completed_at": Word("time at which the files were written, in Unix seconds, or null", 1800000071),
@@ -196,6 +196,6 @@ WORDS: Final[Mapping[str, Word]] = {
     "data": Word("the objects"),
     # Readiness.
     "ready": Word("true while the index may be read", True),
-    "cursor": Word("block that the index stands at, or null", "45"),
+    "cursor": Word("last indexed block, or null", "45"),
     "lag": Word("head_block − cursor, or null; negative where the node is behind", "0"),
 }

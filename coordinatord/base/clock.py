@@ -19,7 +19,7 @@ system_clock: Clock = time.time
 
 
 def is_fresh(issued_at: int, now: float) -> bool:
-    """True when a claim, settle, fail, cancel or release was signed within the ±600 seconds that the chain allows."""
+    """Return True if an op or release was signed within the ±600 seconds that the chain allows."""
     return abs(issued_at - now) <= ISSUED_WITHIN
 
 

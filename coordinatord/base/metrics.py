@@ -15,7 +15,7 @@ task_failures = Counter(
 )
 clock_ahead = Gauge(
     "coordinatord_clock_ahead_seconds",
-    "Time that this clock is ahead of another's, by whose",
+    "Seconds that this clock is ahead of another clock, by the other clock",
     ["source"],
     registry=REGISTRY,
 )
@@ -55,7 +55,7 @@ relay_replacements = Counter(
 )
 relay_fees_above_ceiling = Gauge(
     "coordinatord_relay_fees_above_ceiling",
-    "1 while the chain asks for more than RELAY_MAX_FEE_GWEI: exits wait, the rest is refused",
+    "1 while the chain's fee exceeds RELAY_MAX_FEE_GWEI: exits wait, other ops are rejected",
     registry=REGISTRY,
 )
 relay_chained = Counter(
@@ -73,7 +73,7 @@ relay_mined_seconds = Histogram(
 )
 relay_gas = Counter(
     "coordinatord_relay_gas_total",
-    "Gas that mined transactions used, by kind of op; what a reorganisation took back stays counted",
+    "Gas that mined transactions used, by kind of op; gas of reorganised blocks stays counted",
     ["kind"],
     registry=REGISTRY,
 )

@@ -16,7 +16,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import Reply, Request, Route
 
 TAGS: Final[Mapping[str, str]] = {
-    "Deployment": "Health, readiness, and what is signed for: chain id, contracts, fees.",
+    "Deployment": "Health, readiness, and the values to sign with: chain id, contracts, fees.",
     "Sessions": "A wallet signs a nonce and gets a bearer token, for files, batches, ops, asks and the poll.",
     "Models": "The catalogue.",
     "Jobs": "A client's jobs: ask the market, get a quote, post, follow, cancel.",

@@ -32,7 +32,7 @@ def _header(about: str, schema: Schema, *, required: bool = False) -> Schema:
 HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     "x-request-id": (
         "RequestId",
-        _header("id of this request: tell it to the operator", {"type": "string"}, required=True),
+        _header("id of this request; report it to the operator", {"type": "string"}, required=True),
     ),
     "date": ("Date", _header("time of the answer by the coordinator's clock (RFC 9110)", {"type": "string"})),
     "x-svc-retryable true": (

@@ -162,7 +162,7 @@ def refused_by_chain(*calls: str) -> tuple[Reply, ...]:
 
 
 INDEX: Final = (Reply(503, "not_ready"),)
-"""Every index-backed route."""
+"""Replies of every index-backed route."""
 
 CHAIN: Final = (Reply(503, "chain_unreachable"), Reply(503, "rate_limited"), Reply(503, "endpoint_refused"))
 """Every route that reads the chain, in addition to the code of its read."""
@@ -177,10 +177,10 @@ RELAY: Final = (
     Reply(503, "relay_queue_timeout"),
     Reply(504, TX_HASH),
 )
-"""Every route that relays."""
+"""Replies of every route that relays."""
 
 STORE: Final = (Reply(503, "store_unavailable"), Reply(503, "store_rejected"))
-"""Every route that stores."""
+"""Replies of every route that stores."""
 
 
 PAGE: Final = {

@@ -144,7 +144,7 @@ class UploadForm:
         if part.name != "file":
             raise _unexpected(part)
         if part.filename is None:
-            raise Refused("the file part must carry a filename", "file")
+            raise Refused("the file part must have a filename", "file")
         return _plain_name(part.filename)
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -220,9 +220,7 @@ def _text(raw: bytes) -> str:
 def _unexpected(part: PartBegins) -> Refused:
     if part.name in ("purpose", "file"):
         return Refused(f"the form has more than one part {part.name}", part.name)
-    return Refused(
-        "the form has a part that is none of purpose, file and expires_after[…]", part.name[:_MAX_FIELD_BYTES]
-    )
+    return Refused("the form has a part other than purpose, file and expires_after[…]", part.name[:_MAX_FIELD_BYTES])
 
 
 def _malformed() -> Refused:

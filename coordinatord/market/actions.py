@@ -125,7 +125,7 @@ VERBS: Final[dict[str, Verb]] = {
     "treasury": Verb("Change where fees go.", (_ACCOUNT,), Admin.set_treasury),
     "grant-relayer": Verb("Let an account relay, on all registries.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)),
     "revoke-relayer": Verb("Let it relay no longer.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, False)),
-    "pause": Verb("Stop posts and claims; what is claimed goes on.", (), lambda a: a.pause(True)),
+    "pause": Verb("Stop posts and claims. Claimed jobs continue.", (), lambda a: a.pause(True)),
     "unpause": Verb("Let posts and claims go on.", (), lambda a: a.pause(False)),
     "allowlist": Verb(
         "Set the status of an escrow key.",
@@ -138,7 +138,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "transfer-ownership": Verb("Offer all registries to an account.", (_ACCOUNT,), Admin.transfer_ownership),
     "take-back-ownership": Verb("Take back an offer that is not accepted.", (), Admin.take_back_offer),
-    "accept-ownership": Verb("Accept what is offered to the sender.", (), Admin.accept_ownership),
+    "accept-ownership": Verb("Accept the registries offered to the sender.", (), Admin.accept_ownership),
 }
 
 

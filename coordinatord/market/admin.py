@@ -94,7 +94,7 @@ class Admin:
     def set_fees(self, fee_bps: int, gas_fee: int) -> Action:
         now, most = tuple(self._read(JOBS, "fees")), self._read(JOBS, "maxGasFee")
         if gas_fee > most:
-            raise Fatal(f"the gas fee must be at most {most}, which this registry was deployed with for good")
+            raise Fatal(f"the gas fee must be at most {most}, the fixed limit of this registry")
         words = f"fees of {fee_bps} bps and {gas_fee} for jobs posted from now on"
         return self._one(JOBS, words, now == (fee_bps, gas_fee), "setFees", fee_bps, gas_fee)
 
@@ -148,7 +148,7 @@ class Admin:
             return Action(ZERO, (), "no registry's ownership is offered to anybody")
         if len(heirs) > 1:
             raise Fatal(
-                f"the registries are offered to different accounts ({', '.join(sorted(heirs))}): offer them anew"
+                f"the registries are offered to different accounts ({', '.join(sorted(heirs))}): offer them again"
             )
         offered = [self._contracts()[name] for name in REGISTRIES if pending[name] != ZERO]
         return Action(heirs.pop(), tuple(c.call(f"{c.name}: accept ownership", "acceptOwnership") for c in offered))

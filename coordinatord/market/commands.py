@@ -94,7 +94,7 @@ def _run(body: Callable[[Options, Web3], None], options: Options) -> None:
     except RpcError as error:
         raise Failed(f"the node answered with an error: {error}") from error
     except Web3Exception as odd:
-        raise Failed(f"the node answered with something else than what was requested: {odd}") from odd
+        raise Failed(f"the node's answer does not match the request: {odd}") from odd
     except (Fatal, Retryable) as error:
         raise Failed(str(error)) from error
 
@@ -373,7 +373,7 @@ for _each in (
         _deploy,
         *_CHAIN_OPTIONS,
         *_TERMS_OPTIONS,
-        click.option("--out", type=_FILE, help="Address book to write. Its journal is written beside it."),
+        click.option("--out", type=_FILE, help="Address book to write. Its journal goes into the same folder."),
         click.option("--verification", type=_FOLDER, help="Also write the files that explorers verify contracts by."),
         click.option("--dry-run", is_flag=True, help="Check, plan and estimate. Send nothing."),
         click.option("--replace", is_flag=True, help="Sign waiting transactions again, for a higher fee."),

@@ -85,7 +85,7 @@ def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Pat
     say(check_lines(rows, terminal_columns()))
     path = journal_path(out)
     if out.exists() and not path.exists():
-        raise Fatal(f"--out {out} exists already, and is of no deployment that can go on: name another file")
+        raise Fatal(f"--out {out} exists already, but not from a deployment that can be resumed: name another file")
     with opened(path, deployment.identity()) as journal:
         deployment.show_costs(journal)
         book = deployment.carry_out(facts, journal)

@@ -43,7 +43,7 @@ def current_fees(node: Web3, options: FeeOptions) -> Fees:
     if options.ceiling is not None and base + tip > options.ceiling:
         raise Fatal(
             f"the chain asks {in_gwei(base)} gwei and a tip of {in_gwei(tip)}, more than --max-fee "
-            f"{in_gwei(options.ceiling)}: wait until it asks less, or raise the ceiling"
+            f"{in_gwei(options.ceiling)}: wait for lower fees, or raise the ceiling"
         )
     max_fee = _BASE_FEES * base + tip
     return Fees(base, tip, max_fee if options.ceiling is None else min(max_fee, options.ceiling))
@@ -60,7 +60,7 @@ def in_ether(wei: int) -> str:
 def _base_fee(node: Web3) -> int:
     block = node.eth.get_block("latest")
     if "baseFeePerGas" not in block:
-        raise Fatal("the chain has no base fee (EIP-1559), which the contracts' chain must have")
+        raise Fatal("the chain has no base fee (EIP-1559), but the contracts require one")
     return block["baseFeePerGas"]
 
 

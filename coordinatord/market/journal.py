@@ -79,7 +79,7 @@ def opened(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Fatal(f"another run is at work on {path}: let it end, or end it") from None
+            raise Fatal(f"another run is using {path}: wait for it, or stop it") from None
         run = json.loads(json.dumps(run))  # with JSON's types, like the file's
         yield _read(path, run) if path.exists() else DeploymentJournal(path, run)
     finally:
@@ -94,13 +94,13 @@ def _read(path: Path, run: Mapping[str, Any]) -> DeploymentJournal:
         before = document["run"]
         entries = {key: _entry(entry) for key, entry in document["steps"].items()}
     except (OSError, ValueError, KeyError, TypeError) as wrong:
-        raise Fatal(f"{path} is no journal of a deployment: {wrong}") from None
+        raise Fatal(f"{path} is not a journal of a deployment: {wrong}") from None
     different = _first_difference(before, run)
     if different is not None:
         name, was, now = different
         raise Fatal(
             f"{path} is the journal of a deployment whose {name} was {was}; now it is {now}. Run it with the values it "
-            "began with and change them afterwards (`coordinatord market admin`), or deploy anew with another --out"
+            "began with and change them afterwards (`coordinatord market admin`), or deploy again with another --out"
         )
     return DeploymentJournal(path, run, entries)
 

@@ -184,7 +184,7 @@ class Sender:
         mined = receipt["transactionHash"].to_0x_hex()
         if receipt["status"] != 1:
             self.journal.write(step.key, None)
-            raise Fatal(f"{step.key}: {mined} reverted in block {block}; run again to send it anew")
+            raise Fatal(f"{step.key}: {mined} reverted in block {block}; run again to send it")
         address = str(receipt["contractAddress"]) if step.creates is not None else None
         self.journal.write(step.key, attrs.evolve(entry, block=block, address=address, mined=mined))
         return True
@@ -200,7 +200,7 @@ class Sender:
         self.journal.write(step.key, None)
         raise Fatal(
             f"{step.key}: another transaction of {self.signer.address} used nonce {entry.nonce}, so that "
-            f"{entry.attempts[-1].hash} can never be mined. Let nothing else use the account; run again to sign it anew"
+            f"{entry.attempts[-1].hash} can never be mined. Let nothing else use the account, and run again"
         )
 
     def _receipt(self, entry: DeploymentEntry) -> TxReceipt | None:

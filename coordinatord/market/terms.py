@@ -93,7 +93,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
     for key in values:
         if key not in _KEYS:
-            raise Refused(f"{key} is no key of a market file; it takes {', '.join(_KEYS)}", key)
+            raise Refused(f"{key} is not a key of a market file; the keys are {', '.join(_KEYS)}", key)
     for key in _KEYS:
         if key not in values and key not in _OPTIONAL:
             raise Refused(f"{key} is required: set it in the file, or with --{key.replace('_', '-')}", key)
@@ -121,7 +121,7 @@ def _terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
     if terms.gas_fee > terms.max_gas_fee:
         raise Refused(f"gas_fee must not be above max_gas_fee, {terms.max_gas_fee}", "gas_fee")
     if terms.treasury == terms.token:
-        raise Refused("treasury must not be the token: what is paid there is lost", "treasury")
+        raise Refused("treasury must not be the token: payments to it are lost", "treasury")
     return terms
 
 
@@ -155,7 +155,7 @@ def _model(value: object, param: str, folder: Path) -> ModelTerms:
         raise Refused(f"{param} must be a table with id and name", param)
     for key in value:
         if key not in _MODEL_KEYS:
-            raise Refused(f"{param}.{key} is no key of a model; it takes {', '.join(_MODEL_KEYS)}", param)
+            raise Refused(f"{param}.{key} is not a key of a model; the keys are {', '.join(_MODEL_KEYS)}", param)
     for key in ("id", "name"):
         if key not in value:
             raise Refused(f"{param}.{key} is required", param)

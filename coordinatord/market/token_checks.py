@@ -78,7 +78,7 @@ def _authorisations(node: Web3, token: Contract, domain: Domain) -> Iterator[Che
     for function, hashed in (("receiveWithAuthorization", receive), ("transferWithAuthorization", transfer)):
         good, bad = (_calldata(token, function, message, payer.sign(one)) for one in (hashed, keccak256(hashed)))
         yield compared(f"token: {function} as signed", _tried(node, token, good, payee), "taken")
-        yield compared(f"token: {function} as nobody signed it", _refused(node, token, bad, payee), "refused")
+        yield compared(f"token: {function} with a wrong signature", _refused(node, token, bad, payee), "refused")
     stolen = _calldata(token, "receiveWithAuthorization", message, payer.sign(receive))
     yield compared("token: receiveWithAuthorization sent by another", _refused(node, token, stolen, another), "refused")
 
@@ -114,7 +114,9 @@ def _domain(node: Web3, token: Contract, terms: MarketTerms) -> TokenDomain:
         told_name, told_version = _told_domain(node, token)
         name, version = name or told_name, version or told_version
     if not name or not version:
-        raise Fatal("token: it does not tell the name and version of its signing domain: set token_name, token_version")
+        raise Fatal(
+            "token: it does not report the name and version of its signing domain: set token_name, token_version"
+        )
     return TokenDomain(name, version)
 
 

@@ -86,7 +86,7 @@ class Config(ChainConfig):
     sentry_release: str | None = setting(text, "error reporting: release tag", None)
 
     bind_host: str = setting(text, "address that PORT binds; 127.0.0.1 behind a proxy on this machine", ANY_HOST)
-    trusted_proxies: tuple[str, ...] = setting(ip_addresses, "proxies whose x-forwarded-for names the caller", ())
+    trusted_proxies: tuple[str, ...] = setting(ip_addresses, "proxies that name the caller in x-forwarded-for", ())
     requests_per_second: int = setting(
         integer(1, 1_000_000),
         "sustained requests of one caller, and 2.5 times that in a burst; then 429 busy",

@@ -62,7 +62,7 @@ class BudgetSettings:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Buying:
-    """How jobs are bought. Settings of a model override these.
+    """Terms of purchases. Settings of a model override these.
 
     Rates without `providers` make open orders, which the coordinator's operator can read; `open_orders` must allow
     them.

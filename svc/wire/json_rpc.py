@@ -85,11 +85,11 @@ class Node:
             if status != _OK:
                 may_pass = status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
                 raise NodeFailed(f"the node {self.name} answered {status}", retryable=may_pass) from None
-            raise NodeFailed(f"the node {self.name} is no JSON-RPC endpoint", retryable=False) from None
+            raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint", retryable=False) from None
 
     def _result(self, method: str, answer: Any) -> Any:
         if not isinstance(answer, dict):
-            raise NodeFailed(f"the node {self.name} is no JSON-RPC endpoint", retryable=False)
+            raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint", retryable=False)
         if answer.get("error") is not None:
             error = answer["error"]
             said = error.get("message") if isinstance(error, dict) else error

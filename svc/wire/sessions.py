@@ -39,7 +39,7 @@ class Sessions:
                         self._session = await self._create(deadline)
                     return self._session
         except TimeoutError:
-            raise ConnectionFailed("no session within the time that was left") from None
+            raise ConnectionFailed("no session before the deadline") from None
 
     async def authorised(self, ask: Callable[[dict[str, str]], Awaitable[T]]) -> T:
         """Call `ask` with the session's header. If the session is refused, call it again with a new session."""

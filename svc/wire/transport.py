@@ -148,7 +148,7 @@ class Transport:
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
         except TimeoutError as late:
-            raise ConnectionFailed(f"{method} {path}: no answer within the time that was left") from late
+            raise ConnectionFailed(f"{method} {path}: no answer before the deadline") from late
 
     @asynccontextmanager
     async def streaming(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:

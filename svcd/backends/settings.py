@@ -125,7 +125,7 @@ class HttpSettings(ServerSettings):
 class ExecSettings:
     command: tuple[str, ...] = setting(listed(text, at_least=1), "program and its arguments")
     directory: Path | None = setting(path, "working directory", None)
-    environment: dict[str, str] = setting(texts, "variables besides PATH", attrs.Factory(dict), secret=True)
+    environment: dict[str, str] = setting(texts, "variables in addition to PATH", attrs.Factory(dict), secret=True)
     confine: bool = setting(boolean, "keep the program from svcd's keys and journal", True)
     attempts: int = 2
     backoff_s: float = 1.0

@@ -92,7 +92,7 @@ def _credentials(environ: Mapping[str, str]) -> Path:
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
         raise Refused(
-            "names a credential, and there are none: create a folder `credentials` beside the configuration, or set"
+            "names a credential, but there are none: create a folder `credentials` beside the configuration, or set"
             " CREDENTIALS_DIRECTORY as systemd does with LoadCredential="
         )
     return Path(directory)

@@ -301,7 +301,7 @@ class Coordinator(MarketReads):
             if renewed or isinstance(outcome, Unanswered) or outcome.status != httpx.codes.UNAUTHORIZED:
                 return outcome
             self.sessions.drop(signed_in.session)
-        raise AssertionError("the second outcome is returned, whatever it is")
+        raise AssertionError("the second outcome is returned")
 
 
 def _failure(failed: ApiError | ConnectionFailed) -> CoordinatorRefusal | Unanswered:

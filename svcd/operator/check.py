@@ -218,7 +218,7 @@ class _Checks:
     def _on_chain(self, registered: Registered | None) -> Iterator[CheckRow]:
         address = hex_of(self.config.wallet.address)
         if registered is None:
-            yield wrong("on the chain", f"{address} is no provider", "register it: svcd register")
+            yield wrong("on the chain", f"{address} is not a provider", "register it: svcd register")
             return
         name = f"provider {registered.provider_id}"
         listed = "listed" if registered.listed else "not listed"

@@ -54,7 +54,9 @@ def earnings_table(told: Earnings, columns: int | None = None) -> str:
         why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
         text.append(f"{day} {model}: not settled for {why}")
     if told.reputation is None:
-        text.append(f"reputation {told.now}; with rpc_url its changes are told by day, and amounts are the chain's own")
+        text.append(
+            f"reputation {told.now}; with rpc_url its changes are shown by day, and amounts are the chain's own"
+        )
     else:
         changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(told.reputation.items())) or "no change"
         text.append(f"reputation {told.now} ({changes})")

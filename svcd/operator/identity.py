@@ -53,7 +53,7 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
 
 
 def _evidence(config: DaemonConfig) -> bytes:
-    """Return the operator's evidence with the announcement of bundles. Evidence that is no JSON object stays alone."""
+    """Return the operator's evidence. Add the announcement of bundles if it is a JSON object."""
     if config.evidence_file is None:
         return canonical(announcement())
     try:

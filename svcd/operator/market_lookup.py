@@ -40,7 +40,7 @@ async def read_market(http: httpx.AsyncClient) -> MarketTold:
     except Unavailable as away:
         raise Fatal(f"cannot read the market from the coordinator at {url}: {away}") from None
     except Refused as wrong:
-        raise Fatal(f"{url} is no coordinator: {wrong}") from None
+        raise Fatal(f"{url} is not a coordinator: {wrong}") from None
     asked = {window for _, window in floors}
     known = allowed if allowed is not None else asked or frozenset(_USUAL_WINDOWS)
     windows = tuple(sorted(window for window in known if window >= _SHORTEST)) or tuple(sorted(known))

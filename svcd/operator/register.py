@@ -220,7 +220,7 @@ async def _admitted(
         if options.wait_seconds is None:
             return False
         if trio.current_time() >= until:
-            raise Fatal(f"the admin has not done all of it in {options.wait_seconds:g} s; nothing is lost")
+            raise Fatal(f"the admin has not finished in {options.wait_seconds:g} s; run this again later")
         await trio.sleep(_WAIT_AGAIN)
 
 

@@ -29,7 +29,7 @@ from svcd.operator.written_config import (
 
 Say = Callable[[str], None]
 Ask = Callable[[str, str | None, str], str]
-"""A question, the answer that it proposes, and the flag that gives the same."""
+"""Asks a question. Arguments: the question, the proposed answer, and the flag for the same value."""
 
 _NEW, _KEYSTORE = "new", "keystore"
 _LISTED_NAMES = 20
@@ -41,7 +41,7 @@ def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
     """Ask at the terminal. Without one, return the proposal, or raise `Fatal` if there is none."""
     if not sys.stdin.isatty():
         if proposed is None:
-            raise Fatal(f"{flag} must be given: there is no terminal to ask at")
+            raise Fatal(f"{flag} must be given: there is no terminal to prompt at")
         return proposed
     while True:
         try:
@@ -69,7 +69,7 @@ class Dialogue:
                 return read(text)
             except Fatal as mistake:
                 self.say(f"    {mistake}")
-                if text == proposed:  # a wrong proposal would be repeated for ever where there is no terminal
+                if text == proposed:  # without a terminal, a wrong proposal would be repeated forever
                     proposed = None
 
 
@@ -217,7 +217,7 @@ def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedM
         elsewhere = [floor for (each, _), floor in market.floors.items() if each == model.model_id]
         for window in market.windows:
             floor = market.floors.get((model.model_id, window)) or min(elsewhere, default=None)
-            known = "floor of the book" if floor else "nobody asks yet"
+            known = "floor of the book" if floor else "no asks yet"
             rate_in, rate_out = floor or (unit // 10 or 1, unit // 5 or 1)
             proposed[model.name, window] = options.rate_in or rate_in, options.rate_out or rate_out
             shown = " / ".join(f"{rate / unit:g}" for rate in proposed[model.name, window])
@@ -245,7 +245,7 @@ def _percent(text: str) -> int:
 
 def _wallet(text: str) -> str:
     if text not in (_NEW, _KEYSTORE) and not Path(text).is_file():
-        raise Fatal(f"{text} is no file: the wallet must be `{_NEW}`, `{_KEYSTORE}` or the path of a key")
+        raise Fatal(f"{text} is not a file: the wallet must be `{_NEW}`, `{_KEYSTORE}` or the path of a key")
     return text
 
 
@@ -257,7 +257,7 @@ def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: 
         lines.append(f'wallet = "{WALLET_FILE}"')
         place = folder / WALLET_FILE
         if wallet == _KEYSTORE:
-            say(f"put its password into {folder / PASSWORD_FILE}, which nobody else may read (chmod 600)")
+            say(f"put its password into {folder / PASSWORD_FILE}, readable only by you (chmod 600)")
             lines.append(f'wallet_password = "{PASSWORD_FILE}"')
         if place.exists():
             say(f"kept {place}, which was there")
@@ -295,5 +295,5 @@ def _say_what_is_next(options: SetupOptions, market: MarketTold, offered: Sequen
     say("next:")
     say(f'  svcd try{flag} {offered[0].name} "hello"    runs a job through the model server and both seals')
     say(f"  svcd register{flag}{rpc}    needs a little of the native coin of chain {market.book.chain_id}")
-    say(f"  svcd check{flag}    says what is right and what is not")
+    say(f"  svcd check{flag}    shows what is right and what is wrong")
     say(f"  svcd run{flag}    or systemctl enable --now svcd")

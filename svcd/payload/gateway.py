@@ -35,7 +35,7 @@ class PayloadGateways:
         `task_unresolved` if no gateway had any content.
         """
         if not is_content_id(cid):
-            raise WorkFailed("task_unresolved", "the order names no content id")
+            raise WorkFailed("task_unresolved", "the order has no content id")
         rejected: list[WorkFailed] = []
 
         async def keep(piece: bytes) -> None:
@@ -57,7 +57,7 @@ class PayloadGateways:
         except NoGateway as failed:
             raise (rejected[0] if rejected else WorkFailed("task_unresolved", str(failed))) from None
         except OSError as full:  # of the spool: the network's errors are converted to httpx's
-            raise WorkFailed("task_unresolved", f"it cannot be kept here: {full.strerror}") from None
+            raise WorkFailed("task_unresolved", f"it cannot be stored: {full.strerror}") from None
 
     async def reachable(self, url: str) -> str | None:
         """Return why the gateway is unreachable, or None."""

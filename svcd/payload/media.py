@@ -30,9 +30,9 @@ def _check(asset: Asset) -> None:
     try:
         picture = measure(asset.content)
     except Untold as untold:
-        raise WorkFailed("media_input_refused", f"{asset.param} is no picture that can be measured: {untold}") from None
+        raise WorkFailed("media_input_refused", f"{asset.param} is not a picture of known size: {untold}") from None
     if picture.several:
-        raise WorkFailed("media_input_refused", f"{asset.param} holds several frames; a still is paid for")
+        raise WorkFailed("media_input_refused", f"{asset.param} has several frames, but the order pays for a still")
     # By area: a picture that its metadata turns by 90° is declared as it is shown and measured as it is stored.
     if picture.width * picture.height > asset.pixels:
         really, declared = f"{picture.width}×{picture.height}", f"{asset.width}×{asset.height}"

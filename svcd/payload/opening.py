@@ -27,11 +27,11 @@ def check_units(modality: Modality, model_input: Mapping[str, object], *, units_
         _check_media(modality, model_input, units_in, units_out)
         return
     try:
-        needed = units_of(modality, model_input, units_out=units_out).units_in  # the backend holds its output to less
+        needed = units_of(modality, model_input, units_out=units_out).units_in  # the backend caps its output itself
     except Refused as refusal:
         raise WorkFailed("units_in_short", str(refusal)) from None
     if needed > units_in:
-        raise WorkFailed("units_in_short", f"the input comes to {needed} units, the order pays for {units_in}")
+        raise WorkFailed("units_in_short", f"the input has {needed} units, the order pays for {units_in}")
 
 
 def _check_media(modality: Modality, model_input: Mapping[str, object], units_in: int, units_out: int) -> None:
@@ -57,7 +57,7 @@ def committed(spool: Spool, c: bytes) -> Committed:
     except Refused as refusal:
         raise _failed(refusal, "bad_container") from None
     if found.c != c:
-        raise WorkFailed("commitment_mismatch", "the container is not the one that the order names")
+        raise WorkFailed("commitment_mismatch", "the container does not match the order's commitment")
     return found
 
 

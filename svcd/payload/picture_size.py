@@ -238,7 +238,7 @@ def _boxes(head: bytes, at: int, end: int, pieces: Iterator[int]) -> Iterator[tu
             begin += 8
         behind = at + length if length else end
         if behind < begin:
-            raise Untold("its boxes are none")
+            raise Untold("its boxes are malformed")
         yield kind, begin, min(behind, end)
         at = behind
     raise _too_many()

@@ -32,7 +32,7 @@ def sealable(value: object, depth: int = 0) -> object:
         return {str(sealable(key)): sealable(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
         return [sealable(inner, depth + 1) for inner in value]
-    raise TypeError(f"{type(value).__name__} is no JSON type")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 def _whole_text(text: str) -> str:

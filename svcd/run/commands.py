@@ -49,12 +49,12 @@ def _new_password(file: Path | None) -> str:
         except UnicodeDecodeError:
             raise Fatal(f"--password-file {file} must hold a password in ASCII characters") from None
     if not sys.stdin.isatty():
-        raise Fatal("--password-file must be given: there is no terminal to ask at")
+        raise Fatal("--password-file must be given: there is no terminal to prompt at")
     password = getpass("    password of the new keystore: ")
     if password != getpass("    once more: "):
-        raise Fatal("the two passwords differ; no key was made")
+        raise Fatal("the two passwords differ; no key was created")
     if not password.isascii():
-        raise Fatal("the password must be in ASCII characters; no key was made")
+        raise Fatal("the password must be in ASCII characters; no key was created")
     return password
 
 

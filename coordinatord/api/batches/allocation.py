@@ -1,4 +1,4 @@
-"""Allocation of lines to providers: cheapest first, equal prices in turns, none above its room."""
+"""Allocation of lines to providers: cheapest first, equal prices in turns, up to each provider's room."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -8,10 +8,10 @@ import attrs
 
 @attrs.frozen(slots=True)
 class Bidder:
-    """Provider that takes a model at a price. Of equal prices, the first in a list begins."""
+    """Provider that takes a model at a price. At equal prices, the first in the list begins."""
 
     provider_id: int
-    cost: int  # of the model's whole mix of units
+    cost: int  # for all units of the model's lines
 
 
 @attrs.frozen(slots=True)

@@ -22,11 +22,11 @@ from coordinatord.storage.database.locks import kept_open
 
 @attrs.frozen(slots=True)
 class LineAllowances:
-    """Room that owners' gas budgets and balances have for lines, by the limits of single submissions.
+    """Room for lines in their owners' gas budgets and balances, by the limits of single submissions.
 
-    A line over its owner's gas budget waits, with all lines behind it, until there is room or the batch's window ends.
-    The budget grows as the lines before it settle. A line beyond its owner's balance fails, as it would alone. A post
-    that was dropped before it was signed needs room in both again, and waits for it."""
+    A line over its owner's gas budget waits, with all later lines, until there is room or the batch's window ends. The
+    budget grows as earlier lines settle. A line beyond its owner's balance fails, like a single submission. A post that
+    was dropped before signing needs room in both again, and waits for it."""
 
     promises: Promises
     policy: GasPolicy
@@ -71,8 +71,8 @@ class LineAllowances:
     async def _solvent(
         self, checked: Sequence[CheckedLine], standings: Mapping[bytes, Standing], balances: Mapping[bytes, int]
     ) -> tuple[list[CheckedLine], dict[bytes, int]]:
-        """Replace lines that no balance covers by records. Return the lines, and the balances. These are raised where a
-        claim, which the index does not show yet, has taken its payment."""
+        """Replace lines beyond their owner's balance by records. Return the lines and the balances. Add payments of
+        claims that are not indexed yet to the balances."""
         raised = dict(balances)
         promised = {owner: standing.open_amounts + standing.unindexed for owner, standing in standings.items()}
         looked_again: set[bytes] = set()

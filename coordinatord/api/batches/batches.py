@@ -1,4 +1,4 @@
-"""Batches as their owners use them. `worker.py` moves them."""
+"""Creating, listing, reading and cancelling batches. `worker.py` processes them."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ Status = states.BatchStatus
 
 
 def status_of(batch: BatchRow) -> Status:
-    """Status of a batch: from the marks on its row, and from its members where the row does not say yet."""
+    """Return the status of a batch, from the times in its row and from its lines."""
     for status, at in (
         ("failed", batch.failed_at),
         ("completed", batch.completed_at),
@@ -39,7 +39,7 @@ def status_of(batch: BatchRow) -> Status:
         return "finalizing"
     counts = batch.counts
     if counts.expanded and counts.completed + counts.failed == counts.total:
-        return "finalizing"  # every line has ended; a worker is about to see it
+        return "finalizing"  # every line has ended, but no worker has noticed yet
     return "in_progress" if batch.in_progress_at is not None else "validating"
 
 
@@ -55,7 +55,7 @@ _METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY, limit
 
 @attrs.frozen(slots=True)
 class BatchBody:
-    """Request for a batch, which ends `completion_window` after its creation."""
+    """Request for a batch. The batch ends `completion_window` after its creation."""
 
     input_file_id: str = wire(Text(_ID_CHARACTERS))
     endpoint: str = wire(Choice(ENDPOINTS, "invalid_endpoint"))
@@ -76,7 +76,7 @@ class FoundBatch:
 
 @attrs.frozen(slots=True)
 class Page:
-    """Page of batches. `has_more`: older ones follow."""
+    """Page of batches. `has_more`: there are older batches."""
 
     snapshot: Snapshot
     batches: list[BatchRow]
@@ -122,7 +122,7 @@ class BatchService:
             return earlier
         upload = await files_sql.find(connection, new.input_file_id, new.owner)
         if upload is None or upload.purpose != "batch":
-            raise Refused("there is no such batch upload", "input_file_id", "invalid_input_file")
+            raise Refused("the batch upload does not exist", "input_file_id", "invalid_input_file")
         created = await batches_sql.create(connection, attrs.evolve(new, lines=upload.lines))
         if created is None:  # another process has just created a batch with this key
             earlier = await self._earlier(connection, new)
@@ -149,12 +149,12 @@ class BatchService:
             if after is not None:
                 place = await batches_sql.place_of(connection, after, owner)
                 if place is None:
-                    raise Refused("after names no batch of yours", "after")
+                    raise Refused("after is not the id of one of your batches", "after")
             snapshot, found = await batches_sql.read_page(connection, owner, place, limit + 1)
         return Page(snapshot, found[:limit], has_more=len(found) > limit)
 
     async def cancel(self, owner: bytes, batch_id: str) -> FoundBatch | None:
-        """Post no more lines of a batch. Its jobs stay as they are. Return None when the batch does not exist."""
+        """Stop posting lines of a batch. Its jobs stay as they are. Return None if the batch does not exist."""
         found = await self.find(owner, batch_id)
         if found is None:
             return None

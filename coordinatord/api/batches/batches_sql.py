@@ -48,7 +48,7 @@ _COLUMNS: Final = ", ".join(
 
 @attrs.frozen(slots=True)
 class Counts:
-    """Lines of a batch. `total`: recorded so far, which are all once `expanded`."""
+    """Counts of a batch's lines. `total` counts recorded lines. It is complete once the batch is `expanded`."""
 
     total: int
     completed: int
@@ -115,7 +115,7 @@ _COUNTED: Final = (
 
 
 async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
-    """Insert a batch, in a transaction. Return None when this owner used the idempotency key before."""
+    """Insert a batch, in a transaction. Return None if this owner has used the idempotency key before."""
     record = await connection.fetchrow(
         "insert into batches as b (id, owner, endpoint, input_file_id, completion_window, metadata, idempotency_key,"
         " request_hash, created_at, expires_at, lines)"
@@ -167,7 +167,7 @@ async def read(connection: Connection, batch_id: str, owner: bytes) -> tuple[Sna
 async def read_page(
     connection: Connection, owner: bytes, after: int | None, limit: int
 ) -> tuple[Snapshot, list[BatchRow]]:
-    """Read batches behind the place `after`, newest first."""
+    """Read batches older than the position `after`, newest first."""
     records = await connection.fetch(
         f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
         " left join lateral (select * from batches where owner = $1 and ($2::bigint is null or place < $2)"

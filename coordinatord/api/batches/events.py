@@ -22,7 +22,7 @@ from coordinatord.storage.database.notices import BATCH_MOVED, RESET, Notices
 
 MIN_PAUSE_S: Final = 1.0  # between two reads of a batch
 MAX_PAUSE_S: Final = 5.0
-PAUSE_FACTOR: Final = 10.0  # a read is followed by a pause of so many times its length
+PAUSE_FACTOR: Final = 10.0  # pause after a read, as a multiple of its duration
 
 Read = Callable[[], Awaitable[FoundBatch | None]]
 Data = Callable[[FoundBatch], bytes]

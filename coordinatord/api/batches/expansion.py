@@ -1,8 +1,8 @@
 """Expansion of a batch: from the lines of its input file to records and posts, a few hundred lines at a time.
 
-Lines are read, checked and stored first. Then one transaction queues their posts, records them and moves the cursor. A
-crash before that commit leaves only stored containers, which the next attempt finds. After it, the lines are done. So
-no line is posted twice, and none is skipped.
+Lines are read and checked, and their containers stored. Then one transaction queues the posts, records the lines and
+moves the cursor. A crash before the commit leaves only stored containers, which the next attempt finds. So no line is
+posted twice or skipped.
 """
 
 import json
@@ -80,7 +80,7 @@ class Expansion:
             records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in portion.lines]
         else:
             records = await self._post(connection, work, portion.lines)
-            if portion.lines and not records:  # even the first has to wait
+            if portion.lines and not records:  # even the first line has to wait
                 await work_sql.pause(connection, work.batch_id, BUDGET_RETRY_S)
                 return
             if len(records) < len(portion.lines):
@@ -120,15 +120,15 @@ class Expansion:
         await work_sql.move(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
 
     async def _post(self, connection: Connection, work: BatchWork, lines: Sequence[InputLine]) -> list[LineRecord]:
-        """Post lines. Return their records, up to the first line that its owner's gas budget has no room for."""
+        """Post lines. Return their records, up to the first line beyond its owner's gas budget."""
         async with kept_open(connection):
             checks = LineChecks(
                 self.domains, self.registry.address, work.endpoint, await self.registry.fees(), self.clock()
             )
-            # One thread: a second would add less than half, because the interpreter lock is held for a third of it.
+            # Use one thread. A second one would add less than half, because the work holds the GIL for a third of it.
             checked = await to_thread.run_sync(checks.check, lines)
             bodies = [one.paid.body for one in checked if isinstance(one, PaidLine)]
-            # The relayer tries every post before it sends it, and finds what these facts leave out.
+            # The relayer simulates every post before sending, which covers all checks that are left out here.
             facts = await read_chain(self.registry, self.allowances.promises.token, bodies)
         uploads = await files_sql.find_inputs(connection, _named(checked))
         posted = await lines_sql.posted_among(connection, work.batch_id, [body.job_id for body in bodies])
@@ -140,7 +140,7 @@ class Expansion:
         ]
         async with kept_open(connection):
             cids = await self.containers.store(inline)
-        # From here on this transaction alone decides.
+        # From here on, other transactions cannot change the result.
         named = {one: uploads[one] for one in _named(allowed)}
         attached = await files_sql.attach_inputs(connection, named, self.retention_seconds)
         cids |= {
@@ -151,7 +151,7 @@ class Expansion:
         posts = await to_thread.run_sync(_posts_of, allowed, cids)
         relay_ids = await posts_sql.insert(connection, self.registry.address, posts, allowances)
         if relay_ids is None:
-            raise Retryable("busy", "the owner's budget was taken up by another request")
+            raise Retryable("busy", "another request used up the owner's budget")
         await objects_sql.release_many(connection, [container_key(job_id) for job_id, _, _ in inline])
         relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
         return [_record_of(one, relays) for one in allowed]
@@ -193,7 +193,7 @@ def _posts_of(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[P
 
 
 def _record_of(one: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
-    """Return the record of a line. A line without a relay names an upload that expired since it was checked."""
+    """Return the record of a line. If the line has no relay, its upload has expired since the check."""
     if isinstance(one, LineRecord):
         return one
     relay_id = relays.get(one.paid.body.job_id)

@@ -25,7 +25,7 @@ WHOLE: Final = (
 
 @attrs.frozen(slots=True)
 class PaidLine:
-    """Line with a whole submission."""
+    """Line with a complete submission."""
 
     line: int
     paid: Paid
@@ -102,8 +102,8 @@ class LineChecks:
 
 
 def _read_order(values: Mapping[str, object]) -> OrderBody:
-    """Read the order of a line. A line without rates is an error, not a market probe. The error names all fields that
-    the line lacks."""
+    """Read the order of a line. A line without rates is an error, not a market probe. The error names all missing
+    fields."""
     read = try_object(OrderBody, values)
     if isinstance(read, OrderBody):
         for fault in shape_faults(read):

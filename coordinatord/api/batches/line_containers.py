@@ -26,10 +26,11 @@ class LineContainers:
     pins: PinStore
 
     async def store(self, contents: Sequence[tuple[bytes, bytes, bytes]]) -> dict[bytes, str]:
-        """Store (job id, container, owner) each. Return the content ids by job. Raise Retryable unless all are stored.
+        """Store containers, given as (job id, container, owner). Return the content ids by job. Raise Retryable unless
+        all are stored.
 
-        The containers count towards their owners' budgets but no budget refuses them, because their file was accepted.
-        They stay held until the caller releases them in its own transaction. After a crash the janitor decides."""
+        The containers count towards their owners' budgets. No budget refuses them, because their file was accepted.
+        They stay held until the caller releases them in its own transaction. After a crash, the janitor decides."""
         if not contents:
             return {}
         new = await to_thread.run_sync(_objects_of, contents)

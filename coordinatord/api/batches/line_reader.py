@@ -16,7 +16,7 @@ from coordinatord.base.errors import Retryable
 
 WINDOW_BYTES: Final = 1 << 20
 MAX_LINES: Final = 512
-MAX_LINE_BYTES: Final = 22 << 20  # a submission with the largest inline container, and its fields
+MAX_LINE_BYTES: Final = 22 << 20  # fits a submission with the largest inline container
 READ_TIMEOUT_S: Final = 90.0  # the other batches of this process wait for the read
 
 ReadRange = Callable[[int, int], AbstractAsyncContextManager[AsyncIterator[bytes]]]
@@ -33,7 +33,7 @@ class InputLine:
 
 @attrs.frozen(slots=True)
 class Cursor:
-    """Place in the file: the bytes before `offset`, which are `lines` lines, are done."""
+    """Position in the file. The `lines` lines before `offset` are done."""
 
     offset: int
     lines: int
@@ -41,7 +41,7 @@ class Cursor:
 
 @attrs.frozen(slots=True)
 class LineBatch:
-    """Lines that are not blank, and the cursor from which the next ones are read."""
+    """Non-blank lines, and the cursor after them."""
 
     lines: tuple[InputLine, ...]
     end: Cursor
@@ -50,15 +50,15 @@ class LineBatch:
 @attrs.frozen(slots=True)
 class LineReader:
     read: ReadRange
-    size: int  # of the file
+    size: int  # bytes of the file
     window: int = WINDOW_BYTES
     max_lines: int = MAX_LINES
     max_line_bytes: int = MAX_LINE_BYTES
     timeout_s: float = READ_TIMEOUT_S  # of one window
 
     async def read_lines(self, start: Cursor) -> LineBatch:
-        """Return the next lines, at least one while any is left. Raise Retryable when the store returns less than the
-        file holds."""
+        """Return the next lines, at least one unless the file has ended. Raise Retryable if the store returns too few
+        bytes."""
         held = bytearray()
         while start.offset + len(held) < self.size:
             await self._add_window(held, start.offset)

@@ -1,7 +1,7 @@
-"""Records of the lines of batches, one per line: its job and post, and how it ended.
+"""Records of batch lines, one per line, with its job, its post and its outcome.
 
-While a batch runs, the state of a posted line is in the outbox and the index alone, so that a reorg needs no work here.
-When the batch ends, each line's end is stored once, and the output files are made of it.
+While a batch runs, the state of a posted line is only in the outbox and the index, so that a reorg needs no work here.
+When the batch ends, each line's outcome is stored, and the output files are built from these outcomes.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -14,14 +14,14 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
 _ENDINGS: Final = " ".join(f"when {number} then '{name}'" for number, name in ENDED_BECAUSE.items())
-# A failover may lose the relay of a post and keep its batch, which then posts the line again. Where the database was
-# replaced after the batch was created, a post that the chain refuses as a duplicate is the batch's own.
+# A failover may lose the relay of a post but keep its batch, which then posts the line again. So if the database was
+# replaced after the batch was created, and the chain refuses a post as a duplicate, the batch itself has posted it.
 _POSTED_BEFORE: Final = (
     "(r.state = 'refused' and r.reason = 'DuplicateJob' and (select b.created_at from batches b"
     " where b.id = l.batch_id) < (select since from server_epoch))"
 )
-# End of a line: `completed`, the code of its error, or null while it runs. A job counts only when this batch posted it:
-# a job of the same id that was there before is why the chain refused the line.
+# Outcome of a line: `completed`, the code of its error, or null while it runs. A job counts only if this batch posted
+# it. If a job with the same id existed before, the chain has refused the line.
 OUTCOME: Final = (
     "case when l.result is not null then 'completed' when l.code is not null then l.code"
     " when r.state = 'refused' and j.job_id is null then coalesce(r.reason, 'unknown')"
@@ -48,8 +48,8 @@ class LineRecord:
 
 
 async def posted_among(connection: Connection, batch_id: str, job_ids: Sequence[bytes]) -> set[bytes]:
-    """Return which of these jobs earlier lines of the batch posted. The query looks them up one by one: for a set, the
-    planner reads all lines of the batch while its statistics say that there are few."""
+    """Return the jobs among these that earlier lines of the batch posted. The query looks them up one by one, because
+    with a set and outdated statistics the planner reads all lines of the batch."""
     rows = await connection.fetch(
         "select j.job_id from unnest($2::bytea[]) as j(job_id) cross join lateral (select from batch_lines l"
         " where l.batch_id = $1 and l.job_id = j.job_id and l.relay_id is not null limit 1) l",
@@ -85,7 +85,7 @@ async def end_dropped(connection: Connection, batch_id: str, code: str, message:
 
 
 async def all_ended(connection: Connection, batch_id: str) -> bool:
-    """Return True when every line has ended, by the index. Return False while the index is being rebuilt."""
+    """Return True if every line has ended according to the index. Return False while the index is being rebuilt."""
     ended: bool = await connection.fetchval(
         "select exists (select from index_position where not rebuilding) and not exists"
         f" (select from index_position p, {JOINED} where l.batch_id = $1 and {OUTCOME} is null)",
@@ -105,8 +105,8 @@ async def any_queued(connection: Connection, batch_id: str) -> bool:
 
 
 async def write_ends(connection: Connection, batch_id: str) -> bool:
-    """Store how each line ended. A line that has not ended is late and expires. Return False while the index is being
-    rebuilt."""
+    """Store the outcome of each line. A line that has not ended is late and expires. Return False while the index is
+    being rebuilt."""
     written = await connection.fetchval(
         "with ends as (select l.line, o.outcome, j.result_cid, j.provider_id, j.rate_in::text as rate_in,"
         " j.rate_out::text as rate_out, j.completion_tok"

@@ -110,16 +110,15 @@ _DROPPED: Final = (
 
 
 async def dropped_of(connection: Connection, batch_id: str) -> list[bytes]:
-    """Return the owners of this batch's posts that were dropped before they were signed."""
+    """Return the owners of this batch's posts that were dropped before signing."""
     return [row["signer"] for row in await connection.fetch(f"select distinct r.signer {_DROPPED}", batch_id)]
 
 
 async def revive(connection: Connection, batch_id: str, most: int, allowances: Mapping[bytes, Allowance]) -> int:
-    """Queue posts again that were dropped before they were signed, because the relayer was out of funds or the queue
-    stalled. Return how many. A line joins the same request where another is under way.
+    """Requeue posts that were dropped before signing, because the relayer was out of funds or the queue stalled. Return
+    their number. If an equal request is under way, the line joins it.
 
-    A dropped post counts for no budget, so others may have taken its room. It comes back only as far as its owner's
-    allowance has room, like a new post.
+    A dropped post counts towards no budget. So like a new post, it is requeued only if its owner's allowance has room.
     """
     await lock_outbox(connection)
     await connection.execute(
@@ -129,7 +128,7 @@ async def revive(connection: Connection, batch_id: str, most: int, allowances: M
         batch_id,
     )
     revived = 0
-    for owner, allowance in sorted(allowances.items()):  # in turn, because newcomers share a budget
+    for owner, allowance in sorted(allowances.items()):  # one after another, because newcomers share a budget
         room = await budgets_sql.room(connection, allowance.spending, most - revived)
         revived += await _revive(connection, batch_id, owner, room, allowance)
     if revived:
@@ -138,7 +137,7 @@ async def revive(connection: Connection, batch_id: str, most: int, allowances: M
 
 
 async def _revive(connection: Connection, batch_id: str, owner: bytes, room: int, allowance: Allowance) -> int:
-    """Queue the oldest posts again: up to `room` by the gas budget, and of these as many as the balance covers."""
+    """Requeue the oldest posts, up to `room` (the gas budget) and up to the balance."""
     revived: int = await connection.fetchval(
         f"with waiting as (select r.id, coalesce(r.amount, 0) as amount {_DROPPED}"
         " and r.signer = $2 order by r.id limit $3),"
@@ -160,7 +159,7 @@ async def _revive(connection: Connection, batch_id: str, owner: bytes, room: int
 
 
 async def withdraw(connection: Connection, batch_id: str) -> None:
-    """Drop posts that wait to be signed. Posts that the relayer is just signing are left to it."""
+    """Drop posts that wait to be signed, except posts that the relayer is signing now."""
     await connection.execute(
         "with waiting as (select r.id from relays r join batch_lines l on l.relay_id = r.id"
         " where l.batch_id = $1 and r.state = 'queued' and r.priority = $2 for update of r skip locked),"

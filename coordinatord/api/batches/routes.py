@@ -1,4 +1,4 @@
-"""Routes of batches: create, list, read, cancel. A batch is visible to its owner alone."""
+"""Routes of batches: create, list, read, cancel. A batch is visible only to its owner."""
 
 from functools import partial
 from typing import Final
@@ -167,7 +167,7 @@ class BatchRoutes:
     async def create(self, request: Request) -> Response:
         body: BatchBody | PlanBody = request.body
         if isinstance(body, PlanBody):
-            return responses.final(402, await self.plans.plan(body))  # a plan is no error
+            return responses.final(402, await self.plans.plan(body))  # a plan is not an error
         created = await self.batches.create(request.owner, body, request.headers.get(_KEY))
         return responses.ok(answers.batch(created))
 

@@ -1,4 +1,4 @@
-"""Work on batches: the rows that workers lock and move, and the changes that they make to a batch."""
+"""Work on batches: the rows that workers lock, and the changes that workers make to a batch."""
 
 import attrs
 
@@ -17,7 +17,7 @@ async def set_errors(connection: Connection, batch_id: str, errors: str) -> None
 
 
 async def fail(connection: Connection, batch_id: str) -> None:
-    """Fail a batch as a whole, of which nothing was posted."""
+    """Fail a whole batch of which no line was posted."""
     await connection.execute("update batches set failed_at = clock_timestamp() where id = $1", batch_id)
     await connection.execute("delete from batch_work where batch_id = $1", batch_id)
     await notify_outbox(connection, BATCH_MOVED, batch_id)
@@ -63,7 +63,7 @@ async def finish(connection: Connection, batch_id: str, output_file_id: str | No
 
 @attrs.frozen(slots=True)
 class BatchWork:
-    """Batch that is due, locked while a worker moves it. `ends_as` is set once every line's end is stored."""
+    """Due batch, locked by a worker. `ends_as` is set once every line's outcome is stored."""
 
     batch_id: str
     owner: bytes
@@ -111,7 +111,7 @@ async def pause(connection: Connection, batch_id: str, seconds: float, *, attemp
 
 
 async def move(connection: Connection, batch_id: str, bytes_done: int, lines_done: int, *, expanded: bool) -> None:
-    """Move the cursor: the file is recorded up to here."""
+    """Move the cursor to the end of the recorded part of the file."""
     await connection.execute(
         "update batch_work set bytes_done = $2, lines_done = $3, expanded = $4, attempts = 0,"
         " due_at = clock_timestamp() where batch_id = $1",

@@ -21,7 +21,7 @@ from coordinatord.storage.database.notices import BATCH_MOVED, Notices
 from coordinatord.storage.database.transactions import transaction
 
 POLL_S: Final = 0.25  # between looks for a batch that is due
-QUEUE_FULL_PAUSE_S: Final = 0.02  # until posts may be added again
+QUEUE_FULL_PAUSE_S: Final = 0.02  # before the next attempt to add posts
 # A look at a large batch reads all its lines, so it may take a tenth of the time.
 LOOK_PAUSE_FACTOR: Final = 10.0
 MIN_LOOK_PAUSE_S: Final = 0.2
@@ -39,7 +39,7 @@ class BatchWorker:
     finalising: Finalising
 
     async def run(self) -> None:
-        """Move batches until cancelled."""
+        """Process batches until cancelled."""
         due = Wake()
         async with self.notices.subscribe(BATCH_MOVED, lambda _: due()):
             while True:
@@ -52,7 +52,7 @@ class BatchWorker:
                     await due.wait(POLL_S)
 
     async def turn(self) -> bool:
-        """Move one batch by one step. Return False when none was due."""
+        """Run one step of one batch. Return False if no batch was due."""
         work: BatchWork | None = None
         try:
             async with self.database.connection() as connection, transaction(connection):
@@ -67,7 +67,7 @@ class BatchWorker:
         except Exception:
             if work is None:
                 raise
-            # A bug that one batch brings out must not end every process, again and again.
+            # A bug triggered by one batch must not end every process repeatedly.
             log.exception("batch step failed", batch=work.batch_id)
             await self._put_off(work)
         return work is not None
@@ -81,7 +81,7 @@ class BatchWorker:
         if work.ends_as is not None:
             await self.finalising.step(connection, work)
             return
-        if work.cancelling or work.expired:  # first, so that the relayer signs none of them now
+        if work.cancelling or work.expired:  # first, so that the relayer does not sign them
             await posts_sql.withdraw(connection, work.batch_id)
         if work.expanded:
             await self._look(connection, work)
@@ -100,8 +100,8 @@ class BatchWorker:
     async def _look(self, connection: Connection, work: BatchWork) -> None:
         """Check a batch to which no more lines will be added.
 
-        Queue dropped posts again, or end their lines if the batch was cancelled or has expired. Store how each line
-        ended once all lines have ended, or once the batch has expired and no post is queued.
+        Queue dropped posts again, or end their lines if the batch was cancelled or has expired. Store the outcome of
+        each line once all lines have ended, or once the batch has expired and no post is queued.
         """
         started = time.monotonic()
         if work.cancelling or work.expired:

@@ -1,8 +1,7 @@
 """Candidates for an order: asks of live providers, ranked.
 
-The cheapest ask ranks first. Equal prices rank by load in
-quarters of the capacity, then by the time of the last pick, then by the share of claimed jobs that were settled. A
-provider without room takes no further order.
+The cheapest ask ranks first. Equal prices rank by load in quarters of the capacity, then by the time of the last pick,
+then by the share of claimed jobs that were settled. A provider without room takes no further order.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +17,7 @@ from coordinatord.storage.database.connections import Database
 
 @attrs.frozen(slots=True)
 class Demand:
-    """Order to find candidates for. With rates, only asks that they clear; with `designated`, only that provider's."""
+    """Order to find candidates for. With rates, only asks that they meet. With `designated`, only that provider's."""
 
     model_id: int
     sla_secs: int
@@ -55,7 +54,7 @@ _LIVE: Final = (
     " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
     " cross join lateral (select c.room - c.designated_jobs as room offset 0) w"
 )
-# Quarters of the capacity, so that a difference of one job does not decide instead of the turn.
+# Load in quarters of the capacity, so that a difference of one job does not outweigh the time of the last pick.
 _TIE_BREAK: Final = f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
 _MAX_PROBE_ASKS: Final = 1000
 

@@ -1,4 +1,4 @@
-"""Check that jobs can be paid before a provider is leased them.
+"""Check that jobs can be paid before they are leased to a provider.
 
 Owners move their funds and cancel authorisations while their jobs are open.
 """
@@ -25,10 +25,10 @@ _NODE_PAUSE_S: Final = 5.0
 
 @attrs.define(slots=True)
 class Funding:
-    """Reader of owners' funds, in one request for all jobs of a poll. An answer counts until the index moves.
+    """Reader of owners' funds, in one request for all jobs of a poll. An answer is valid until the index moves.
 
-    A slow node delays no poll. The jobs then count as paid, and the node is not asked for a while. The token rejects
-    the claim of an unpaid job."""
+    A slow node does not delay polls: the jobs then count as paid, and the node is not used for a while. The token
+    rejects the claim of an unpaid job."""
 
     token: PaymentToken
     database: Database
@@ -38,8 +38,8 @@ class Funding:
     _paused_until: float = attrs.field(default=0.0, init=False)
 
     async def hold_back_unpaid(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> bool:
-        """Hold back the jobs that cannot be paid, with all other jobs that their owners cannot pay. Return True when
-        there were any."""
+        """Hold back jobs that cannot be paid, and all other jobs that their owners cannot pay. Return True if any job
+        was held back."""
         funds = await self.read(jobs, snapshot)
         spent = [job.job_id for job in jobs if job.job_id in funds.spent]
         poor = {job.owner for job in jobs if funds.balances.get(job.owner, int(job.amount)) < int(job.amount)}
@@ -57,7 +57,8 @@ class Funding:
         """Return the known balances of the jobs' owners, and the jobs with a used or cancelled authorisation."""
         if self._block_hash != snapshot.block_hash:
             self._block_hash, self._balances, self._unspent = snapshot.block_hash, {}, set()
-        balances, unspent = self._balances, self._unspent  # of this block, also after another call replaces them
+        # Keep the values of this block, because another call may replace the attributes.
+        balances, unspent = self._balances, self._unspent
         owners = list({job.owner for job in jobs} - balances.keys())
         unknown = [(job.owner, job.job_id) for job in jobs if job.job_id not in unspent]
         fresh = await self._ask_node(owners, unknown) if owners or unknown else None

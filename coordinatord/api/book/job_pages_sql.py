@@ -41,7 +41,7 @@ class JobFilter:
 
     @property
     def has_counts(self) -> bool:
-        """True when `job_counts` has the numbers of this list."""
+        """Return True if `job_counts` has the numbers of this list."""
         keys = [key for key in (self.owner, self.provider_id, self.model_id) if key is not None]
         return len(keys) <= 1 and self.min_rate_in is None and self.min_rate_out is None
 
@@ -65,8 +65,8 @@ async def read_page(database: Database, wanted: JobFilter, limit: int, offset: i
 
 
 def page_statement(wanted: JobFilter, limit: int, offset: int) -> PageStatement:
-    """Return the statement of a page. It finds the page's ordinals first, so that it reads whole rows of the page
-    alone."""
+    """Return the statement of a page. It finds the page's ordinals first, so that it reads whole rows only for the
+    page."""
     listing = _Listing(wanted)
     uses_counts = offset > _MAX_WALKED_ROWS and wanted.has_counts
     if uses_counts:
@@ -90,8 +90,8 @@ class _Listing:
         self.direction = "desc" if wanted.newest_first else "asc"
         self._state = None if wanted.state is None else _STATES[wanted.state]
         self._key = _ALL_JOBS  # list and key in job_counts
-        self._conditions: list[str] = []  # the first is of the list that is walked
-        # The likely shortest list first: it is the one to walk.
+        self._conditions: list[str] = []  # the first condition selects the list to walk
+        # The list that is probably shortest comes first, and is walked.
         for number, column, key, kind, value in (
             (2, "owner", "{}", "bytea", wanted.owner),
             (3, "provider_id", "int8send({})", "bigint", wanted.provider_id),
@@ -119,8 +119,8 @@ class _Listing:
 
     def walk(self, limit: int, offset: int) -> str:
         """Walk the list from its start."""
-        # The usual limits are written out. The planner expects a tenth of the list of an unknown limit, and then plans
-        # every page of a long list again.
+        # Usual limits are literals. With a parameter, the planner expects a tenth of the list, and plans every page of
+        # a long list again.
         is_usual = limit in (limits.DEFAULT_PAGE, limits.LARGEST_PAGE)
         return self._page(
             [],

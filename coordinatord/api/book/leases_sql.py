@@ -15,11 +15,11 @@ from coordinatord.api.book.jobs_sql import AMOUNT, JOB_COLUMNS, JobRow, job_row
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
-MAX_LEASED_JOBS: Final = 1000  # by one poll
+MAX_LEASED_JOBS: Final = 1000  # per poll
 _HELD_BACK: Final = 0  # provider id in the lease of a job that is held back
 _MIN_HOLD: Final = timedelta(seconds=15)
 _MAX_HOLD: Final = timedelta(minutes=30)
-_MAX_JOBS_HELD_BACK: Final = 10_000  # of one owner at once
+_MAX_JOBS_HELD_BACK: Final = 10_000  # per statement
 _MAX_LOCK_IDLE: Final = "5s"
 
 
@@ -32,7 +32,7 @@ class PollKey(NamedTuple):
 
 @attrs.frozen(slots=True)
 class LeaseDemand:
-    """Poll that wants to hold up to `free` jobs that match `filters`."""
+    """Poll for up to `free` jobs that match `filters`."""
 
     poller: PollKey
     free: int
@@ -109,8 +109,7 @@ async def lock_leases(connection: Connection, model_id: int) -> None:
     """Wait for other transactions that lease jobs of the model, so that the next statement sees all their leases. A
     process that hangs in the transaction loses the lock after _MAX_LOCK_IDLE.
 
-    The next statement is planned without sorting. It then reads jobs in the order of an index and stops early, however
-    many jobs the planner expects the filters to leave."""
+    The next statement is planned without sorting, so that it reads jobs in the order of an index and stops early."""
     await connection.execute(
         "select pg_advisory_xact_lock(hashtextextended('leases ' || $1::bigint, 0)),"
         f" set_config('idle_in_transaction_session_timeout', '{_MAX_LOCK_IDLE}', true),"
@@ -120,8 +119,8 @@ async def lock_leases(connection: Connection, model_id: int) -> None:
 
 
 async def hold_back(connection: Connection, job_ids: Sequence[bytes]) -> None:
-    """Lease the jobs to no provider for a while, which doubles each time. A reorg may give even a used authorisation
-    back, so no job is held back for good."""
+    """Hold jobs back from all providers for a while, twice as long each time. A reorg may restore even a used
+    authorisation, so no job is held back forever."""
     await _hold_back(connection, "j.job_id = any($3)", job_ids)
 
 

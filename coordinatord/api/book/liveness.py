@@ -1,8 +1,8 @@
 """Liveness of providers: a provider is live for a model while its last poll is recent.
 
-A poll that repeats the last one within a quarter of the liveness time is not stored at once. `run` stores the latest of
-such polls, with its own time, before the stored one expires. So ten thousand pollers cost a few writes a second, and no
-provider is live for too long or too short a time.
+If a poll repeats the last one within a quarter of the liveness time, it is not stored at once. `run` stores the latest
+such poll, with its own time, before the stored poll expires. So ten thousand pollers cost a few writes a second, and
+liveness stays exact.
 """
 
 import time
@@ -41,7 +41,7 @@ class Liveness:
         self._staying: dict[PollKey, list[int]] = {}  # free slots of waiting polls
 
     async def note(self, poller: PollKey, free: int) -> None:
-        """Record a poll. Return once it is stored, or sure to be stored before the previous poll expires."""
+        """Record a poll. Return once it is stored or scheduled to be stored before the previous poll expires."""
         now = self._clock()
         last_free, at = self._written.get(poller, (-1, 0.0))
         if last_free == free and now - at < self._interval_s:
@@ -66,7 +66,7 @@ class Liveness:
                 del self._staying[poller]
 
     async def run(self) -> NoReturn:
-        """Store the polls that `note` left, and waiting polls, until cancelled."""
+        """Store scheduled polls and waiting polls until cancelled."""
         while True:
             await anyio.sleep(self._interval_s)
             now = self._clock()

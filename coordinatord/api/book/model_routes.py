@@ -1,4 +1,4 @@
-"""Routes of the catalogue of models."""
+"""Routes of the model catalogue."""
 
 import attrs
 

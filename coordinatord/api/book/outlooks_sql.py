@@ -1,4 +1,4 @@
-"""What polls may find, read for all polls of the moment by one statement outside of a transaction."""
+"""Outlooks of polls, read for all waiting polls by one statement outside of a transaction."""
 
 from collections.abc import Sequence
 from typing import Final

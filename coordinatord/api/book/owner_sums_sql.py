@@ -19,7 +19,7 @@ class OwnerSummary:
 
 
 async def read_summary(database: Database, owner: bytes) -> tuple[Snapshot, list[OwnerSummary]]:
-    """Return the total, then the sums of each model. Every job is priced: the chain accepts whole rates only."""
+    """Return the total, then the sums of each model. Every job has a price."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
             f"select s.*, {JOBS_COUNTED} as counted, {SNAPSHOT} from index_position p left join lateral ("

@@ -1,11 +1,11 @@
 """Pending offers: a job is offered to one live provider while its post waits for a block.
 
     POST /v1/jobs ─► post queued ─► offer stored, notice ─► every process wakes one waiting poll ─► the first takes it
-                                                   it is not for that provider (its rates, say) ─► the next is woken
+                                                   it does not suit that provider (rates) ─► the next poll is woken
     claim ─► queued behind the post.    no claim within a second ─► offered to the next provider.
     post and claim ended ─► deleted within a second; a refused claim frees the job's lease
 
-Only polls that request pending offers get any. A lost offer costs nothing, because the job comes into the book with its
+Only polls that request pending offers get any. A lost offer costs nothing, because the job enters the book with its
 block.
 """
 
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 OFFER_MS: Final = 1000  # time in which a provider has to claim
 _CLAIM_LEASE_S: Final = 90  # a claim waits up to a minute for its post, and then for its own block
-MAX_OFFERS_WAITING: Final = 10_000  # to be stored
+MAX_OFFERS_WAITING: Final = 10_000  # not yet stored
 _DELETE_ENDED_EVERY_S: Final = 1.0
 
 
@@ -56,7 +56,7 @@ class PendingOffers:
             self._woken(int(model), int(designated))
 
     async def take(self, poller: PollKey, free: int, wanted: JobFilter) -> list[PendingJob]:
-        """Return up to `free` jobs that the provider alone may claim for the next second."""
+        """Return up to `free` jobs that only this provider may claim for the next second."""
         if free <= 0:
             return []
 
@@ -71,7 +71,7 @@ class PendingOffers:
         return jobs
 
     async def run(self) -> NoReturn:
-        """Offer jobs that their provider did not claim in time to the next provider, until cancelled."""
+        """Pass jobs that were not claimed in time on to the next provider, until cancelled."""
         while True:
             next_end = min(self._taken.values(), default=math.inf)
             await self._some_taken.wait(max(0.0, next_end - self._clock()))

@@ -74,7 +74,7 @@ def _pending(row: Mapping[str, Any]) -> PendingJob:
 
 
 async def store(connection: Connection, jobs: Sequence[PendingJob]) -> None:
-    """Store the offers, and notify every process. A stored offer stays as it is while its post is under way."""
+    """Store the offers, and notify every process. A stored offer does not change while its post is pending."""
     by_job = {job.posted.job_id: job for job in jobs}  # only one of two posts of a job can succeed
     await connection.fetch(
         f"with put as (insert into pending_offers as o ({_COLUMNS})"
@@ -104,7 +104,7 @@ async def take(
         "  and ($4::numeric is null or f.rate_in >= $4) and ($5::numeric is null or f.rate_out >= $5)"
         "  and ($6::bytea is null or f.owner = $6)"
         "  order by f.relay_id limit greatest(0, coalesce((select jobs from room), 0)))"
-        # A claim locks the offer before the lease, too.
+        # A claim also locks the offer before the lease.
         " for update of o skip locked),"
         " leased as (insert into leases as l (job_id, provider_id, model_id, expires_at)"
         " select job_id, $1, $2, clock_timestamp() + $7 * interval '1 millisecond' from chosen order by job_id"
@@ -136,8 +136,8 @@ async def pass_on(line: PreparedConnection, taken: Sequence[tuple[bytes, int]]) 
 
 
 async def claim(connection: Connection, job_id: bytes, provider_id: int, *, seconds: int) -> PendingJob | None:
-    """Bind an offer to the provider that took it last, and lease it the job for `seconds`. Return None for another
-    provider, and after the post has ended."""
+    """Bind an offer to the provider that took it last, and lease it the job for `seconds`. Return None for any other
+    provider, or if the post has ended."""
     row = await connection.fetchrow(
         "with offer as (select o.job_id, o.model_id from pending_offers o"
         " where o.job_id = $1 and o.offered_to[cardinality(o.offered_to)] = $2"

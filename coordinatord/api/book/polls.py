@@ -26,8 +26,8 @@ from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead,
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
-# Leasing transactions of one process. More would take pooled connections from other requests. A poll waits here for
-# its turn without a timeout, which it would meet in the pool.
+# Leasing transactions of one process. More would take pooled connections from other requests. Polls wait here, because
+# waiting for a pooled connection would time out.
 _MAX_TRANSACTIONS: Final = 2
 _LEASE_ROUNDS: Final = 3
 _EXPIRED_LEASE_CHECK_S: Final = 2.0  # a waiting poll is not notified of a lease that expires
@@ -44,7 +44,7 @@ class Leased:
 
 @attrs.frozen(slots=True)
 class Look:
-    """One look for a poll. `outlook` is from just before it leased."""
+    """Result of one look for a poll. `outlook` was read just before leasing."""
 
     leased: Leased
     outlook: Outlook
@@ -56,7 +56,7 @@ class Look:
 
 @attrs.frozen(slots=True)
 class Poll:
-    """Request of a provider. `limit` and `offset` select from the jobs that it then holds."""
+    """Request of a provider. `limit` and `offset` select a page of the jobs that it holds after leasing."""
 
     poller: PollKey
     wanted: JobFilter

@@ -31,15 +31,15 @@ _POSTED: Final = hex_of(
         "string,bytes)"
     )
 )
-# With blocks of 2 s, the two days that a job lives at most are 18 ranges.
+# A job lives for at most two days, which are 18 ranges with blocks of 2 s.
 _MAX_LOG_RANGES: Final = 24
 
 
 @attrs.frozen(slots=True)
 class PostedJobs:
-    """Reader of a job's terms. Exits must not wait for the index, so a job that the index lacks is searched for in the
-    logs, newest blocks first. A false log does no harm: the registry rejects terms that are not the job's, and the job
-    id is a hash over the owner."""
+    """Reader of a job's terms. Exits must not wait for the index, so a job that is not indexed is searched in the logs,
+    newest blocks first. A false log does no harm: the registry rejects wrong terms, and the job id is a hash over the
+    owner."""
 
     registry: JobRegistry
     decoder: Decoder

@@ -1,4 +1,4 @@
-"""Registries as the index has them: asks, floors, windows, providers, models and the escrow allowlist."""
+"""Reads of the indexed registries: asks, floors, windows, providers, models and the escrow allowlist."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,7 +26,7 @@ class AskRow:
 
 @attrs.frozen(slots=True)
 class FloorRow:
-    """Lowest rate of each kind. One row may combine the rates of two providers."""
+    """Lowest rate for input and for output. The two may be from different providers."""
 
     model_id: int
     sla: int

@@ -1,7 +1,7 @@
 """Reliability of providers: how the jobs that they claimed ended in the last seven days, by model and over all models.
 
-The janitor recounts the table from an index of jobs' ends, so a reorg needs no undo. A million ends take seconds, and
-the pause until the next count is many times as long.
+The janitor recounts the table from an index of ended jobs, so a reorg needs no undo. A million ended jobs take seconds,
+and the pause before the next count is many times as long.
 """
 
 import time
@@ -15,7 +15,7 @@ from common.api.states import EndedBecause
 from coordinatord.storage.database.connections import Connection
 
 ALL_MODELS: Final = -1
-_PAUSE_PER_COUNT: Final = 30  # times the duration of a count, so that counting takes a thirtieth of one connection
+_PAUSE_PER_COUNT: Final = 30  # multiple of a count's duration, so that counting uses a thirtieth of one connection
 
 
 @attrs.frozen(slots=True)
@@ -32,13 +32,13 @@ class ReliabilityRow:
     units_per_sec: int | None
 
 
-# From `r`, a row of the table or none.
+# From `r`, a row of the table, if it exists.
 RELIABILITY_COLUMNS: Final = (
     "coalesce(r.settled, 0) as settled, coalesce(r.failed, 0) as failed, coalesce(r.reclaimed, 0) as reclaimed,"
     " r.median_secs, r.units_per_sec"
 )
 # Share of claimed jobs that were settled. One settled and one lost job are added for every provider, so that a single
-# job makes no provider the first, and a new provider ranks between reliable and unreliable ones.
+# job does not rank a provider first, and new providers rank between reliable and unreliable ones.
 SCORE: Final = (
     "(coalesce(r.settled, 0) + 1)::float8"
     " / (coalesce(r.settled, 0) + coalesce(r.failed, 0) + coalesce(r.reclaimed, 0) + 2)"

@@ -1,9 +1,8 @@
-"""Polls that wait for work, and which of them a new job wakes.
+"""Waiting polls, and the choice of the polls that a new job wakes.
 
-A job goes to one provider, so waking every poll that waits for its model would cost as much as short polls. New jobs
-wake as many polls as they fill, those first that have waited longest. A poll that is woken and gets nothing although
-there is something (its rates are too high, say) wakes the next one; the same news wakes no poll twice. A poll that
-leaves before it has looked also wakes the next one.
+A job goes to one provider, so waking every poll for its model would cost as much as short polls. New jobs wake as many
+polls as they can fill, longest waiting first. A woken poll that cannot take the job (for example because its rates are
+too high) wakes the next one. So does a poll that ends before it has looked. The same news wakes no poll twice.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ class WaitingPoll:
         return self._looking
 
     def looked(self) -> None:
-        """Report that the poll has looked for what woke it."""
+        """Record that the poll has looked since it was woken."""
         self._looking = False
 
     @property
@@ -75,7 +74,7 @@ class WaitingPolls:
 
     @contextmanager
     def waiting(self, poller: PollKey, free: int, *, pending: bool = False) -> Iterator[WaitingPoll]:
-        """Register a poll. Enter before its first look, so that it hears of everything after the look."""
+        """Register a poll. Enter before its first look, so that no news after the look is missed."""
         poll = WaitingPoll(poller, free, self._news, self._offers, pending=pending)
         queues = ((self._of_model, poller.model_id), (self._of_provider, poller.provider_id))
         for queue, key in queues:
@@ -92,7 +91,7 @@ class WaitingPolls:
                 self.pass_offer_on(poll)
 
     def hear(self, events: Sequence[LoggedEvent]) -> None:
-        """Wake polls for these events. No events mean that the process stops, and wake every poll."""
+        """Wake polls for these events. An empty list means that the process stops, and wakes every poll."""
         self._news += 1
         self.closed = self.closed or not events
         if self.closed or any(event.kind is EventKind.RESET for event in events):
@@ -118,11 +117,11 @@ class WaitingPolls:
         self._wake_for_offer(queue, model_id)
 
     def pass_on(self, poll: WaitingPoll) -> None:
-        """Wake another poll for a job that was not for this one."""
+        """Wake another poll for a job that this poll cannot take."""
         self._wake_for(poll.poller.model_id, 1)
 
     def pass_offer_on(self, poll: WaitingPoll) -> None:
-        """Wake another poll for an offer that was not for this one."""
+        """Wake another poll for an offer that this poll cannot take."""
         model_id = poll.poller.model_id
         self._wake_for_offer(self._of_model.get(model_id, ()), model_id)
 

@@ -31,7 +31,7 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 WhyShape: TypeAlias = why.Why
 
-_KEPT_S: Final = 1.0  # an answer serves all requests for so long, unless the index moves
+_KEPT_S: Final = 1.0  # seconds that an answer is cached, unless the index moves
 _MAX_KEPT_ANSWERS: Final = 4096
 _MAX_READS: Final = 1  # an answer about an open job takes PostgreSQL about 20 ms
 _MAX_WAITING: Final = 64
@@ -74,7 +74,7 @@ class WhyReads:
                 return snapshot, (job, await why_sql.read_providers(connection, job, self.liveness_ms))
 
         if self._turns.statistics().tasks_waiting >= _MAX_WAITING:
-            raise Retryable("busy", "too many requests ask why jobs are unclaimed", retry_after=1)
+            raise Retryable("busy", "too many concurrent requests for reasons why jobs are unclaimed", retry_after=1)
         async with self._turns:
             _, read = await self.reads.lists.read(facts)
         if read is None:  # the job's state changed after its row was read
@@ -104,6 +104,6 @@ def explained(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) ->
 
 def _moved(row: JobRow, snapshot: Snapshot) -> WhyShape:
     if row.state == JobState.OPEN:  # a reorg came between two reads
-        raise Retryable("not_ready", "the job is changing at this moment; ask again", retry_after=1)
+        raise Retryable("not_ready", "the job is changing now; try again", retry_after=1)
     verdict, said = verdict_on_moved(row)
     return why.Why(hex_of(row.job_id), row.state, verdict, said, (), (), str(snapshot.block_number))

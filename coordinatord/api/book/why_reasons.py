@@ -85,13 +85,13 @@ def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tu
 
 def _unwanted(job: JobRow, provider: ProviderFacts) -> tuple[str, str]:
     if not provider.asks:
-        return "no_ask", "it asks for no orders of the model"
+        return "no_ask", "it has no ask for the model"
     for ask in provider.asks:
         if ask.sla == job.sla_secs:
             asked, paid = f"{ask.rate_in} in and {ask.rate_out} out", f"{job.rate_in} in and {job.rate_out} out"
             return "price", f"it asks {asked}; the order pays {paid}"
     windows = ", ".join(str(ask.sla) for ask in provider.asks)
-    return "window", f"it asks for windows of {windows} seconds; the order's is {job.sla_secs}"
+    return "window", f"it has asks only for windows of {windows} seconds; the order's is {job.sla_secs}"
 
 
 def ranked(standings: Sequence[ProviderStanding]) -> list[ProviderStanding]:

@@ -1,7 +1,7 @@
-"""Facts about an open job and the providers of its model, for the answer to why no provider claims it.
+"""Facts about an open job and the providers of its model, to explain why no provider claims the job.
 
-The views that polls and quotes select from have each condition as a column. Every part of the read uses an index and
-has a limit, so that the answer costs no more than a page of the job book.
+The views that polls and quotes read have a column for each condition. Every part of the query uses an index and has a
+limit, so that the answer costs no more than a page of the job book.
 """
 
 from collections import defaultdict
@@ -51,8 +51,8 @@ class AskedWindow:
 @attrs.frozen(slots=True)
 class ProviderFacts:
     """Conditions of leasing. `seen`: seconds since the provider's last poll for the model. `free`: slots of that poll.
-    `held`: jobs of the model that it is leased. `ahead`: older orders designated to it. `wants`: the order meets its
-    asks, or it has no asks."""
+    `held`: jobs of the model leased to it. `ahead`: older orders designated to it. `wants`: the order meets its asks,
+    or it has no asks."""
 
     provider_id: int
     listed: bool

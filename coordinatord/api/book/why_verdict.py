@@ -20,8 +20,8 @@ _ENDED: Final = {
 _OF_SEVERAL: Final = {
     "not_listed": "is not listed",
     "model_not_allowed": "may not run the model",
-    "no_ask": "asks for no orders of the model",
-    "window": "asks for other windows",
+    "no_ask": "has no ask for the model",
+    "window": "has asks for other windows only",
     "price": "asks more than the order pays",
     "not_live": "does not poll",
     "full": "holds as many jobs as it may",

@@ -61,7 +61,7 @@ def mock_evidence(public: PublicKey, release: int) -> DevelopmentEvidence:
 
 def unminted() -> Retryable:
     """Return the error of an instance that has not received a key yet."""
-    return Retryable("not_ready", "this escrow waits for its keys", "escrow_key_unminted", retry_after=1)
+    return Retryable("not_ready", "this escrow has no keys yet", "escrow_key_unminted", retry_after=1)
 
 
 class Custody(Protocol):

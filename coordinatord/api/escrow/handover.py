@@ -164,7 +164,7 @@ class HandoverService:
         if signer is None:
             return NotHandedOver("bad_operator_signature", "operator_signature is not a signature")
         if signer not in self.operators.addresses:
-            return NotHandedOver("operator_not_authorized", "the signer is no operator of this escrow")
+            return NotHandedOver("operator_not_authorized", "the signer is not an operator of this escrow")
         return None
 
     def _sealed(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:

@@ -1,4 +1,4 @@
-"""Event log as readers see it: the events after an id, and a job's present state as an event."""
+"""Reads of the event log: the events after an id, and a job's current state as an event."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -34,7 +34,7 @@ class LoggedEvent:
     state: int = 0
     ended_because: int = 0
     takes_back: int | None = None
-    message: bytes | None = attrs.field(default=None, eq=False, repr=False)  # as it is sent; encoded when first sent
+    message: bytes | None = attrs.field(default=None, eq=False, repr=False)  # encoded when first sent
 
 
 @attrs.frozen(slots=True)
@@ -70,7 +70,7 @@ async def read_after(line: "PreparedConnection | Connection", after: int, limit:
 
 
 async def is_logged(connection: Connection, event_id: int) -> bool:
-    """Return False when the log has no event of this id, or not any more."""
+    """Return False if the log does not contain this id, or no longer."""
     found: bool = await connection.fetchval("select exists (select from events where id = $1)", event_id)
     return found
 
@@ -98,8 +98,8 @@ async def read_between(
 
 
 async def read_present(line: PreparedConnection, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, LoggedEvent]]:
-    """Read jobs' states as events of the index's block. Each has the newest id of the log at that moment, so that a
-    reader can continue after it without a gap."""
+    """Read jobs' states as events of the index's block. Each has the log's newest id at that time, so that a reader can
+    continue after it without a gap."""
     rows = await line.fetch(
         f"select (select max(id) from events) as newest, j.job_id, j.owner, j.model_id, j.provider_id, j.designated,"
         " case when j.state = 0 and j.expires_at < p.block_time then 3 else j.state end as state,"

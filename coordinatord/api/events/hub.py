@@ -1,4 +1,4 @@
-"""Event hub: reads the index's log once for the whole process, and hands new events to their readers.
+"""Event hub: reads the index's log once for the whole process, and passes new events to their readers.
 
     indexer ──commit──► events, notice ──► hub ──► topic (one filter) ──► listeners: streams
                                             └────► watchers: waiting polls, progress, the cache of the index's position
@@ -33,7 +33,7 @@ BEAT_TICK_S: Final = 0.25  # between portions of heartbeats, because all at once
 POLL_S: Final = 2.0  # between reads of the log without a notice
 MAX_READ_EVENTS: Final = 5_000
 KEPT_EVENTS: Final = 10_000  # in memory
-MAX_REPLAY_IDS: Final = 50_000  # between a listener's id and the newest; beyond it, a reset is cheaper for both
+MAX_REPLAY_IDS: Final = 50_000  # between a listener's id and the newest; beyond it, a reset is cheaper
 MAX_SCANNED_EVENTS: Final = 1_000  # in memory, for one piece of a replay
 _ID: Final = attrgetter("id")
 
@@ -42,7 +42,7 @@ Turn = Callable[[], Awaitable[None]]
 
 
 async def no_turn() -> None:
-    """Wait for nothing: the turn of a listener without limits."""
+    """Return at once: the turn of a listener without limits."""
 
 
 class EventHub:
@@ -88,10 +88,10 @@ class EventHub:
     async def following(
         self, wanted: EventFilter, after: int | None, turn: Turn = no_turn
     ) -> AsyncIterator[tuple[Listener, int]]:
-        """Yield a listener, and the id that it begins after. With `after`, it first receives the events since that
-        one, or a reset where the log does not reach back to it. Each piece but the first waits for a `turn`.
+        """Yield a listener, and the id that it begins after. With `after`, the listener first receives the events since
+        that id, or a reset if the log does not reach back that far. Each piece but the first waits for a `turn`.
 
-        Raise Retryable before the log was read once."""
+        Raise Retryable before the first read of the log."""
         newest, last = self.newest, self._recent[-1]
         missed: Missed | None = None
         if after is not None and after != newest:
@@ -104,13 +104,13 @@ class EventHub:
 
     @property
     def newest(self) -> int:
-        """Return the newest id in memory. Raise Retryable before the log was read once."""
+        """Return the newest id in memory. Raise Retryable before the first read of the log."""
         if not self._recent:
-            raise Retryable("not_ready", "events are not read yet", retry_after=1)
+            raise Retryable("not_ready", "the event log is not loaded yet", retry_after=1)
         return self._recent[-1].id
 
     async def _is_known(self, after: int) -> bool:
-        """Return False for an id that no event has, or that is too far back."""
+        """Return False for an unknown id or one that is too far back."""
         place = bisect_right(self._recent, after, key=_ID)
         if place:
             return self._recent[place - 1].id == after
@@ -120,7 +120,8 @@ class EventHub:
             return await events_sql.is_logged(connection, after)
 
     async def piece_after(self, after: int, wanted: EventFilter) -> tuple[list[LoggedEvent], int]:
-        """Read the next events after an id that pass the filter. Return also the id up to which there are no others."""
+        """Read the next events after an id that pass the filter. Also return the id up to which the search is
+        complete."""
         oldest = self._recent[0].id
         if after < oldest - 1:
             async with self._database.connection_for_lists() as connection:
@@ -239,7 +240,7 @@ class _Replay:
 
 
 def _key_of(wanted: EventFilter) -> Hashable:
-    """Return the filter's member that the fewest events have: topics are found by it."""
+    """Return the most selective member of the filter. Topics are indexed by it."""
     if wanted.job_id is not None:
         return "job", wanted.job_id
     if wanted.owner is not None:

@@ -1,4 +1,4 @@
-"""Listeners: readers of one filter's events, and the streams that are made of them."""
+"""Listeners: readers of one filter's events, and the streams built from them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from coordinatord.api.events.messages import HEARTBEAT, farewell, message_of, op
 from coordinatord.base import metrics
 
 MAX_EVENTS_BEHIND: Final = 2_000
-PIECE_EVENTS: Final = 64  # of one write to a stream: some 30 kB, so that a reader that reads nothing costs little
+PIECE_EVENTS: Final = 64  # per write to a stream: some 30 kB, so that a stalled reader costs little memory
 
 
 class News:
@@ -54,7 +54,7 @@ class Listener:
     def tell(self, news: News) -> None:
         """Queue events. A reader that falls too far behind gets a reset in their place."""
         if self._missed is not None:
-            return  # it still reads the log, and reads these there
+            return  # the listener still replays the log, which includes these events
         if self._behind > MAX_EVENTS_BEHIND:
             metrics.connections_ended.labels("listener", "behind").inc()
             last = news.events[-1]
@@ -65,12 +65,12 @@ class Listener:
         self._wake()
 
     def tell_progress(self, message: bytes) -> None:
-        """Replace the message of the job's progress that was not read yet."""
+        """Store the message of the job's newest progress, in place of an unread one."""
         self._progress = message
         self._wake()
 
     def beat(self) -> None:
-        """Have the reader show that the stream is alive."""
+        """Wake the reader to send a heartbeat."""
         self._due = True
         self._wake()
 
@@ -80,7 +80,7 @@ class Listener:
         self._wake()
 
     async def wait(self) -> list[News]:
-        """Wait for events. Return none for progress, for a heartbeat, and after the end."""
+        """Wait for events. Return an empty list for progress, for a heartbeat, and after the end."""
         while self._missed is not None and not self.ended:
             earlier = await self._missed()
             if earlier is not None:

@@ -17,7 +17,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def event_of(row: LoggedEvent) -> JobEvent | EventsReset:
-    """Return a row of the log as it is sent."""
+    """Return a row of the log in the form that is sent."""
     if row.kind is EventKind.RESET:
         return EventsReset(str(row.id), "reset")
     return JobEvent(
@@ -53,7 +53,7 @@ def message_of(row: LoggedEvent) -> bytes:
 
 
 def opening(after: int) -> bytes:
-    """Return the begin of a stream: the pause before a reconnect, and the id to reconnect with until an event comes."""
+    """Return the start of a stream: the pause before a reconnect, and the id to reconnect with before any event."""
     return b"retry: %d\nid: %d\n\n" % (pause_before_return(), after)
 
 

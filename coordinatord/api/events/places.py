@@ -1,4 +1,4 @@
-"""Places of event streams and waiting polls. Each costs memory while it is open, also when nothing happens."""
+"""Limits on open event streams and waiting polls, because each uses memory even when idle."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -41,7 +41,7 @@ _ENDED_BY: Final[dict[int, ProgressOp]] = {
 
 
 def progress_of(job_id: bytes, found: Found) -> ProvisionalJob | None:
-    """Return the progress of a job. Return None when neither the outbox nor the index has it."""
+    """Return the progress of a job, or None if neither the outbox nor the index has the job."""
     job, ops = found.job, found.ops
     before = job_status(job.state, job.ended_because) if job is not None else None
     after: JobStatus | None = before
@@ -67,7 +67,7 @@ def progress_of(job_id: bytes, found: Found) -> ProvisionalJob | None:
 
 
 def _relayed(kind: str, ops: Iterable[RelayedOp]) -> RelayedOp | None:
-    """Return the op of a kind that counts: a mined one, the oldest under way, or the last that was refused."""
+    """Return the relevant op of a kind: the mined one, otherwise the oldest pending, otherwise the last refused."""
     own = [op for op in ops if op.kind == kind]
     mined = [op for op in own if op.state == "mined"]
     live = [op for op in own if op.state in ("queued", "signed")]
@@ -92,7 +92,7 @@ def _step(kind: ProgressOp, op: RelayedOp) -> ProgressStep[Digits]:
 
 
 def _happened(job: IndexedJob) -> Mapping[ProgressOp, ProgressStep[Digits]]:
-    """Return the steps that the index has from blocks, relayed here or not."""
+    """Return the indexed steps, including ops that other coordinators relayed."""
     steps: dict[ProgressOp, ProgressStep[Digits]] = {"post": _in_block("post", str(job.posted_block))}
     if job.provider_id:
         steps["claim"] = _in_block("claim", provider_id=str(job.provider_id))

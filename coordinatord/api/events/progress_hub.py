@@ -29,8 +29,8 @@ from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import RELAY_ENDED, RELAY_QUEUED, Notices
 
 POLL_S: Final = 1.0
-GATHER_S: Final = 0.02  # in which entries of the logs become one read
-REST_FACTOR: Final = 5  # a read is followed by a rest of so many times its length
+GATHER_S: Final = 0.02  # entries of the logs within this time share one read
+REST_FACTOR: Final = 5  # pause after a read, as a multiple of its duration
 
 log = structlog.get_logger(__name__)
 

@@ -76,7 +76,7 @@ class Found:
 
 
 async def read_found(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict[bytes, Found]:
-    """Read jobs. Every key has a value. The index is read last, so that an indexed op is not shown as provisional."""
+    """Read jobs. Every key gets a value. The index is read last, so that an indexed op is not shown as provisional."""
     ops: dict[bytes, list[RelayedOp]] = {job_id: [] for job_id in job_ids}
     for row in await line.fetch(_RELAYED, job_ids):
         op = RelayedOp(
@@ -94,5 +94,5 @@ async def read_found(line: PreparedConnection, job_ids: Sequence[bytes]) -> dict
 def _settled(calldata: bytes | None) -> tuple[str, int] | None:
     try:
         return None if calldata is None else read_settle(calldata)
-    except Refused:  # the calldata of many settles
+    except Refused:  # calldata of another form, such as several calls
         return None

@@ -46,7 +46,7 @@ STORED: Final = Reply(
 
 @attrs.frozen(slots=True)
 class BeforeBlocks:
-    """Answers callers that prefer `respond-async`, before the block of their op."""
+    """Responds to callers that prefer `respond-async` before their op is mined."""
 
     progress: ProgressHub
 
@@ -54,7 +54,7 @@ class BeforeBlocks:
         """Return 202 for an op of the job that is in the outbox."""
         progress = await self.progress.read(job_id)
         if progress is None:  # refused and deleted already; resubmitting returns the reason
-            raise Retryable("not_ready", "the job's progress is not known yet; send the same again", retry_after=1)
+            raise Retryable("not_ready", "the job's progress is not known yet; try again", retry_after=1)
         location = f"/v1/jobs/{hex_of(job_id)}/progress"
         headers = ((b"preference-applied", RESPOND_ASYNC.encode()), (b"location", location.encode()))
         return responses.ok(progress, status=202, headers=headers)
@@ -64,7 +64,7 @@ EVENT_STREAM: Final = "text/event-stream"
 STREAM_HEADERS: Final[Headers] = (
     (b"content-type", EVENT_STREAM.encode()),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would keep them until its buffer is full
+    (b"x-accel-buffering", b"no"),  # otherwise nginx buffers events
 )
 LAST_EVENT_ID: Final = "last-event-id"
 _AFTER: Final = Parameter(Decimal(63), "continue after the event of this id: the events since come first, or `reset`")
@@ -182,7 +182,7 @@ class EventRoutes:
                 tag="Jobs",
                 about="Read a job with the ops that are under way, before their blocks",
                 details=(
-                    "Each step says what it rests on. A settle that is stored names the result, which can be fetched,"
+                    "Each step names its evidence. A settle that is stored names the result, which can be fetched,"
                     " opened and used from then on. It is provisional until its block, and a later answer shows when it"
                     " failed. Only the chain decides: check it later, because a provisional answer may be wrong."
                 ),

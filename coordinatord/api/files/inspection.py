@@ -12,7 +12,7 @@ from coordinatord.api.files.foreign_lines import LONGEST_HELD, check_line
 
 MOST_LINES: Final = limits.BATCH_LINES
 BLANK: Final = b" \t\r"
-"""A line of nothing else is blank. Other white space is none to JSON either: such a line is a malformed one."""
+"""A line of only these bytes is blank. JSON has no other white space, so a line with any other is malformed."""
 # Bytes split into lines at a time, because line objects take many times their size.
 _SPLIT_BYTES: Final = 1 << 16
 
@@ -92,7 +92,7 @@ class LineInspection:
                 self._end_line()
             self._add(last)
         if self._lines > MOST_LINES:
-            raise Refused(f"a batch file has at most {MOST_LINES} lines that are not blank", "file", "too_many_lines")
+            raise Refused(f"a batch file has at most {MOST_LINES} non-blank lines", "file", "too_many_lines")
 
     def _add(self, part: bytes) -> None:
         if self._too_long:

@@ -89,7 +89,7 @@ class FileRoutes:
                 path="/v1/files/{id}",
                 id="getFile",
                 tag="Files",
-                about="Read what is known of a file",
+                about="Read the description of a file",
                 handler=self.one,
                 segments=_ID,
                 session=True,

@@ -19,7 +19,7 @@ from coordinatord.api.orders.submission import QuotedOrder
 def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
     """Return a job as its client sees it. `reclaimable_block` is an estimate."""
     job_id = hex_of(row.job_id)
-    # By position: this is the read that every client repeats, and names double the cost of building it.
+    # By position, because clients repeat this read often, and keyword arguments double its cost.
     return jobs.ClientJob(
         job_id,
         row.model,

@@ -45,9 +45,9 @@ class MarketProbe:
 
 @attrs.frozen(slots=True)
 class OrderBody(Order):
-    """Order that its owner signed. With `auth_sig`, `amount` and a container it is to be posted.
+    """Order signed by its owner. With `auth_sig`, `amount` and a container, it will be posted.
 
-    It is an `Order` itself, so that a line of a batch needs no second object."""
+    It is a subclass of `Order`, so that a batch line needs no second object."""
 
     c: bytes = wire(BYTES32)
     model_id: int = wire(UINT32)
@@ -76,14 +76,14 @@ class OrderBody(Order):
 
 @attrs.frozen(slots=True)
 class Paid:
-    """Order with its payment, which is to be posted."""
+    """Order with its payment, ready to be posted."""
 
     body: OrderBody
     payment: bytes
     amount: int
 
     def calldata(self, task_cid: str) -> bytes:
-        """Return the call that posts the order, with its container under this content id."""
+        """Return the calldata that posts the order with this content id."""
         body = self.body
         return job_registry.post(
             body,
@@ -101,14 +101,14 @@ class Paid:
 
 
 def paid_of(body: OrderBody) -> Paid | None:
-    """Return the order with its payment. Return None for an order that is only to be quoted."""
+    """Return the order with its payment, or None for an order that only requests a quote."""
     if body.auth_sig is None or body.amount is None:
         return None
     return Paid(body, body.auth_sig, body.amount)
 
 
 def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:
-    """Read a body. A probe names neither rate. Any other body is an order and must be whole."""
+    """Read a body. A body with neither rate is a probe. Any other body is an order and must be complete."""
     if body.get("rate_in") is None and body.get("rate_out") is None:
         return read_object(MarketProbe, body)
     order = read_object(OrderBody, body)
@@ -118,7 +118,7 @@ def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:
 
 
 def shape_faults(body: OrderBody) -> Iterator[Refused]:
-    """Check that payment and container come together, and that the container comes in one way."""
+    """Check that payment and container come together, and that the container is either inline or an upload."""
     has_container = body.container is not None or body.container_cid is not None
     if body.auth_sig is None:
         if has_container:

@@ -53,8 +53,8 @@ class Cancels:
     async def cancel(self, job_id: bytes, body: CancelBody) -> CancelOutcome:
         """Cancel an open job. For a job that has ended, return the transaction that ended it.
 
-        No transaction ends a job by expiry, so an expired job is cancelled once, and that transaction is the answer
-        from then on.
+        A job expires without a transaction. So the first cancel of an expired job is relayed, and later cancels return
+        its transaction.
         """
         if not is_fresh(body.issued_at, self.clock()):
             return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
@@ -76,7 +76,7 @@ class Cancels:
             NewRelay(
                 kind=RelayKind.CANCEL,
                 subject=job_id,
-                # Without its time, so that all requests to cancel a job join one relay.
+                # Without the time, so that all requests to cancel a job join one relay.
                 dedupe=hashlib.sha256(b"cancel" + job_id).digest(),
                 target=self.registry.address,
                 calldata=calldata,
@@ -88,14 +88,14 @@ class Cancels:
         )
 
     async def _wait_for_post(self, job_id: bytes, owner: bytes) -> None:
-        """Raise Retryable while the job's post is under way: the chain does not know its owner before the block."""
+        """Raise Retryable while the job's post is pending, because the chain does not know the job's owner yet."""
         async with self.database.connection() as connection:
             if await results_sql.post_under_way(connection, job_id, owner):
                 message = "the job's post is not in a block yet; send the same again after it"
                 raise Retryable("not_ready", message, retry_after=1)
 
     async def _ended_by(self, job_id: bytes, job: ChainJob) -> bytes | None:
-        """Return what ended the job. Return None while it is open, and when no node has the transaction."""
+        """Return the transaction that ended the job, or None if the job is open or no node has the transaction."""
         if job.state == OPEN:
             return await self.endings.known(job_id)
         return await self.endings.find(job_id)

@@ -29,7 +29,7 @@ class Endings:
             return await endings_sql.ending_of(connection, job_id)
 
     async def find(self, job_id: bytes) -> bytes | None:
-        """Return the transaction. Return None when the node has pruned its log. Raise Retryable when the index lags."""
+        """Return the transaction, or None if the node has pruned its log. Raise Retryable when the index lags."""
         known = await self.known(job_id)
         if known is not None:
             return known

@@ -14,9 +14,9 @@ _UNNAMED_LINE_CODE: Final = "invalid_line"
 
 @attrs.frozen(slots=True)
 class Fault:
-    """Check that a submission fails, as `POST /v1/jobs` answers it.
+    """Failed check of a submission, with the response of `POST /v1/jobs`.
 
-    `line_code` is its code in the error file of a batch, where every error has a code."""
+    `line_code` is the code in a batch's error file, where every error has a code."""
 
     message: str
     param: str | None

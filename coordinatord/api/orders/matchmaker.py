@@ -35,6 +35,6 @@ class Matchmaker:
         return await candidates_sql.read_candidates(self.database, demand, self.liveness_ms, self.candidates)
 
     async def picked(self, order: OrderBody) -> None:
-        """Note that an order was accepted: its designated provider goes behind others of the same price."""
+        """Record that an order was accepted. Its designated provider then ranks behind others of the same price."""
         if order.designated:
             await liveness_sql.mark_picked(self.database, order.designated, order.model_id)

@@ -36,7 +36,7 @@ class CheckedOrder:
 
 @attrs.frozen(slots=True)
 class Preflight:
-    """Checks of orders without posting them, a few at a time: signatures, containers and the node cost time."""
+    """Checks orders without posting them, a few at a time, because the checks are slow."""
 
     submissions: Submissions
     _turns: anyio.CapacityLimiter = attrs.field(factory=lambda: anyio.CapacityLimiter(MAX_CHECKING), init=False)

@@ -51,7 +51,7 @@ def _check_examples() -> dict[str, object]:
 
 
 def _as_it_is(values: Mapping[str, object]) -> Mapping[str, object]:
-    """Pass a body on unread, because its faults are the answer."""
+    """Pass the body on unchecked, because its faults are part of the response."""
     return values
 
 
@@ -195,7 +195,7 @@ class OrderRoutes:
                 tag="Jobs",
                 about="Cancel an open job",
                 details=(
-                    "Takes an open job back. 200 for a job that has ended means that nothing was done: `status` of GET"
+                    "Cancels an open job. 200 for a job that has ended means that nothing was done: `status` of GET"
                     " /v1/jobs/{id} shows how it ended. Such a job's cancel, too, must be signed by its owner within"
                     " 600 s."
                 ),

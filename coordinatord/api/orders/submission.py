@@ -1,9 +1,9 @@
 """POST /v1/jobs: from a body to a posted job.
 
-    OrderBody ─► order_faults ─► quote, where there is no payment
+    OrderBody ─► order_faults ─► quote, if there is no payment
                               └► failures ─► container ─► outbox ─► outcome
 
-Cheapest first: the body alone, then one request to the node, then the pin store, then the relayer.
+Cheap steps come first: the body alone, then one request to the node, then the pin store, then the relayer.
 """
 
 from contextlib import aclosing
@@ -98,7 +98,7 @@ class Submissions:
         return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
 
     async def _post(self, paid: Paid, found: Findings, *, wait: bool) -> Relayed | Queued:
-        """Keep the container until the post has ended. Without an answer, the janitor decides about it."""
+        """Post the order. Hold the container until the post has ended. Without an outcome, the janitor decides."""
         body, upload, uploads = paid.body, found.upload, self.checks.uploads
         if upload is not None:
             if not await uploads.hold(upload, body.job_id):

@@ -80,7 +80,7 @@ def payment_faults(paid: Paid, domains: Domains, registry: bytes, terms: FeeTerm
 
 
 def _amount(body: OrderBody, terms: FeeTerms) -> int | None:
-    """Return the amount that the registry asks. Return None for a price that no contract can hold."""
+    """Return the amount that the registry requires, or None for a price too large for the contract."""
     try:
         return quotes.amount(body.rate_in, body.rate_out, body.units_in, body.units_out, terms)
     except Refused:
@@ -94,7 +94,7 @@ def container_faults(body: OrderBody) -> Iterator[Fault]:
     try:
         check_container(body.container, body.c)
     except Refused as refused:
-        # No sealing yields a container of a bad length, so it cannot reproduce any commitment.
+        # A container of a wrong length cannot match any commitment.
         code = "commitment_mismatch" if refused.code == "bad_container" else refused.code
         yield faults.fault(refused.message, "container", code)
 
@@ -133,8 +133,8 @@ async def read_chain(
     windows: bool = False,
     trial: View | None = None,
 ) -> ChainFacts:
-    """Read models, payers and balances, each once, in one request. `windows`: read the allowed windows, too. `trial`: a
-    post that the node executes without sending it. A batch needs neither, because the relayer tries every post."""
+    """Read models, payers and balances, each once, in one request. With `windows`, also read the allowed windows.
+    `trial` is a post for the node to simulate. A batch needs neither, because the relayer simulates every post."""
     models = sorted({body.model_id for body in bodies})
     slas = sorted({body.sla_secs for body in bodies}) if windows else []
     owners = sorted({body.owner for body in bodies})
@@ -191,7 +191,7 @@ class OrderChecks:
     ) -> AsyncGenerator[Failure, None]:
         """Run the checks that follow `order_faults`, cheapest first. Raise Retryable when one cannot be decided now.
 
-        `every`: the caller reads on after a failure. `is_sound`: nothing has failed yet, so a trial revert is new
+        `every`: the caller continues after a failure. `is_sound`: nothing has failed yet, so a trial revert is new
         information."""
         paid = paid_of(body)
         for fault in self._payment_faults(paid, found.terms):
@@ -256,7 +256,7 @@ class OrderChecks:
 
 
 def _refused(refusal: Reverted, owner: bytes, amount: int, balance: int | None) -> WouldRefuse | RefusedByChain:
-    """Return the answer to a trial post that reverts. Raise Retryable when the relayer lacks its role."""
+    """Return the fault of a trial post that reverts. Raise Retryable if the relayer lacks its role."""
     name = decode_error(refusal.data)
     require_role(name)
     return insufficient(owner, amount, balance) if name == INSUFFICIENT_BALANCE else RefusedByChain(name, refusal.data)

@@ -78,7 +78,7 @@ async def read_paid(database: Database, model_id: int) -> tuple[Snapshot, list[P
         rows = await connection.fetch(_SQL, model_id)
     snapshot = snapshot_of(rows)
     if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has yet to count its jobs")
+        raise Retryable("not_ready", "the index has not counted its jobs yet")
     if not rows[0]["known"]:
         return snapshot, None
     return snapshot, [PaidRates(row[0], int(row[1]), int(row[2])) for row in rows if row[0] is not None]
@@ -118,5 +118,5 @@ async def read_counts(database: Database) -> tuple[Snapshot, dict[int, int]]:
         )
     snapshot = snapshot_of(rows)
     if not rows[0]["counted"]:
-        raise Retryable("not_ready", "the index has yet to count its jobs")
+        raise Retryable("not_ready", "the index has not counted its jobs yet")
     return snapshot, {row["state"]: row["jobs"] for row in rows if row["state"] is not None}

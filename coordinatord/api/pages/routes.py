@@ -94,7 +94,7 @@ class HistoryRoutes:
                 path="/evm/models/{id}/prices",
                 id="listPrices",
                 tag="Models",
-                about="Tell the rates paid for a model over time",
+                about="Show the rates paid for a model over time",
                 details=(
                     "Low, median and high of the rates of settled jobs, by the time of their claim. It is a sample of"
                     " 2,048 jobs or so: all of a model with few, some from each stretch of the last weeks of one with"
@@ -125,7 +125,7 @@ class HistoryRoutes:
 
 
 _TAG: Final = "Page"
-_KNOWN: Final = {"if-none-match": Parameter(Text(1024), "ETags of what the caller has")}
+_KNOWN: Final = {"if-none-match": Parameter(Text(1024), "ETags of the caller's cached response")}
 
 
 @attrs.frozen(slots=True)

@@ -108,7 +108,7 @@ class OperationRoutes:
                 path="/evm/ops",
                 id="runOp",
                 tag="Provider operations",
-                about="Claim, settle or fail a job, publish an identity, ask for capacity: one signed op",
+                about="Submit a signed op: claim, settle or fail a job, publish an identity, or request capacity",
                 details=(
                     "The signature is the authority, the session may be any address's. The op is tried on the chain,"
                     " sent, and waited for. `claim`, `settle` and `fail` are signed with an `issued_at` within 600 s of"
@@ -138,7 +138,7 @@ class OperationRoutes:
                 path="/evm/simulate/claim",
                 id="simulateClaim",
                 tag="Provider operations",
-                about="Tell whether the chain would let this provider claim this job",
+                about="Check whether the chain would accept this provider's claim of this job",
                 details="Costs nothing. Payment, signature and time are not looked at.",
                 handler=self.simulate_claim,
                 body=Body.of(SimulateBody),

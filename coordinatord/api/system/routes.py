@@ -75,8 +75,8 @@ class SystemRoutes:
                 path="/healthz",
                 id="getHealth",
                 tag="Deployment",
-                about="Tell that the server listens",
-                details="Answers as soon as the server listens, whatever the index does.",
+                about="Report that the server is running",
+                details="Answers as soon as the server listens, independently of the index.",
                 handler=self.health,
                 replies=(Reply(200, shape=chain.HealthShape, about="It listens"),),
             ),
@@ -85,10 +85,10 @@ class SystemRoutes:
                 path="/readyz",
                 id="getReadiness",
                 tag="Deployment",
-                about="Tell whether the index may be read",
+                about="Report whether the index can be read",
                 details=(
-                    "200 while the index is within READY_LAG_BLOCKS of the chain, else 503 with the same body. Routes"
-                    " that read the index answer 503 `not_ready` meanwhile; others go on."
+                    "200 while the index is within READY_LAG_BLOCKS of the chain, otherwise 503 with the same body."
+                    " Routes that read the index answer 503 `not_ready` until then; other routes continue."
                 ),
                 handler=self.ready,
                 replies=(

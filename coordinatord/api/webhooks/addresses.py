@@ -62,7 +62,7 @@ def is_public(address: str) -> bool:
 
 
 def check_url(url: str, *, private: bool) -> str:
-    """Return the URL, or raise Refused. `private`: allow plain HTTP, any port, and private addresses, too."""
+    """Return the URL, or raise Refused. `private` also allows plain HTTP, any port, and private addresses."""
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
@@ -98,5 +98,5 @@ def _is_v6(host: str) -> bool:
 
 
 def _is_numeric(host: str) -> bool:
-    """Return True for an address in any form that a resolver accepts. The last label of a name is no number."""
+    """Return True for an address in any form that a resolver accepts. The last label of a name is never a number."""
     return ":" in host or host.rstrip(".").rpartition(".")[2][:1].isdigit()

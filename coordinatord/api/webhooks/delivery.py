@@ -39,15 +39,15 @@ log = structlog.get_logger(__name__)
 
 # Seconds after each attempt, as Standard Webhooks recommends: a day and a half in all.
 SCHEDULE: Final = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
-JITTER: Final = 0.2  # of a delay, added to it
-DISABLED_AFTER_S: Final = 86_400.0  # of failures, without one success
+JITTER: Final = 0.2  # largest addition to a delay, as a share of it
+DISABLED_AFTER_S: Final = 86_400.0  # of failures without a success
 MAX_RETRY_AFTER_S: Final = 86_400.0
 MIN_PAUSE_S: Final = 5.0  # of a failing endpoint
 MAX_PAUSE_S: Final = 300.0
 TURN_S: Final = 60.0
 LAST_POST_AFTER_S: Final = 20.0  # of a turn; an attempt takes at most 15 s more
 MAX_TURN_MESSAGES: Final = 64
-MAX_POSTS: Final = 8  # under way to one endpoint
+MAX_POSTS: Final = 8  # concurrent posts to one endpoint
 QUICK_ANSWER_S: Final = 1.0
 QUICK_PLACES: Final = 48  # turns of quick endpoints in this process
 OTHER_PLACES: Final = 16
@@ -79,7 +79,7 @@ def delay_after(attempts: int, retry_after: float | None) -> float | None:
 
 
 def read_retry_after(text: str | None, now: float) -> float | None:
-    """Return the seconds of a `Retry-After`, a number or a date. Return None when it is neither."""
+    """Return the seconds of a `Retry-After` header, or None if it is neither a number nor a date."""
     if text is None:
         return None
     if text.isascii() and text.isdigit() and len(text) < 10:
@@ -171,7 +171,7 @@ class Deliveries:
             # The turn times out, and another process takes it.
             log.warning("webhook turn not stored", webhook=turn.webhook_id, reason=error.message)
         except Exception:
-            # A bug that one endpoint brings out must not end every process, again and again.
+            # A bug triggered by one endpoint must not end every process repeatedly.
             log.exception("webhook turn failed", webhook=turn.webhook_id)
         finally:
             running.remove(turn.webhook_id)

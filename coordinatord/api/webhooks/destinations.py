@@ -1,7 +1,7 @@
 """Connections to the destinations of webhooks.
 
-A name is resolved here, each of its addresses is checked, and the connection goes to a checked address. A resolver that
-answers differently a moment later changes nothing. The check is repeated where the socket is created, because numeric
+A name is resolved here, all its addresses are checked, and the connection uses a checked address. So a name server that
+changes its answer after the check has no effect. The check is repeated when the socket is created, because numeric
 addresses are not resolved.
 """
 
@@ -34,7 +34,7 @@ class PublicResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Raise OSError when any address of the name is not public: an honest name has none."""
+        """Resolve a name. Raise OSError if any of its addresses is not public."""
         found = await to_thread.run_sync(self.look_up, host, port, family, abandon_on_cancel=True, limiter=self._turns)
         if not found:
             raise OSError(f"{host} has no address")
@@ -66,7 +66,7 @@ class PublicResolver(AbstractResolver):
 
 
 def public_socket(address: "tuple[Any, ...]") -> socket.socket:
-    """Socket for a connection to the address of a getaddrinfo entry. Raises DestinationRefused unless it is public."""
+    """Return a socket for the address of a getaddrinfo entry. Raise DestinationRefused unless it is public."""
     family, kind, protocol, _, to = address
     if family not in (socket.AF_INET, socket.AF_INET6) or not is_public(str(to[0])):
         raise DestinationRefused(f"{to[0]} is not public")
@@ -79,9 +79,9 @@ def public_socket(address: "tuple[Any, ...]") -> socket.socket:
 async def open_destinations(
     *, connections: int, private: bool, tls: ssl.SSLContext | None = None, resolver: AbstractResolver | None = None
 ) -> AsyncIterator[Http]:
-    """Open a client that reaches public addresses only, or any with `private`. It follows no redirects.
+    """Open a client that connects only to public addresses, or with `private` to any. It does not follow redirects.
 
-    A proxy would connect to private addresses for us, so that only `private` requests go through one."""
+    Only `private` requests use a proxy, because a proxy could connect to private addresses."""
     settings: dict[str, Any] = {}
     if not private:
         settings = {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}

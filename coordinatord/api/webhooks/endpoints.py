@@ -1,4 +1,4 @@
-"""Endpoints of webhooks as their owners manage them: add with a secret, list, remove, test."""
+"""Management of webhook endpoints by their owners: add with a secret, list, remove, test."""
 
 import os
 import secrets
@@ -51,8 +51,8 @@ class WebhookBody:
 
 
 class SealedSecrets:
-    """Secrets of endpoints as the database stores them: bound to the endpoint and encrypted with XChaCha20-Poly1305
-    under the first of the operator's keys. Every key opens."""
+    """Encryption of endpoints' secrets for the database: XChaCha20-Poly1305, bound to the endpoint. The first of the
+    operator's keys encrypts, and all keys decrypt."""
 
     def __init__(self, keys: Sequence[Secret]) -> None:
         self._keys = [bytes.fromhex(key.reveal()) for key in keys]
@@ -63,7 +63,7 @@ class SealedSecrets:
         return nonce + bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(secret, bound, nonce, self._keys[0])
 
     def open(self, webhook_id: str, sealed: bytes) -> bytes | None:
-        """Return the secret. Return None when it was sealed under a key that this process does not have."""
+        """Return the secret, or None if this process lacks its key."""
         nonce, ciphertext, bound = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], webhook_id.encode()
         for key in self._keys:
             try:
@@ -76,7 +76,7 @@ class SealedSecrets:
 
 @attrs.frozen(slots=True)
 class AddedEndpoint:
-    """Endpoint that was added, with its secret in text."""
+    """New endpoint with its secret in plain text."""
 
     endpoint: Endpoint
     secret: str
@@ -84,7 +84,7 @@ class AddedEndpoint:
 
 @attrs.frozen(slots=True)
 class WebhookEndpoints:
-    """Endpoints of owners. An owner must hold some of `token` or have a settled job, because wallets cost nothing."""
+    """Endpoints of owners. Wallets are free to create, so an owner must hold some of `token` or have a settled job."""
 
     database: Database
     sealed: SealedSecrets
@@ -141,7 +141,7 @@ class WebhookEndpoints:
             if endpoint.disabled_at is not None:
                 raise Refused("the webhook is disabled; remove it, and add it again", None, "webhook_disabled")
             if tested:
-                raise Retryable("busy", "a test of this webhook waits already; read its last attempt", retry_after=15)
+                raise Retryable("busy", "a test of this webhook is waiting; read its last attempt", retry_after=15)
             await fanout_sql.write(connection, [message])
             return message.message_id
 

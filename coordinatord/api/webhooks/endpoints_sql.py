@@ -1,4 +1,4 @@
-"""Endpoints of webhooks as their owners see them."""
+"""Webhook endpoints in the database, for their owners."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -48,7 +48,7 @@ class NewEndpoint:
 
 
 async def add(connection: Connection, new: NewEndpoint, most: int) -> Endpoint | None:
-    """Add an endpoint, in a transaction that may be retried. Return None when the owner has `most` already."""
+    """Add an endpoint, in a transaction that may be retried. Return None if the owner has `most` endpoints."""
     await connection.execute(
         "select pg_advisory_xact_lock(hashtextextended('webhooks ' || encode($1, 'hex'), 0))", new.owner
     )
@@ -80,7 +80,7 @@ async def remove(connection: Connection, webhook_id: str, owner: bytes) -> bool:
 
 
 async def addressee(connection: Connection, webhook_id: str, owner: bytes) -> tuple[Endpoint, bool] | None:
-    """Lock an endpoint and return it, with True when a test of it waits already."""
+    """Lock an endpoint and return it, with True if a test message is waiting."""
     row = await connection.fetchrow(
         f"select {_COLUMNS}, exists (select from webhook_messages m where m.webhook_id = w.id"
         " and m.type = 'webhook.test') as tested from webhooks w where id = $1 and owner = $2 for update",

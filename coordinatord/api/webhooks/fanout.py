@@ -3,7 +3,7 @@
     events after `webhook_position`   ─┐
     changes after `batches.reported`  ─┴─► messages, in the transaction that moves both
 
-One process at a time fans out. A process that dies in the middle leaves everything as it was.
+One process at a time fans out. If it dies, its transaction is rolled back.
 """
 
 import secrets
@@ -55,7 +55,7 @@ def test_message(webhook_id: str) -> NewMessage:
 def job_message(event: LoggedEvent) -> JobMessage:
     sent = event_of(event)
     if not isinstance(sent, JobEvent):
-        raise AssertionError("a reset is no event of a job")
+        raise AssertionError("a reset is not a job's event")
     kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.takes_back is None else "job.taken_back"
     return JobMessage(kind, _rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
 
@@ -85,7 +85,7 @@ class FanOut:
             return True
         events = await read_after(connection, position, MAX_CHANGES)
         resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
-        if resets:  # events before it are not valid any more
+        if resets:  # events before a reset are no longer valid
             await self._write_gap(connection, events[resets[-1]].id)
             return True
         batches, more_batches = await fanout_sql.take_batches(connection, MAX_CHANGES)
@@ -114,7 +114,7 @@ class FanOut:
 async def _write(
     connection: Connection, addressees: Sequence[Addressee], changes: Sequence[_Change], last: int
 ) -> None:
-    """Write messages. `last`: the event up to which an endpoint that missed messages has to read."""
+    """Write messages. An endpoint that missed messages has to read the event log up to `last`."""
     by_owner: dict[bytes, list[_Change]] = {}
     for each in changes:
         by_owner.setdefault(each.owner, []).append(each)
@@ -124,7 +124,7 @@ async def _write(
     for endpoint in addressees:
         wanted = list(_wanted_by(endpoint, by_owner.get(endpoint.owner, ())))
         room = max(endpoint.room, 0)
-        if endpoint.missed and wanted and room > fanout_sql.MAX_WAITING // 2:  # not at each place that becomes free
+        if endpoint.missed and wanted and room > fanout_sql.MAX_WAITING // 2:  # not for each single free place
             messages.append(_message(endpoint.id, "events.reset", _encode(_gap(last))))
             caught_up.append(endpoint.id)
         elif endpoint.missed:

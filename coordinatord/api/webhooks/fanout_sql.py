@@ -9,7 +9,7 @@ import attrs
 from coordinatord.storage.database.connections import Connection
 
 MAX_WAITING: Final = 10_000  # messages for one endpoint
-_BATCH_CHANGE_KEPT: Final = "interval '1 day'"  # later changes have no message: webhooks were off
+_BATCH_CHANGE_KEPT: Final = "interval '1 day'"  # older changes are skipped, for example after webhooks were off
 _UNREPORTED: Final = (
     "reported < num_nonnulls(in_progress_at, cancelling_at, failed_at, completed_at, expired_at, cancelled_at)"
 )
@@ -63,7 +63,7 @@ async def write(connection: Connection, messages: Sequence[NewMessage]) -> None:
 
 
 async def note_missed(connection: Connection, missed: dict[str, int]) -> None:
-    """Count messages that were not written because too many wait, by endpoint."""
+    """Record the number of messages per endpoint that were skipped because too many were waiting."""
     await connection.execute(
         "update webhooks w set missed = true, dropped = dropped + many"
         " from unnest($1::text[], $2::integer[]) m (id, many) where m.id = w.id",

@@ -1,4 +1,4 @@
-"""Routes of webhooks: add, list, remove, test. An endpoint is visible to its owner alone."""
+"""Routes of webhooks: add, list, remove, test. An endpoint is visible only to its owner."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -102,7 +102,7 @@ async def end_turn(connection: Connection, webhook_id: str, end: TurnEnd) -> flo
 
 
 async def put_off(connection: Connection, webhook_id: str, pause: float) -> None:
-    """End a turn in which nothing was posted."""
+    """End a turn without posts."""
     await connection.execute(
         "update webhooks set due_at = (select min(due_at) from webhook_messages where webhook_id = $1),"
         " not_before = clock_timestamp() + $2 * interval '1 second' where id = $1",
@@ -123,7 +123,7 @@ async def disable(connection: Connection, webhook_id: str, because: DisabledBeca
 
 
 async def _drop(connection: Connection, ids: Sequence[int]) -> int:
-    """Delete messages. Return how many there were: after a timeout another process may have posted some."""
+    """Delete messages. Return their number, because another process may have posted some after a timeout."""
     if not ids:
         return 0
     gone = await connection.fetch("delete from webhook_messages where id = any($1::bigint[]) returning id", list(ids))

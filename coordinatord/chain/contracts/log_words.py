@@ -155,7 +155,7 @@ class Layout:
 
     _values: struct.Struct
     _ordered: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
-    """From their order in the log to that of the declaration, where the two differ."""
+    """Reorders values from the log's order to the declaration's order, if the two differ."""
     _between: struct.Struct
     _same: tuple[bytes, ...]
 

@@ -192,7 +192,7 @@ class Decoder:
         # Nodes usually write lower case. The second look-up covers any other node.
         table = self._tables.get(log.address) or self._tables.get(log.address.lower())
         if table is None:
-            raise Refused(f"a log of {log.address} was not asked for")
+            raise Refused(f"a log of {log.address} was not requested")
         if not log.topics:
             raise Refused("a registry writes no log without topics")
         return table.get(log.topics[0]) or table.get(log.topics[0].lower())

@@ -27,12 +27,12 @@ def relay(calls: Sequence[bytes]) -> bytes:
 
 
 def calls_of(calldata: bytes) -> list[bytes] | None:
-    """The calls of a `relay` transaction; None for calldata that is no `relay`. Raises Refused when it is malformed."""
+    """Return the calls of a `relay` transaction, or None for other calldata. Raise Refused if it is malformed."""
     if calldata[:4] != _RELAY:
         return None
     arguments = calldata[4:]
     start = uint_at(arguments, 0, 32)
-    items = arguments[start + 32 :]  # their offsets count from behind the length
+    items = arguments[start + 32 :]  # offsets are relative to the end of the length
     return [bytes_at(items, place) for place in range(uint_at(arguments[start:], 0, 16))]
 
 

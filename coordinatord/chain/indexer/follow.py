@@ -107,7 +107,7 @@ class IndexFollower:
             else:
                 self._contradictions = 0
                 if self._stalled is not None:
-                    log.info("index goes on", block=self._position and self._position.block_number)
+                    log.info("index resumed", block=self._position and self._position.block_number)
                     self._stalled = None
             await self._wake.wait(self._settings.block_time_ms / 1000)
 
@@ -251,7 +251,7 @@ class IndexFollower:
     async def stall(self, connection: Connection, error: Retryable) -> None:
         """Log an error of `catch_up` once. Rebuild the index after several contradictions in a row."""
         if self._stalled != error.message:
-            log.warning("index stalls", reason=error.message, code=error.code)
+            log.warning("index stalled", reason=error.message, code=error.code)
             self._stalled = error.message
         if not isinstance(error, Contradiction):
             return

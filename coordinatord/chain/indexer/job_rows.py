@@ -1,8 +1,8 @@
-"""Rows of `jobs` in PostgreSQL's binary COPY format, which neither side has to write or read digit by digit.
+"""Rows of `jobs` in PostgreSQL's binary COPY format, which is faster than text for both sides.
 
-    how many columns (2) │ for each: its length (4), the value │ …
+    number of columns (2 bytes) │ per column: length (4 bytes), value │ …
 
-An integer is as long as its column's type. A numeric is its digits to the base of 10,000.
+An integer has the length of its column's type. A numeric consists of digits to the base of 10,000.
 """
 
 import struct

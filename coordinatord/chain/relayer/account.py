@@ -27,11 +27,11 @@ log = structlog.get_logger(__name__)
 MAX_UNKNOWN: Final = 256
 # Used nonces beyond the stored ones, as after the restore of an old backup. A false count must not fill the memory.
 _MAX_FOREIGN: Final = 100_000
-# Of an account that the database does not know yet.
+# Highest plausible nonce of an account that is new to the database.
 _MAX_NONCE: Final = 1 << 48
 # Used when the node advises no tip.
 _DEFAULT_TIP: Final = 1_000_000_000
-# Number of recent blocks that limit the node's advice by their tips.
+# Number of recent blocks with tips that limit the node's advice.
 _HISTORY: Final = "0x10"
 _PERCENTILE: Final = 60
 # Refusals that are no verdict on the transaction's bytes.
@@ -45,7 +45,7 @@ class _FeeHistory(msgspec.Struct):
 
 @attrs.define(slots=True)
 class RelayerAccount:
-    """Shared by the tasks of one term. Each task changes it only after its database transaction has committed.
+    """State shared by the tasks of one term. A task changes it only after its database transaction has committed.
 
     `lost`: transactions with nonces that foreign transactions used recently. Their bytes were sent, so they may be
     mined after a reorg.
@@ -89,8 +89,8 @@ class RelayerAccount:
 
     @property
     def has_unsent(self) -> bool:
-        """True while signed bytes wait for a node's first verdict: no answer, a rate limit, or an endpoint that does
-        not relay."""
+        """Return True while signed bytes wait for a node's first verdict. No answer, a rate limit, or an endpoint that
+        does not relay is not a verdict."""
         return any(tx.unsent and tx.refusal in _TURNED_AWAY for tx in self.pending)
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:
@@ -160,18 +160,19 @@ class RelayerAccount:
             raise Retryable("chain_unreachable", message)
 
     async def read_pools(self, rpcs: Iterable[Rpc]) -> None:
-        """Nonces that the pools of further nodes have. A node that does not answer has none."""
+        """Read the nonces in the pools of the other nodes. Skip nodes that do not answer."""
         for rpc in rpcs:
             with suppress(Retryable, RpcError):
                 count = await rpc.call("eth_getTransactionCount", "0x" + self.address.hex(), "pending")
                 self._sees_pool(quantity(count))
 
     def _sees_pool(self, count: int) -> None:
-        """A count far beyond the account's own transactions is an error of the node: believed, it would leave a gap."""
+        """Raise `pool_end` to a node's count of nonces. Ignore a count far above the account's transactions, because it
+        would leave a gap."""
         if count <= self.nonce_floor + len(self.pending) + MAX_UNKNOWN:
             self.pool_end = max(self.pool_end, count)
         else:
-            log.warning("pending nonces not believed", count=count, used=self.nonce_floor)
+            log.warning("pending nonce count ignored", count=count, used=self.nonce_floor)
 
     async def read_balance(self, rpc: Rpc) -> None:
         """Read the latest balance, which can grow without a new block."""

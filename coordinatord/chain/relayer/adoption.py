@@ -112,7 +112,7 @@ async def adopt_versions(
 
 
 async def _read_blocks(rpc: Rpc, account: RelayerAccount, head: HeadBlock, wanted: set[int]) -> list[_Found]:
-    """The account's transactions with these nonces, from the head back."""
+    """Return the account's transactions with these nonces, from the head backwards."""
     found: dict[int, _Found] = {}
     last = head.number
     while len(found) < len(wanted) and last >= 0 and last > head.number - MAX_BLOCKS:
@@ -131,7 +131,7 @@ async def _read_blocks(rpc: Rpc, account: RelayerAccount, head: HeadBlock, wante
 
 
 def _ours(raw: msgspec.Raw, account: RelayerAccount) -> _Found | None:
-    """A transaction as the relayer makes them. Its signature proves that the node's members are the signed ones."""
+    """Return the transaction if it has the relayer's form and a valid signature, which proves the node's data."""
     if decode_result(raw, _Sender, "eth_getBlockByNumber").from_.lower() != "0x" + account.address.hex():
         return None
     tx = decode_result(raw, _MinedTx, "eth_getBlockByNumber")

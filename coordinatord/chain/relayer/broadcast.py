@@ -31,7 +31,7 @@ class Sent(enum.Enum):
     UNSENDABLE = "no node will ever accept these bytes, for another reason"
     REJECTED = "refused with an unknown message"
     NOT_SERVED = "the endpoint does not relay: it did not pass on the bytes"
-    RATE_LIMITED = "the node limits our requests; retry the same bytes later"
+    RATE_LIMITED = "the node rate-limits requests; retry the same bytes later"
     NOT_NOW = "refused for the moment, not because of the bytes; retry the same bytes later"
     LATER = "no answer: a node may have the bytes; retry the same bytes later"
 

@@ -142,7 +142,6 @@ def over_budget(budget: Budget) -> Retryable:
     """Return the refusal. Budgets count by clock hours, so the next full hour may have room."""
     metrics.budget_refusals.labels(budget.value).inc()
     message = (
-        f"the gas budget for {_WHAT[budget]} is used up; it grows with every job that settles,"
-        " and what was spent counts for a day"
+        f"the gas budget for {_WHAT[budget]} is used up; it grows with every settled job, and used gas counts for a day"
     )
     return Retryable("busy", message, retry_after=_HOUR_S - int(time.time()) % _HOUR_S)

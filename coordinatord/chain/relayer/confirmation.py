@@ -1,4 +1,4 @@
-"""Confirmation of receipts by a second node, where there is one."""
+"""Confirmation of receipts by a second node, if one is configured."""
 
 from collections.abc import Sequence
 from typing import Final

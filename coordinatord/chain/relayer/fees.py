@@ -51,7 +51,7 @@ class FeeCeiling:
         return (self.cap is None or fee.cap <= self.cap) and (self.tip is None or fee.tip <= self.tip)
 
     def is_below(self, market: FeeMarket) -> bool:
-        """True when the next block would not accept the highest allowed fee."""
+        """Return True if the next block would not accept the highest allowed fee."""
         return self.cap is not None and not _is_enough(offer(market, self), market)
 
 

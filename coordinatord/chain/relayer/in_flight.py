@@ -100,8 +100,8 @@ class PendingTx:
         self.is_accepted |= accepted
 
     def turn_has_passed(self, since: float, now: float, mined_within: float) -> bool:
-        """True when the transaction should have been mined by now. `since` is the time since when its nonce is the next
-        one.
+        """Return True if the transaction should have been mined by now. `since` is the time when its nonce became the
+        next one.
 
         The second turn takes twice as long as the first, and each later turn four times as long.
         """
@@ -111,7 +111,7 @@ class PendingTx:
         return now >= max(self.answered_at, since) + turn * (1 << min(self.turns_passed, 2))
 
     def is_missing(self, now: float) -> bool:
-        """True when the transaction is lost: its nonce was used a while ago, and no receipt exists.
+        """Return True if the transaction is lost: its nonce was used a while ago, and no receipt exists.
 
         A node may count a nonce before it has the receipt. A post given up wrongly would be refused as its own
         duplicate.

@@ -156,7 +156,7 @@ def _submitted(relay: NewRelay, outcome: str, relay_id: int | None, same_as: byt
 
 
 async def is_under_way(connection: Connection, subject: bytes) -> bool:
-    """True when a relay of this subject is queued or signed."""
+    """Return True if a relay of this subject is queued or signed."""
     live: bool = await connection.fetchval(
         "select exists (select from relays where subject = $1 and state in ('queued', 'signed'))", subject
     )

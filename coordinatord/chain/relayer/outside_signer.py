@@ -57,7 +57,7 @@ class OutsideSigner:
         except TimeoutError:
             raise self._failed(f"no signature within {self._seconds:g} s") from None
         if self._failures:
-            log.info("signer back", account=hex_of(self.address))
+            log.info("signer recovered", account=hex_of(self.address))
         self._failures = 0
         metrics.signer_failing.labels(hex_of(self.address)).set(0)
         return SignedTransaction(raw, keccak256(raw))

@@ -62,7 +62,7 @@ class ReceiptWatcher:
             case HeadPlace.BEHIND:
                 if not self._lags_for_long():
                     return None
-                log.warning("the chain went back", block=block.number)
+                log.warning("chain head moved back", block=block.number)
                 await self._look_again(block)
             case HeadPlace.FORK:
                 await self._look_again(block)

@@ -81,7 +81,7 @@ _DROPPED: Final = {
     outbox_sql.FEES_ABOVE_CEILING: "the chain's fees are above what the coordinator offers; try again later",
     "relayer_funds": "the relayer is out of native funds",
     "nonce_conflict": "the relayer lost a nonce race; try again",
-    "rate_limited": "the RPC endpoint limits our requests; try again",
+    "rate_limited": "the RPC endpoint rate-limits requests; try again",
     "endpoint_refused": "the RPC endpoint refuses our requests",
 }
 

@@ -53,7 +53,7 @@ async def revive_unmined(
         count = await results_sql.unmine(connection, account.chain_id, account.address, vanished)
         stored = await transactions_sql.pending(connection, account.chain_id, account.address)
     account.pending = PendingTxs(stored)
-    log.warning("transactions unmade by a reorganisation", blocks=len(vanished), transactions=count)
+    log.warning("transactions reverted by reorg", blocks=len(vanished), transactions=count)
     return count
 
 

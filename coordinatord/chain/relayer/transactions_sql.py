@@ -37,7 +37,7 @@ class MinedTx:
 
 
 async def next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
-    """Return one above the highest nonce ever given out, or None when none was."""
+    """Return one above the highest assigned nonce, or None for a new account."""
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select max(nonce) + 1 from relay_txs where chain_id = $1 and account = $2", chain_id, account
     )
@@ -83,7 +83,7 @@ async def insert_foreign(connection: Connection, chain_id: int, account: bytes, 
 
 
 async def unexplained(connection: Connection, chain_id: int, account: bytes, below: int) -> list[int]:
-    """Nonces below `below` that were used, of late, by bytes that this database does not know."""
+    """Return nonces under `below` that unknown bytes have recently used."""
     rows = await connection.fetch(
         "select nonce from relay_txs where chain_id = $1 and account = $2 and nonce < $3 and lost"
         " and purpose = 'foreign' and created_at > now() - interval '1 hour' order by nonce",
@@ -95,7 +95,7 @@ async def unexplained(connection: Connection, chain_id: int, account: bytes, bel
 
 
 async def adopt(connection: Connection, chain_id: int, account: bytes, tx: NewTx) -> int:
-    """Store the bytes that used a nonce after all as the account's own. Return the transaction's id. It stays lost
+    """Store found bytes of a used nonce as a transaction of the account. Return the transaction's id. It stays lost
     until its receipt is read."""
     tx_id: int = await connection.fetchval(
         "update relay_txs set target = $4, calldata = $5, gas = $6, priority = $7, purpose = 'relay'"

@@ -135,7 +135,7 @@ class _Worker:
     def _show_fees(self) -> None:
         account = self._account
         if self._settings.replacements_only:
-            # The account that relays reports them.
+            # The relaying account sets these metrics.
             return
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
         reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap

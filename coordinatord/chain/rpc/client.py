@@ -189,9 +189,9 @@ class Rpc:
         except NoResponse as error:
             raise _no_answer(what, str(error)) from error
         if status == HTTPStatus.TOO_MANY_REQUESTS:
-            raise Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
+            raise Retryable("relay_unavailable", f"the RPC endpoint rate-limits requests ({what})", "rate_limited")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            raise Retryable("relay_unavailable", f"the RPC endpoint refuses us ({what})", "endpoint_refused")
+            raise Retryable("relay_unavailable", f"the RPC endpoint rejects requests ({what})", "endpoint_refused")
         # Some nodes send a JSON-RPC error with status 4xx or 5xx. Use the body if it looks like JSON, otherwise the
         # status.
         if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):
@@ -210,7 +210,7 @@ def retryable_of(error: RpcError, what: str) -> Retryable:
     """Return the Retryable, in the classes of the specification, for a node's error that gives no result."""
     match error.meaning:
         case Meaning.RATE_LIMITED:
-            return Retryable("relay_unavailable", f"the RPC endpoint limits our requests ({what})", "rate_limited")
+            return Retryable("relay_unavailable", f"the RPC endpoint rate-limits requests ({what})", "rate_limited")
         case Meaning.REFUSED:
             return Retryable("relay_unavailable", f"the RPC endpoint refuses {what}", "endpoint_refused")
         case Meaning.NO_FUNDS:

@@ -75,7 +75,7 @@ class Node:
 
     @property
     def resting(self) -> bool:
-        """True while an unreachable node is left alone. The pause grows with each failure, up to a minute."""
+        """Return True while an unreachable node is skipped. The pause grows with each failure, up to a minute."""
         return self.away and self._clock() < self._rests_until
 
     @property
@@ -88,12 +88,12 @@ class Node:
         rest = min(_MAX_REST_S, 2.0 ** min(self._failures - FAILURES, 6)) if self.away else 0.0
         self._rests_until = self._clock() + rest
         if self.away and not was_away:
-            log.warning("node away", node=self.name)
+            log.warning("node unreachable", node=self.name)
             metrics.node_up.labels(self.name).set(0)
 
     def answered(self) -> None:
         if self.away:
-            log.info("node back", node=self.name)
+            log.info("node recovered", node=self.name)
             metrics.node_up.labels(self.name).set(1)
         self._failures = 0
 
@@ -127,7 +127,7 @@ class Node:
 
 
 def turned_away(status: int, answer: bytes) -> bool:
-    """Return True for an answer that only says that the endpoint does not serve us, or not now."""
+    """Return True if the endpoint rejected the client (unauthorised or rate-limited) without a verdict on the call."""
     if status in _REJECTED_STATUSES:
         return True
     if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):

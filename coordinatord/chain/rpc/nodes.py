@@ -83,9 +83,8 @@ class Nodes:
     def agreed_transport(self) -> Transport:
         """Return a transport that requires the same answer from two fit nodes.
 
-        A third node decides between two that differ. Without a third, both are asked again, because one may be a block
-        behind.
-        A single node's answer is accepted.
+        A third node decides between two that differ. Without a third, both are read again, because one may be a block
+        behind. A single node's answer is accepted.
         """
 
         async def post(body: bytes) -> tuple[int, bytes]:

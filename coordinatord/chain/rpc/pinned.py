@@ -47,8 +47,7 @@ class PinnedRpc(Rpc):
         """Route every request within the block to the same node.
 
         A decision that `leads` may change the node before it begins. It first waits for running decisions to end, and
-        others
-        wait for it, so that no decision mixes the views of two nodes.
+        others wait for it, so that no decision mixes the views of two nodes.
         """
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._door)
@@ -83,5 +82,5 @@ class PinnedRpc(Rpc):
     def _change(self) -> None:
         node = self._better()
         if node is not None:
-            log.warning("relayer goes on with another node", node=node.name, before=self._node.name)
+            log.warning("relayer node changed", node=node.name, before=self._node.name)
             self._node, self._failed = node, 0

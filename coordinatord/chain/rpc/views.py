@@ -57,8 +57,7 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
 
 
 async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
-    """Run all calls in one request. A revert is a value. Raise Retryable for any other error, with the view's own code
-    or
+    """Run all calls in one request. A revert is a value. Raise Retryable for any other error, with the view's code, or
     with `code` for plain calls and for the request as a whole.
     """
     try:
@@ -95,7 +94,7 @@ def is_true(answer: bytes | Reverted) -> bool:
 def unreadable(error: RpcError, code: str) -> Retryable:
     """Return the Retryable for a node that answered a read with an error."""
     if error.meaning is Meaning.RATE_LIMITED:
-        return Retryable("relay_unavailable", "the RPC endpoint limits our requests", "rate_limited")
+        return Retryable("relay_unavailable", "the RPC endpoint rate-limits requests", "rate_limited")
     return Retryable("relay_unavailable", f"the chain could not be read: {error}", code)
 
 

@@ -79,7 +79,7 @@ def read_private(path: Path, option: str) -> str:
             forbidden = stat.S_IRWXO | (stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP)
             if mode & forbidden:
                 raise Fatal(
-                    f"{option} {path} must be readable by its owner alone: it has mode {stat.S_IMODE(mode):04o}; "
+                    f"{option} {path} must be readable only by its owner: it has mode {stat.S_IMODE(mode):04o}; "
                     f"run `chmod 600 {path}`"
                 )
             return file.read().decode("utf-8")

@@ -1,6 +1,5 @@
 """Transaction signers: a key in memory or an external program, and the checks of external signatures. Used by the
-market
-command and the relayer.
+market command and the relayer.
 
 Errors begin with the option or variable at fault, and contain no key.
 """
@@ -134,9 +133,9 @@ def require_signed(raw: bytes, asked: Transaction, address: str, setting: str) -
     )
     for name, value, found in zip(_FIELDS, wanted, fields, strict=False):
         if found != value:
-            raise SigningFailed(f"{setting} signed another transaction than asked: its {name} differs")
+            raise SigningFailed(f"{setting} signed another transaction than requested: its {name} differs")
     if fields[len(_FIELDS)]:
-        raise SigningFailed(f"{setting} signed another transaction than asked: it has an access list")
+        raise SigningFailed(f"{setting} signed another transaction than requested: it has an access list")
     if signer != address:
         raise SigningFailed(f"{setting} signed as {signer}, not as {address}")
 
@@ -149,11 +148,11 @@ def _decoded(raw: bytes) -> tuple[list[rlp.Item], str]:
     fields = items[: len(_FIELDS) + 1]
     parity, *scalars = (rlp.integer_of(item, "its output") for item in items[len(fields) :])
     if parity > 1 or max(scalars) >> 256:
-        raise Refused("its output holds no signature")
+        raise Refused("its output contains no signature")
     r_s = b"".join(scalar.to_bytes(32, "big") for scalar in scalars)
     signer = recover(keccak256(TYPE + rlp.encode(fields)), r_s + bytes([27 + parity]))
     if signer is None:
-        raise Refused("its output holds no signature")
+        raise Refused("its output contains no signature")
     return fields, checksummed(signer)
 
 

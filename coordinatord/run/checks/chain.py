@@ -58,7 +58,7 @@ class ChainLook:
                     async for row in look(rpc, serving.head):
                         yield row
                 except (Retryable, RpcError) as error:
-                    yield wrong(name, str(error), "the node refuses what a coordinator has to ask: take another")
+                    yield wrong(name, str(error), "use a node that serves this request")
 
     async def _contracts(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         remedy = "write the addresses of this market into the address book, as `coordinatord market deploy` does"
@@ -125,7 +125,7 @@ class ChainLook:
         )
         await account.read(rpc, await latest_block(rpc))
         if role.missing is None:
-            yield wrong("relayer role", f"the registries do not tell of {address}", "are they this release's?")
+            yield wrong("relayer role", f"the registries have no event of {address}", "are they this release's?")
         elif role.missing:
             remedy = f"its owner gives it: coordinatord market admin grant-relayer {address}"
             yield wrong("relayer role", f"{address} has none in {', '.join(role.missing)}", remedy)

@@ -97,9 +97,9 @@ def settings_faults(environ: Mapping[str, str]) -> list[str]:
 def _variables(environ: Mapping[str, str]) -> CheckRow:
     unknown = unknown_settings(environ)
     if not unknown:
-        return right("variables", "none that looks like a setting and is none")
+        return right("variables", "none that looks like a setting but is not")
     names = ", ".join(name if near is None else f"{name} (did you mean {near}?)" for name, near in unknown.items())
-    return wrong("variables", f"no setting: {names}", "correct or remove it; what it was to set has its default")
+    return wrong("variables", f"no setting: {names}", "correct or remove it; the setting has its default")
 
 
 @attrs.frozen(slots=True)
@@ -175,7 +175,7 @@ async def _store_facts(pins: PinStore) -> AsyncIterator[CheckRow]:
 
 async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     if gateway is None:
-        return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read what is stored")
+        return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read stored content")
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_PATIENCE):
         async with open_http(connections=1, patience=8) as http:

@@ -27,7 +27,7 @@ from coordinatord.run.config import Config
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
 PATIENCE: Final = 8.0  # seconds per request
-_OTHER_REMEDY: Final = "take another address into RPC_URLS, or leave this one out"
+_OTHER_REMEDY: Final = "replace this address in RPC_URLS, or remove it"
 _SECONDS: Final = 30.0  # for all checks of one node
 _LEAST_BLOCK_GAS: Final = 8_000_000  # half a block must fit the most expensive op and a transaction's fixed costs
 _STALE: Final = 600.0  # seconds, the time that signatures are valid
@@ -58,7 +58,7 @@ class NodeLook:
             seen = quantity(await rpc.call("eth_chainId"))
             if seen != self.book.chain_id:
                 detail = f"{self.name} serves chain {seen}, and the address book is for chain {self.book.chain_id}"
-                yield wrong("node", detail, "point RPC_URL to a node of that chain, or take the right address book")
+                yield wrong("node", detail, "point RPC_URL to a node of that chain, or use the right address book")
                 return
             head = await rpc.call_as(_Block, "eth_getBlockByNumber", "latest", False)
             number = self.head = int(head.number, 16)
@@ -75,7 +75,7 @@ class NodeLook:
                     async for row in look(rpc, number):
                         yield row
                 except (Retryable, RpcError) as error:
-                    yield wrong(name, str(error), "the node refuses what a coordinator has to ask: take another")
+                    yield wrong(name, str(error), "use a node that serves this request")
 
     async def _history(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
         first = self.book.deploy_block
@@ -89,7 +89,7 @@ class NodeLook:
             block = None if error.meaning is not Meaning.RATE_LIMITED else block
         if block is None:
             detail = f"the node has no blocks and logs from {first} on"
-            yield wrong("history", detail, "take a node that keeps them: the index is made of them, also anew")
+            yield wrong("history", detail, "use a node that keeps them: the index is built and rebuilt from them")
         else:
             yield right("history", f"blocks and logs from deployBlock on ({head - first} blocks)")
 
@@ -116,7 +116,7 @@ class NodeLook:
                 break
             except RpcError as error:
                 if width == 1 or error.meaning is Meaning.RATE_LIMITED:
-                    yield wrong("log range", f"the node answers no eth_getLogs ({error})", "take another node")
+                    yield wrong("log range", f"the node rejects eth_getLogs ({error})", "take another node")
                     return
             width = max(width // 2, 1)
         if width == cap:
@@ -184,7 +184,7 @@ def _clock(block_time: int) -> CheckRow:
     age = time.time() - block_time
     if age < -_AHEAD:
         detail = f"this clock is {-age:.0f} s behind the newest block"
-        return wrong("clock and chain", detail, "set it (timedatectl): what is signed would be refused as StaleOp")
+        return wrong("clock and chain", detail, "set it (timedatectl): signatures would be rejected as StaleOp")
     if age > _STALE:
         detail = f"the newest block is {age:.0f} s old"
         return wrong("clock and chain", detail, "is this clock right, does the chain make blocks, is the node behind?")

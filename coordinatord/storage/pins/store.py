@@ -40,7 +40,7 @@ PART_BYTES: Final = 5 << 20
 _UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
-"""Told the store's id of the upload before each part is sent."""
+"""Called with the store's id of the upload before each part is sent."""
 
 
 async def put_in_parts(

@@ -382,7 +382,7 @@ async def test_every_further_node_is_asked_what_the_first_is_and_has_a_row_of_it
     [
         ([Rewrite("eth_chainId", lambda _, __: "0x1")], "serves chain 1"),
         ([ErrorAnswer("eth_getLogs", -32000, "logs are pruned")], "history: the node has no blocks and logs"),
-        ([ErrorAnswer("eth_getLogs", -32000, "no logs here")], "log range: the node answers no eth_getLogs"),
+        ([ErrorAnswer("eth_getLogs", -32000, "no logs here")], "log range: the node rejects eth_getLogs"),
         ([ErrorAnswer("eth_getBalance", -32000, "missing trie node")], "state: the node has no state"),
         ([ErrorAnswer("eth_call", -32000, "gas limit is too high")], "gas: the node tries no transaction of"),
         ([HttpStatus(ANY, 503)], "503"),

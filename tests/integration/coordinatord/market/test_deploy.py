@@ -244,7 +244,7 @@ def test_token_that_takes_what_nobody_signed_is_refused(ground: Ground) -> None:
     with pytest.raises(Fatal) as refused:
         ground.deployed(gullible)
     for fact in (
-        *("receiveWithAuthorization as nobody signed it", "transferWithAuthorization as nobody signed it"),
+        *("receiveWithAuthorization with a wrong signature", "transferWithAuthorization with a wrong signature"),
         *("receiveWithAuthorization sent by another", "signing domain", "authorizationState of a fresh nonce"),
     ):
         assert fact in str(refused.value).partition("nothing was sent: ")[2]

@@ -96,7 +96,7 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
         ('coordinator.example/"', 'c:port"', "coordinator.url must be an http:// or https:// address"),
         ('coordinator.example/"', 'c:70000"', "coordinator.url must be an http:// or https:// address"),
         ('urls = ["https', 'urls = ["https", "x', "gateway.urls[0] must be an http:// or https:// address"),
-        ('wallet = "$WALLET"', "", "keys.wallet names a credential, and there are none: create a folder"),
+        ('wallet = "$WALLET"', "", "keys.wallet names a credential, but there are none: create a folder"),
         ('"$WALLET"', '"$NONE"', "keys.wallet names the environment variable NONE, which is not set"),
         ('"$WALLET"', '"$SHORT"', "keys.wallet must name a key of 32 bytes in hex"),
         ('"$WALLET"', '"/none"', "keys.wallet names /none, which cannot be read (No such file"),

@@ -134,7 +134,7 @@ async def test_jobs_are_counted_by_day_and_model_with_what_came_of_them(market: 
     table = earnings_table(found)
     assert f"{TODAY}  demo/text         1  0.00004  0.002001  0.004265       1          1" in table
     assert "in all" in table
-    assert "reputation 500; with rpc_url its changes are told by day" in table
+    assert "reputation 500; with rpc_url its changes are shown by day" in table
 
 
 async def test_days_before_the_first_are_left_out(market: Market, tmp_path: Path) -> None:

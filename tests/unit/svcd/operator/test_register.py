@@ -215,5 +215,5 @@ async def test_admin_who_does_nothing_is_waited_for_so_long(
     node: Node, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     node.provider_id = 9
-    with pytest.raises(Fatal, match="the admin has not done all of it in 60 s; nothing is lost"):
+    with pytest.raises(Fatal, match="the admin has not finished in 60 s; run this again later"):
         await ran(node, tmp_path, wait_seconds=60.0)

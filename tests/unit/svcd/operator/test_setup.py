@@ -103,7 +103,7 @@ def test_six_questions_whose_proposals_make_a_configuration(init: Init, tmp_path
     text, image = config.models
     assert (config.coordinator_url, config.gateways, config.addresses) == (URL, (GATEWAY,), BOOK)
     assert text.asks == {600: AskRates(70, 90), 3600: AskRates(50, 1)}  # the floors
-    assert image.asks == {600: AskRates(100_000, 200_000), 3600: AskRates(100_000, 200_000)}  # nobody asks yet
+    assert image.asks == {600: AskRates(100_000, 200_000), 3600: AskRates(100_000, 200_000)}  # no asks yet
     assert isinstance(text.backend, OpenAISettings)
     assert (text.backend.base_url, text.backend.models) == (VLLM.url, {"demo/text": "org/Text"})
     assert isinstance(text.load, PrometheusSettings)
@@ -167,7 +167,7 @@ def test_slots_are_what_the_servers_run_at_a_time(init: Init, monkeypatch: pytes
         ("--model", ["demo/none", "demo/text=other", "demo/text=other"], "the market has no model 'demo/none'"),
         ("--slots", ["some", "3", "3"], "'some': the jobs at a time must be a whole number"),
         ("--price-percent", ["cheap", "90", "90"], "'cheap': prices must be a percentage"),
-        ("--wallet", ["/none/such", "new", "new"], "/none/such is no file"),
+        ("--wallet", ["/none/such", "new", "new"], "/none/such is not a file"),
     ],
 )
 def test_mistaken_answer_is_said_and_asked_again(
@@ -224,7 +224,7 @@ def test_only_model_of_a_market_and_a_server_belong_together(init: Init, market:
         ({"models": ("demo/none",)}, "the market has no model 'demo/none'; it has demo/text, demo/image"),
         ({"models": ("demo/text=none",)}, "demo/text: no server has 'none'; there are vLLM at http"),
         ({"servers": ("http://127.0.0.1:1",)}, "no list of models at http://127.0.0.1:1: start the model server"),
-        ({"wallet": "/none/such"}, "/none/such is no file: the wallet must be `new`, `keystore` or the path"),
+        ({"wallet": "/none/such"}, "/none/such is not a file: the wallet must be `new`, `keystore` or the path"),
     ],
 )
 def test_answer_that_cannot_be_is_told_and_no_configuration_written(
@@ -244,7 +244,7 @@ def test_market_that_tells_no_gateway_is_asked_for_one(init: Init, market: Marke
 def test_without_a_terminal_proposals_stand_and_what_has_none_names_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert ask_at_terminal("prices", "100", "--price-percent") == "100"
-    with pytest.raises(Fatal, match="--coordinator must be given: there is no terminal to ask at"):
+    with pytest.raises(Fatal, match="--coordinator must be given: there is no terminal to prompt at"):
         ask_at_terminal("address", None, "--coordinator")
 
 
