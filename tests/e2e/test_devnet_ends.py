@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.conftest import Start, descendants, wait_gone
 
-LONG = pytest.mark.long  # each starts a separate devnet, and one of them is enough for short runs
+LONG = pytest.mark.long  # each starts a separate devnet, and quick runs need only one
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Whole coordinators, with svcd and clients among them: one plan with the same trace in every process, sixteen seeds,
-and faults put into coordinatord, which the simulation finds.
+"""Complete coordinators with svcd and clients: one plan has the same trace in every process, sixteen seeds pass, and
+the simulation finds faults planted in coordinatord.
 
-More seeds: `make simulate-coordinatord`; planted faults: `make simulate-planted`. A failing seed is shrunk there, and
-its plan belongs below, as a test of its own. All run in processes of their own: a simulation takes the clocks over
-before coordinatord is read.
+More seeds: `make simulate-coordinatord`. Planted faults: `make simulate-planted`. These commands shrink a failing seed.
+Add its plan below as a separate test. Each simulation runs in a separate process because it replaces the clocks before
+coordinatord is imported.
 """
 
 import os
@@ -65,7 +65,7 @@ def ended(process: "subprocess.Popen[str]") -> str:
 
 @pytest.mark.long
 def test_same_plan_gives_the_same_trace_in_every_process_and_breaks_no_promise() -> None:
-    """Of the lines that tell everything, down to each statement and its answer."""
+    """Compare full traces, down to each statement and its result."""
     runs = [simulated("--plan", "-", hashes=hashes, plan=SHORT) for hashes in ("1", "2")]
     one, other = map(ended, runs)
     assert one == other

@@ -19,7 +19,7 @@ def _taken_over(real: Callable[[], float], offset: float) -> Callable[[], float]
     return clock
 
 
-# A process that has been up for long: some caches take what was never read for old at time 0.
+# Start with a long uptime. Some caches treat values that were never read as stale at time 0.
 _UP: Final = 100_000.0
 for _name, _offset in (("time", START), ("monotonic", _UP), ("perf_counter", _UP)):
     setattr(time, _name, _taken_over(getattr(time, _name), _offset))

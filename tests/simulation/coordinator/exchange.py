@@ -1,5 +1,5 @@
-"""One request to an ASGI application and its answer, piece by piece: a stream of events is heard as it comes, and the
-application sees whoever goes away."""
+"""One request to an ASGI application and its response, piece by piece. Event streams arrive live, and the application
+notices clients that disconnect."""
 
 import asyncio
 from collections.abc import AsyncIterator
