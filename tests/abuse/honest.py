@@ -1,6 +1,6 @@
 """Honest buyers in a separate process, so that they wait only for the market and not for the attackers' CPU.
 
-python -m tests.abuse.honest
+    python -m tests.abuse.honest
 
 Reads one line of JSON from standard input: the coordinator, its gateways, its address book, the buyers' keys, and the
 orders. After a line `go N` every buyer buys one job after the other, at least N, and reads the market's routes. After

@@ -135,7 +135,7 @@ class IdleConnections:
                     continue
                 opened += 1
                 holding.start_soon(hold, stream)
-            # On a busy machine, the server notices the closed connections one after another.
+            # On a busy machine, closed connections are noticed one after another.
             left = opened
             for _ in range(_LOOKS):
                 await anyio.sleep(self.moment)

@@ -1,6 +1,6 @@
 """Run a program of the market without one of its defences. A test that does not notice proves nothing.
 
-python -m tests.abuse.undefended <defence> <module> <argument>…
+    python -m tests.abuse.undefended <defence> <module> <argument>…
 
 For defences that no setting switches off. `cancels`: a coordinator relays every cancel, also of a job that has ended.
 `bombs`: a provider accepts and decompresses responses in any encoding, as HTTP libraries do by default.

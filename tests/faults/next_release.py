@@ -1,6 +1,6 @@
 """The coordinator of a future release: this one with two more migrations.
 
-python -m tests.faults.next_release serve
+    python -m tests.faults.next_release serve
 
 The migrations make only changes that OPERATIONS.md allows while processes of this release run: new tables, columns and
 indexes.

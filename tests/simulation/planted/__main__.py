@@ -1,6 +1,6 @@
 """`make simulate-planted`: plant faults in svcd and coordinatord one by one. A simulation must find each.
 
-python -m tests.simulation.planted [name …]
+    python -m tests.simulation.planted [name …]
 
 A fault is a patch in this folder (for coordinatord and the contracts: in `coordinator/`) against the current tree. A
 patch that no longer applies fails. It is applied to a copy below `build/`. Exits with 1 if a fault is not found within
