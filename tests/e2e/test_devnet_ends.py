@@ -49,7 +49,7 @@ def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, ser
 
 
 @LONG
-def test_second_devnet_in_the_same_directory_is_refused_and_harms_nobody(start: Start) -> None:
+def test_second_devnet_in_a_directory_is_refused(start: Start) -> None:
     first = start()
     first.wait_up()
     second = start()

@@ -64,7 +64,7 @@ def ended(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.mark.long
-def test_same_plan_gives_the_same_trace_in_every_process_and_breaks_no_promise() -> None:
+def test_same_plan_gives_the_same_trace_in_every_process() -> None:
     """Compare full traces, down to each statement and its result."""
     runs = [simulated("--plan", "-", hashes=hashes, plan=SHORT) for hashes in ("1", "2")]
     one, other = map(ended, runs)
@@ -84,7 +84,7 @@ def test_every_planted_fault_is_found(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_coordinators_svcd_and_clients_keep_their_promises_under_sixteen_seeds() -> None:
+def test_coordinators_keep_promises_under_sixteen_seeds() -> None:
     """The same each time, or those from SIMULATE_FIRST on; `random` draws a first."""
     given = os.environ.get("SIMULATE_FIRST", "968117281")
     first = random.SystemRandom().randrange(1000, 10**9) if given == "random" else int(given)

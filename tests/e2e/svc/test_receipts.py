@@ -8,9 +8,7 @@ from tests.e2e.conftest import Market
 from tests.e2e.svc.conftest import Svc
 
 
-def test_receipt_of_a_job_convinces_a_stranger_who_has_a_node_and_an_address_book(
-    svc: Svc, market: Market, tmp_path: Path
-) -> None:
+def test_receipt_convinces_a_third_party_with_a_node(svc: Svc, market: Market, tmp_path: Path) -> None:
     described = json.loads((market.state / "devnet.json").read_text())
     node, file, book = ("--rpc-url", described["rpc_url"]), str(tmp_path / "job.json"), tmp_path / "book.json"
     book.write_text(json.dumps(described["addresses"]))
