@@ -28,7 +28,7 @@ def test_signal_to_end_is_obeyed_in_order(start: Start, number: signal.Signals) 
 def test_devnet_killed_while_it_starts_leaves_no_process(start: Start) -> None:
     devnet = start()
     assert devnet.process.stdout is not None
-    devnet.process.stdout.readline()  # it starts its services now
+    devnet.process.stdout.readline()  # its services are starting now
     while not (below := descendants(devnet.process.pid)):
         pass
     devnet.end(signal.SIGKILL)

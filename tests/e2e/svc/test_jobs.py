@@ -10,7 +10,7 @@ from tests.e2e.svc.conftest import Svc
 
 _MODEL = "demo/text-small"
 _HOUR = ("--window", "1h")
-_NOBODYS_RATES = (*_HOUR, "--rate-in", "1", "--rate-out", "1")  # below what anybody asks: such an order stays open
+_NOBODYS_RATES = (*_HOUR, "--rate-in", "1", "--rate-out", "1")  # below every ask, so the order stays open
 
 
 def test_run_writes_the_output_alone_to_standard_output(svc: Svc, tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_run_writes_the_output_alone_to_standard_output(svc: Svc, tmp_path: Path
     ended = svc("run", _MODEL, "--file", str(tmp_path / "letter.txt"), "-p", "seed=7", *_HOUR)
     assert ended.code == Exit.DONE, ended.err
     assert json.loads(ended.out) == {"input": "Dear [seal],", "seed": 7}
-    assert re.search("^(cost|paid) 0.002", ended.err, re.MULTILINE)  # before or after the block of the settle
+    assert re.search("^(cost|paid) 0.002", ended.err, re.MULTILINE)  # before or after the settle's block
 
 
 def test_image_is_bought_with_a_text_alone(svc: Svc, tmp_path: Path) -> None:

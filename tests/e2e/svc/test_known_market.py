@@ -44,7 +44,7 @@ def test_change_is_refused_with_the_command_that_accepts_it(svc: Svc, tmp_path: 
     assert refused.code == 3
     assert f"job registry: expected 0x{'66' * 20}, reported 0x" in refused.err
     command = refused.err[refused.err.index("svc market accept") :].splitlines()[0].split()
-    assert svc(*command[1:-1], "0" * 16, **alone).code == 2  # another one than is reported now
+    assert svc(*command[1:-1], "0" * 16, **alone).code == 2  # differs from the reported one
     assert svc(*command[1:], **alone).code == 0
     assert svc("quote", _MODEL, "hello", "--window", "1h", **alone).code == 0
 

@@ -1,4 +1,4 @@
-"""`svc receipt` and `svc receipt verify`, as a buyer and a stranger type them."""
+"""`svc receipt` and `svc receipt verify` by a buyer and by a third party."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,9 @@ def test_receipt_convinces_a_third_party_with_a_node(svc: Svc, market: Market, t
     written = svc("receipt", job, *node)
     assert written.code == Exit.DONE, written.err
     Path(file).write_text(written.out)
-    stranger = dict.fromkeys((*market.environment, "SVC_RPC_URL"))  # nothing of the buyer's, and no coordinator
+    stranger = dict.fromkeys(
+        (*market.environment, "SVC_RPC_URL")
+    )  # without the buyer's settings, and without a coordinator
     stranger["SVC_BASE_URL"] = "http://127.0.0.1:1"
     checked = svc("receipt", "verify", file, *node, "--market", str(book), "--json", **stranger)
     assert checked.code == Exit.DONE, checked.err

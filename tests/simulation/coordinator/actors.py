@@ -1,4 +1,4 @@
-"""Buyers and providers, as small as they can be and still insist: over HTTP, with the keys of the local market."""
+"""Minimal buyers and providers that retry, over HTTP, with keys of the local market."""
 
 import asyncio
 import random
@@ -29,11 +29,11 @@ class Told:
     """Everything that the coordinators reported to clients and providers."""
 
     ordered: dict[str, float] = attrs.field(factory=dict)  # by job: start time of an order that is not part of a batch
-    posted: dict[str, float] = attrs.field(factory=dict)  # by job: when
-    promised: set[str] = attrs.field(factory=set)  # of these, by a 201
-    settled: dict[str, float] = attrs.field(factory=dict)  # by a 201: when
+    posted: dict[str, float] = attrs.field(factory=dict)  # by job: time
+    promised: set[str] = attrs.field(factory=set)  # posted jobs that were answered 201
+    settled: dict[str, float] = attrs.field(factory=dict)  # by job, answered 201: time
     cancelled: set[str] = attrs.field(factory=set)
-    sealed: set[str] = attrs.field(factory=set)  # of these, to the real svcd
+    sealed: set[str] = attrs.field(factory=set)  # posted jobs sealed to the real svcd
     opened: dict[str, bool] = attrs.field(factory=dict)  # by opened job: was it settled?
     batches: list[str] = attrs.field(factory=list)
     refused: list[str] = attrs.field(factory=list)
@@ -53,7 +53,7 @@ class Insisting:
     trace: Trace
     chance: random.Random
     role: str = "client"
-    only: int = 0  # the provider that orders are for, or that takes no others
+    only: int = 0  # the only provider that orders go to, or whose orders are taken
 
     async def ask(
         self, method: str, path: str, *, session: bool = False, patience: float = _INSISTS, **request: Any
@@ -116,7 +116,7 @@ class Buyer(Insisting):
         self._note(job, "post", posted)
         if posted is None:
             return
-        # Asked again after an answer that was lost, the chain may have the job already.
+        # After a lost response, a retry may find the job already on the chain.
         if posted.status_code == 201 or "DuplicateJob" in posted.text:
             if posted.status_code == 201:
                 self.told.promised.add(job)
@@ -141,7 +141,7 @@ class Buyer(Insisting):
 
 @attrs.define
 class BatchOwner(Insisting):
-    """It uploads a file of submissions and has them posted as a batch."""
+    """A client that uploads a file of submissions and posts them as a batch."""
 
     async def order(self, post: Post, chain_id: int) -> None:
         await asyncio.sleep(post.at)

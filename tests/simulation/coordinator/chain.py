@@ -24,7 +24,7 @@ from tests.simulation.plan import Fault
 
 BLOCK_SECONDS: Final = 2.0
 BASE_FEE: Final = 10**9
-_PATIENCE: Final = 10.0  # of the coordinator, for one answer
+_PATIENCE: Final = 10.0  # the coordinator's timeout for one response
 _SEND: Final = "eth_sendRawTransaction"
 _BLACKLISTED: Final = abi.selector("blacklisted(address)")
 _SET_BLACKLISTED: Final = abi.selector("setBlacklisted(address,bool)")
@@ -39,7 +39,7 @@ _ERRORS: Final[dict[str, dict[str, Any]]] = {
 
 @attrs.frozen
 class Token:
-    """The payment token, and the account that may shut others out of it."""
+    """The payment token, and the account that can blacklist others."""
 
     address: str
     issuer: str
@@ -78,14 +78,14 @@ class SimulatedChain:
         self.relayers = relayers
         self.broadcast: Callable[[bytes], None] = lambda raw: None
         self.mined: Callable[[], None] = lambda: None
-        self.away = self.still = 0  # how many reasons there are for it
+        self.away = self.still = 0  # number of active reasons
         self._loop = asyncio.get_running_loop()
 
     # --- requests ---
 
     @asynccontextmanager
     async def open_transport(self, *_: object, **__: object) -> AsyncIterator[Callable[[bytes], Awaitable[Any]]]:
-        """In place of `coordinatord.chain.rpc.client.open_transport`."""
+        """Replaces `coordinatord.chain.rpc.client.open_transport`."""
         owner = self.faults.owner()
 
         async def post(body: bytes) -> tuple[int, bytes]:

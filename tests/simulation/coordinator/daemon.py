@@ -45,7 +45,7 @@ _UNKNOWN: Final = (-1, 0, 0)
 
 
 class SimulatedDaemon:
-    """Lives of one svcd with the wallet of the market's first provider. `index`: as it is at the moment."""
+    """Lives of one svcd with the wallet of the market's first provider. `index` returns the current index."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SimulatedDaemon:
         self.life = 0
         self._ways, self._told, self._trace, self._noisy = ways, told, trace, plan.noisy
         self._chance = random.Random(f"svcd {plan.seed}")
-        self._runs_ahead = self._chance.choice((None, _AHEAD))  # of the blocks of posts and claims
+        self._runs_ahead = self._chance.choice((None, _AHEAD))  # of the blocks of its posts and claims
         self._index = index
         self._disk = Disk(folder, random.Random(f"disk {plan.seed}"))
         self._guest = Guest(loop)

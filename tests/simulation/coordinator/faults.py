@@ -18,7 +18,7 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
     "request": ("unreached", "lost", "late"),
     "store": ("unreached", "lost", "unavailable", "late", "wrong"),
 }
-# For a time, or, of reorganisations, of so many blocks.
+# Duration in seconds. For reorgs, depth in blocks.
 WEATHER: Final[dict[str, tuple[str, ...]]] = {
     "reorg": ("back", "some", "some", "few", "gone", "behind"),
     "node_away": ("for a time",),
@@ -31,7 +31,7 @@ WEATHER: Final[dict[str, tuple[str, ...]]] = {
 
 
 class Faults:
-    """`owner` says which life's doing something is; `is_live`, whether that one is heard still."""
+    """`owner` returns the life that causes an action. `is_live` says if this life is still current."""
 
     def __init__(self, plan: Plan, trace: Trace) -> None:
         self.trace = trace

@@ -29,7 +29,7 @@ from tests.simulation.coordinator.wire import Address, ControlConnection
 from tests.soak.audits import install_audits
 
 _TEMPLATE: Final = "simulated"
-_BEFORE: Final = 1_000_000  # seconds that the market is older than the run
+_BEFORE: Final = 1_000_000  # age of the market in seconds when a run begins
 
 
 @attrs.define
@@ -40,7 +40,7 @@ class Ground:
     market: DevnetMarket
     cast: Cast
     portal: Any
-    floor: int = 0  # the block that a run begins on
+    floor: int = 0  # first block of a run
     _snapshot: str = ""
     _runs: int = 0
 
