@@ -1,4 +1,4 @@
-"""Attacks on the store: content and rows of somebody who never pays for a job."""
+"""Attacks on the store: content and rows of a stranger who never pays for a job."""
 
 import secrets
 
@@ -11,7 +11,7 @@ from tests.soak.traffic.answers import counted
 
 @attrs.define
 class JunkFiles:
-    """Junk that is kept for long because a batch names it, whose lines all fail."""
+    """Files that are kept for long because a batch names them. All lines of the batch fail."""
 
     target: Target
     piece_bytes: int = 400_000

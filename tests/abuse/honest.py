@@ -1,11 +1,11 @@
-"""Honest buyers in a process of their own, so that what they wait for is the market and not the strangers' own work.
+"""Honest buyers in a separate process, so that they wait only for the market and not for the attackers' CPU.
 
     python -m tests.abuse.honest
 
-Reads one line of JSON from standard input: the coordinator, its gateways, its address book, the buyers' keys, and what
-to order. After a line `go N` every buyer buys one job after the other, at least N, and reads the market's routes. After
-`stop` each finishes its current job, and one line of JSON reports the times and jobs of that stretch. Exits when
-standard input is closed, or with 1 and the reason on standard error when a promise to a buyer is broken.
+Reads one line of JSON from standard input: the coordinator, its gateways, its address book, the buyers' keys, and the
+orders. After a line `go N` every buyer buys one job after the other, at least N, and reads the market's routes. After
+`stop` each finishes its current job, and one line of JSON reports the times and jobs since `go`. Exits when standard
+input is closed, or with 1 and the reason on standard error when a promise to a buyer is broken.
 """
 
 import json
@@ -45,7 +45,7 @@ class Times:
 
 @attrs.frozen
 class Wish:
-    """What every buyer orders."""
+    """An order that every buyer repeats."""
 
     model: str
     window: str
@@ -55,7 +55,7 @@ class Wish:
 
 @attrs.define
 class Honest:
-    """Who buys one job after the other and opens its result, and looks around meanwhile."""
+    """A buyer that buys one job after the other, opens its result, and reads public routes."""
 
     client: Client
     pool: httpx.AsyncClient
@@ -110,7 +110,7 @@ class HonestProcess:
         await self._to.send(f"go {min_jobs}\n")
 
     async def stop(self, times: Times) -> None:
-        """Adds to `times` what the stretch since `go` took."""
+        """Stop the buyers. Add the times since `go` to `times`."""
         await self._to.send("stop\n")
         line = await anext(self._lines, None)
         assert line is not None, "an honest buyer was not served: standard error says how"
@@ -134,7 +134,7 @@ async def honest_process(
         try:
             yield HonestProcess(process, to, _lines(TextReceiveStream(process.stdout)))
         finally:
-            with suppress(ProcessLookupError):  # it ends by itself when a buyer was not served
+            with suppress(ProcessLookupError):  # it exits when a buyer was not served
                 process.terminate()
 
 

@@ -1,4 +1,4 @@
-"""Attacks on providers: orders that are paid for, and whose content is made to cost time."""
+"""Attacks on providers: paid orders whose content is expensive to process."""
 
 import base64
 import secrets
@@ -34,7 +34,7 @@ PICTURE: Final = (
 
 @attrs.define
 class Pictures:
-    """A picture of tens of thousands of pieces, which a library walks one by one to tell its size."""
+    """A picture of tens of thousands of chunks, which a library reads one by one to find its size."""
 
     target: Target
     name: str = "pictures"

@@ -15,7 +15,7 @@ from tests.soak.programs import ORIGIN
 _FORM: Final = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
 _ORIGIN: Final = ORIGIN.encode()
 _BETWEEN: Final = b"\r\nhost: x\r\norigin: " + _ORIGIN + b"\r\n"
-# By what is odd about each: the message, and the status that it is to have.
+# Messages by their oddity, each with the expected status.
 _ODD: Final = {
     "folded header": (b"GET /healthz HTTP/1.1" + _BETWEEN + b"x-a: b\r\n c\r\n\r\n", b"400"),
     "bare LF": (b"GET /healthz HTTP/1.1" + _BETWEEN + b"x-a: b\n\r\n", b"400"),
@@ -27,7 +27,7 @@ _GONE: Final = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, a
 
 
 async def _answer(stream: SocketStream) -> bytes:
-    """All that comes until the other end closes; nothing when it closes without a word."""
+    """Read until the other end closes. Empty if it closes without a response."""
     said = b""
     try:
         while True:
@@ -80,8 +80,8 @@ class SilentBodies:
 
 @attrs.define
 class OddMessages:
-    """Messages that two servers might read in two ways, and one that only looks odd. What refuses them must be told to
-    pages of an allowed origin, too (`ORIGIN`, of the coordinators' CORS_ORIGINS)."""
+    """Messages that two servers might parse differently, and one that only looks odd. Pages of an allowed origin must
+    be able to read the refusal (`ORIGIN`, of the coordinators' CORS_ORIGINS)."""
 
     target: Target
     name: str = "odd messages"
@@ -135,7 +135,7 @@ class IdleConnections:
                     continue
                 opened += 1
                 holding.start_soon(hold, stream)
-            # Those that were closed are told one after another, on a machine that is busy.
+            # On a busy machine, closed connections are noticed one after another.
             left = opened
             for _ in range(_LOOKS):
                 await anyio.sleep(self.moment)

@@ -1,6 +1,6 @@
 """Attacks on the relayer's gas: ops, posts and cancels that cost their signer nothing.
 
-Each attack is one new stranger after the other; `strike` is one attempt, and what it returns is what was answered.
+Each attack uses a new stranger per attempt. `strike` makes one attempt and returns the response.
 """
 
 import secrets
@@ -22,18 +22,18 @@ from tests.soak.programs import RATE_IN, RATE_OUT, SLA_SECONDS
 from tests.soak.traffic.answers import counted
 
 _FEES: Final = FeeTerms(FEE_BPS, GAS_FEE)
-# Below every ask, so that nobody works for what cannot be opened.
+# Below every ask, so that no provider works for jobs that cannot be opened.
 _RATE: Final = 1
 COST: Final = quotes.quote(_RATE, _RATE, 1000, 1000, _FEES).amount  # of a job by `_line`
 AMPLE: Final = 10**9
-_PATIENCE: Final = 10  # attempts until the index has seen what a stranger did on the chain
+_PATIENCE: Final = 10  # retries until the index shows the stranger's transaction
 _EVIDENCE: Final = b"\x01" * 32_768  # as long as it may be
 _QUOTES: Final = tuple((1, sla, 1, 1) for sla in range(64))
 
 
 @attrs.define
 class Upkeep:
-    """A provider that registered itself and that nobody listed: the longest evidence, capacity, asks."""
+    """A self-registered, unlisted provider with the longest evidence, capacity and asks."""
 
     target: Target
     name: str = "upkeep"
@@ -202,7 +202,7 @@ class FullBatches:
 
 @attrs.define
 class Bait:
-    """No attack: orders that providers ask for, to see whether they get to them."""
+    """Not an attack: orders that providers want, to check that they still reach them."""
 
     NAME: ClassVar = "bait"
 
@@ -219,7 +219,7 @@ class Bait:
 
 @attrs.define
 class UnwantedOrders:
-    """Orders designated to a provider at rates that it never asked for, to fill what it is leased."""
+    """Orders designated to a provider at rates below its ask, to fill its leases."""
 
     target: Target
     provider_id: int
@@ -246,5 +246,5 @@ def _line(party: Party, **terms: int) -> Body:
 
 
 def _unless_broke(party: Party, outcomes: set[str]) -> Party | None:
-    """None for one whose tokens a reorganisation took away: the next stranger is given some."""
+    """Return None if a reorg removed the party's tokens. The next stranger gets new ones."""
     return None if outcomes == {"409 InsufficientBalance"} else party

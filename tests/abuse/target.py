@@ -1,4 +1,4 @@
-"""What strangers attack, and all that they need for it: wallets, an address of their own, and the public chain."""
+"""The attacked market, and the strangers' resources: wallets, a separate address, and the public chain."""
 
 import secrets
 import ssl
@@ -23,14 +23,14 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 
-# A caller's limits go by its address. Linux answers on all of 127/8, so that strangers need not share the honest one's.
+# Limits apply per address. Linux answers on all of 127/8, so strangers can use another address than honest callers.
 STRANGERS_HOST: Final = "127.0.0.66"
 _NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # plain HTTP: no certificates to be read
 _MINED_WITHIN: Final = 15.0
 
 
 class Attack(Protocol):
-    """One kind of attack, that is tried again and again: `strike` number n returns what was answered."""
+    """A repeated attack. `strike` makes attempt n and returns the response."""
 
     name: str
 
@@ -39,20 +39,20 @@ class Attack(Protocol):
 
 @attrs.define
 class Target:
-    """`patron`: an account that the node holds the key of; its tokens are handed out. `timeline`: what is answered, and
-    complaints about answers that nobody should get."""
+    """`patron` is an account whose key the node holds, and whose tokens are handed out. `timeline` records responses,
+    and complaints about responses that must not occur."""
 
     base_urls: Sequence[str]
     anvil: Anvil
     book: AddressBook
     patron: str
     timeline: Timeline
-    wallets: dict[str, list[bytes]] = attrs.field(factory=dict)  # of strangers, by what they try
+    wallets: dict[str, list[bytes]] = attrs.field(factory=dict)  # of strangers, by attack
     _turns: "count[int]" = attrs.field(factory=count)
     _sending: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     def http(self, timeout: float = 30) -> httpx.AsyncClient:
-        """To whichever coordinator is next, from the strangers' address."""
+        """Connect to the next coordinator, from the strangers' address."""
         base_url = self.base_urls[next(self._turns) % len(self.base_urls)]
         transport = httpx.AsyncHTTPTransport(
             local_address=STRANGERS_HOST, verify=_NOBODY_TRUSTED, limits=httpx.Limits(max_connections=None)
@@ -66,7 +66,7 @@ class Target:
     async def stranger(
         self, attack: str, http: httpx.AsyncClient, balance: int = 0, secret: bytes | None = None
     ) -> Party:
-        """A wallet that nobody has seen before, with as many tokens."""
+        """Create a new wallet with this many tokens."""
         box = SecretKey.generate()
         wallet = Wallet(secret or secrets.token_bytes(32))
         party = Party(wallet, Domains.of(self.book), self.book.job_registry, http, box.public.raw)
@@ -79,7 +79,7 @@ class Target:
         return party
 
     async def register(self, party: Party) -> None:
-        """As a provider that nobody has listed: all that it takes is gas of its own."""
+        """Register an unlisted provider, which costs only the party's gas."""
         await self.anvil.call("anvil_setBalance", party.address, hex(10**18))
         await self.anvil.call("anvil_impersonateAccount", party.address)
         await self._transact(party.address, self.book.provider_registry, abi.selector("register()"))
@@ -90,7 +90,7 @@ class Target:
         return int(await self.anvil.call("eth_call", query, "latest"), 16)
 
     async def sign_in(self, party: Party, role: str = "client") -> str | None:
-        """None when the party has a session; else what it was answered."""
+        """Return None on success, otherwise the response."""
         if party.token:
             return None
         answer = await party.http.get("/auth/nonce", params={"address": party.address})

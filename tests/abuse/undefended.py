@@ -1,9 +1,9 @@
-"""A program of the market with one of its defences taken away: a test that does not notice shows nothing.
+"""Run a program of the market without one of its defences. A test that does not notice proves nothing.
 
     python -m tests.abuse.undefended <defence> <module> <argument>…
 
 For defences that no setting switches off. `cancels`: a coordinator relays every cancel, also of a job that has ended.
-`bombs`: a provider takes and unfolds answers in any encoding, as HTTP libraries do by themselves.
+`bombs`: a provider accepts and decompresses responses in any encoding, as HTTP libraries do by default.
 """
 
 import runpy

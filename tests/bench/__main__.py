@@ -1,10 +1,10 @@
-"""Runs every benchmark, prints one table and its history, and leaves in build/: bench.json, a line more in
-bench-history.jsonl, bench.svg with all of them, and bench.log with what the daemons said meanwhile.
+"""Run every benchmark, and print one table with the history. Writes build/bench.json, adds a line to
+build/bench-history.jsonl, and draws the history in build/bench.svg. build/bench.log has the output of the daemons.
 
     python -m tests.bench [name ...]
     python -m tests.bench --history
 
-Exits with 1 when a figure misses its target, twice in a row.
+Exits with 1 when a figure misses its target twice in a row.
 """
 
 import argparse
@@ -49,9 +49,9 @@ from tests.bench.row import table
 from tests.bench.session import Session
 from tests.bench.shared import WORLD
 
-# The one place that knows the benchmarks: each module measures in its `rows()`. They run in this order. Those at the
-# end share one world, so that it stands idle beside none of the others; the first of them wants a coordinator that has
-# had nothing to do, and the next two one that has had little.
+# The only list of the benchmarks. Each module measures in its `rows()`. They run in this order. The last ones share one
+# world, so that it is not running idle during the others. The first of these needs a coordinator without earlier work,
+# and the next two need one with little.
 BENCHMARKS = {
     "checking": checking.rows,
     "signing": signing.rows,

@@ -27,11 +27,11 @@ from tests.bench.market import bought
 from tests.bench.row import Row
 from tests.bench.shared import WORLD, Ground
 
-_EARNED: Final = 6  # jobs that the wallet has settled before: more than the provider asks for
+_EARNED: Final = 6  # earlier settled jobs of the wallet, more than the provider requires
 _SLOTS: Final = 256
 _OUT: Final = 64
-_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # what the devnet's provider asks for
-_ALLOWED: Final = 150.0  # ms beyond the run's own time, which is none
+_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # the devnet's provider's asks
+_ALLOWED: Final = 150.0  # ms beyond the run's time, which is 0
 _TWO: Final = 2  # blocks
 _BLOCK: Final = 2  # seconds
 _AHEAD: Final = 24  # orders, one after another

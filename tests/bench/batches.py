@@ -1,7 +1,7 @@
-"""A batch through a whole coordinator: how fast its lines are checked and posted, what it costs in memory, and what a
-single submission feels of it.
+"""A batch through a complete coordinator: how fast lines are checked and posted, the memory used, and the delay of
+single submissions during the batch.
 
-Beside it, in the same world: bare signature recoveries on as many cores, and the relayer given ready posts.
+For comparison, in the same world: bare signature recoveries on as many cores, and the relayer with ready posts.
 
     python -m tests.bench.batches [--lines 50000]
 """
@@ -82,7 +82,7 @@ class Stand:
 
 @asynccontextmanager
 async def stand(**tuned: int) -> AsyncIterator[Stand]:
-    """With default settings, but for those that are `tuned` and for budgets."""
+    """Use default settings, except for the `tuned` ones and budgets."""
     with tempfile.TemporaryDirectory() as name:
         directory = rooms(Path(name))
         async with (
@@ -165,7 +165,7 @@ _ENDED_AT: Final = (
     "select at from (select extract(epoch from ended_at) as at from relays where state = 'mined' and priority = 3"
     " order by ended_at desc limit $1) latest order by at"
 )
-# Counting what is mined reads the whole table: that is left to the end.
+# Counting mined relays reads the whole table, so this is done only at the end.
 _LIVE: Final = (
     "select exists (select from relays where state in ('queued', 'signed') and priority = 3)"
     " or exists (select from batch_work where not expanded)"
@@ -177,9 +177,9 @@ async def _watching(on: Stand) -> "asyncpg.Connection[asyncpg.Record]":
 
 
 async def _until_mined(connection: "asyncpg.Connection[asyncpg.Record]", posts: int) -> None:
-    """Until this many posts of batches are mined, and no other is under way."""
+    """Wait until this many posts of batches are mined, and no other is under way."""
     while await connection.fetchval(_LIVE) or await connection.fetchval(_MINED) < posts:  # noqa: ASYNC110 - elsewhere
-        await anyio.sleep(0.2)  # a look takes milliseconds of what is measured
+        await anyio.sleep(0.2)  # each query takes milliseconds from the measured work
 
 
 async def relayer_alone(on: Stand, lines: Sequence[Body]) -> float:
@@ -239,11 +239,11 @@ async def singles(on: Stand, bodies: Iterator[Body], count: int) -> list[float]:
 class Posting:
     rates: list[float]  # lines per second, of each part of them as they were mined; the first from the batch's creation
     resident: list[int]  # bytes of memory, many times a second
-    beside: list[float]  # seconds of single submissions meanwhile
+    beside: list[float]  # seconds of concurrent single submissions
 
 
 async def posting(on: Stand, file_id: str, lines: int, bodies: Iterator[Body] | None) -> Posting:
-    """Of a batch, beside single submissions if there are any."""
+    """Post a batch, with concurrent single submissions if any."""
     watching = await _watching(on)
     resident, beside = list[int](), list[float]()
 
@@ -280,7 +280,7 @@ async def whole(lines: int) -> list[Row]:
     async with stand(RELAY_MAX_DEPTH=DEPTH) as on:
         idle = on.coordinator.resident_bytes()
 
-        # Before the batch and after it: a node slows down with what it stores, and a machine with what else it does.
+        # Measure before and after the batch. A node slows down as its storage grows, and a machine with other load.
         some = max(lines // (2 * _RELAYER_SHARE), 1)
         seconds = await relayer_alone(on, on.submitter.lines(some, PAYLOAD))
         bodies = iter(lambda: on.submitter.line(secrets.token_bytes(PAYLOAD)), None)
@@ -316,7 +316,7 @@ def p95(times: Sequence[float]) -> float:
 
 
 async def by_default(lines: int) -> tuple[Submitter, Row]:
-    """A shorter batch, with nothing beside it; and its submitter, for what needs no coordinator."""
+    """Run a shorter batch without other load. Return its submitter too, for measurements without a coordinator."""
     async with stand() as on:
         seconds = await relayer_alone(on, on.submitter.lines(lines // 2, PAYLOAD))
         file_id = await _uploaded(on, jsonl(on.submitter.lines(lines, PAYLOAD)))

@@ -1,9 +1,9 @@
-"""Indexing speed beside Ponder's: the same posts, from the same node, into tables on the same server.
+"""Indexing speed compared with Ponder: the same posts, from the same node, into tables on the same server.
 
-The project in `ponder/` keeps what the indexer's `jobs` keeps. Ponder's time is the one that it logs itself, from the
-start of its backfill to the last block, so that its own start (seconds) does not count; its finality is 30 blocks, so
-that it takes these one by one as we do our last 64. Both tables are compared at the end, row by row. Ponder needs an
-installation of its own (200 MB), so this is not part of every run.
+The project in `ponder/` stores the same columns as the indexer's `jobs`. Ponder's time is the one in its log, from the
+start of its backfill to the last block, so its startup (seconds) does not count. Its finality is 30 blocks. It
+processes these one by one, as our indexer does with its last 64. The tables are compared row by row at the end. Ponder
+needs a separate installation (200 MB), so it is not part of every run.
 """
 
 import json
@@ -34,9 +34,8 @@ _SCHEMA: Final = "by_ponder"
 _COMPLETED: Final = b"Completed indexing across all chains"  # said once, after the last block
 _PATIENCE: Final = 300  # seconds
 
-# Ponder starts at 20 requests a second and works its way up to 500: right for a hosted node, but beside a local one
-# it would be its own limiter that is measured. There is no option for it. With no limit to begin with, its adaptation
-# never sets one either.
+# Ponder starts at 20 requests a second and increases to 500. That suits a hosted node, but with a local node this
+# limiter would be measured. No option changes it. Without an initial limit, Ponder's adaptation sets none later.
 _STOCK: Final = "const INITIAL_MAX_RPS = 20;"
 _LIFTED: Final = "const INITIAL_MAX_RPS = Number.POSITIVE_INFINITY;"
 

@@ -1,16 +1,15 @@
-"""Gas of blocks under a relayer's load, as a chain has them: 60 million a block, 2^24 a transaction.
+"""Gas used in blocks under relayer load, with limits of a public chain: 60 million a block, 2^24 a transaction.
 
-Saturated: more posts, and then more chains of post, claim and settle, are queued at once than some blocks hold. A share
-is what the transactions of a block used of its gas; a node includes what still fits by the gas that it offers, so what
-is planned and not used is room that the last transaction of each block does without. Of the transactions of one account
-anvil forgets a small one that would still fit behind a large one that does not: here as many ops share a transaction as
-make them all alike.
+Saturated: more posts than several blocks hold are queued at once, and then more chains of post, claim and settle. The
+share is the block gas used by its transactions. A node includes a transaction if its gas limit fits, so planned but
+unused gas is lost to the last transaction of each block. anvil sometimes skips a small transaction that would fit after
+a large one of the same account. To avoid this, all transactions here have the same number of ops.
 
-A batch: its lines' posts are queued at once, two accounts relay them, and beside them comes one post after another
-whose caller waits. `BENCH_LINES=50000` makes it as long as the longest.
+Batch: posts of all lines are queued at once, two accounts relay them, and single posts arrive one after another, each
+with a waiting caller. `BENCH_LINES=50000` makes it as long as the longest allowed batch.
 
-At 80 % load: posts come by a Poisson process, each with a caller that waits for its end; the load is that of the share
-of posts that a saturated block held.
+At 80 % load: posts arrive by a Poisson process, each with a caller that waits for its end. The load is 80 % of the
+posts that a saturated block held.
 """
 
 import os
@@ -39,7 +38,7 @@ from tests.integration.coordinatord.relayer.running import Stage, stage
 
 BLOCK_SECONDS: Final = 2
 FULL_BLOCKS: Final = 5  # the first and the last of them are partly filled
-POSTS_A_BLOCK: Final = 1024  # about what a block holds, in whole rounds
+POSTS_A_BLOCK: Final = 1024  # approximate capacity of a block, in whole rounds
 CHAINS_A_BLOCK: Final = 416  # the same
 LOAD: Final = 0.8
 LOADED_BLOCKS: Final = 4
@@ -79,7 +78,7 @@ class Loaded:
 
 @attrs.frozen
 class Beside:
-    """A batch's posts, and the seconds that single posts waited meanwhile."""
+    """A batch's posts, and the waiting times of concurrent single posts in seconds."""
 
     ops: int  # in the blocks that had enough of them
     used: list[int]  # gas of each of these blocks
@@ -89,7 +88,7 @@ class Beside:
 
 @asynccontextmanager
 async def relayer(on: Ground, *accounts: Wallet, coalesce_max: int) -> AsyncIterator[Stage]:
-    """One for each account; their queue is deep enough for all that is queued at once."""
+    """Start a relayer for each account. Their queue is deep enough for all ops."""
     name = f"bench_{accounts[0].address.hex()}_{len(accounts)}"
     await on.postgres.execute(f"create database {name}")
     url, queue_timeout_ms = on.postgres.url(name), 600_000

@@ -1,7 +1,7 @@
-"""Batch lines in bundles beside single lines, on the same chain: gas, blocks, time and CPU of each line.
+"""Compare bundled batch lines with single lines on the same chain: gas, blocks, time and CPU per line.
 
-A devnet with default settings, whose provider's backend is echo; blocks of a second. A client buys batches of single
-lines and then of bundled ones, and opens every result.
+Uses a devnet with default settings, an echo backend, and one block per second. A client buys batches of single lines
+and then of bundled ones, and opens every result.
 
     python -m tests.bench.bundles [--lines 50000]
 """
@@ -29,7 +29,7 @@ SINGLE_LINES: Final = 100  # of each round
 BUNDLED_LINES: Final = 3_500
 MAX_GAS: Final = 4_000.0
 MIN_TIMES_PER_BLOCK: Final = 20.0
-_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # what the devnet's provider asks for
+_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # the devnet's provider's asks
 _TIMEOUT_S: Final = 1_200.0
 
 

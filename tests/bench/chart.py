@@ -9,7 +9,7 @@ from tests.bench.row import Row
 
 
 def margin(row: Row) -> float:
-    """The ratio over its target: at 1 or above where the target holds, also for what is to stay below one."""
+    """Return the ratio over its target. It is 1 or more if the target holds, also for upper limits."""
     return row.ratio / row.target if (row.ratio >= row.target) == row.holds else row.target / max(row.ratio, 1e-9)
 
 

@@ -1,7 +1,6 @@
-"""Checking one submission: two signatures over typed data, and the job id. It starts from the order as the
-request's reader made it.
+"""Check one submission: two signatures over typed data, and the job id. Starts from the parsed order.
 
-The limit is what the curve alone costs: two `secp256k1_ecdsa_recover` with everything around them left out.
+The limit is the curve arithmetic alone: two bare `secp256k1_ecdsa_recover`.
 """
 
 from collections.abc import Callable

@@ -1,12 +1,12 @@
-"""Bloat: what full speed leaves behind in the tables that jobs pass through.
+"""Bloat of the tables that jobs pass through, at full speed.
 
-A window of jobs stands for what retention times keep. It is written anew many times over, the oldest jobs removed as
-new ones come: at 80 jobs a second, tables that keep an hour turn over 24 times a day. Each job goes through its states
-as in life, relay, transaction, lease, events, sums, a few hundred jobs in each statement. Autovacuum has the settings
-of config/postgresql, but looks every second: its minute is compressed with the day.
+The tables hold a window of jobs, as retention times would keep. The window is rewritten many times: new jobs come, and
+the oldest are removed. At 80 jobs a second, tables that keep an hour turn over 24 times a day. Each job goes through
+its real states (relay, transaction, lease, events, sums), with a few hundred jobs per statement. Autovacuum uses the
+settings of config/postgresql, but runs every second instead of every minute, because the day is compressed too.
 
-The figure is the most bytes of a table and its indexes at the ends of the last windows, for each job, held against
-those when the window was first full: 2 says that it has doubled.
+The figure is the maximum of a table's bytes per job, with indexes, at the ends of the last windows, divided by the
+value when the window was first full. 2 means that the table has doubled.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""What a client does for an order: shaped, sealed, signed and paid for, against the cryptography in it.
+"""A client's work for an order (shape, seal, sign, pay), compared with the cryptography in it.
 
-The limit is one sealed box, 4 KiB of secretstream, the hash of what came out, and two bare signatures.
+The limit is one sealed box, 4 KiB of secretstream, the hash of the result, and two bare signatures.
 
-Batches are measured as callers meet them: from lines of JSON to a file of submissions, against line after line.
+Batches are measured end to end, from lines of JSON to a file of submissions, and compared with one line after another.
 """
 
 import json
@@ -51,7 +51,7 @@ LINE = json.dumps({"body": {"model": MODEL.id, "rate_in": 1_000_000, "rate_out":
 
 
 def _prepared(request: OrderRequest) -> None:
-    """All that is computed for one order, from its input to the body that is posted."""
+    """Prepare one order, from its input to the body to post."""
     bid = Bid(read_rates(request.rate_in, request.rate_out) or Rates(0, 0), 7)
     job = JobLines(1, [price_request(request, MODEL)], bid)
     (prepared,) = prepare_jobs(PLACE, WALLET, [JobOrder(job, RECIPIENT)])

@@ -1,4 +1,4 @@
-"""What each operation costs as a whole transaction on a fresh anvil, and what coalescing saves.
+"""Gas of each operation as a separate transaction on a fresh anvil, and the savings of coalescing.
 
 Exits with 1 when 50 coalesced posts do not save at least 15 % of the gas of 50 single ones.
 """
@@ -41,7 +41,7 @@ TYPES = {
     "Fail": "bytes32 jobId,uint64 issuedAt",
     "Cancel": "bytes32 jobId,uint64 issuedAt",
 }
-Call = Any  # web3 builds a class of its own for each contract function
+Call = Any  # web3 builds a separate class for each contract function
 
 
 @contextmanager
@@ -118,7 +118,7 @@ class Market:
         return receipt
 
     def relay(self, registry: Contract, calls: Sequence[Call]) -> float:
-        """Gas per call of one coalesced transaction, all of whose calls were accepted."""
+        """Return gas per call of one coalesced transaction. All its calls must be accepted."""
         encoded = [registry.encode_abi(call.fn_name, args=call.args) for call in calls]
         receipt = self.send(registry.functions.relay(encoded))
         refused = artifacts.event_topic(artifacts.load("JobRegistry"), "CallRefused")
@@ -131,7 +131,7 @@ class Market:
         return account
 
     def post(self, owner: LocalAccount) -> tuple[Job, Call]:
-        """The job as its event tells it, and the call that posts it."""
+        """Return the job as in its event, and the call that posts it."""
         self._orders += 1
         c = bytes(Web3.keccak(self._orders))
         expires_at = self.now() + 7200

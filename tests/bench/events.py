@@ -1,7 +1,7 @@
-"""Events: what ten thousand idle listeners cost one process.
+"""Events: the cost of ten thousand idle listeners to one process.
 
-The listeners are connections of this process to a server in a process of its own (`http_servers.py`), each on a job of
-its own; nothing happens but heartbeats. `EVENT_LISTENERS` makes the run smaller.
+The listeners are connections of this process to a server in a separate process (`http_servers.py`), each for a
+different job. Only heartbeats are sent. `EVENT_LISTENERS` makes the run smaller.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def rows() -> list[Row]:
         url = stack.enter_context(http.filled_database())
         port = pick_free()
         pid = stack.enter_context(server("events", port, {"DATABASE_URL": url}))
-        each = []  # KiB of a listener, of those of each part
+        each = []  # KiB per listener, for each group
         for some in parts(range(1, LISTENERS + 1), PARTS):
             before = resident(pid)
             streams = [stack.enter_context(_opened(port, n)) for n in some]

@@ -1,14 +1,12 @@
-"""What a market's past costs its present: the same questions, submissions and blocks for a book of a few jobs, and for
-one of many.
+"""Compare the cost of the same queries, submissions and blocks for a short book and for a long one.
 
-The long book holds GROWTH_JOBS jobs (unless the environment says another number) of which seven in ten settled, two
-ended otherwise and one expired unclaimed, and as many open ones as the short book; half of them are of one owner, who
-submits more. What both do may take at most 1.3 times as long beside the long one. A page as deep as offsets go is held
-against the first of its list: finding it takes a sum of counts and most of a chunk of entries, for which it may take 3
-times as long, however deep.
+The long book holds GROWTH_JOBS jobs (set in the environment). Of ten jobs, seven settled, two ended otherwise and one
+expired unclaimed. It has as many open jobs as the short book. One owner has half of all jobs and continues to submit.
+Work that both books have may take at most 1.3 times as long with the long one. The deepest page is compared with the
+first page of its list. Finding it takes a sum of counts and most of a chunk of entries, so it may take 3 times as long,
+at any depth.
 
-Each book has a coordinator over a chain of its own. Its jobs of the past are in the tables alone, as a first backfill
-would have written them.
+Each book has a coordinator with a separate chain. Past jobs are only in the tables, as after a first backfill.
 """
 
 import os
@@ -68,7 +66,7 @@ DEEP_TARGET: Final = 1 / 3
 DEEPEST: Final = 1_000_000  # the largest offset there is
 _SETTINGS: Final = ("shared_buffers=2GB", "max_wal_size=4GB")  # as config/postgresql recommends
 _FILLING: Final = 3600.0  # seconds for one statement that fills a book
-# Budgets are looked at, and allow what the bench asks for.
+# Budgets are checked, but large enough for the benchmark.
 _ROOM: Final = {"BUDGET_WALLET_GAS": 10**15, "BUDGET_NEWCOMERS_GAS": 10**15, "RELAY_MAX_DEPTH": 256}
 _CLIENT: Final = accounts.derive().with_role("client")[0]
 _OWNER: Final = wallet_of(_CLIENT)
@@ -215,11 +213,11 @@ def _submissions(portal: BlockingPortal, short: Book, long: Book) -> Row:
 
 
 def _folding(portal: BlockingPortal, urls: dict[str, str]) -> Row:
-    """Blocks of posts near the head into the tables, with the undo log, every index and every sum; read and decoded
-    beforehand.
+    """Write blocks of posts near the head into the tables, with the undo log, every index and every sum. They are read
+    and decoded beforehand.
 
-    Ids of jobs are hashes, so posts meet every page of their index. A database that has just started reads each of
-    them once, a long book's for its first hundred thousand posts; what is measured is how it goes on from there.
+    Job ids are hashes, so posts touch every page of their index. A fresh database reads each page once, and a long book
+    needs a hundred thousand posts for this. The measurement covers the time after that.
     """
     with filled(BLOCKS * FOLDS, POSTS_A_BLOCK, "dense") as chain:
 
@@ -307,7 +305,7 @@ def books(portal: BlockingPortal, ground: ExitStack, coordinators: ExitStack, le
 
 
 def _book(portal: BlockingPortal, stack: ExitStack, world: World, jobs: int) -> Book:
-    """A coordinator whose tables are filled once its index has come to the head."""
+    """Start a coordinator. Fill its tables once its index has reached the head."""
     name = f"book_{jobs}"
     portal.call(world.postgres.execute, f"create database {name}")
     url = world.postgres.url(name)

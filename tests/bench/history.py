@@ -1,4 +1,4 @@
-"""What was measured, kept: the last run as one document, and every run as a line of a file that only grows."""
+"""Store measurements: the last run as one document, and every run as a line of an append-only file."""
 
 import json
 import statistics
@@ -51,13 +51,14 @@ def runs_of(history: Path) -> list[Run]:
 
 
 def _row(kept: dict[str, Any]) -> Row:
-    """Rows of long ago may have been measured once, and have no quartiles then: those of a single ratio are itself."""
+    """Rows of old runs may be single measurements without quartiles. Use the ratio itself instead."""
     alone = {"n": 1, "low": kept["ratio"], "high": kept["ratio"]}
     return Row(**alone | {name: value for name, value in kept.items() if value is not None})
 
 
 def same(row: Row) -> tuple[str, str]:
-    """Key of a figure: a comparison that quotes one of its own run ("hello: × 2.15") is the same in each run."""
+    """Return the key of a figure. Measured values in a name ("hello: × 2.15") are removed, so the key is the same in
+    each run."""
     return row.name, row.against.partition(" (")[0]
 
 

@@ -1,17 +1,15 @@
-"""HTTP: a hello through every layer of the coordinator, reads by key, and streams, beside what hypercorn alone does.
+"""HTTP: a hello through every layer of the coordinator, reads by key, and streams, compared with hypercorn alone.
 
-The limit is a starlette hello, or a starlette stream of the same ten events, under hypercorn as it comes. All with
-uvloop, 16 connections to each process, one process a server (two and four for the last rows), the client in a process
-of its own.
-A read that is kept is of one job, again and again while the index stands. For the reads from PostgreSQL the index moves
-a block before each portion, which asks for no job twice: none of them is kept.
+The limit is a starlette hello, or a starlette stream of the same ten events, under unmodified hypercorn. All use
+uvloop, 16 connections to each process, one process per server (two and four for the last rows), and a client in a
+separate process. Cached reads are of one job, repeated while the index stands still. For reads from PostgreSQL the
+index moves a block before each portion, and no portion reads a job twice, so no read is cached.
 
-What further processes add cannot be seen in requests per second where client, PostgreSQL and servers share two cores.
-The last rows take it from CPU time: requests per second of the servers' own, times the number of processes, as if each
-had a core to itself, and as if the one PostgreSQL that they all read kept up. It is held against as many times what one
-process does among neighbours that do the same over another PostgreSQL: on a busy machine a request takes more CPU than
-alone, as fewer requests share a query and processes change places, and that has nothing to do with what they share.
-What is left is what processes over one PostgreSQL cost each other.
+Client, PostgreSQL and servers share two cores, so requests per second cannot show the gain from more processes. The
+last rows use CPU time: requests per CPU second of the servers, times the number of processes, as if each had a separate
+core and the shared PostgreSQL kept up. The limit is that many times the figure of one process next to neighbours that
+use a different PostgreSQL. On a busy machine a request takes more CPU because fewer requests share a query and
+processes are switched, and this comparison removes that effect. The rest is the cost of sharing one PostgreSQL.
 """
 
 import tempfile
@@ -34,9 +32,9 @@ from devnet.postgres import running_postgres
 from tests.bench.http_processes import PORTION, Ask, load_client, server
 from tests.bench.row import Row, Turns, interleaved
 
-ROUNDS: Final = 7  # of short portions: what is compared is measured within seconds
+ROUNDS: Final = 7  # short, so that compared portions run within seconds of each other
 SLOW: Final = 800  # requests of a portion, of what takes longest
-FEW: Final = 1_200  # the same of those that are told by CPU time
+FEW: Final = 1_200  # the same for servers compared by CPU time
 CONNECTIONS: Final = 16  # to each server process
 PROCESSES: Final = {2: "two", 4: "four"}
 
@@ -112,7 +110,7 @@ class _Server:
 
 @attrs.define
 class _Loaded:
-    """Servers that are asked alike, and the CPU time that they spend on portions."""
+    """Servers under equal load, and the CPU time that they use for portions."""
 
     ask: Callable[[], int]
     pids: list[int]
@@ -132,7 +130,7 @@ class _Loaded:
 
     @contextmanager
     def busy(self, blocks: "_Index") -> Iterator[None]:
-        """Portion after portion meanwhile, each of another block."""
+        """Load the neighbours with one portion after another, each for another block."""
         left = threading.Event()
 
         def go_on() -> None:
@@ -149,7 +147,7 @@ class _Loaded:
             asking.join()
 
     def _spent(self) -> float:
-        """To the nanosecond: a portion takes fewer ticks of `stat` than would tell two servers apart."""
+        """Return the CPU time in nanoseconds. The ticks of `stat` are too coarse to compare two servers."""
         threads = (path for pid in self.pids for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
         return sum(int(path.read_text(encoding="ascii").split()[0]) for path in threads) / 1e9
 

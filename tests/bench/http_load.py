@@ -1,9 +1,9 @@
-"""A load client: some connections, one request in flight on each, in a process of its own.
+"""A load client: some connections, one request in flight on each, in a separate process.
 
-It speaks over standard input and output: a line `host ports path requests connections [bearer]` in, the number of
-answers out. Ports are parted by commas, and each has as many connections. `{id}` in a path or bearer is the sha256 of
-another number in each request. It reads no more of an answer than where it ends, so that it costs a fraction of what
-any server does.
+It reads lines of `host ports path requests connections [bearer]` from standard input, and prints the number of
+responses. Ports are comma-separated, and each has this many connections. `{id}` in a path or bearer is replaced by the
+sha256 of a different number in each request. The client only looks for the end of each response, so it uses a fraction
+of any server's CPU.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Final, cast
 
 import uvloop
 
-IDS: Final = 6_000  # a portion, which asks for none of them twice
+IDS: Final = 6_000  # per portion, which reads each id once
 
 
 class _Connection(asyncio.Protocol):

@@ -1,4 +1,4 @@
-"""Servers and a load client, each in a process of its own, for the benchmarks that go over HTTP."""
+"""Servers and a load client, each in a separate process, for the HTTP benchmarks."""
 
 import subprocess
 import sys

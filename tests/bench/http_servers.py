@@ -1,4 +1,4 @@
-"""The servers that the HTTP benchmark asks, each in a process of its own: `python -m tests.bench.http_servers name`."""
+"""Servers of the HTTP benchmarks, each in a separate process: `python -m tests.bench.http_servers name`."""
 
 import os
 import socket
@@ -123,7 +123,7 @@ def stack_hello() -> ASGIApp:
 
 
 async def _serve(name: str, port: int) -> None:
-    unused: Any = None  # parts of the routes that nobody here asks for
+    unused: Any = None  # dependencies of routes that no benchmark requests
     listening = listening_socket(port, "127.0.0.1")
     listening.listen(4096)  # what connects before the server is up waits for it
     print("listening", flush=True)
@@ -141,7 +141,7 @@ async def _serve(name: str, port: int) -> None:
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
             reads = IndexReads.over(database)
-            # Nothing is ever leased here, so nobody's funds are asked for.
+            # No job is leased here, so funds are never read.
             polls = Polls(database, cast(Funding, None), lease_ms=20_000, liveness=Liveness(database, 15_000))
             routes = BookRoutes(reads, polls, unused, _UNLIMITED).routes()
 
@@ -152,7 +152,7 @@ async def _serve(name: str, port: int) -> None:
 
             await serve(our_stack(routes, reads.position, find_session))
     elif name in ("events", "replays"):
-        limited = TokenBuckets(400, 1000)  # as a coordinator has it unless told otherwise
+        limited = TokenBuckets(400, 1000)  # the coordinator's default
         buckets = limited if name == "replays" else _UNLIMITED
         async with (
             open_database(os.environ["DATABASE_URL"], smallest=2, largest=4) as database,

@@ -1,19 +1,19 @@
-"""Indexing speed: a chain of posts into the tables, beside the node's own getLogs and web3.py done the plain way.
+"""Indexing speed: a chain of posts into the tables, compared with the node's getLogs alone and with plain web3.py.
 
-What our run contains: headers of all blocks with their links and filters checked, every log matched to its block,
-strict decoding, folding, the real `jobs` table with all its indexes, position and notices; the last 64 blocks one
-by one with the undo journal, those before in bulk without. The node's own time is in every figure. One more row has
-every block written as those near the head are: with the undo journal, all indexes kept up, and its events in the log.
+Our run includes: headers of all blocks with links and filters checked, every log matched to its block, strict decoding,
+folding, the real `jobs` table with all its indexes, position and notices. The last 64 blocks are indexed one by one
+with the undo journal, and earlier ones in bulk without it. The node's time is in every figure. One more row writes
+every block like those near the head: with the undo journal, all indexes, and its events in the log.
 
-getLogs alone is a limit that no index reaches: the rows have to be written, too. So a third one is measured: getLogs
-beside a COPY of rows that were made ready before, and the indexes built on them. What that falls short of getLogs alone
-is PostgreSQL's share; what ours falls short of it is the reading, checking and folding.
+No index reaches the speed of getLogs alone, because rows have to be written. So a third figure is getLogs with a COPY
+of prepared rows, and the indexes built on them. The gap between this figure and getLogs alone is PostgreSQL's share.
+The gap between our figure and this one is the cost of reading, checking and folding.
 
-What has to hold is the dense chain: a busy market, where the cost of an event counts. The sparse chain says what a
-block costs, since every event brings a header along that neither getLogs alone nor web3.py asks for; its targets
-are the dense one's in proportion. Measured apart, SQD's processor, which reads headers too, indexes 20k/s of the dense
-posts and 2.9k/s of the sparse ones, and getLogs alone reads 195k/s and 213k/s. Dense, 0.35 of getLogs is 3.4 times
-SQD; sparse, 3.4 times SQD is 0.05 of getLogs, which is 5 times the 2.2k/s of web3.py there.
+The dense chain is the target: a busy market, where the cost per event counts. The sparse chain shows the cost per
+block, because every event needs a header, which neither getLogs alone nor web3.py reads. Its targets are scaled from
+the dense ones. In a separate measurement, SQD's processor, which reads headers too, indexes 20k/s of the dense posts
+and 2.9k/s of the sparse ones, and getLogs alone reads 195k/s and 213k/s. Dense, 0.35 of getLogs is 3.4 times SQD.
+Sparse, 3.4 times SQD is 0.05 of getLogs, which is 5 times the 2.2k/s of web3.py.
 """
 
 import http.client
@@ -217,7 +217,7 @@ async def _rates(chain: Chain) -> Turns:
 
 @contextmanager
 def filled(blocks: int, posts_per_block: int, name: str) -> Iterator[Chain]:
-    """A chain of so many blocks, with a database beside it."""
+    """Start a chain with this many blocks, and a database."""
     with tempfile.TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
         place = Path(folder)
         for part in ("anvil", "pg", "logs"):

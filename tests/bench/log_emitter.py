@@ -1,9 +1,8 @@
-"""Fills a chain with `JobPosted` logs at the job registry's address, by the hundred.
+"""Fill a chain with `JobPosted` logs at the job registry's address, hundreds per transaction.
 
-The code put there writes what it is given: topics and data are byte for byte those of the registry's event, with
-payloads of the usual lengths; only the checks that a real post passes are left out, which would take minutes.
-Calldata: count (32) ‖ first id (32) ‖ topic 0 (32) ‖ owner (32) ‖ model id (32) ‖ data of the log. Each log's job id
-is the keccak of its number.
+The contract code writes its input: topics and data equal the registry's event byte for byte, with payloads of the usual
+lengths. It skips only the checks of a real post, which would take minutes. Calldata: count (32) ‖ first id (32) ‖ topic
+0 (32) ‖ owner (32) ‖ model id (32) ‖ data of the log. Each log's job id is the keccak of its number.
 """
 
 from typing import Any, Final

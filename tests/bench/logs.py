@@ -13,10 +13,11 @@ _MODE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 @contextmanager
 def logged(log: Path) -> Iterator[TextIO]:
-    """What this process and those that it starts write to their outputs goes to `log`, which begins anew.
+    """Redirect output of this process and its children to `log`, which is truncated first.
 
-    What is yielded writes to the standard error that was. The descriptors themselves are changed, as daemons inherit
-    these."""
+    Yields a writer to the original standard error. The file descriptors themselves are replaced, because daemons
+    inherit them.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     kept = {number: os.dup(number) for number in (_OUT, _ERR)}
     _flush()

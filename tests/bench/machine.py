@@ -1,13 +1,12 @@
-"""The machine that a run had: how slow it is beside the one that absolute targets were set on, and what else used it.
+"""The machine of a run: its speed relative to the one on which targets were set, and its other load.
 
 Targets in milliseconds, or in jobs a second, were set on a machine on which two bare secp256k1 recoveries take 79 µs.
-The same type of machine is up to twice as slow on another day: the neighbour on a core's other thread, or the
-hypervisor, takes its share. So the same two recoveries are timed right before each benchmark and right after it, and
-what is absolute among its rows is held against its target times what they took over 79 µs: a machine that is twice as
-slow may take twice the milliseconds and do half the jobs. Rows of CPU time go by the CPU time of the recoveries, which
-nobody else's work makes longer, and all others by the clock, so that what is stolen counts. A faster machine gets no
-harder target. Seconds that are spent on waiting for blocks are the same everywhere, and so are bytes: they are not
-scaled, and neither are ratios of two figures of the same run.
+The same type of machine can be half as fast on another day, because of the core's other thread or the hypervisor. So
+the same recoveries are timed right before and after each benchmark, and absolute targets are scaled by their time over
+79 µs. A machine that is half as fast may take twice the milliseconds and do half the jobs. Rows of CPU time use the CPU
+time of the recoveries, which other load does not affect. All others use wall time, so stolen time counts. A faster
+machine gets no harder target. Waiting for blocks takes the same time everywhere, so such seconds are not scaled.
+Neither are bytes or ratios of two figures of the same run.
 """
 
 import os
@@ -26,11 +25,11 @@ from tests.bench.row import Row
 from tests.cpu_times import cpu_of
 
 US_OF_TARGETS: Final = 79.0  # of two bare recoveries, on the machine of the targets
-MOST_OTHERS: Final = 0.10  # of the CPU, by processes that are none of ours
-MOST_STOLEN: Final = 0.25  # of the CPU, by the hypervisor: what a rented machine loses while it works hard is less
-_PORTIONS: Final = 11  # of which the median counts: one that was interrupted does not
+MOST_OTHERS: Final = 0.10  # of the CPU, by other processes
+MOST_STOLEN: Final = 0.25  # of the CPU, by the hypervisor; a rented machine under full load loses less
+_PORTIONS: Final = 11  # the median ignores interrupted ones
 _PAIRS: Final = 100  # of recoveries, in a portion
-_FEW: Final = 15  # of them, beside what is measured: a hundredth of a core
+_FEW: Final = 15  # portions, during measurements: a hundredth of a core
 _EVERY: Final = 0.15  # seconds
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
@@ -54,11 +53,11 @@ class Bare:
         return cls(by_cpu, by_clock)
 
     def and_then(self, later: "Bare") -> "Bare":
-        """What they took between two moments: the mean of both."""
+        """Return the mean of two times."""
         return Bare((self.cpu + later.cpu) / 2, (self.clock + later.clock) / 2)
 
     def held(self, row: Row) -> Row:
-        """What is absolute is held against its target as this machine has it."""
+        """Scale the target of an absolute row to this machine."""
         us = self.cpu if row.absolute == "CPU" else self.clock
         by = "of CPU" if row.absolute == "CPU" else "by the clock"
         said = f"two bare recoveries take {us:.0f} µs {by}, and {US_OF_TARGETS:.0f} on the machine of the targets"
@@ -67,9 +66,9 @@ class Bare:
 
 @asynccontextmanager
 async def slowdown(cpu: Callable[[], float] = time.thread_time) -> AsyncIterator[Callable[[], float]]:
-    """Function that tells how many times slower than the machine of the targets this one is while the block runs, by
-    the CPU time of a few recoveries now and then. CPU of two runs that are minutes apart is divided by it: what the
-    machine is like right before a run or after it says little of the run."""
+    """Yield a function that returns how many times slower this machine is than the targets' machine during the block,
+    from the CPU time of occasional recoveries. Divide CPU times of runs that are minutes apart by it: the machine's
+    speed before or after a run says little about the run."""
     taken: list[float] = []
 
     def times() -> float:
@@ -92,8 +91,8 @@ async def slowdown(cpu: Callable[[], float] = time.thread_time) -> AsyncIterator
 
 @attrs.frozen
 class Spent:
-    """Seconds of CPU since the machine was started: of all that there were, those that processes used, those that the
-    hypervisor stole, and those that this process and its descendants used."""
+    """CPU seconds since boot: all, used by processes, stolen by the hypervisor, and used by this process and its
+    descendants."""
 
     total: float
     used: float
@@ -102,7 +101,7 @@ class Spent:
 
     @classmethod
     def read(cls, stat: str, ours: float) -> "Spent":
-        """Out of /proc/stat. Interrupts belong to nobody: they are no process's."""
+        """Parse /proc/stat. Time in interrupts counts for no process."""
         fields = stat.partition("\n")[0].split()[1:9]
         user, nice, system, _idle, _waiting, _irq, _softirq, stolen = (int(ticks) / _TICK for ticks in fields)
         return cls(sum(map(int, fields)) / _TICK, user + nice + system, stolen, ours)

@@ -1,12 +1,12 @@
-"""CPU of a request as coordinator processes are added: 1, 2, 4 and 8 of them over one PostgreSQL.
+"""CPU per request as coordinator processes are added: 1, 2, 4 and 8 of them over one PostgreSQL.
 
-Another process needs another core, and the machines of these benchmarks have two. So the pace is not measured, but the
-CPU time of each process, which is about the same with cores to spare: what a read, an empty poll, a submission and an
-event sent to a stream take of the processes that serve them and of PostgreSQL. The same load is spread evenly.
+More processes need more cores, but the machines of these benchmarks have two. So instead of throughput, CPU time of the
+processes and of PostgreSQL is measured, which is about the same with more cores, for a read, an empty poll, a
+submission and an event sent to a stream. The same load is spread evenly.
 
-The first process holds the roles: it relays and indexes. Where there are others, it gets no submissions, so that what
-it uses for them is the single writer's. One core of it is the limit that processes do not raise. It is compared with
-the posts that a chain has room for, whose blocks of 60 M gas come every two seconds.
+The first process holds the roles: it relays and indexes. If there are others, it gets no submissions, so its CPU is
+that of the single writer. Its one core is the limit that more processes do not raise. It is compared with the posts
+that fit in a chain of 60 M gas blocks every two seconds.
 """
 
 import json

@@ -1,15 +1,14 @@
-"""The whole market: jobs a second that are posted, claimed, run by echo, settled and opened, and what limits them.
+"""The complete market: jobs a second that are posted, claimed, run by echo, settled and opened, and the bottleneck.
 
-A devnet as `make devnet` makes it, of real daemons with default settings, and one that differs in the provider's slots;
-blocks of a second. A client buys batches of open lines: a first one, not counted, in which wallets earn their gas
-budgets and the provider its capacity, and then the one that is measured, with each process's CPU time as it goes on.
-Its samples are equal parts of it: of its blocks, from when a tenth of the jobs had settled to when a tenth had not, or
-of its time.
+A devnet like that of `make devnet`, with real daemons, default settings except the provider's slots, and one block per
+second. A client buys batches of open lines. In the first, which does not count, wallets earn their gas budgets and the
+provider its capacity. The second is measured, with the CPU time of each process. Its samples are equal parts of its
+blocks, from when a tenth of the jobs had settled to when a tenth had not, or of its time.
 
-Then the same with a second coordinator, whose relayer has an account of its own, and a second provider behind it. Each
-coordinator has a customer with half of the lines, as callers are shared out between several. All share the cores that
-there are, so the pace tells nothing of it: CPU accounting does, by what the busiest daemon would take with a core of
-its own. Between the two the machine may become slower or faster by half: how slow it was during each is reckoned in.
+Then the same with a second coordinator, with a separate relayer account, and a second provider connected to it. Each
+coordinator has a customer with half of the lines. All share the same cores, so throughput does not show the gain. CPU
+accounting does: the throughput of the busiest daemon if it had a separate core. The machine's speed may change by half
+between the two runs, so each is corrected by its slowdown.
 
     python -m tests.bench.market [--jobs 1000] [--slots 512]
 """
@@ -53,17 +52,17 @@ JOBS_BY_DEFAULT: Final = 300
 OF_TWO: Final = 0.8  # of the jobs: no pace is taken of them
 FIRST: Final = 150
 SLOTS: Final = 512
-GROWTH: Final = 1.4  # times the jobs, with two of each daemon: what each does whatever comes is done twice
+GROWTH: Final = 1.4  # times the jobs, with two of each daemon; fixed work is done twice
 TARGET: Final = 80.0  # jobs a second
-OF_SLOTS: Final = 0.5  # of what the default slots would settle if each were held for two blocks
+OF_SLOTS: Final = 0.5  # of the default slots' rate if each job took two blocks
 CPU_LIMIT: Final = 50.0  # ms of all processes together; two cores take 25 for the pace that is aimed at
-_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # what the devnet's provider asks for
+_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # the devnet's provider's asks
 _SECONDS: Final = 600.0
-# A buyer's own, as it may bring one along: httpx looks at each connection for each request, which is most of what a
-# result costs where there are many.
+# A smaller pool for the buyer. httpx checks each connection for each request, which would be most of the cost of a
+# result.
 _CONNECTIONS: Final = httpx.Limits(max_connections=8)
 _DAEMONS: Final = ("coordinatord", "svcd")
-_GRACE: Final = 0.1  # of the jobs: those of the beginning and of the end are left out of the pace
+_GRACE: Final = 0.1  # of the jobs: the first and last ones are excluded from the pace
 _LOOK_EVERY: Final = (
     0.5  # seconds: a page of metrics costs the provider milliseconds, and a slot is held for two blocks
 )
@@ -102,7 +101,7 @@ class Taken:
     seconds: float  # from the first post to the last result that was opened
     paces: list[float]  # settled a second in between, in each part
     slices: list[dict[str, float]]  # seconds of CPU of each process, in equal parts of the time
-    slowdown: float  # of the machine meanwhile, times that of the targets
+    slowdown: float  # of the machine during the run, relative to the targets' machine
     gas: float  # share of the fullest block
     held: float  # share of the slots, at most
 
@@ -121,9 +120,9 @@ class Taken:
 
     @property
     def busiest(self) -> list[float]:
-        """Jobs a second that the busiest daemon would take with a core of its own, of the machine of the targets, by
-        what each part took; their harmonic mean is that of the whole batch. The chain and the database have several
-        processes or threads each, and a core does not bound them."""
+        """Return jobs a second that the busiest daemon would reach with a separate core of the targets' machine.
+        Computed per part; the harmonic mean is that of the whole batch. Chain and database have several processes or
+        threads, so a core does not bound them."""
         cpu = self.cpu
         name = max((name for name in cpu if name.startswith(_DAEMONS)), key=lambda name: cpu[name])
         return [self.slowdown * self.jobs / len(self.slices) / part[name] for part in self.slices]
@@ -135,7 +134,7 @@ class Taken:
 
     @property
     def limit(self) -> str:
-        """What was used up, in words."""
+        """Describe the bottleneck."""
         cores = os.cpu_count() or 1
         shares = {
             "CPU": self.cores / cores,
@@ -254,8 +253,8 @@ class _Look:
 
 @attrs.define
 class Watched:
-    """Processes while a batch is under way, and the largest share of the slots of its one model that is asked for that
-    the provider held, as its metrics tell."""
+    """Processes during a batch, and the largest share of the slots in use of the requested model, from the provider's
+    metrics."""
 
     url: str
     slots: int
@@ -275,7 +274,7 @@ class Watched:
                 self.look()
 
     def look(self) -> None:
-        """All that runs was started from this process: what is left of it is the clients'."""
+        """Sample the processes. All were started from this process, so the rest of its CPU is the clients'."""
         *each, ours = cpu_of(*self.pids.values(), os.getpid())
         cpu = dict(zip(self.pids, each, strict=True)) | {"client": ours - sum(each)}
         self.looks.append(_Look(time.monotonic(), cpu))
@@ -286,7 +285,7 @@ class Watched:
         return {name: last.cpu[name] - first.cpu[name] for name in last.cpu}
 
     def slices(self) -> list[dict[str, float]]:
-        """What each took in parts of the same length: from the looks that are nearest to their ends."""
+        """Return the CPU of each process in equal parts of time, from the nearest samples."""
         first, last = self.looks[0], self.looks[-1]
         ends = [first.at + (last.at - first.at) * part / PARTS for part in range(PARTS + 1)]
         marks = [min(self.looks, key=lambda look: abs(look.at - end)) for end in ends]

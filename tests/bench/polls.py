@@ -1,12 +1,12 @@
-"""Provider polls: those that lease compared with updates of four rows, those that find nothing compared with a hello
-of hypercorn alone.
+"""Provider polls: those that lease compared with updates of four rows, and empty ones compared with a hello of
+hypercorn alone.
 
-100,000 open jobs of 16 models, 200 providers. Polls that lease come sixteen at a time, each for four jobs of one model,
-from providers that take turns. They take turns at the model's leases, while the updates of four rows by key, each in a
-transaction of its own, run on four connections. So the ratio is far below 1; its floor is several times what the
-chain's gas lets be claimed. Leases last two seconds, so that polls pass over live ones and replace expired ones.
+100,000 open jobs of 16 models, 200 providers. Sixteen leasing polls run at a time, each for four jobs of one model,
+from rotating providers. They take turns at the model's leases, while the updates of four rows by key, each in a
+separate transaction, run on four connections. So the ratio is far below 1. Its minimum is several times the claims that
+fit in the chain's gas. Leases last two seconds, so polls skip live ones and replace expired ones.
 
-Empty polls go over HTTP, with a session each, for a model that has no jobs.
+Empty polls go over HTTP, with a session each, for a model without jobs.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ from tests.integration.coordinatord.book.market_rows import add_jobs, add_models
 
 JOBS, MODELS, PROVIDERS = 100_000, 16, 200
 CONNECTIONS: Final = 4
-POLLERS: Final = 16  # whose polls are under way at a time, leasing or not
+POLLERS: Final = 16  # concurrent polls, leasing or not
 ROUNDS: Final = 5
 PORTION: Final = 1_000
 SLOW: Final = 800  # requests of a portion, of what hypercorn serves as it comes
@@ -116,7 +116,8 @@ class _Leasing:
         await self.database.transact(body)
 
     async def poll(self, turn: int) -> None:
-        """Each provider in turn for one model, then for the next: whoever comes again, its leases have lapsed."""
+        """Poll with each provider in turn for one model, then for the next. When a provider polls again, its leases
+        have expired."""
         session = SessionRow(b"\x01", 1 + turn % PROVIDERS)
         wanted = JobFilter(state="Open", model_id=1 + turn // PROVIDERS % (MODELS - 1))
         poll = checked_poll(session, wanted, 4, 100, 0)
@@ -148,7 +149,7 @@ async def _fill(url: str) -> None:
         await begin_index(connection)
         await add_models(connection, MODELS)
         await add_providers(connection, PROVIDERS)
-        await add_jobs(connection, JOBS, models=MODELS - 1)  # of the last model there is none
+        await add_jobs(connection, JOBS, models=MODELS - 1)  # the last model has no jobs
         await connection.execute("create table bare (id integer primary key, n bigint not null default 0)")
         await connection.execute("insert into bare select n from generate_series(0, $1::integer + 3) as n", JOBS)
         tokens = ["svc_sess_" + hashlib.sha256(b"%d" % n).hexdigest() for n in range(1, IDS + 1)]

@@ -1,7 +1,7 @@
-"""The provider's daemon: what a job costs it, whether it grows, and how many jobs it holds at a time.
+"""The provider's daemon: CPU per job, memory growth, and concurrent jobs.
 
-The real process with its echo backend, against a stand-in coordinator in another process (provider_stand_in.py): the
-chain's pace would otherwise be what is measured. CPU time is the daemon's own, user and system.
+The real process with its echo backend, and a fake coordinator in another process (provider_stand_in.py), because
+otherwise the chain's pace would be measured. CPU time is the daemon's user and system time.
 """
 
 import os
@@ -42,7 +42,7 @@ def cpu_seconds(pid: int) -> float:
 def peak(pid: int) -> float:
     """MiB that it held at most since it was last asked."""
     (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    Path(f"/proc/{pid}/clear_refs").write_text("5")  # its peak begins anew
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # reset the recorded peak memory
     return int(line.split()[1]) / 1024
 
 

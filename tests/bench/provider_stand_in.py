@@ -1,7 +1,7 @@
-"""A coordinator with chain and gateway that always has jobs: `python -m tests.bench.provider_stand_in PORT JOBS`.
+"""A fake coordinator with chain and gateway that always has jobs: `python -m tests.bench.provider_stand_in PORT JOBS`.
 
-So that a provider is measured, and not the chain behind its coordinator: a claim and a settle are answered at once.
-All jobs share one sealed container. GET /stand-in tells how far it is.
+It answers claims and settles at once, so that the provider is measured and not the chain. All jobs share one sealed
+container. GET /stand-in returns its progress.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A pin store that answers at once, from memory, in a process of its own: what is measured is the coordinator.
+"""A pin store that answers at once from memory, in a separate process, so that the coordinator is measured.
 
-It takes the coordinator's requests and no others: no signatures are checked, and content of more than one block is
-given the id of its digest. `python -m tests.bench.quick_store PORT`
+It supports only the coordinator's requests. It checks no signatures, and content of more than one block gets the id of
+its digest. `python -m tests.bench.quick_store PORT`
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Relaying speed from one account: capacity requests through the outbox to their end, beside the node's own limit and
-AsyncWeb3 done the plain way.
+"""Relaying speed of one account: capacity requests through the outbox until they end, compared with the node's limit
+and with plain AsyncWeb3.
 
-What our run contains: each op's row and its notices, simulation, signing, storing, broadcast, block following,
-receipts, and the caller hearing of it. The node, PostgreSQL, the callers and the relayer share this machine.
+Our run includes: each op's row and notices, simulation, signing, storing, broadcast, block following, receipts, and
+notifying the caller. The node, PostgreSQL, the callers and the relayer share this machine.
 """
 
 import itertools
@@ -46,7 +46,7 @@ FULL_BLOCKS: Final = 4  # blocks whose ops are counted
 BLOCK_CALLERS: Final = 3000
 FURTHER_PROVIDERS: Final = 16  # each has times for some 3,400 ops: together enough for 9,000 ops a second
 LONE_OPS: Final = 6
-# Far above what a block of coalesced operations takes, so that what is measured is not this limit.
+# Far above a block of coalesced operations, so that this limit is not measured.
 ROOMY_BLOCK: Final = 1_000_000_000
 ROOMY: Final = f"blocks of {ROOMY_BLOCK:,} gas"
 _BATCH: Final = 100
@@ -56,8 +56,8 @@ _FEE: Final = 100 * 10**9
 
 
 class Feed:
-    """Endless valid ops. Their times count up per provider, so that each candidate has providers of its own; their
-    subjects all differ, as those of many signers would: the limit per subject is not what is measured."""
+    """Endless valid ops. Timestamps increase per provider, so each candidate needs separate providers. Subjects are all
+    different, as with many signers, so the limit per subject is not measured."""
 
     def __init__(self, market: DevnetMarket, providers: Sequence[Wallet]) -> None:
         self._turns = itertools.cycle([(Ops.of(market), provider) for provider in providers])
@@ -108,7 +108,7 @@ async def ground(block_gas_limit: int = ROOMY_BLOCK) -> AsyncIterator[Ground]:
 async def relayer(
     on: Ground, account: Wallet, *, coalesce_max: int, max_depth: int = DEPTH, indexed: bool = False
 ) -> AsyncIterator[Stage]:
-    """One relayer that has taken its role, on a database of its own; with `indexed`, an op ends when it is indexed."""
+    """Start one relayer with its role, on a separate database. With `indexed`, an op ends when it is indexed."""
     name = f"bench_{account.address.hex()}"
     await on.postgres.execute(f"create database {name}")
     index = Ops.of(on.market).book if indexed else None
@@ -120,7 +120,8 @@ async def relayer(
 
 @asynccontextmanager
 async def awake(anvil: Anvil) -> AsyncIterator[None]:
-    """Under a burst anvil's automatic mining loses a wake-up now and then: transactions stay until somebody asks."""
+    """Wake up anvil. Under a burst, its automatic mining sometimes misses a wake-up, and transactions stay in the pool
+    until a request."""
 
     async def nudge() -> None:
         while True:
@@ -183,8 +184,8 @@ class Presigned:
                         tasks.start_soon(send_batch, raws[start : start + _BATCH])
                 mined = await self._all_mined()
                 if not mined:
-                    # anvil loses one of a burst now and then, and takes it for known when it comes again: what waits
-                    # behind it goes, and what is mined already is refused the second time.
+                    # anvil sometimes loses a transaction of a burst, but rejects it as known when it is sent again. So
+                    # drop the pool and send all again. Those already mined are refused.
                     await self._rpc.call("anvil_dropAllTransactions")
         return len(raws)
 

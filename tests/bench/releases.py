@@ -1,7 +1,7 @@
-"""Releases of payload keys at a thousand a minute, beside polls, reads, posts and claims of a market at work.
+"""Releases of payload keys at a thousand a minute, during polls, reads, posts and claims of a busy market.
 
-The real daemon on a real chain; each release reads the chain. What is held to a target is how many of the releases
-that were due were answered, and that nobody, on any route, met an answer of 5xx.
+The real daemon on a real chain. Each release reads the chain. Targets: the share of due releases that were answered,
+and no 5xx on any route.
 """
 
 import json

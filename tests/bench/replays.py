@@ -1,9 +1,9 @@
-"""Replays: what one address that comes back to the events again and again takes from others, and what streams cost
-that nobody reads.
+"""Replays: the load that one address causes by resuming events repeatedly, and the cost of streams that no client
+reads.
 
-The server has a process of its own (`http_servers.py`), with a coordinator's limits of a caller. So has the address
-that replays: over 16 connections, as fast as it is let, from ids that are in memory and from such as are in the table
-alone. Beside it jobs are read by id, over two connections.
+The server has a separate process (`http_servers.py`) with a coordinator's limits per caller. The replaying address has
+another process: over 16 connections, as fast as allowed, from ids in memory and from ids only in the table. Over two
+other connections, jobs are read by id.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def _request(after: int) -> bytes:
 
 
 async def _replay(port: int, after: int, newest: int) -> None:
-    """Come back again and again, each time once all is told."""
+    """Resume repeatedly, each time after receiving everything."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(STRANGER, 0))
         writer.write(_request(after))

@@ -1,4 +1,4 @@
-"""What a benchmark yields, and how alternatives are timed fairly against each other."""
+"""Results of a benchmark, and fair timing of alternatives."""
 
 import gc
 import math
@@ -13,17 +13,17 @@ T = TypeVar("T")
 Absolute = Literal["CPU", "clock"]
 
 
-FEWEST: Final = 3  # samples: what was measured once or twice has no spread
+FEWEST: Final = 3  # samples; fewer have no spread
 
 
 @attrs.frozen
 class Row:
-    """One measured figure beside the limit that it is held against. Benchmarks make theirs with `Row.of`.
+    """One measured figure and its limit. Benchmarks create rows with `Row.of`.
 
-    `ratio` is `value` over what `against` names, both taken in the same run; `holds` says whether it reaches `target`,
-    or stays at or below it. `n`: how many samples there are; `low` and `high`: the quartiles of their ratios.
-    `absolute`: by what the limit is scaled where it was set on another machine (see machine.py); `limit` is what it is
-    there, and `most` whether the ratio is to stay at or below its target.
+    `ratio` is `value` divided by that of `against`, both measured in the same run. `holds` says whether it reaches
+    `target`, or stays at or below it. `n` is the number of samples. `low` and `high` are the quartiles of their ratios.
+    `absolute` names the scale of a limit that was set on another machine (see machine.py). `limit` is its value there,
+    and `most` says whether the ratio must stay at or below its target.
     """
 
     name: str
@@ -82,8 +82,8 @@ class Row:
         return cls(name, by(samples), unit, against, ratio, goal, holds, *spread, *scaled)
 
     def here(self, slower: float, said: str) -> "Row":
-        """On a machine that takes `slower` times as long as that of the target: what is absolute may be as much more,
-        or less where it is a rate. `said` tells why, behind the limit that it makes."""
+        """Scale an absolute row for a machine that takes `slower` times as long as the targets' machine. Times may be
+        longer and rates lower. `said` gives the reason, appended to the limit."""
         if not self.absolute:
             return self
         times = 1 / slower if self.most else slower
@@ -100,7 +100,7 @@ class Row:
 
 @attrs.frozen
 class Turns:
-    """What each candidate did in each turn, in units per second. `rates[name]` is a candidate's median."""
+    """Results of each candidate in each turn, in units per second. `rates[name]` is a candidate's median."""
 
     taken: dict[str, list[float]]
 
@@ -108,11 +108,11 @@ class Turns:
         return statistics.median(self.taken[name])
 
     def ratios(self, ours: str, other: str) -> list[float]:
-        """Turn by turn, so that a machine that slows down or speeds up meanwhile does so for both."""
+        """Return ratios turn by turn, so that changes of the machine's speed affect both sides."""
         return [mine / theirs for mine, theirs in zip(self.taken[ours], self.taken[other], strict=True)]
 
     def row(self, name: str, ours: str, other: str, against: str, *, target: float, unit: str, scale: float = 1) -> Row:
-        """`ours` beside `other`, turn by turn; `scale`: rates a unit."""
+        """Compare `ours` with `other` turn by turn. `scale` is the number of rates per unit."""
         mine, theirs = ([rate / scale for rate in self.taken[each]] for each in (ours, other))
         return Row.of(name, mine, unit, against, theirs, target=target)
 
@@ -154,11 +154,11 @@ def table(rows: list[Row]) -> str:
 
 
 def interleaved(candidates: dict[str, Callable[[], int]], rounds: int) -> Turns:
-    """The rates of each candidate, in units per second.
+    """Return the rates of each candidate, in units per second.
 
-    A candidate does one portion of its work and returns how many units (bytes, operations) that was. The
-    candidates run in turn, forwards and then backwards. One round before the first is not counted: it warms caches.
-    What was in memory before is not collected again and again: it is other benchmarks'.
+    A candidate does one portion of work and returns its number of units (bytes, operations). Candidates run in turn,
+    forwards and then backwards. An uncounted first round warms caches. Existing objects are frozen from garbage
+    collection, because they belong to other benchmarks.
     """
     gc.collect()
     gc.freeze()

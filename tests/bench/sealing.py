@@ -81,8 +81,8 @@ def pull_alone() -> Callable[[], int]:
 
 
 def open_(*, by_frames: bool) -> Callable[[], int]:
-    """In pieces that end where the frames do, as a provider reads what it fetched; or in 64 KiB, which it puts together
-    first: one more copy."""
+    """Open in pieces at frame boundaries, as a provider reads fetched content, or in pieces of 64 KiB, which it must
+    join first (one more copy)."""
     sealer = Sealer(SECRET.public, *PLACE)
     whole = b"".join([sealer.push(PIECE) for _ in range(PIECES)]) + sealer.finish()
     size, first = (SEALED_FRAME_BYTES, BEFORE_FRAMES) if by_frames else (FRAME_BYTES, FRAME_BYTES)

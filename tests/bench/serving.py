@@ -1,8 +1,8 @@
-"""Requests to `svc serve`: our own CPU from a request's first byte to its posted job, and 200 of them at a time, which
-three providers share.
+"""Requests to `svc serve`: CPU from a request's first byte to its posted job, and 200 concurrent requests shared by
+three providers.
 
-The market is one of a fake coordinator in the same process, so that what is measured holds its answers too: the figure
-is an upper bound of our own share. The ledger is on a disk. 30 ms of CPU are what a request may take.
+The market is a fake coordinator in the same process, so the figure includes its CPU and is an upper bound. The ledger
+is on a disk. A request may take 30 ms of CPU.
 """
 
 import json
@@ -54,7 +54,7 @@ async def _posted_ms(market: ServedMarket, caller: Caller) -> list[float]:
 
 
 async def _together(market: ServedMarket, caller: Caller, turn: int) -> tuple[float, float]:
-    """Seconds for two hundred at a time, and of CPU; each must have a job of its own."""
+    """Return wall and CPU seconds for two hundred concurrent requests. Each must have a separate job."""
     heard: list[int] = []
 
     async def ask(number: int) -> None:

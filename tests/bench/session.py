@@ -1,8 +1,8 @@
-"""One session of benchmarks: each is measured, told, and measured once more where a figure missed its target.
+"""One session of benchmarks: each is measured, reported, and measured again if a figure missed its target.
 
-Of a hundred medians with a margin of a few percent some miss by chance, on a machine whose hypervisor and caches are
-shared; the same figure hardly does so twice in a row. What a change made slow misses both times. A benchmark that
-breaks off is told, and does not keep the others from being measured.
+Of a hundred medians with a margin of a few percent some miss by chance, on a machine with shared hypervisor and caches.
+The same figure hardly does so twice in a row, while a real slowdown misses both times. A benchmark that crashes is
+reported, and the others continue.
 """
 
 import time

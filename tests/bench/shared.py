@@ -1,9 +1,9 @@
-"""One local world for all benchmarks that take one: a chain, a pin store, a database, the market on them and a
+"""One local world for all benchmarks that need it: a chain, a pin store, a database, the market on them and a
 coordinator with default settings.
 
-The first that asks opens it, the next ones find it open, and it ends with the run (`WORLD.kept()`); a benchmark that is
-run by itself has one for itself. Providers come and go with the benchmarks, as these differ in their settings. Whoever
-enters says how blocks come: as the last one left it is nobody's business.
+The first user opens it, later ones reuse it, and it closes after the run (`WORLD.kept()`). A benchmark that runs alone
+opens it for itself. Providers start and stop with the benchmarks, because their settings differ. Each user sets the
+block interval, and may not rely on the previous one.
 """
 
 import tempfile
@@ -33,7 +33,7 @@ Opened = TypeVar("Opened")
 
 @attrs.define
 class Shared(Generic[Opened]):
-    """What is opened for the first that asks, in a loop of its own, and closed once nobody keeps it."""
+    """A resource opened on first use, in a separate loop, and closed after the last use."""
 
     _open: Callable[[], AbstractAsyncContextManager[Opened]]
     _keepers: int = 0
@@ -42,7 +42,7 @@ class Shared(Generic[Opened]):
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """What is opened meanwhile stays open until this is left."""
+        """Keep resources open until the end of the block."""
         self._keepers += 1
         try:
             yield
@@ -85,8 +85,8 @@ class Ground:
     async def provided(
         self, slots: int = SLOTS, *, ahead: bool = False, block_time: int | None = 1
     ) -> AsyncIterator[Devnet]:
-        """A whole devnet, whose provider has so many slots. It starts on a chain that does not let it wait; then a
-        block comes every so many seconds, or for each transaction."""
+        """Start a complete devnet with this many provider slots. It starts on a chain with instant blocks. Later blocks
+        come at this interval, or per transaction."""
         world = self.world
         await self.by_transaction()
         async with (

@@ -1,6 +1,6 @@
 """Signing a relay: an EIP-1559 transaction with the calldata of a settle, ready to be broadcast.
 
-The limit is what the curve alone costs: one `secp256k1_ecdsa_sign_recoverable`.
+The limit is the curve arithmetic alone: one `secp256k1_ecdsa_sign_recoverable`.
 """
 
 from collections.abc import Callable

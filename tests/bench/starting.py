@@ -1,14 +1,12 @@
-"""Starts of the three programs: CPU time from the command to its answer, with the bytecode that an installation writes.
+"""Startup of the three programs: CPU time of a command, with bytecode already compiled.
 
-CPU and not time on the clock: with a core to spare the two differ by the time that files take to be read. What a
-command imports is held by tests. `svc jobs` without a wallet is a command line that was read and found lacking; `svc
-status` refuses its coordinator's address once all of the client is in memory. `svcd run` has the whole daemon in
-memory before it reads its configuration. `coordinatord keys` is a command of the settings alone, and the last row what
-`serve` imports besides.
+CPU time instead of wall time: with a free core they differ only by the time to read files. Other tests check the
+imports of a command. `svc jobs` without a wallet parses its command line and fails. `svc status` rejects its
+coordinator's address after importing the complete client. `svcd run` imports the complete daemon before it reads its
+configuration. `coordinatord keys` only needs the settings, and the last row adds the imports of `serve`.
 
-All are measured where the tests' own packages are installed as well. rich, click and pygments, which httpx and
-structlog import where they find them, come with the extra `client` alone: they are hidden from the daemons, as they are
-not there in an installation of `provider` or `coordinator`.
+All run where the tests' packages are installed too. httpx and structlog import rich, click and pygments if present.
+Only the extra `client` installs these, so they are hidden from the daemons.
 """
 
 import os
@@ -21,7 +19,7 @@ from typing import Final
 
 from tests.bench.row import Row, in_turn
 
-_TURNS: Final = 5  # after one that is not counted: it writes the bytecode, and brings the files into memory
+_TURNS: Final = 5  # after an uncounted one, which compiles bytecode and loads files into memory
 _ELSEWHERE: Final = ("click", "pygments", "rich")  # of the extra `client`
 _HIDDEN: Final = f", without {', '.join(_ELSEWHERE)}"
 _DAEMONS: Final = ("svcd", "coordinatord")

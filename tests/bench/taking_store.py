@@ -1,6 +1,6 @@
-"""A store that takes whatever it is sent and keeps nothing: `python -m tests.bench.taking_store port`.
+"""A store that accepts everything and keeps nothing: `python -m tests.bench.taking_store port`.
 
-It speaks as much of S3 as uploads need, and reads bodies as cheaply as they can be read.
+It supports the part of S3 that uploads need, and reads bodies as cheaply as possible.
 """
 
 import socket

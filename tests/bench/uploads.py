@@ -1,11 +1,11 @@
-"""An upload of 200 MiB through the route, beside keccak alone over as many bytes.
+"""An upload of 200 MiB through the route, compared with keccak alone over as many bytes.
 
-The server is the coordinator's own, with every layer of the API and a real database, in a process of its own. The store
-takes parts and counts them, in another: a store that hashes and writes would be what is measured on a machine of two
-cores. The client sends from memory over a plain socket.
+The server is the coordinator's, with every layer of the API and a real database, in a separate process. The store, in
+another process, counts parts and drops them. On two cores, hashing and writing there would distort the measurement. The
+client sends from memory over a plain socket.
 
-The last row is the memory that the upload took: what the server's resident memory grew by, against the 16 MiB that one
-upload may hold.
+The last row is the growth of the server's resident memory during the upload, compared with the 16 MiB that one upload
+may hold.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def rows() -> list[Row]:
         port = pick_free()
         environment = {"DATABASE_URL": url, "STORE": f"http://127.0.0.1:{store}"}
         pid = stack.enter_context(server("uploads", port, environment))
-        _Upload(port, _SMALL).send()  # what the first upload of a process loads is no upload's own
+        _Upload(port, _SMALL).send()  # a process's first upload loads modules, which do not count
         before = _resident(pid)
         highest = _Highest(pid)
         stack.enter_context(highest.watching())

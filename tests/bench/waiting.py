@@ -1,12 +1,11 @@
-"""Waiting by events beside waiting by polls: how soon an idle provider claims what is posted, and what jobs cost the
-coordinator until they have ended.
+"""Waiting by events compared with waiting by polls: how soon an idle provider claims a posted job, and the
+coordinator's work per job until it ends.
 
-The market is the devnet's, with two providers: its own, which waits for work with held polls, and one that asks every
-half a second, behind a proxy that takes events away (`without_events.py`). On a chain that mines each transaction what
-is counted is all but the wait for a block; then the same with blocks of a second, before which a provider that polls
-has heard of the post as well: only the first one is asked. What jobs cost is counted with blocks of two seconds, as
-rollups have them.
-`WAITED_JOBS` and `CLAIMED_JOBS` make the runs smaller.
+The market is the devnet's, with two providers. The devnet's provider holds polls open. The other polls every half
+second, through a proxy that hides events (`without_events.py`). On a chain that mines each transaction, the time
+excludes the wait for a block. With blocks of a second, a polling provider hears of a post before its block as well, so
+only the first provider is measured. Work per job is counted with blocks of two seconds, as on rollups. `WAITED_JOBS`
+and `CLAIMED_JOBS` make the runs smaller.
 """
 
 import os
@@ -45,12 +44,12 @@ _BLOCK: Final = 1
 _ROLLUP_BLOCK: Final = 2
 _IDLE_AGAIN: Final = 0.5  # seconds until a provider waits for work again
 _POLLING: Final = "polling"  # the folder of the provider that polls
-_SAID: Final = 0.5  # seconds in which what a stream cost is counted once it was left
+_SAID: Final = 0.5  # seconds until the cost of a closed stream is counted
 
 
 @attrs.frozen
 class _Spent:
-    """By one job, of all that the coordinator was asked until so many had ended."""
+    """Coordinator's work per job until all jobs had ended."""
 
     requests: float
     cpu_ms: float  # of the machine of the targets: this one may be faster while one way is measured, and slower later
@@ -58,14 +57,14 @@ class _Spent:
 
 @attrs.frozen
 class _Side:
-    """What was measured of one way to wait."""
+    """Measurements of one way to wait."""
 
-    at_once: list[float]  # ms from the answer to a post until its claim is told, on a chain that mines at once
+    at_once: list[float]  # ms from the response to a post until its claim is reported, on a chain that mines at once
     spent: list[_Spent]
 
 
 async def _claimed_ms(client: Client, provider: int) -> float:
-    """From the answer to a post until its claim is told, by events."""
+    """Return the time from the response to a post until an event reports its claim."""
     order = await client.prepare("demo/text-small", "sealed jobs", window="async", provider=provider)
     posted = await client.submit(order, max_amount=10**6, final=True)
     began = anyio.current_time()

@@ -1,7 +1,7 @@
-"""Webhooks: messages a second from the event log to a receiver of this machine, by one process.
+"""Webhooks: messages a second from the event log to a receiver on this machine, by one process.
 
-Ten endpoints of ten owners want all events. What is timed is fan-out, signing, posting on kept connections and writing
-down; the receiver answers at once, in the same process, which costs it about half of what is measured.
+Ten endpoints of ten owners subscribe to all events. The time includes fan-out, signing, posting on kept connections and
+recording. The receiver answers at once in the same process, and uses about half of the measured time.
 `WEBHOOK_MESSAGES` makes the run smaller.
 """
 
@@ -30,7 +30,7 @@ from tests.fakes.funded import FUNDED
 MESSAGES: Final = int(os.environ.get("WEBHOOK_MESSAGES", "5000"))
 PARTS: Final = 5  # of the messages, as they are delivered
 OWNERS: Final = 10
-LEAST: Final = 100.0  # messages a second: 33 jobs a second, each told three times
+LEAST: Final = 100.0  # messages a second: 33 jobs a second with three messages each
 _KEY: Final = Secret("11" * 32)
 
 

@@ -1,5 +1,5 @@
-"""A coordinator without events, for comparison: a proxy before a real one that answers 404 to `/events` and takes
-`wait` from polls. Clients and providers poll through it as they do at a market that has neither."""
+"""A proxy to a real coordinator that answers 404 to `/events` and removes `wait` from polls. Clients and providers
+behind it poll, as at a market without both."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

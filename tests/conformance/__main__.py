@@ -238,7 +238,7 @@ def _environment(url: str, book: Path, model: str) -> dict[str, str]:
 
 
 def _told(environment: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a program under test: what the caller's own says of some market is not of this one."""
+    """Return the environment for a program under test, without the caller's settings for another market."""
     return {name: value for name, value in os.environ.items() if name not in _OF_A_MARKET} | dict(environment)
 
 
@@ -255,7 +255,7 @@ def bought_by(command: Sequence[str]) -> Buy:
 
 @asynccontextmanager
 async def _child(command: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator[None]:
-    """The program for as long as the block lasts; what it writes goes to standard error."""
+    """Run the program during the block. Its output goes to standard error."""
     if not command:
         yield
         return

@@ -1,4 +1,4 @@
-"""Questions to a coordinator under test, and what every answer of one must have whatever was asked."""
+"""Requests to a coordinator under test, and properties of every response."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Answer:
 
 
 def not_like(answer: Answer, status: int, shape: Any = None) -> str | None:
-    """What is wrong with an answer that must have this status and shape; None when nothing is."""
+    """Describe how a response differs from this status and shape. None if it matches."""
     if answer.no_answer is not None or answer.status != status:
         return str(answer)
     return None if shape is None else misfit(answer.body, shape)
@@ -53,7 +53,7 @@ def not_refused(
     param: object = _ANY,
     retryable: bool = False,
 ) -> str | None:
-    """What is wrong with an answer that must be this error."""
+    """Describe how a response differs from this error. None if it matches."""
     if (wrong := not_like(answer, status, Error)) is not None:
         return wrong
     error = answer.fields["error"]
@@ -69,7 +69,7 @@ def not_refused(
 
 @attrs.define
 class TriedCoordinator:
-    """The coordinator under test. Requests are sent once; a broken connection is an answer of its own."""
+    """The coordinator under test. Requests are sent once. A broken connection counts as a response."""
 
     http: httpx.AsyncClient
     report: Report
@@ -101,7 +101,7 @@ class TriedCoordinator:
         self.report.judge(area, tried, expected, wrong, page)
 
     def judge_headers(self) -> None:
-        """At the end of a run: what every answer must have had."""
+        """Check the headers of all responses at the end of a run."""
         missing = sum(each is None for each in self.request_ids)
         twice = len(self.request_ids) - missing - len({each for each in self.request_ids if each is not None})
         wrong = f"{missing} of {len(self.request_ids)} without it" if missing else f"{twice} twice" if twice else None

@@ -1,4 +1,4 @@
-"""Buyer that signs for the market that a coordinator tells of: orders, payments, cancels, sessions."""
+"""Buyer that signs for the market that a coordinator describes: orders, payments, cancels, sessions."""
 
 import time
 from typing import Any, Final
@@ -19,7 +19,7 @@ from tests.conformance.asking import Body
 
 @attrs.define
 class Buyer:
-    """A wallet at a coordinator: what it signs is right unless a check spoils it."""
+    """A wallet at a coordinator. Its signatures are valid unless a check spoils them."""
 
     wallet: Wallet
     chain: AddressBook
@@ -81,7 +81,7 @@ class Buyer:
 
 
 def book_of(fields: Body) -> AddressBook:
-    """The address book that `GET /evm/chain` tells; Refused or KeyError where it tells none."""
+    """Return the address book from `GET /evm/chain`. Raise Refused or KeyError if it is missing."""
     contracts = {name: read_hex(fields["contracts"][name], 20, name) for name in _CONTRACTS}
     named = TokenDomain(fields["token_domain"]["name"], fields["token_domain"]["version"])
     return AddressBook(int(fields["chain_id"]), 0, **contracts, payment_token_decimals=0, token_domain=named)

@@ -1,7 +1,7 @@
-"""Conformance of a client: it buys one job in each of several markets.
+"""Conformance of a client: it buys one job in each of several scripted markets.
 
-Right is who gets the result where there is one to be had, and shows none where it is not the job's; who signs what the
-pages say and nothing else, and never pays twice.
+A client passes if it returns the results that exist, shows no result of another job, signs only what the pages say, and
+never pays twice.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.conformance.faulty_markets import PURCHASES, Purchase
 from tests.conformance.serving import serving
 from tests.conformance.verdicts import Report
 
-# An environment to a run of the client: its exit code and what it wrote.
+# Run the client with an environment. Return its exit code and output.
 Buy = Callable[[Mapping[str, str]], Awaitable[tuple[int, str]]]
 _PROMISES: Final = (
     ("orders", "signed by the owner in the domain of the market, job_id, expires_at within a day",

@@ -1,7 +1,7 @@
-"""Scripted market as a client meets it: quotes, one purchase, a provider that runs it at once, and a gateway.
+"""Scripted market for a client: quotes, one purchase, a provider that runs it at once, and a gateway.
 
-Each purchase has a market of its own, which may be twisted in one place. What the client signs and seals is held
-against the pages as it comes.
+Each purchase has a separate market, which may have one fault. The client's signatures and seals are checked against the
+pages as they arrive.
 """
 
 import json
@@ -42,7 +42,7 @@ Spoil = Callable[["ClientMarket", Body], Body]
 
 @attrs.frozen
 class Twist:
-    """What is otherwise in one purchase. Each `…` of a kind takes the answer and gives the one that is sent."""
+    """The fault in one purchase. Each callable takes the honest response and returns the one that is sent."""
 
     price_changes: bool = False
     submission: tuple[Script, ...] = ()
@@ -65,19 +65,19 @@ class Twist:
 
 @attrs.define
 class ClientMarket(ScriptedMarket):
-    """`secret`: what only the opened result tells."""
+    """`secret` is a text that only the opened result contains."""
 
     twist: Twist = attrs.field(factory=Twist)
     box: SecretKey = attrs.field(factory=SecretKey.generate)
     secret: str = attrs.field(factory=lambda: secrets.token_hex(16))
     text: str = attrs.field(factory=lambda: f"conformance {secrets.token_hex(4)}")
-    asked: int = 0  # requests, of whatever kind
+    asked: int = 0  # number of all requests
     submissions: list[Body] = attrs.field(factory=list)
     posted_at: dict[str, float] = attrs.field(factory=dict)
     reads: list[float] = attrs.field(factory=list)
     sealed_results: dict[str, bytes] = attrs.field(factory=dict)
     result_keys: dict[str, PublicKey] = attrs.field(factory=dict)
-    met: bool = False  # the client has come to what is otherwise here
+    met: bool = False  # the client has met the fault
     _result_reads: int = 0
 
     async def handle(self, request: ServedRequest) -> ServedReply:
@@ -100,7 +100,7 @@ class ClientMarket(ScriptedMarket):
         if route == "GET /evm/asks":
             ask = {"provider_id": str(PROVIDER), "model_id": str(MODEL_ID), "sla": "3600"}
             return self.listed(request, "asks", [{**ask, "rate_in": str(RATE_IN), "rate_out": str(RATE_OUT)}])
-        if request.method == "GET":  # of others: as a coordinator that has no such route, whose clients fall back
+        if request.method == "GET":  # unknown routes get 404, so clients fall back
             return self.nonce(request) if route == "GET /auth/nonce" else error(404, "not_found")
         if route == "POST /v1/files":
             return error(413, "invalid_request_error", "file_too_large")
@@ -144,7 +144,7 @@ class ClientMarket(ScriptedMarket):
         self.script("submit", None, *self.twist.submission)
 
     def _order(self, body: Body) -> Order:
-        """Held against the pages as it is read."""
+        """Read an order and check it against the pages."""
         fields = {name: read_uint(body[name], bits, name) for name, bits in _UINTS.items()}
         order = Order(c=read_hex(body["c"], 32, "c"), **fields)
         owner, now = read_hex(body["owner"], 20, "owner"), self.now()
@@ -207,7 +207,7 @@ class ClientMarket(ScriptedMarket):
         return self._twisted(self.twist.posted, posted, 201)
 
     def _take(self, order: Order, owner: bytes, job: bytes, container: bytes) -> None:
-        """Opened as its recipient opens it, and run. Refused for what is no container of this order."""
+        """Open the container like its recipient and run it. Refuse one that does not match this order."""
         if commit(container).c != order.c:
             raise Refused("the container does not reproduce c", code="commitment_mismatch")
         secret = self.escrow if order.designated == 0 else self.box

@@ -25,8 +25,8 @@ _SPENDING: Final = "--spend was not given"
 
 @attrs.frozen
 class Trial:
-    """What to try. `spender`: a wallet with a little of the payment token, whose money is spent. `model`: what it
-    buys; the first of the catalogue where none is named."""
+    """Options of a trial. `spender` is a wallet with a little of the payment token, which is spent. `model` is bought,
+    by default the first of the catalogue."""
 
     spender: Wallet | None = None
     model: str | None = None

@@ -42,7 +42,7 @@ class Purchase:
         return words.get(self.ends, "the job's own result, or another exit code than 0") + never
 
     def gave_up(self, market: ClientMarket, wrote: str) -> bool:
-        """It may, when its one submission came to nothing; but that shows nothing of how it would send again."""
+        """A client may give up when its only submission failed. But then nothing shows how it would retry."""
         return bool(self.twist.submission) and market.secret not in wrote and len(market.submissions) == 1
 
     def wrong(self, market: ClientMarket, code: int, wrote: str) -> str | None:

@@ -1,8 +1,8 @@
 """Scripted market: a coordinator with escrow, gateway and node in memory, as providers and clients meet it over HTTP.
 
-It keeps the rules of the chain and of the book, holds every signature and time against the pages, and notes what was
-asked. A script makes single answers come late, lost, or refused. Every JSON answer carries a member that no page names:
-whoever reads them must let it be.
+It follows the rules of the chain and of the book, checks every signature and time against the pages, and records
+requests. A script delays, drops or refuses single responses. Every JSON response has an undocumented member, which
+readers must ignore.
 """
 
 import json
@@ -75,7 +75,7 @@ def refused(reason: str) -> ServedReply:
 
 @attrs.define
 class ScriptedMarket:
-    """`now`: Unix seconds. `faults`: what was wrong with requests, by the promise that it breaks."""
+    """`now` is in Unix seconds. `faults` lists invalid requests by the promise that they break."""
 
     model: str = "demo/text-small"
     now: Callable[[], float] = time.time
@@ -113,7 +113,7 @@ class ScriptedMarket:
         return Envelope(**{**own, **changed})
 
     def post(self, container: bytes, cid: str, **changed: Any) -> str:
-        """An open job; `cid` is where the gateway has what it serves for it."""
+        """Post an open job. The gateway serves `cid` for it."""
         c = commit(container).c
         job = hex_of(derive_job_id(self.owner.address, c))
         self.containers[job] = container
@@ -296,7 +296,7 @@ def lost_after() -> Script:
 def node_answer(
     request: ServedRequest, chain_id: int, block: int, call: Callable[[bytes, bytes], bytes | None]
 ) -> ServedReply:
-    """A node's answer to one JSON-RPC request: what a provider asks before it has an id."""
+    """Answer one JSON-RPC request of a provider that does not have an id yet."""
     asked = json.loads(request.body)
     method, params = asked.get("method"), asked.get("params") or []
     result: object = None

@@ -1,7 +1,7 @@
-"""Conformance of a provider: a scripted market puts it into situations, and judges what it makes of each.
+"""Conformance of a provider: a scripted market puts it into situations, and checks its reactions.
 
-Jobs are posted in rounds; a round is over when each of its jobs has ended, or its time is. Rows about signatures,
-times and bodies are judged at the end, over all that was sent.
+Jobs are posted in rounds. A round is over when each of its jobs has ended or timed out. Rows about signatures, times
+and bodies are judged at the end, over all requests.
 """
 
 import time

@@ -1,6 +1,6 @@
-"""Scripted market as a provider meets it: registry record, asks, polls, ops, releases, uploads, and a node's few calls.
+"""Scripted market for a provider: registry record, asks, polls, ops, releases, uploads, and a node's few calls.
 
-Whoever signs in first as a provider is the provider under test; its id is `PROVIDER`.
+The first party that signs in as a provider is the provider under test. Its id is `PROVIDER`.
 """
 
 import re
@@ -44,7 +44,7 @@ _PROVIDER: Final = abi.selector("provider(uint32)")
 
 @attrs.define
 class ProviderMarket(ScriptedMarket):
-    """`box_key`: the provider's, told by whoever runs the trial or published by `set_identity`."""
+    """`box_key` is the provider's. The caller passes it, or `set_identity` publishes it."""
 
     operator: bytes | None = None
     box_key: PublicKey | None = None
@@ -57,7 +57,7 @@ class ProviderMarket(ScriptedMarket):
     shown_again: dict[str, int] = attrs.field(factory=dict)  # polls still to offer a job that is claimed or has ended
     leases: dict[str, float] = attrs.field(factory=dict)
     offered: Counter[str] = attrs.field(factory=Counter)  # leases that a job has had
-    most_free: int = 0  # slots that a poll told of
+    most_free: int = 0  # largest number of free slots in a poll
 
     async def handle(self, request: ServedRequest) -> ServedReply:
         route = f"{request.method} {request.path}"
@@ -82,7 +82,7 @@ class ProviderMarket(ScriptedMarket):
             record = self._record()
             alone = request.path != "/evm/providers"
             return self.told({**record, "as_of_block": "1"}) if alone else self.listed(request, "providers", [record])
-        if request.method == "GET":  # of others: as a coordinator that has no such route
+        if request.method == "GET":  # unknown routes get 404
             return error(404, "not_found")
         if route == "POST /v1/files":
             return self._upload(request)
@@ -119,7 +119,7 @@ class ProviderMarket(ScriptedMarket):
         return await self.answered(name, _job_of(body) if name in _JOB_OPS else None, body, performed)
 
     def _refusing(self, perform: Any, body: Body) -> ServedReply:
-        """A body that no page describes is a fault of its own."""
+        """Record a fault for a body that no page describes."""
         try:
             reply: ServedReply = perform(body)
         except (Refused, KeyError, TypeError, ValueError) as odd:
@@ -183,7 +183,8 @@ class ProviderMarket(ScriptedMarket):
         return self.offered[job] > 0 and self.shown_again.get(job) != SHOWN_AGAIN
 
     def _leased(self, free: int) -> list[Body]:
-        """As a coordinator leases, and briefly: what a provider rightly leaves must not fill its slots for long."""
+        """Lease jobs as a coordinator does, but briefly: jobs that a provider rightly ignores must not fill its slots
+        for long."""
         now = time.monotonic()
         waiting = {job: row for job, row in self.jobs.items() if row["state"] == JobState.OPEN}
         self.leases = {job: until for job, until in self.leases.items() if job in waiting and until > now}
@@ -217,7 +218,7 @@ class ProviderMarket(ScriptedMarket):
             return (self.operator or bytes(20)).rjust(32, b"\0") + box_key + b"".join(map(abi.uint, words))
         return None
 
-    # --- what it signs ------------------------------------------------------------------------------------
+    # --- signed requests ------------------------------------------------------------------------------------
 
     def _by_operator(self, promise: str, digest: bytes, body: Body) -> ServedReply | None:
         signer = self.signed_by(promise, digest, body.get("signature"))

@@ -59,7 +59,8 @@ class Purchases:
         self.coordinator.judge("purchases", tried, expected, wrong, page)
 
     async def _cancelled(self) -> None:
-        """Reserved for who is nobody, sealed to a key that nobody has, and cancelled at once: no money moves."""
+        """Reserve an order for a provider that does not exist, seal it to an unknown key, and cancel it at once. No
+        money moves."""
         sealed, nobody = self._sealed(SecretKey.generate().public), 2**32 - 1
         _, job = await self._post("post of an order for nobody", sealed, rate_in=0, rate_out=1, designated=nobody)
         if job is None:

@@ -1,6 +1,5 @@
 """Checks of quotes and submissions. Refusals are tried with a wallet that owns nothing; with a wallet that may spend,
-jobs are cancelled, bought, and bought in a batch.
-"""
+jobs are cancelled, bought, and bought in a batch."""
 
 import secrets
 import time
@@ -28,7 +27,7 @@ _LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
 
 @attrs.define
 class Quotes:
-    """What is refused before anything is relayed, and the arithmetic of quotes. `model`: one of the catalogue."""
+    """Requests that are refused before relaying, and the arithmetic of quotes. `model` is one of the catalogue."""
 
     coordinator: TriedCoordinator
     buyer: Buyer

@@ -1,6 +1,6 @@
-"""Checks of what a coordinator tells everybody: health, the deployment, the catalogue, the book, providers, escrow.
+"""Checks of a coordinator's public reads: health, the deployment, the catalogue, the book, providers, escrow.
 
-Nothing here has a wallet, and nothing that is asked leaves a trace.
+No check uses a wallet, and no request changes anything.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _SPEC: Final = "the specification, "
 _NOBODY: Final = "0x" + "5a" * 20
 _NO_JOB: Final = "0x" + "5a" * 32
 _BAD: Final = "invalid_request_error"
-# Each of these is asked and must be refused: the area, what it is, the path, status, type, code, the field named.
+# A request that must be refused: area, description, path, status, type, code and the named field.
 _Refusal = tuple[str, str, str, int, str, str | None, str | None]
 _REFUSALS: Final[Sequence[_Refusal]] = (
     ("routes", "route that does not exist", "/v1/nothing", 404, "not_found", None, None),
@@ -74,7 +74,7 @@ _PAGED: Final = (
 )
 
 
-# What the specification promises of a provider: members that were added since may be missing.
+# Members of a provider that the specification promises. Later additions may be missing.
 class _ProviderById(ProviderFields[Digits], frozen=True, kw_only=True):
     as_of_block: Digits
 
@@ -96,7 +96,7 @@ _LISTS: Final[dict[str, Any]] = {
 
 @attrs.define
 class Reads:
-    """The checks, and what they learn of the market for those that follow."""
+    """The checks, and what they learn about the market for later checks."""
 
     coordinator: TriedCoordinator
     chain: Body = attrs.field(factory=dict)
@@ -304,7 +304,7 @@ class Reads:
         self._judge("ops", "simulated claim of no job", expected, wrong, _SPEC + "4.10")
 
     async def _probe(self) -> None:
-        """What the market asks: nothing is signed for it."""
+        """Send an unsigned probe of the market's prices."""
         if not self.models:
             self.coordinator.report.leave("quotes", "probe of the market", "no models", _SPEC + "4.6")
             return

@@ -29,7 +29,7 @@ class ServedRequest:
 
 @attrs.frozen
 class ServedReply:
-    """What is sent. `lost`: nothing is, and the connection is closed."""
+    """A response to send. With `lost`, the connection is closed without one."""
 
     status: int = 200
     body: bytes = b""

@@ -1,4 +1,4 @@
-"""Checks of sign-in: nonces used once, signatures of others, roles, and what a client's session does not open."""
+"""Checks of sign-in: single-use nonces, foreign signatures, roles, and routes closed to a client's session."""
 
 import time
 from collections.abc import Sequence

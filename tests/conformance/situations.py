@@ -149,7 +149,7 @@ def _shown_again(market: ProviderMarket, box: PublicKey) -> str:
 
 
 def _refused_and(becomes: dict[str, Any] | None, reason: str) -> Callable[[ProviderMarket, str], Script]:
-    """A claim that the chain refuses; what the job has become by then, None for nothing that anybody knows of."""
+    """A claim that the chain refuses. `becomes` is the job's state by then, None for an unknown job."""
 
     def script(market: ProviderMarket, job: str) -> Script:
         def meanwhile() -> None:
@@ -171,7 +171,7 @@ def _without_its_key(market: ProviderMarket, box: PublicKey) -> str:
 
 
 def _always(name: str, reply: ServedReply) -> Callable[..., str]:
-    """More of this answer than a provider may ask for."""
+    """Repeat this response more often than a provider may retry."""
     return _scripted(name, *[Script(reply)] * 50)
 
 

@@ -1,4 +1,4 @@
-"""Checks of files: an upload read back by its owner and by nobody else, and forms that are refused."""
+"""Checks of files: an upload is readable by its owner alone, and invalid forms are refused."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -25,7 +25,7 @@ async def upload(coordinator: TriedCoordinator, buyer: Buyer, purpose: str | Non
 
 @attrs.frozen
 class UploadTrials:
-    """What is left lapses by itself."""
+    """Uploads are not deleted, they expire."""
 
     coordinator: TriedCoordinator
     buyer: Buyer

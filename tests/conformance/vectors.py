@@ -1,7 +1,8 @@
-"""Test vectors before a program of any language: a JSON line in, a JSON line out, and what it answers compared.
+"""Run test vectors through a program in any language: it reads a JSON line, writes a JSON line, and its output is
+compared.
 
-A program is given a case without what follows from it. Which members follow from which is the table here, as
-`docs/protocol/vectors.md` tells it for readers.
+The program gets a case without its expected outputs. The table here lists the outputs, as `docs/protocol/vectors.md`
+does for readers.
 """
 
 import json
@@ -61,7 +62,7 @@ _ABOUT: Final = frozenset({"name", "refused", "param"})
 
 @attrs.frozen
 class Asked:
-    """A case, cut into what a program is given and what must follow."""
+    """A case, split into inputs and expected outputs."""
 
     file: str
     name: str
@@ -77,7 +78,7 @@ class Asked:
         if file == "sealed_box_keys" and "secret" in case:
             outputs |= {"public"}
         given = {name: value for name, value in case.items() if name not in outputs | _ABOUT}
-        # A member that is null is one that the file leaves out for its length.
+        # A null member was left out of the file because of its length.
         follows = {name: case[name] for name in outputs & case.keys() if case[name] is not None}
         return cls(file, case["name"], given, follows, case.get("refused"))
 
@@ -87,7 +88,7 @@ class Asked:
         return json.dumps(asked, ensure_ascii=True).encode("ascii") + b"\n"
 
     def wrong(self, answer: object) -> str | None:
-        """What is wrong with the program's answer."""
+        """Describe what is wrong with the program's output."""
         if not isinstance(answer, dict):
             return f"{shortened(answer)} is no object"
         refuses = answer.get("refused") not in (None, False)
@@ -125,7 +126,7 @@ async def try_vectors(folder: Path, only: Sequence[str] | None, command: Sequenc
         program = _Program(process)
         for file, cases in asked.items():
             await _file(program, file, cases, report)
-        with suppress(ProcessLookupError):  # it has ended by itself
+        with suppress(ProcessLookupError):  # it has already exited
             process.terminate()
     return report
 

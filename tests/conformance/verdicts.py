@@ -20,13 +20,13 @@ _SHOWN: Final = 200  # characters of what came
 
 @attrs.define
 class Report:
-    """Rows of one run, in the order of the checks. A row is named by its area and what was tried."""
+    """Rows of one run, in the order of the checks. A row's name is its area and what was tried."""
 
     rows: list[CheckRow] = attrs.field(factory=list)
     listeners: list[Callable[[CheckRow], None]] = attrs.field(factory=list)
 
     def judge(self, area: str, tried: str, expected: str, fault: str | None, page: str) -> None:
-        """Add a right row, or a wrong one if there is a fault: what came instead of what was expected."""
+        """Add a right row, or a wrong one with the `fault` that came instead of `expected`."""
         what = f"{area}: {tried}"
         remedy = f"expected {expected}{f' ({page})' if page else ''}"
         self._add(right(what, expected) if fault is None else wrong(what, shortened(fault), remedy))

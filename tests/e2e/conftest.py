@@ -76,7 +76,7 @@ class Market:
 
 @pytest.fixture(scope="session")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
-    """One for all tests that want no more than that there is one."""
+    """One devnet for all tests that do not change it."""
     state = tmp_path_factory.mktemp("market") / "state"
     devnet = launched(state, "--automine", "--chain-id", "31337")
     with devnet.process:
@@ -87,7 +87,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a devnet; its arguments come after those for free ports, and win."""
+    """Start a devnet. Arguments override those for free ports."""
     started: list[subprocess.Popen[str]] = []
 
     def _start(*arguments: str, command: str = "up", state: Path | None = None) -> Devnet:
@@ -126,7 +126,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def wait_gone(pids: set[int]) -> None:
-    """Until none of `pids` is left: processes that were not our children end without telling us."""
+    """Wait until all `pids` have exited. They are not our children, so `wait` cannot be used."""
     deadline = time.monotonic() + 30
     while left := {pid for pid in pids if _alive(pid)}:
         assert time.monotonic() < deadline, f"still there: {left}"
@@ -134,6 +134,6 @@ def wait_gone(pids: set[int]) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """A zombie has ended. Its new parent may never collect it, where that is no init."""
+    """A zombie counts as dead, because a new parent that is no init may never reap it."""
     stat = _stat(pid)
     return bool(stat) and stat[0] not in "ZX"

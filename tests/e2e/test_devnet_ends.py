@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.conftest import Start, descendants, wait_gone
 
-LONG = pytest.mark.long  # each starts a separate devnet, and one of them is enough for short runs
+LONG = pytest.mark.long  # each starts a separate devnet, and quick runs need only one
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_signal_to_end_is_obeyed_in_order(start: Start, number: signal.Signals) 
 def test_devnet_killed_while_it_starts_leaves_no_process(start: Start) -> None:
     devnet = start()
     assert devnet.process.stdout is not None
-    devnet.process.stdout.readline()  # it starts its services now
+    devnet.process.stdout.readline()  # its services are starting now
     while not (below := descendants(devnet.process.pid)):
         pass
     devnet.end(signal.SIGKILL)
@@ -49,7 +49,7 @@ def test_service_that_dies_takes_the_devnet_down_with_one_line(start: Start, ser
 
 
 @LONG
-def test_second_devnet_in_the_same_directory_is_refused_and_harms_nobody(start: Start) -> None:
+def test_second_devnet_in_a_directory_is_refused(start: Start) -> None:
     first = start()
     first.wait_up()
     second = start()

@@ -1,4 +1,4 @@
-"""The situations that take seconds; `make environments` tries them all."""
+"""Environments that take seconds. `make environments` runs all of them."""
 
 import pytest
 

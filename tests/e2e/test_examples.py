@@ -1,4 +1,4 @@
-"""Every program in examples/, run as its page says, in one devnet with a real language model."""
+"""Run every program in examples/ as its page says, in one devnet with a real language model."""
 
 import json
 import os

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.long
 
 _WIDTHS = (80, 120)
 _WATCHED_S = 60
-# Each with a word that it writes once it works.
+# Each with a word that it prints when it is ready.
 _DAEMONS = {"coordinatord serve": "serving", "svc serve --port 0": "/v1", "svcd run --config {svcd_beside}": "working"}
 _PROMPT = "Why is the sky blue?"
 _TABLES = """
@@ -74,7 +74,7 @@ def _run(line: str, environment: Mapping[str, str], columns: int) -> Shown:
 
 @pytest.fixture(scope="module")
 def environment(market: Market, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables that any program takes this market's settings from."""
+    """Variables from which every program takes this market's settings."""
     home = tmp_path_factory.mktemp("home")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SVC")}
     found = {**clean, **market.environment, "HOME": str(home), "XDG_CONFIG_HOME": str(home)}
@@ -91,7 +91,7 @@ def environment(market: Market, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.fixture(scope="module")
 def names(market: Market, environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A job, a batch and a webhook, bought on a terminal; the words that commands name them by."""
+    """Buy a job, and create a batch and a webhook. Return the words by which commands name them."""
     folder = tmp_path_factory.mktemp("bought")
     lines = folder / "lines.jsonl"
     lines.write_text(
@@ -123,7 +123,7 @@ def test_table_fits_a_real_terminal(
 
 def _fits(shown: Shown, columns: int) -> None:
     assert "Traceback" not in shown.text
-    # The terminal itself wraps warnings, which are prose, and a path or an id that is longer than a line.
+    # The terminal itself wraps warnings, which are prose, and paths or ids longer than a line.
     long = [line for line in shown.lines if cells(line) > columns and not line.startswith("svc: warning")]
     assert not [line for line in long if len(line.split()) > 1]
 
@@ -137,7 +137,7 @@ def test_watch_runs_for_a_minute_on_every_pane(environment: Mapping[str, str], n
     }
     for terminal in started.values():
         terminal.wait_for(lambda shown: "live, block" in shown)
-    time.sleep(_WATCHED_S)  # the terminals' own time: nothing else shows that they last
+    time.sleep(_WATCHED_S)  # wait in real time, because no event shows that the programs are still running
     for (pane, columns), terminal in started.items():
         assert terminal.process.poll() is None, (pane, terminal.shown)
         terminal.type("q")
@@ -201,7 +201,7 @@ def test_questions_of_init_survive_a_mistake_and_ctrl_c(
     terminal.wait_for(lambda shown: "1" in shown and is_prompt(shown))
     before = terminal.shown
     terminal.type("not an address\n")
-    # Python reads the next answer then. It does not notice a signal that comes before the read until there is a line.
+    # Python now reads the next answer. Before the read it would not notice a signal until a line arrives.
     terminal.wait_for(lambda shown: len(shown) > len(before) + 20 and is_prompt(shown))
     terminal.process.send_signal(signal.SIGINT)
     shown = terminal.end()
@@ -231,4 +231,4 @@ def test_devnet_runs_on_a_terminal(environment: Mapping[str, str], tmp_path: Pat
         terminal.process.send_signal(signal.SIGINT)
     shown = terminal.end(200)
     assert shown.code in (0, 130), shown.text
-    assert "Traceback" not in shown.text  # its lines are sentences with paths and ids, which terminals wrap
+    assert "Traceback" not in shown.text  # terminals wrap its lines, which are sentences with paths and ids

@@ -19,7 +19,8 @@ _CONTEXT.set_forkserver_preload(["coordinatord.run.app"])
 
 @contextmanager
 def batch_worker_process(environment: Mapping[str, str], max_lines: int) -> Iterator[ForkServerProcess]:
-    """It records `max_lines` at a time. Killed with SIGKILL when the block ends, if not before."""
+    """Run a worker that records `max_lines` at a time. Kill it with SIGKILL when the block ends, if it is still
+    running."""
     process = _CONTEXT.Process(target=_run, args=(dict(environment), max_lines))
     process.start()
     try:

@@ -23,7 +23,7 @@ import attrs
 from devnet.ports import LOOPBACK
 
 UNFOLDED: Final = 512 << 20
-FLAT: Final = 24 << 20  # bytes that an honest client may take for one answer
+FLAT: Final = 24 << 20  # limit of an honest client's memory per response
 ENCODING: Final = "gzip, gzip"
 
 
@@ -48,7 +48,7 @@ class BombServer:
         return _message(self.status, _bomb(), f"content-encoding: {ENCODING}\r\n")
 
     def asked_for_no_encoding(self) -> bool:
-        """Whether each request said that it takes none."""
+        """Return whether every request refused encodings."""
         return bool(self.heads) and all("\r\naccept-encoding: identity\r\n" in head for head in self.heads)
 
 
@@ -67,7 +67,7 @@ def bomb_server(status: int = 200, tls: ssl.SSLContext | None = None) -> Iterato
             for header in text.lower().split("\r\n"):
                 if header.startswith("content-length:"):
                     self.rfile.read(int(header.partition(":")[2]))
-            with suppress(ConnectionError):  # it was refused at its head
+            with suppress(ConnectionError):  # the client rejected the response at its head
                 self.wfile.write(bombs.answer(text))
 
     class Server(socketserver.ThreadingTCPServer):

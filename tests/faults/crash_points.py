@@ -41,8 +41,8 @@ class CrashPoints:
     met: dict[Place, None] = attrs.field(factory=dict)
 
     async def live(self, scope: anyio.CancelScope, work: Callable[[], Coroutine[Any, Any, None]]) -> Place | None:
-        """Await `work()` in `scope`, which is cancelled at the first new place: the place, or None when `work` ended,
-        or was cancelled by others, without having met one."""
+        """Await `work()` in `scope`, which is cancelled at the first new place. Return the place, or None if `work` met
+        no new place before it ended or was cancelled from outside."""
         died_at: Place | None = None
 
         def waits(coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -72,7 +72,7 @@ class CrashPoints:
 
 
 async def watched(work: Callable[[], Coroutine[Any, Any, Any]], waits: Waits) -> Any:
-    """Await `work()`. `waits` is called each time that it, or a task that it starts, waits."""
+    """Await `work()`. Call `waits` each time that it, or a task that it starts, waits."""
     token = _WATCHING.set(waits)
     try:
         return await _Steps(work(), waits)
@@ -81,7 +81,8 @@ async def watched(work: Callable[[], Coroutine[Any, Any, Any]], waits: Waits) ->
 
 
 class TrioCrashPoints(trio.abc.Instrument):
-    """For `trio.lowlevel.add_instrument`. Its `scope` is cancelled at the first new place: `died_at`."""
+    """An instrument for `trio.lowlevel.add_instrument`. It cancels `scope` at the first new place, and stores the place
+    in `died_at`."""
 
     def __init__(self, points: CrashPoints) -> None:
         self.points = points
@@ -97,7 +98,7 @@ class TrioCrashPoints(trio.abc.Instrument):
 
 
 def frames_of(coroutine: object) -> Iterator[FrameType]:
-    """The frames that wait, from the outermost to the innermost."""
+    """Return the waiting frames, from the outermost to the innermost."""
     waiting: object | None = coroutine
     while waiting is not None:
         if inspect.iscoroutine(waiting):
@@ -106,7 +107,7 @@ def frames_of(coroutine: object) -> Iterator[FrameType]:
             frame, following = waiting.gi_frame, waiting.gi_yieldfrom
         elif inspect.isasyncgen(waiting):
             frame, following = waiting.ag_frame, waiting.ag_await
-        else:  # `async for` and `async with` over a generator: what runs in it is known to the collector alone
+        else:  # only the garbage collector knows the frame inside `async for` and `async with` over a generator
             frame, following = None, next(filter(inspect.isasyncgen, gc.get_referents(waiting)), None)
         if frame is not None:
             yield frame
@@ -134,7 +135,7 @@ async def _steps(coroutine: Coroutine[Any, Any, Any], waits: Waits) -> Any:
 
 
 def waits_in_a_library(coroutine: object) -> bool:
-    """False when asyncio or anyio waits, reached without a library that keeps state over the wait."""
+    """Return False if asyncio or anyio waits without a library in between that keeps state during the wait."""
     paths = [frame.f_code.co_filename for frame in frames_of(coroutine)]
     libraries = ("/asyncpg/", "/aiohttp/", "/httpx/", "/trio/")
     if any(library in path for path in paths for library in libraries):
@@ -144,8 +145,8 @@ def waits_in_a_library(coroutine: object) -> bool:
 
 @attrs.frozen(eq=False)
 class _Steps:
-    """A coroutine step by step. `waits` is called each time that it is about to wait. An exception that `waits` returns
-    is raised there."""
+    """Run a coroutine step by step. `waits` is called before each wait. If it returns an exception, the exception is
+    raised there."""
 
     coroutine: Coroutine[Any, Any, Any]
     waits: Waits
@@ -168,4 +169,4 @@ class _Steps:
                 self.coroutine.close()
                 raise
             except BaseException as thrown:
-                step = partial(self.coroutine.throw, thrown)  # the coroutine's to handle
+                step = partial(self.coroutine.throw, thrown)  # the coroutine handles it

@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
-_SPARE: Final = 500  # descriptors of this process for anything else
+_SPARE: Final = 500  # descriptors that this process needs otherwise
 
 
 def limited(command: Sequence[str], descriptors: int | None) -> Sequence[str]:
-    """The command, run with so many descriptors at most; None leaves the limit as it is."""
+    """Return the command with a limit of descriptors. None keeps the limit."""
     if descriptors is None:
         return command
     return ("sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command)
@@ -21,7 +21,7 @@ def limited(command: Sequence[str], descriptors: int | None) -> Sequence[str]:
 
 @contextmanager
 def idle_connections(port: int, count: int) -> Iterator[None]:
-    """Connections to a port of the loopback over which nothing is sent. Some may wait in the server's backlog."""
+    """Open idle connections to a loopback port. Some may wait in the server's backlog."""
     with _enough_descriptors(count), ExitStack() as stack:
         for _ in range(count):
             connection = stack.enter_context(socket.socket())

@@ -21,19 +21,19 @@ _PRIMITIVES: Final = ("_core", "_backends", "asyncio", "trio")  # folders of loc
 
 @attrs.define(eq=False)
 class ForeignErrors:
-    """Raises exceptions that no code expects, one at each place where a watched coroutine waits, each place once.
+    """Raise unexpected exceptions, one at each place where a watched coroutine waits, each place once.
 
         with ForeignErrors("coordinatord").planted() as errors:
             tasks.start_soon(errors.watch("indexer", index))
 
-    Under asyncio the tasks that a watched coroutine starts are watched as well. Where a library waits, the exception is
-    raised when the wait is over, because the library's own state has to stay whole. Elsewhere it is raised at once.
-    Nothing is raised within locks and task groups: they cannot raise, and would stay taken.
+    Under asyncio, tasks started by a watched coroutine are watched too. If a library waits, the exception is raised
+    when the wait is over, because the library's state must stay valid. Elsewhere it is raised at once. Nothing is
+    raised within locks and task groups: real errors do not occur there, and they would stay locked.
     """
 
     package: str
     kinds: Sequence[Callable[[str], Exception]] = (ValueError, OverflowError, OSError, KeyError)
-    apart_seconds: float = 0.05  # between two of one task: the one before is to be on its way out
+    apart_seconds: float = 0.05  # between two in one task, so that the first can propagate
     enabled: bool = True
     raised: dict[tuple[str, Place], Exception] = attrs.field(factory=dict)
     in_libraries: set[Exception] = attrs.field(factory=set)  # errors that a library may have replaced
@@ -41,7 +41,7 @@ class ForeignErrors:
 
     @contextmanager
     def planted(self) -> Iterator["ForeignErrors"]:
-        """For asyncio: watch the tasks of tasks."""
+        """Watch child tasks too. For asyncio only."""
         loop = asyncio.get_running_loop()
         former = loop.get_task_factory()
         loop.set_task_factory(watching_tasks)
@@ -74,7 +74,7 @@ class ForeignErrors:
 
 
 def _waits_in_primitive(coroutine: object) -> bool:
-    """True within a lock or the end of a task group, of anyio or asyncio."""
+    """Return True within a lock or the exit of a task group, of anyio or asyncio."""
     return any(
         frame.f_code.co_name.startswith(("acquire", "__aexit__"))
         and Path(frame.f_code.co_filename).parts[-2] in _PRIMITIVES

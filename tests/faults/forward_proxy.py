@@ -1,6 +1,6 @@
 """HTTP proxy for HTTP_PROXY and HTTPS_PROXY. It forwards requests for http addresses, and tunnels others by CONNECT.
 
-with forward_proxy() as proxy: # proxy.url; requested addresses are in proxy.targets
+    with forward_proxy() as proxy:       # proxy.url; requested addresses are in proxy.targets
 
 The proxy runs in separate threads, so clients of any event loop can reach it. Every name resolves to this machine.
 """
@@ -20,7 +20,7 @@ from devnet.ports import LOOPBACK
 
 @attrs.define
 class ForwardProxy:
-    """`targets`: method and target of each request, as it arrived."""
+    """`targets` lists method and target of each request, in order."""
 
     url: str
     targets: list[str] = attrs.field(factory=list)

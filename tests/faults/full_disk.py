@@ -1,4 +1,4 @@
-"""A disk that is full for one process: nothing can be written to any file, its log included. Needs no rights."""
+"""A disk that is full for one process: it cannot write any file, including its log. Needs no privileges."""
 
 import resource
 from collections.abc import Iterator

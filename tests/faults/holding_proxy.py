@@ -1,11 +1,12 @@
-"""An HTTP proxy between a provider and its coordinator that holds a call on demand: where to kill a daemon.
+"""An HTTP proxy between a provider and its coordinator that holds a call on demand, so that a test can kill the daemon
+there.
 
     async with holding_proxy(coordinator_url, gateway_url) as proxy:     # proxy.url serves both
-        reached = proxy.hold("settle", job_id, before=True)              # its settle is kept from the coordinator
+        reached = proxy.hold("settle", job_id, before=True)              # keep its settle from the coordinator
         await reached.wait()
         proxy.let_go()
 
-Calls are named as providers know them: an op by its name, `poll`, `fetch`, else the last word of the path.
+Calls have a provider's names: an op's name, `poll`, `fetch`, otherwise the last word of the path.
 """
 
 import json
@@ -113,7 +114,7 @@ def _name(scope: Any, body: bytes) -> str:
 
 @asynccontextmanager
 async def holding_proxy(coordinator: str, gateway: str) -> AsyncIterator[HoldingProxy]:
-    """On a free port of the loopback until the block ends."""
+    """Serve on a free loopback port until the block ends."""
     config, stop = Config(), anyio.Event()
     config.bind = [f"127.0.0.1:{pick_free()}"]
     config.graceful_timeout = config.shutdown_timeout = 0.1

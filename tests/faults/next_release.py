@@ -1,6 +1,6 @@
 """The coordinator of a future release: this one with two more migrations.
 
-python -m tests.faults.next_release serve
+    python -m tests.faults.next_release serve
 
 The migrations do what docs/contributors/migrations.md allows beside processes of this release: new tables, columns and
 indexes.

@@ -15,7 +15,7 @@ from typing import Final, cast
 
 import uvloop
 
-TOGETHER: Final = 500  # that join at a time, each once those before were answered: no listening queue holds all
+TOGETHER: Final = 500  # connections opened in parallel, because no listen queue holds all
 
 
 def token(poller: int) -> str:
@@ -44,7 +44,7 @@ class Crowd:
 
 
 class Poller(asyncio.Protocol):
-    """`first` and `done`: it was answered once, and for the last time; or its connection is lost."""
+    """`first` is set after the first response, and `done` after the last. Both are set if the connection is lost."""
 
     def __init__(self, crowd: Crowd, number: int) -> None:
         self._crowd = crowd
@@ -57,7 +57,7 @@ class Poller(asyncio.Protocol):
         self.done = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is no subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
 
     def poll(self) -> None:
         assert self._transport is not None
@@ -83,7 +83,7 @@ class Poller(asyncio.Protocol):
             self._next = asyncio.get_running_loop().call_later(pause, self.poll)
 
     def hurry(self) -> None:
-        """Poll now, unless an answer is awaited."""
+        """Poll now, unless a response is pending."""
         if self._next is not None:
             self._next.cancel()
             self.poll()

@@ -24,7 +24,7 @@ from devnet.anvil import CHAIN_ID
 
 @asynccontextmanager
 async def relayer_process(database_url: str, rpc_url: str, key: str) -> AsyncIterator[anyio.abc.Process]:
-    """Running until the block ends, or killed before that by the test."""
+    """Run a relayer until the block ends or the test kills it."""
     environment = {**os.environ, "DATABASE_URL": database_url, "RPC_URL": rpc_url, "RELAYER_KEY": key}
     command = [sys.executable, "-m", "tests.faults.relayer_process"]
     async with await anyio.open_process(command, env=environment, stdout=None, stderr=None) as process:

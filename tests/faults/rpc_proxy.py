@@ -27,9 +27,9 @@ import httpx
 
 from tests.faults.write_ahead import WriteAhead
 
-Json = Any  # what json.loads gives
+Json = Any  # any JSON value
 ANY: Final = "*"
-_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # upstream is plain HTTP: no certificates to be read
+_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # upstream is plain HTTP, so load no certificates
 
 
 @attrs.frozen
@@ -44,7 +44,7 @@ class ErrorAnswer:
 
 @attrs.frozen
 class Rewrite:
-    """The node's result is replaced by `change(params, result)`."""
+    """Replace the node's result by `change(params, result)`."""
 
     method: str
     change: Callable[[Sequence[Json], Json], Json]
@@ -52,7 +52,7 @@ class Rewrite:
 
 @attrs.frozen
 class RefuseWideRanges:
-    """eth_getLogs over more than `widest` blocks is refused.
+    """Refuse eth_getLogs over more than `widest` blocks.
 
     In `message`, `{first}` and `{last}` become a range that works, `{widest}` its width.
     """
@@ -74,7 +74,7 @@ class RefuseWideRanges:
 
 @attrs.frozen
 class RefuseTransactions:
-    """eth_sendRawTransaction is refused for the bytes that `which` names; the node gets the others."""
+    """Refuse eth_sendRawTransaction for bytes selected by `which`. The node gets the others."""
 
     which: Callable[[bytes], bool]
     message: str
@@ -84,7 +84,7 @@ class RefuseTransactions:
 
 @attrs.frozen
 class HttpStatus:
-    """An HTTP error without a JSON-RPC body."""
+    """Answer with an HTTP error without a JSON-RPC body."""
 
     method: str
     status: int
@@ -93,28 +93,28 @@ class HttpStatus:
 
 @attrs.frozen
 class Hang:
-    """Nothing is sent, neither to the node nor back."""
+    """Send nothing to the node or back."""
 
     method: str
 
 
 @attrs.frozen
 class Refuse:
-    """The connection closes before the node gets the request, as when the node is killed."""
+    """Close the connection before the node gets the request, as when the node is killed."""
 
     method: str
 
 
 @attrs.frozen
 class SwallowAnswer:
-    """The node gets the request and acts on it; its answer never arrives (the connection closes)."""
+    """Let the node execute the request, but close the connection before its response."""
 
     method: str
 
 
 @attrs.frozen
 class Truncate:
-    """The connection closes after `keep` of the answer's bytes."""
+    """Close the connection after `keep` bytes of the response."""
 
     method: str
     keep: float = 0.5
@@ -122,7 +122,7 @@ class Truncate:
 
 @attrs.frozen
 class Late:
-    """The node gets the request once `until` is set."""
+    """Send the request to the node once `until` is set."""
 
     method: str
     until: anyio.Event = attrs.field(factory=anyio.Event)
@@ -143,9 +143,9 @@ Fault = (
 
 
 def older_head(blocks: int) -> tuple[Rewrite, Rewrite]:
-    """A head that stands `blocks` behind the real one by number: the two ways of asking for it.
+    """Return faults for both head calls that report a head `blocks` behind the real one.
 
-    Only the number is changed; use `Rewrite` on "eth_getBlockByNumber" for a whole older header.
+    Only the number is changed. Use `Rewrite` on "eth_getBlockByNumber" for a whole older header.
     """
     return (
         Rewrite("eth_blockNumber", lambda _, number: hex(max(0, int(number, 16) - blocks))),
@@ -159,12 +159,12 @@ def older_head(blocks: int) -> tuple[Rewrite, Rewrite]:
 
 
 def withheld_logs() -> Rewrite:
-    """The node says that there were no logs."""
+    """Report no logs."""
     return Rewrite("eth_getLogs", lambda _params, _logs: [])
 
 
 def logs_of_another_block() -> Rewrite:
-    """Each log names a block that it does not come from."""
+    """Report logs with the wrong block."""
     return Rewrite("eth_getLogs", lambda _, logs: [{**log, "blockHash": "0x" + "ab" * 32} for log in logs])
 
 
@@ -211,7 +211,7 @@ class RpcProxy:
             moment.over.set()
 
     def seen(self, method: str) -> int:
-        """How many calls of `method` came in so far, faulty ones too."""
+        """Return the number of calls of `method` so far, including faulty ones."""
         return self._seen[method]
 
     async def serve(self, stream: anyio.abc.SocketStream) -> None:
@@ -227,7 +227,7 @@ class RpcProxy:
     async def _exchange(
         self, stream: anyio.abc.SocketStream, client: httpx.AsyncClient, body: bytes, caller: str
     ) -> bool:
-        """Answer one request; False when the connection is to be closed."""
+        """Answer one request. Return False to close the connection."""
         request = json.loads(body)
         calls = request if isinstance(request, list) else [request]
         self._seen.update(call["method"] for call in calls)
@@ -235,7 +235,7 @@ class RpcProxy:
         fault = next((found for found in reversed(whole) if found is not None), None)
         match fault:
             case Hang():
-                await stream.receive()  # the caller gives up, and closes
+                await stream.receive()  # wait until the caller times out and closes
                 return False
             case Refuse():
                 return False
@@ -267,7 +267,7 @@ class RpcProxy:
         return False
 
     async def _answer(self, client: httpx.AsyncClient, calls: list[Json]) -> list[Json]:
-        # Decided once: a fault may begin or end while the node is asked.
+        # Decide only once: a fault may begin or end during the node's call.
         refusals = [self._refusal(call) for call in calls]
         passed = [call for call, refusal in zip(calls, refusals, strict=True) if refusal is None]
         answers: dict[Json, Json] = {}
@@ -319,12 +319,12 @@ def _head(status: int, length: int) -> bytes:
 
 
 class _Requests:
-    """The bodies of the requests of one connection: as much HTTP as a JSON-RPC client speaks."""
+    """Read request bodies of one connection. Supports only the HTTP that JSON-RPC clients use."""
 
     def __init__(self, stream: anyio.abc.SocketStream) -> None:
         self._stream = stream
         self._buffer = bytearray()
-        self.path = ""  # of the latest request, without its slash
+        self.path = ""  # of the latest request, without the leading slash
 
     async def next_body(self) -> bytes | None:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
@@ -344,7 +344,7 @@ class _Requests:
 
 @asynccontextmanager
 async def rpc_proxy(upstream: str, write_ahead: WriteAhead | None = None) -> AsyncIterator[RpcProxy]:
-    """Serves on a free port of the loopback until the block ends."""
+    """Serve on a free loopback port until the block ends."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
     port = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
     proxy = RpcProxy(f"http://127.0.0.1:{port}", upstream, write_ahead)

@@ -23,15 +23,15 @@ _UNAVAILABLE: Final = (
     b"connection: close\r\n\r\ntrouble"
 )
 _RAW_CID: Final = re.compile(rb"bafkrei[a-z2-7]{52}")
-_CUT_AFTER: Final = 64  # bytes of an answer that get through
+_CUT_AFTER: Final = 64  # bytes of a response that pass
 
 
 class Trouble(Enum):
-    """What happens to a connection."""
+    """A fault of a connection."""
 
-    REFUSE = auto()  # closed as soon as it is made
-    HANG = auto()  # taken, and never answered
-    CUT = auto()  # closed after the first bytes of an answer
+    REFUSE = auto()  # closed when opened
+    HANG = auto()  # accepted, and never answered
+    CUT = auto()  # closed after the first bytes of a response
     UNAVAILABLE = auto()  # every request is answered with HTTP 503
     WRONG_CID = auto()  # responses name another content id, of one raw block, which the uploader can detect
 
@@ -56,7 +56,7 @@ class TcpProxy:
             yield
         finally:
             self._trouble = None
-            self.cut_all()  # what hung must not hang on
+            self.cut_all()  # end hanging connections
 
     @contextmanager
     def black_hole(self) -> Iterator[None]:
@@ -68,7 +68,7 @@ class TcpProxy:
             self._passing.set()
 
     def cut_all(self) -> None:
-        """Close every connection that is under way."""
+        """Close every open connection."""
         for scope in list(self._open):
             scope.cancel()
 
@@ -79,7 +79,7 @@ class TcpProxy:
                 async with client:
                     await self._serve(client)
             except* (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
-                pass  # one side went away, as sides do, and perhaps both ways of a connection saw it
+                pass  # one side disconnected, and both directions may notice
             finally:
                 self._open.discard(scope)
 
@@ -131,7 +131,7 @@ def with_other_cids(piece: bytes) -> bytes:
 
 
 def _another(found: re.Match[bytes]) -> bytes:
-    """As long, and a content id too."""
+    """Return another content id of the same length."""
     cid = bytearray(found[0])
     cid[20] = ord("b") if cid[20] == ord("a") else ord("a")
     return bytes(cid)
@@ -139,7 +139,7 @@ def _another(found: re.Match[bytes]) -> bytes:
 
 @asynccontextmanager
 async def tcp_proxy(host: str, port: int) -> AsyncIterator[TcpProxy]:
-    """Serves on a free port of the loopback until the block ends."""
+    """Serve on a free loopback port until the block ends."""
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
     own = listener.extra(anyio.abc.SocketAttribute.local_port)  # noqa: S610 - anyio's, not Django's
     proxy = TcpProxy("127.0.0.1", own, (host, port))

@@ -20,20 +20,20 @@ _AWAY = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.Interna
 
 @attrs.define(eq=False)
 class WriteAhead:
-    """`broadcasts` counts the transactions that were looked at. `violations` names each that was not stored."""
+    """`broadcasts` counts the checked transactions. `violations` names each that was not stored."""
 
     database_url: str
     broadcasts: int = 0
     violations: list[str] = attrs.field(factory=list)
     _stored: set[bytes] = attrs.field(factory=set)
-    _unasked: dict[bytes, bytes] = attrs.field(factory=dict)  # bytes by hash: the database was away
+    _unasked: dict[bytes, bytes] = attrs.field(factory=dict)  # by hash, sent while the database was down
     _connection: "asyncpg.Connection[asyncpg.Record] | None" = None
     _turn: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     async def before_broadcast(self, raws: Sequence[bytes]) -> None:
-        """Await this with the bytes of a request, before the node gets any of them. While the database is unreachable
-        the bytes pass, and `found` looks them up at the end: a failover may have lost them, and the relayer then finds
-        them in the blocks."""
+        """Await this with the bytes of a request before the node gets any of them. While the database is unreachable
+        the bytes pass, and `found` checks them at the end. If a failover lost them, the relayer finds them in the
+        blocks."""
         fresh = {tx_hash: raw for raw in raws if (tx_hash := keccak256(raw)) not in self._stored}
         async with self._turn:
             self.broadcasts += len(raws)

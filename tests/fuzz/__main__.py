@@ -1,7 +1,8 @@
-"""Coverage-guided fuzzing: `python -m tests.fuzz [NAME …] --seconds S`, or `--replay FILE` for what ended a run.
+"""Coverage-guided fuzzing: `python -m tests.fuzz [NAME …] --seconds S`, or `--replay FILE` for an input that ended a
+run.
 
-Atheris (libFuzzer) is looked for in .venv-fuzz; `make fuzz` puts it there. Each target runs in a process of its own,
-since libFuzzer ends the process that it runs in.
+Atheris (libFuzzer) is expected in .venv-fuzz, where `make fuzz` installs it. Each target runs in a separate process
+because libFuzzer ends its process.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def _fuzz(name: str, arguments: list[str]) -> None:
         check = target_of(name).check
 
     def kept(data: bytes) -> None:
-        """libFuzzer keeps what ends it, too, but not where an exception ends the process first."""
+        """Save the input. libFuzzer saves crashing inputs too, but not if an exception ends the process first."""
         try:
             check(data)
         except BaseException:
@@ -91,8 +92,8 @@ def _run(name: str, seconds: int, keep: bool) -> bool:
 
 
 def _keep(name: str) -> None:
-    """The shortest inputs that together take every step from line to line that a run's corpus takes, into the committed
-    one. libFuzzer's own merge starts itself anew as a program, which a Python module is not."""
+    """Copy into the committed corpus the shortest inputs that together take every line-to-line step of the run's
+    corpus. libFuzzer's merge restarts itself as a program, which a Python module cannot do."""
     target = target_of(name)
     found = {path.read_bytes() for path in (FOUND / name / "corpus").iterdir()} | set(target.corpus())
     taken: set[Step] = set()

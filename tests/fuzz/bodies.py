@@ -46,7 +46,7 @@ def _modules(package: types.ModuleType) -> list[types.ModuleType]:
 
 
 def _shapes_of_callers() -> list[type[Any]]:
-    """Every class whose fields say how they are read from JSON."""
+    """Return every class whose fields define how to read them from JSON."""
     found = {}
     packages = (batches, escrow, files, operations, orders, sessions)
     for module in (module for package in packages for module in _modules(package)):
@@ -92,7 +92,7 @@ def check_bodies(data: bytes) -> None:
 
 
 def check_answers(data: bytes) -> None:
-    """What was read and written again reads the same."""
+    """Check that reading, writing and reading again gives the same value."""
     if not data:
         return
     shape = _ANSWERS[data[0] % len(_ANSWERS)]

@@ -1,4 +1,4 @@
-"""Data that a node tells: ABI words, logs of the registries, RLP, headers, receipts, blocks of files."""
+"""Data from a node: ABI words, logs of the registries, RLP, headers, receipts, blocks of files."""
 
 import hashlib
 from typing import Any, Final
@@ -45,7 +45,7 @@ def _read_abi(data: bytes) -> tuple[Any, ...]:
 
 
 def check_abi(data: bytes) -> None:
-    """What is read is what eth_abi reads, and what is written again reads the same."""
+    """Check that we read the same as eth_abi, and that writing and reading again gives the same value."""
     read = refused(lambda: _read_abi(data))
     if read is not None:
         assert read == eth_abi.decode(_TYPES, data)
@@ -134,7 +134,7 @@ def check_rlp(data: bytes) -> None:
 
 
 def check_receipt(data: bytes) -> None:
-    """A receipt that was changed proves what it proved before, or nothing."""
+    """Check that a modified receipt proves the same as before, or nothing."""
     read = refused(lambda: verified(data))
     assert read is None or (read.job_id, read.facts, read.blocks) in _proved(), "a receipt that nobody made"
 

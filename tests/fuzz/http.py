@@ -72,7 +72,7 @@ _TURNS: Final = 4  # of the loop between two pieces
 
 
 async def _spoken(pieces: list[bytes]) -> tuple[list[Asked], bytes]:
-    """The requests that a connection hears in these pieces, and all that it says."""
+    """Return the requests that a connection reads from these pieces, and everything that it writes."""
     asked: list[Asked] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -129,8 +129,8 @@ def _by_h11(data: bytes) -> list[Asked]:
 
 
 def check_requests(data: bytes) -> None:
-    """Nothing is heard that h11 does not hear as well, however it is cut, and all that h11 hears unless the server's
-    own rules refuse it; what is said is HTTP."""
+    """Compare with h11, however the bytes are split. The server reads nothing that h11 rejects, and everything that h11
+    accepts unless the server's rules refuse it. Its output must be valid HTTP."""
     asked, said = _LOOP.run_until_complete(_spoken([data] if data else []))
     again, _ = _LOOP.run_until_complete(_spoken(cut(data)))
     assert asked == again, "the cuts decide what is heard"
@@ -189,7 +189,7 @@ def _check_said(said: bytes, methods: list[bytes]) -> None:
 
 
 class _Stream:
-    """What a scripted market reads from."""
+    """A scripted market's input stream."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -204,7 +204,7 @@ class _Stream:
 
 
 def check_served(data: bytes) -> None:
-    """A scripted market hears a request, or ends the connection as it ends those that are none."""
+    """Check that a scripted market reads a request, or rejects the bytes and closes the connection."""
 
     async def converse() -> None:
         async def answer(_: serving.ServedRequest) -> serving.ServedReply:

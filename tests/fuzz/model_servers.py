@@ -70,7 +70,7 @@ _PROMETHEUS: Final = PrometheusSettings(url="http://a")
 
 
 def check_loads(data: bytes) -> None:
-    """A load is from 0 to 1, or there is none."""
+    """Check that a load is missing or from 0 to 1."""
     for load in (
         load_in_json(data, _JSON_LOAD),
         load_in_exposition(data.decode("utf-8", "replace"), _PROMETHEUS, 4),
@@ -83,7 +83,7 @@ _SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {"seed": {}, "
 
 
 def check_openai_requests(data: bytes) -> None:
-    """Whatever JSON a client of OpenAI's sends is an order that can be sealed, or a problem with its status."""
+    """Check that any JSON from an OpenAI client becomes an order that can be sealed, or a problem with its status."""
     if not data:
         return
     try:

@@ -89,7 +89,7 @@ def _containers() -> list[bytes]:
 
 
 def check_plaintexts(data: bytes) -> None:
-    """What is read is the one spelling of what was read."""
+    """Check that only the canonical encoding is accepted."""
     for kind in (Envelope, ResultBody):
         read = refused(lambda kind=kind: kind.parse(data))
         assert read is None or read.encode() == data

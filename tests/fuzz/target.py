@@ -1,4 +1,4 @@
-"""Fuzz targets: readers of foreign bytes, each with the oracle that its answers are held against."""
+"""Fuzz targets: readers of untrusted bytes, each with an oracle that checks the results."""
 
 import atexit
 import base64
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 CORPUS: Final = Path(__file__).with_name("corpus")
 LONGEST: Final = 4096
-SLOWEST: Final = 2.0  # CPU seconds for one input; the longest of what is here takes a hundredth of it
+SLOWEST: Final = 2.0  # CPU seconds for one input; the slowest committed input takes a hundredth of this
 
 
 @attrs.frozen(eq=False)
 class Target:
-    """`check` raises for an input that breaks a promise of its reader; a refusal is none. `words` are what a mutation
-    may put in: names and marks of the format that chance alone would not find."""
+    """`check` raises if an input breaks a promise of its reader. Rejecting the input is fine. `words` are names and
+    marks of the format that mutations can insert, because chance alone would not find them."""
 
     name: str
     check: Callable[[bytes], object]
@@ -68,7 +68,7 @@ def own_folder() -> Path:
 
 
 def cut(data: bytes) -> list[bytes]:
-    """The input in pieces whose lengths it decides itself, so that what a mutation moves are the cuts as well."""
+    """Split the input at lengths encoded in the input, so that mutations also move the splits."""
     pieces, at, step = [], 0, sum(data[:3])
     while at < len(data):
         step = (step * 31 + data[at]) % 61

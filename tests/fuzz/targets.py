@@ -18,7 +18,7 @@ NAMES: Final = tuple(name for names in FAMILIES.values() for name in names)
 
 
 def target_of(name: str) -> Target:
-    """KeyError for a name that is none."""
+    """Raise KeyError for an unknown name."""
     for family, names in FAMILIES.items():
         if name in names:
             targets = importlib.import_module(f"tests.fuzz.{family}").TARGETS

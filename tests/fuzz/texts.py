@@ -106,7 +106,7 @@ def check_address_book(data: bytes) -> None:
 
 
 def check_json_path(data: bytes) -> None:
-    """A path is refused or finds what is there; values of every kind are walked."""
+    """Check that a path is rejected or finds an existing value. Values of every type are walked."""
     text, _, rest = data.partition(b"\n")
     path = refused(lambda: JsonPath.parse(text.decode("utf-8", "replace")))
     if path is not None:

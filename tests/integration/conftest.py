@@ -91,7 +91,7 @@ def postgres(services: Services, database_folder: Path) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def pin_store(services: Services) -> Iterator[PinStoreService]:
-    """Shared by all tests: each uses keys of its own."""
+    """Start a pin store for all tests. Each test uses separate keys."""
     yield from services.run(running_cid_store(pick_free(), services.folder("pins"), services.folder("logs")))
 
 

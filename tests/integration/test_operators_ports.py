@@ -97,7 +97,7 @@ async def test_scrape_waits_for_a_busy_process(serve: Serve) -> None:
                 assert b" 200 " in await stream.receive()
 
 
-async def test_clients_that_do_not_read_delay_neither_a_scrape_nor_the_end(serve: Serve) -> None:
+async def test_unreading_clients_delay_neither_scrape_nor_exit(serve: Serve) -> None:
     _ignore_connections_that_the_kernel_ended()
     with anyio.fail_after(READ_TIMEOUT_MS / 1000 + 10):
         async with AsyncExitStack() as slow:

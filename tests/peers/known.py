@@ -68,7 +68,7 @@ def _of_the_document() -> list[Peer]:
         of(
             "schemathesis",
             "requests that it makes of /openapi.json, to a coordinator that serves it",
-            "test_requests_that_schemathesis_makes_of_the_document_get_answers_that_it_describes",
+            "test_schemathesis_requests_get_described_responses",
         ),
         of(
             "openapi-spec-validator",

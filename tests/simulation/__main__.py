@@ -1,8 +1,8 @@
-"""`make simulate SEEDS=1000`: runs of a whole provider, each decided by its seed. Exits with 1 when a promise broke.
+"""`make simulate SEEDS=1000`: simulate a complete provider, once per seed. Exits with 1 when a promise broke.
 
     python -m tests.simulation [--seeds 1000] [--first 0] [--until-found] [--seed 17 [--trace]]
 
-A seed that fails is shrunk, and printed as a plan that can be pasted into `tests/simulation/test_provider.py`.
+A failing seed is shrunk, and printed as a plan to paste into `tests/simulation/test_provider.py`.
 """
 
 import argparse
@@ -62,13 +62,13 @@ def _told(outcome: Outcome, *, shrink: bool = True) -> bool:
 
 
 def _fails_alike(plan: Plan, outcome: Outcome) -> bool:
-    """In the same way, the numbers of jobs apart: another fault on the way is no shorter form of this one."""
+    """Compare failures without job numbers. A plan that fails differently is not a shorter form of this one."""
     wanted = {_kind(found) for found in outcome.broken}
     return bool(wanted & {_kind(found) for found in simulate(plan).broken})
 
 
 def _kind(found: str) -> str:
-    """What broke, without the numbers of jobs and content ids."""
+    """Return the broken promise without job numbers and content ids."""
     return " ".join(word for word in found.split()[:9] if not any(letter.isdigit() for letter in word))
 
 

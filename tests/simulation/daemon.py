@@ -30,7 +30,8 @@ _LONGEST_INLINE: Final = 4096  # that every way is gone
 
 
 class Surroundings(Protocol):
-    """What a daemon reaches out to. `life`: of the one that is heard; what one before it still says reaches nobody."""
+    """External services of a daemon. `life` is the number of the current daemon. Requests of earlier daemons are
+    dropped."""
 
     life: int
 

@@ -1,8 +1,8 @@
-"""One seed for all that is random: the order in which trio runs what is ready, and every byte that keys and seals are
-made of. Threads work at once, and what runs is seen by `Moments`, so that a kill can fall between any two of them.
+"""One seed decides the order in which trio runs ready tasks, and every byte of keys and seals. Threads run immediately.
+`Moments` sees each step, so a kill can occur between any two.
 
-Ciphertexts are the same too: libsodium has a source of its own, so the two calls that draw from it are made again
-here out of calls that are given their randomness. What they seal opens with the unchanged functions.
+Ciphertexts are deterministic too. libsodium has an internal random source, so the two calls that use it are rebuilt
+here from calls that take their randomness as arguments. The unchanged functions open the result.
 """
 
 import gc

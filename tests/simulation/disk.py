@@ -1,9 +1,9 @@
-"""A provider's state directory that loses what was not synced.
+"""A provider's state directory that loses unsynced writes.
 
-A killed process loses its memory and nothing that it wrote. A power cut takes what no fsync covered, each piece of it
-or not by the seed: a file's bytes that were not synced, and names made, changed or removed since their folder was
-synced. SQLite is taken at its word: with `synchronous = full` each commit is in the log on the disk when it returns,
-with less the log ends anywhere after a power cut (its checksums say where), and the files beside it are not touched.
+A killed process loses its memory but no writes. A power cut drops writes that no fsync covered, each by chance of the
+seed: unsynced bytes of a file, and names that changed since their folder was synced. SQLite is trusted: with
+`synchronous = full` each commit is on disk when it returns. With less, the log ends anywhere after a power cut (its
+checksums show where). SQLite's other files are not changed.
 """
 
 import os
@@ -45,7 +45,7 @@ class Disk:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """What is synced inside counts."""
+        """Track fsync calls inside the block."""
         with patch.object(os, "fsync", self._fsync):
             yield
 
@@ -55,7 +55,7 @@ class Disk:
         self._keeps_commits = synchronous >= _FULL
 
     def survives(self, power_cut: bool) -> None:
-        """The life ends now: what it does to its folder from here on, the next one does not see."""
+        """End this life. The next life does not see its later writes."""
         former, results = self.directory, self._after_power_cut() if power_cut else self._results()
         self._lives += 1
         self.directory = self._root / f"life-{self._lives}"
@@ -75,7 +75,7 @@ class Disk:
             self._names[name] = path.stat().st_ino
 
     def journal(self, sql: str, *values: object) -> list[tuple[object, ...]]:
-        """What the journal has committed; nothing while there is none."""
+        """Return rows committed to the journal. Empty if it does not exist yet."""
         path = self.directory / JOURNAL_FILE
         if not path.exists():
             return []

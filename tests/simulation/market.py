@@ -1,5 +1,5 @@
-"""The market of the tests, with trouble by plan: answers that are late, lost or wrong, an index that trails and stands
-still, and a chain that reorganises. What the provider hears of is what a real one could."""
+"""The tests' market with planned faults: late, lost or wrong responses, an index that lags or stops, and reorgs. All
+its responses are ones that a real market could give."""
 
 import base64
 import hashlib
@@ -44,7 +44,7 @@ class SimulatedMarket(Market):
         self.trace, self.moment, self.arrives = trace, moment, arrives
         faults = plan.faults
         self.noisy = plan.noisy
-        self.life = 0  # of the daemon that is heard: what one before it still says reaches nobody
+        self.life = 0  # number of the current daemon; requests of earlier ones are dropped
         self.world: trio.Nursery | None = None
         self.numbers: dict[str, int] = {}  # of the jobs, in the order of their posts
         self.reorganised: set[str] = set()
@@ -57,7 +57,7 @@ class SimulatedMarket(Market):
         self._past: deque[tuple[float, str, Body]] = deque()
         self.refused_posts: set[str] = set()
         self._decided: dict[str, trio.Event] = {}  # by job: the end of its post, and of the claim behind it
-        self._taken: set[str] = set()  # whose claim came before that
+        self._taken: set[str] = set()  # jobs whose claim came before the post
         self._index: dict[str, Body] = {}
         self._stands_still = 0
         self._lag = chance.uniform(0, _LONGEST_LAG)
@@ -182,8 +182,8 @@ class SimulatedMarket(Market):
         decided.set()
 
     async def _behind(self, name: str, request: httpx.Request) -> httpx.Response | None:
-        """The answer to an op on a job that the chain does not have yet; None when it does, or never will: a claim is
-        under way then, and what is sent after it waits behind it."""
+        """Return the response to an op on a job that is not on the chain yet. Return None if it is there, or never will
+        be. A claim is then under way, and later ops wait for it."""
         job = str(json.loads(request.content)["job_id"])
         decided = self._decided.get(job)
         if decided is None:

@@ -89,8 +89,9 @@ def _short(part: Post | Kill | Fault) -> str:
     return f"{type(part).__name__}({', '.join(given)})"
 
 
-# What an answer can be in place of itself. `lost`, `hang_after`: it happens, and nobody hears of it. `later`: the
-# coordinator has sent it and its receipt does not come; it is mined `seconds` later. `never`: it is not.
+# Faults that replace a response. With `lost` and `hang_after` the request takes effect, but the response is lost. With
+# `later`, the coordinator has sent the op, the receipt is missing, and the op is mined `seconds` later. With `never` it
+# is not mined.
 _ANY: Final = ("unreached", "lost", "unavailable", "busy", "proxy", "hang", "hang_after", "late")
 _OPS: Final = ("later", "never")
 PLACES: Final[dict[str, tuple[str, ...]]] = {

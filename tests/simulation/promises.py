@@ -16,16 +16,16 @@ from tests.fakes.market import BOOK, CLAIMED, OPEN, SETTLED
 from tests.simulation.disk import Disk
 from tests.simulation.market import SimulatedMarket
 
-# States of the journal that must be on the disk when the coordinator hears of what they are the record of.
+# Journal states that must be on disk before the coordinator gets the request that they record.
 _BEFORE: Final = {
     "claim": ("claiming",),
     "release": ("claiming", "claimed"),
     "settle": ("sealed",),
     "fail": ("failing",),
 }
-# A claim that was sent before the block of its post goes on being sent while the job is worked on.
+# A claim sent before its post's block is resent while the job is worked on.
 _WHILE_AHEAD: Final = ("claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up")
-# One that a reorganisation took is sent anew where it does not come back: the result is kept by then.
+# A claim that a reorg removed is sent again unless it returns. The result is stored by then.
 _CLAIMED_ANEW: Final = ("claiming", "sealed")
 _GAVE_UP: Final = ("failed", "given_up")
 _STAKE: Final = 3  # of each order of the simulation
@@ -33,7 +33,7 @@ AHEAD: Final = AheadTable(most_amount=8 * _STAKE, most_in_flight=2 * _STAKE, set
 
 
 class JournalPromises:
-    """What one daemon and its journal promise, whatever market they are in. `broken`: what was found, each once."""
+    """Promises of one daemon and its journal in any market. `broken` holds each violation once."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class JournalPromises:
         self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units by job, of the first settle
         self._claimed: set[str] = set()  # of which a claim was sent
         self._records: dict[str, list[tuple[object, ...]]] = {}  # the owner's, when a claim was decided on and sent
-        self._kept: set[str] = set()  # whose result is on the disk
-        self._handed_in: set[str] = set()  # whose claim was sent to be stored: the job is worked on meanwhile
+        self._kept: set[str] = set()  # jobs whose result is on disk
+        self._handed_in: set[str] = set()  # jobs whose claim was accepted for relaying, and that are worked on
         self._ahead: set[str] = set()  # jobs that were worked on before their block
 
     def breaks(self, what: str) -> None:
@@ -143,7 +143,7 @@ class JournalPromises:
 
 
 class Promises(JournalPromises):
-    """Those of a daemon in the market in memory."""
+    """Promises of a daemon in the in-memory market."""
 
     def __init__(self, market: SimulatedMarket, disk: Disk) -> None:
         super().__init__(disk, market.named, market.sealed_in)
@@ -167,7 +167,7 @@ class Promises(JournalPromises):
         """Before its block, by the owner's record and within what may be lost at a time."""
         life, named = self.market.life, self.named(job)
         self._ran_in[job] = life
-        at_stake = self.market.undecided & set(self.live())  # work that went wrong by itself is lost in any case
+        at_stake = self.market.undecided & set(self.live())  # jobs that fail for other reasons are lost in any case
         if len([one for one in at_stake if self._ran_in.get(one) == life]) > 2:
             self.breaks(f"{named} is run ahead beside two others")
         if self.is_bid[job]:
@@ -196,7 +196,7 @@ class Promises(JournalPromises):
         self._judge_owners()
 
     def _judge_owners(self) -> None:
-        """What an owner is trusted with is what became of its jobs."""
+        """An owner's credit follows from the ends of its jobs."""
         ended = Counter(self.disk.journal("select state, reason = 'unpaid' from jobs"))
         settled = sum(n for (state, _), n in ended.items() if state == "settled")
         unpaid = sum(n for (state, reason), n in ended.items() if state == "given_up" and reason)

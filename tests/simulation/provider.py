@@ -1,10 +1,10 @@
-"""A whole svcd over a simulated coordinator, chain, gateway, model server and disk, from one plan.
+"""A complete svcd over a simulated coordinator, chain, gateway, model server and disk, from one plan.
 
-    seed ─► plan ─► posts, faults ─► market ◄── requests ── svcd (the real one) ──► disk
-                └─► kills ─► svcd dies ─► what the disk kept ─► svcd is started again
+    seed ─► plan ─► posts, faults ─► market ◄── requests ── svcd (real) ──► disk
+                └─► kills ─► svcd dies ─► surviving disk ─► svcd starts again
 
-Time is virtual and jumps when everything waits; `tests.simulation.determinism` decides the rest. A run is over when
-every job has ended, long after the last fault; the promises are checked at each step on the way, and then.
+Time is virtual and jumps when every task waits. `tests.simulation.determinism` controls the other sources of chance. A
+run is over when every job has ended, long after the last fault. Promises are checked at each step and at the end.
 """
 
 import logging
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def simulate(plan: Plan) -> Outcome:
-    """What became of it."""
+    """Run the plan and return the outcome."""
     with empty_folder() as folder, _quiet():
         provider = _Provider(plan, folder)
         with seeded(plan.seed, provider.moment), provider.disk.watched(), small_rows(), _disk_full(provider):
@@ -157,7 +157,7 @@ class _Provider:
         with trio.move_on_after(_PATIENCE):
             while trio.current_time() < last + 1 or not self._at_rest():  # noqa: ASYNC110 - virtual seconds
                 await trio.sleep(5)
-        await trio.sleep(35)  # what is at rest stays so: the journal is held against the chain once more
+        await trio.sleep(35)  # finished jobs stay finished: compare the journal with the chain again
         await self._lives.until_running()
         self._promises.judge(self._lives.held, self.market.life + 1, quiet_from)
         self._lives.end()

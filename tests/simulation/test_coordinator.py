@@ -1,9 +1,9 @@
-"""Whole coordinators, with svcd and clients among them: one plan with the same trace in every process, sixteen seeds,
-and faults put into coordinatord, which the simulation finds.
+"""Complete coordinators with svcd and clients: one plan has the same trace in every process, sixteen seeds pass, and
+the simulation finds faults planted in coordinatord.
 
-More seeds: `make simulate-coordinatord`; planted faults: `make simulate-planted`. A failing seed is shrunk there, and
-its plan belongs below, as a test of its own. All run in processes of their own: a simulation takes the clocks over
-before coordinatord is read.
+More seeds: `make simulate-coordinatord`. Planted faults: `make simulate-planted`. These commands shrink a failing seed.
+Add its plan below as a separate test. Each simulation runs in a separate process because it replaces the clocks before
+coordinatord is imported.
 """
 
 import os
@@ -64,8 +64,8 @@ def ended(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.mark.long
-def test_same_plan_gives_the_same_trace_in_every_process_and_breaks_no_promise() -> None:
-    """Of the lines that tell everything, down to each statement and its answer."""
+def test_same_plan_gives_the_same_trace_in_every_process() -> None:
+    """Compare full traces, down to each statement and its result."""
     runs = [simulated("--plan", "-", hashes=hashes, plan=SHORT) for hashes in ("1", "2")]
     one, other = map(ended, runs)
     assert one == other
@@ -84,7 +84,7 @@ def test_every_planted_fault_is_found(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_coordinators_svcd_and_clients_keep_their_promises_under_sixteen_seeds() -> None:
+def test_coordinators_keep_promises_under_sixteen_seeds() -> None:
     """The same each time, or those from SIMULATE_FIRST on; `random` draws a first."""
     given = os.environ.get("SIMULATE_FIRST", "968117281")
     first = random.SystemRandom().randrange(1000, 10**9) if given == "random" else int(given)

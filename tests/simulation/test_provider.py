@@ -37,12 +37,12 @@ PLANS: Final = {
 
 
 @pytest.mark.parametrize("first", range(0, 50, 10))
-def test_provider_keeps_its_promises_under_every_plan_of_ten_seeds(first: int) -> None:
+def test_provider_keeps_promises_under_plans_of_ten_seeds(first: int) -> None:
     _hold(range(first, first + 10))
 
 
 @pytest.mark.long
-def test_provider_keeps_its_promises_under_seeds_that_nobody_tried() -> None:
+def test_provider_keeps_promises_under_fresh_seeds() -> None:
     first = random.SystemRandom().randrange(1000, 10**9)
     _hold(range(first, first + 100))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class Trace:
-    """All that happened, in its order: the same seed gives the same digest."""
+    """All events in order. The same seed gives the same digest."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.lines: list[str] = []

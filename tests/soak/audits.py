@@ -1,7 +1,7 @@
-"""I8 and I9, watched while it happens: the database itself notes every lease, and what every session was opened with.
+"""Watch I8 and I9 while the market runs: triggers in the database record every lease and every sign-in nonce.
 
-Tables that are looked at afterwards show neither: a lease is one row for each job, whoever has it, and a nonce that was
-used is gone. So is a relayer's nonce that somebody else used, once a reorganisation has given it back.
+Reading tables afterwards cannot show violations. A lease is one row per job, whichever provider holds it, and a used
+nonce is deleted. A reorg also removes the record of a relayer's nonce that another process used.
 """
 
 from collections.abc import Iterable
@@ -44,8 +44,8 @@ end $$""",
     " when (new.lost or new.purpose = 'foreign') execute function note_foreign()",
     "create or replace trigger note_nonce after delete on nonces for each row execute function note_nonce()",
 )
-# Provider 0 is nobody: a job that would not be paid is taken from its holder, whose claim was refused for it, and held
-# back from all.
+# A job whose owner cannot pay is taken from the provider whose claim was refused, and leased to none for a while. Its
+# lease then names provider 0, which does not exist.
 _TAKEN_OVER: Final = """
 select encode(job_id, 'hex') as job, held_by, provider_id, at from (
     select *, lag(provider_id) over leases as held_by, lag(expires_at) over leases as held_until
@@ -65,7 +65,8 @@ async def install_audits(database_url: str) -> None:
 
 
 async def execute_apart(database_url: str, statements: Iterable[str]) -> None:
-    """Each in a transaction of its own: daemons are at work, and who waits for one table must not hold another."""
+    """Run each statement in a separate transaction. Daemons are running, and waiting for one table must not lock
+    another."""
     connection = await asyncpg.connect(database_url)
     try:
         for statement in statements:

@@ -1,8 +1,8 @@
-"""A whole coordinator killed again and again inside one batch; then I6, and I1–I5 beside it.
+"""Kill a complete coordinator repeatedly inside one batch. Then check I6, and also I1–I5.
 
     python -m tests.soak.batches [--lines 50000] [--kills 10] [--seed 1]
 
-Exits with 1 when something is broken.
+Exits with 1 when a promise is broken.
 """
 
 import argparse
@@ -104,7 +104,7 @@ class Scene:
 
 
 async def killed_batch(scene: Scene, lines: int, kills: int, seed: int) -> list[str]:
-    """What is broken afterwards, in words. A fifth of the kills come while the files are being written."""
+    """Return descriptions of all violations. A fifth of the kills come while the files are being written."""
     dice = random.Random(seed)  # noqa: S311 - a seed, so that a run can be repeated
     late = min(max(kills // 5, 1), kills - 1)
     early = sorted(dice.randrange(1, lines) for _ in range(kills - late))
@@ -129,7 +129,7 @@ async def killed_batch(scene: Scene, lines: int, kills: int, seed: int) -> list[
                 async with scene.life():
                     await anyio.sleep(dice.random())
             print(f"killed {kills} times", file=sys.stderr)
-        # Nobody mines from here on but for the coordinator, which has nothing left to send: the chain stands still.
+        # From here on only the coordinator causes blocks. It has nothing left to send, so the chain stands still.
         async with scene.life():
             await scene.until("select expired_at is not null from batches")
             return await _broken(scene)

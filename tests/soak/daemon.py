@@ -14,7 +14,7 @@ _READY_SECONDS: Final = 90.0  # a coordinator waits for its node up to 60
 
 @attrs.define(eq=False)
 class Daemon:
-    """`deaths` counts the ends that nobody asked for: each is a defect."""
+    """`deaths` counts unexpected exits. Each is a defect."""
 
     program: Program
     ready: Callable[[], Awaitable[bool]]
@@ -37,7 +37,7 @@ class Daemon:
         await self.process.wait_until(self.ready, seconds=_READY_SECONDS)
 
     async def kill(self) -> None:
-        """As a power cut does: nothing is told, nothing is finished."""
+        """Kill the daemon like a power cut, without any cleanup."""
         if (process := self._taken()) is not None:
             await process.kill()
 
@@ -54,7 +54,7 @@ class Daemon:
         return process
 
     async def watch(self) -> None:
-        """Notes every end by itself, and starts the daemon again, as systemd would."""
+        """Record every unexpected exit, and restart the daemon like systemd."""
         while True:
             process = self.process
             if process is not None and process.process.returncode is not None:

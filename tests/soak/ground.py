@@ -80,7 +80,8 @@ class Ground:
 
 @asynccontextmanager
 async def soaked_market(folder: Path, logs: Path, *, coordinators: int, providers: int) -> AsyncIterator[Ground]:
-    """All up, and every provider's asks on the book or about to be. What is started here ends here; logs stay."""
+    """Start everything, and wait until every provider's asks are published or on their way. Stop all of it at the end,
+    but keep logs."""
     for name in ("anvil", "clocks", "pins", "postgres"):
         (folder / name).mkdir(parents=True)
     async with (

@@ -1,4 +1,4 @@
-"""What a person may choose about a soak."""
+"""Options of a soak."""
 
 import argparse
 import secrets

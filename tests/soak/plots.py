@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from tests.soak.timeline import Timeline
 
-_BIN: Final = 5.0  # seconds that one point of throughput or latency stands for
+_BIN: Final = 5.0  # seconds per point of throughput or latency
 _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
@@ -72,7 +72,7 @@ def _faults(axis: Axes, timeline: Timeline) -> None:
 
 
 def binned(points: Iterable[tuple[float, float]]) -> list[tuple[float, list[float]]]:
-    """Values by the middle of their bin; empty bins are there too, or a standstill would look like none."""
+    """Return values by the middle of their bin. Empty bins are included, so that a standstill is visible."""
     bins: dict[int, list[float]] = {}
     for at, value in points:
         bins.setdefault(int(at // _BIN), []).append(value)

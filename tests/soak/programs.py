@@ -20,10 +20,10 @@ SLA_SECONDS: Final = 60
 BATCH_SLA_SECONDS: Final = 3600
 RATE_IN, RATE_OUT = 1_000_000, 2_000_000
 PIXEL_RATE: Final = 1_000  # of pictures, which have a million pixels
-ORIGIN: Final = "https://shop.example"  # whose pages may read the coordinators' answers
+ORIGIN: Final = "https://shop.example"  # pages of this origin may read the coordinators' responses
 _STOP_SECONDS: Final = 60
-# One wallet does in minutes what a market's does in days: what has settled earns more, and the crowd's strangers, who
-# settle nothing, meet the limits.
+# One wallet does in minutes the work of days in a real market. Settled jobs earn larger budgets, and the crowd's
+# strangers, who settle nothing, hit the limits.
 _BUDGETS: Final = {
     "STORAGE_BYTES": "0",
     "STORAGE_NEWCOMERS_BYTES": str(2 << 30),

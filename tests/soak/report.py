@@ -1,4 +1,4 @@
-"""What a run leaves for people and for programs: soak.html and soak.json."""
+"""Write a run's reports for readers and for programs: soak.html and soak.json."""
 
 import json
 from html import escape

@@ -26,7 +26,7 @@ _REFUSED_PAYOUTS: Final = ("token_paused", "owner_blacklisted")
 
 @attrs.frozen
 class Run:
-    """What risks are counted of. `seen`: events of the chain by name, also those that a reorganisation erased."""
+    """Input for counting risks. `seen` counts chain events by name, including those that a reorg erased."""
 
     timeline: Timeline
     minutes: float
@@ -136,7 +136,7 @@ async def counted(connection: "asyncpg.Connection[asyncpg.Record]", run: Run) ->
 
 
 def least_of(run: Run) -> dict[str, int]:
-    """How often each has to have been met, by what it is."""
+    """Return the required number of occurrences of each risk."""
     return {one.what: _least(run, one) for one in _RISKS}
 
 

@@ -66,7 +66,7 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             risks = await _risks(options, timeline, crowd, ground, history)
             found += hollow(risks)
             say("stopping every daemon")
-            await ground.anvil.mine_every(BLOCK_SECONDS)  # what a provider still publishes must get its receipt
+            await ground.anvil.mine_every(BLOCK_SECONDS)  # mine what providers still publish
             found += await _ended_well(ground)
     summary = {
         "seed": options.seed,
@@ -84,7 +84,7 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: Crowd, history: ChainHistory) -> None:
-    """Load and faults side by side; faults end first, then the clients have finished what they began."""
+    """Run load and faults in parallel. Faults end first, and then clients finish their started work."""
     async with anyio.create_task_group() as watching:
         watching.start_soon(sample_until_cancelled, ground, timeline)
         watching.start_soon(history.watch, ground)

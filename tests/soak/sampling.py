@@ -1,4 +1,4 @@
-"""Looks at every daemon once a second: what it says at /metrics, and what it takes of the machine."""
+"""Sample every daemon once a second: its metrics and its use of the machine."""
 
 from collections import Counter
 from contextlib import suppress

@@ -1,9 +1,10 @@
-"""Runs a module under a wall clock that others can shift: a machine whose clock is set wrong, and then set right.
+"""Run a module with a wall clock that other processes can shift, like a machine whose clock is wrong and then
+corrected.
 
     python -m tests.soak.shifted_clock <file> <module> <argument>…
 
-The file holds the shift in seconds, as one double, and may change at any time. Only the wall clock is shifted: what a
-program measures durations by goes on as it does on a real machine. The database's clock is the database's.
+The file holds the shift in seconds as one double, and may change at any time. Only the wall clock is shifted. The
+clocks for durations and the database's clock stay right.
 """
 
 import mmap

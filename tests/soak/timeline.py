@@ -32,7 +32,7 @@ class Done:
 
 @attrs.frozen
 class Reading:
-    """What one daemon told of itself."""
+    """Metrics of one daemon at one time."""
 
     daemon: str
     at: float
@@ -60,8 +60,8 @@ class Timeline:
             self.faults.append(Span(kind, start, self.now))
 
     def moments(self, kind: str) -> list[tuple[float, float]]:
-        """When faults of this kind were in force, in seconds of Unix time; a moment longer, since what was read of the
-        world before one ended may be acted on after it."""
+        """Return the intervals when faults of this kind were active, in Unix seconds. Each is a little longer than the
+        fault, because state read before the end may be used after it."""
         began = time.time() - self.now
         return [(began + span.start, began + span.end + _MOMENT) for span in self.faults if span.kind == kind]
 

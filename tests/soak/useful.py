@@ -1,8 +1,8 @@
-"""Useful work (I13): the market got things done, what it did not get done had a cause, and it works once all is over.
+"""Useful work (I13): the market finished work, every unfinished job has a cause, and all work succeeds after the
+faults.
 
-A run in which every job fails breaks no other promise. So each kind of work has a floor; each piece that did not come
-to its end is held against the faults that were in force, by what it met; and after the last fault each kind is done
-once more, undisturbed.
+A run in which every job fails breaks no other promise. So each kind of work has a minimum count. Each unfinished piece
+of work must be explained by a fault active at the time. After the last fault, each kind of work is done again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ _PROVIDER: Final = frozenset({"provider_killed", "provider_restarted", "descript
 _AWAY: Final = _COORDINATOR | _DATABASE | _RPC | _REORG  # a coordinator that is not there, or not ready
 _UNSETTLED: Final = _AWAY | _CHAIN | _STORE | _CLOCKS | _PROVIDER | _PAYER | {_IDLE_CLAIM}
 
-# What a client met, by the beginning of its outcome, and the faults that explain it. What is not here nothing explains.
+# Faults that explain a client's failed outcome, by prefix of the outcome. Outcomes not listed here have no excuse.
 EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "failed": _UNSETTLED,
     "expired": _UNSETTLED,
@@ -146,7 +146,7 @@ def too_little(timeline: Timeline, minutes: float) -> list[str]:
 
 
 def unexplained(timeline: Timeline) -> list[str]:
-    """Work that did not come to its end though no fault was in force that explains what it met."""
+    """Return unfinished work that no active fault explains."""
     causes = [*timeline.faults, *_idle_claims(timeline.done)]
     return [
         f"I13: a {one.what} ended as {one.outcome!r} {one.at:.0f} s into the run, and no fault in force explains it"
@@ -158,13 +158,13 @@ def unexplained(timeline: Timeline) -> list[str]:
 
 
 def _is_explained(one: Done, causes: Sequence[Span]) -> bool:
-    """By every part of its outcome: what was asked of two coordinators at once has two."""
+    """Return whether faults explain every part of the outcome. Requests to two coordinators have two parts."""
     return all(_explains(part, one, causes) for part in one.outcome.split(" / "))
 
 
 def _explains(outcome: str, one: Done, causes: Sequence[Span]) -> bool:
     kinds = next((kinds for begin, kinds in EXPLAINED.items() if outcome.startswith(begin)), frozenset[str]())
-    # An answer's code tells more than its status does.
+    # A response's code is more specific than its status.
     for word in outcome.split()[1:]:
         kinds = EXPLAINED.get(word, kinds)
     began = one.at - one.seconds

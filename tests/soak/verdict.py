@@ -1,4 +1,4 @@
-"""What the run left behind, held against what the system promises."""
+"""Compare the state after a run with the system's promises."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -63,21 +63,21 @@ _CLAIMED: Final = "select count(*) from jobs where state = 1"
 
 @attrs.frozen
 class Remains:
-    """Where to look for what a run left behind: the services themselves, past whatever makes trouble."""
+    """Access to the state after a run, directly to the services without the fault proxies."""
 
     anvil: Anvil
     database_url: str
     pins: PinStoreService
     book: AddressBook
-    config: Config  # what the coordinators were told, budgets among it
+    config: Config  # the coordinators' settings, including budgets
     emptied: Sequence[tuple[float, float]] = ()  # when relayers' accounts had nothing left
     foreign: int = 0  # transactions that others sent from relayers' accounts
     patience: float = 120.0  # seconds for each kind of thing that is under way to end
 
 
 async def come_to_rest(remains: Remains) -> list[str]:
-    """Let what is under way end: relays are mined, and what is still claimed is reclaimed once its window is over.
-    What does not end is told."""
+    """Wait until started work has ended: relays are mined, and claimed jobs are reclaimed after their window. Return
+    what does not end."""
     anvil = remains.anvil
     connection = await asyncpg.connect(remains.database_url)
     try:
@@ -109,7 +109,7 @@ _NOT_ENDED: Final = {
 
 
 async def keep_unended(database_url: str, path: Path) -> None:
-    """Rows of what has not ended, for whoever wonders why: the database goes with the run."""
+    """Save rows of unfinished work for debugging, because the database is deleted after the run."""
     connection = await asyncpg.connect(database_url)
     try:
         kept = {name: [dict(row) for row in await connection.fetch(query)] for name, query in _NOT_ENDED.items()}
@@ -130,7 +130,8 @@ async def _until_none(
 
 
 async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]:
-    """All that is broken, each line opened by its invariant. The chain stands still, an indexer runs."""
+    """Return all violations, each line starting with its invariant. The chain must stand still while an indexer
+    runs."""
     connection = await asyncpg.connect(remains.database_url)
     book = remains.book
     try:

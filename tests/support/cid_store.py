@@ -1,15 +1,15 @@
 """Fake S3 store that pins to IPFS: answers each object with its content id, and serves content at /ipfs/<cid>.
 
-It is the default kind of store (`PIN_STORE=filebase`), in a process of its own so that a test can kill it:
+It is the default kind of store (`PIN_STORE=filebase`), in a separate process that tests can kill:
 
     PIN_STORE_KEY=... PIN_STORE_SECRET=... PIN_STORE_BUCKET=... python -m tests.support.cid_store PORT FOLDER
 
-Several keys, comma-separated like their secrets, may write. FOLDER survives a kill:
+Several keys may write. Both keys and secrets are comma-separated. FOLDER survives a kill:
 
     content/<cid>   content, once for all keys that hold it
     keys/<name>     JSON of a key and its content id
     parts/<upload>/ parts of a multipart upload
-    incoming/       what is being received
+    incoming/       unfinished uploads
 """
 
 import hashlib

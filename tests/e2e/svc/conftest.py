@@ -1,4 +1,4 @@
-"""`svc` as a person or a script calls it, in the market that these tests share."""
+"""Run `svc` like a user or a script, in a market shared by these tests."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ Svc = Callable[..., Ended]
 
 @pytest.fixture
 def svc(market: Market) -> Svc:
-    """Runs the program; keyword arguments are variables of its environment, None takes one away."""
+    """Run the program. Keyword arguments set environment variables, and None removes one."""
 
     def run(*arguments: str, stdin: str = "", **changed: str | None) -> Ended:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}

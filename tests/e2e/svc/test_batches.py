@@ -37,7 +37,7 @@ def test_batch_from_plan_to_results_that_carry_their_custom_ids(svc: Svc, tmp_pa
 
 
 def test_batch_that_nobody_takes_is_cancelled_while_it_goes_on(svc: Svc) -> None:
-    body = {"model": "demo/text-small", "input": "x", "rate_in": 1, "rate_out": 1}  # below what anybody asks
+    body = {"model": "demo/text-small", "input": "x", "rate_in": 1, "rate_out": 1}  # below every ask
     batch = svc("batch", "create", "-", "--window", "1h", stdin=json.dumps({"body": body}) + "\n").out.strip()
     assert svc("batch", "results", batch).code == Exit.STILL_RUNNING
     for _ in range(2):

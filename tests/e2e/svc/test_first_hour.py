@@ -19,7 +19,7 @@ from tests.e2e.conftest import Market
 
 PAGE = Path(package.__path__[0]).parent / "docs" / "buyers" / "quickstart.md"
 _SECTION = re.compile(r"^## The first hour$.*?^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-# What differs each time: ids, hashes, keys, addresses, a provider's room, and the ports that were free.
+# Values that differ each time: ids, hashes, keys, addresses, a provider's free slots, and ports.
 _OTHERS = (
     (re.compile(r"(?:0x)?[0-9a-fA-F]{40,}"), "0x…"),
     (re.compile(r"batch_[0-9a-f]+"), "batch_…"),
@@ -43,7 +43,7 @@ def alike(text: str) -> str:
 
 
 class Terminal:
-    """A shell at a terminal of 80 columns that moves no cursor."""
+    """A shell at a terminal of 80 columns that cannot move the cursor."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.variables = folder, folder / ".variables"
@@ -79,7 +79,7 @@ def _read(terminal: int) -> bytes:
 @pytest.mark.long
 def test_first_hour_says_what_is_recorded(market: Market, tmp_path: Path) -> None:
     (tmp_path / ".devnet").symlink_to(market.state)
-    (market.state / manifest.KNOWN_MARKETS).unlink(missing_ok=True)  # for whom it is a first hour
+    (market.state / manifest.KNOWN_MARKETS).unlink(missing_ok=True)  # forget the market, as for a new user
     terminal = Terminal(tmp_path)
     told = [(command, alike(terminal.type(command))) for command, _ in recorded()]
     assert told == [(command, alike(said)) for command, said in recorded()]

@@ -10,7 +10,7 @@ from tests.e2e.svc.conftest import Svc
 
 _MODEL = "demo/text-small"
 _HOUR = ("--window", "1h")
-_NOBODYS_RATES = (*_HOUR, "--rate-in", "1", "--rate-out", "1")  # below what anybody asks: such an order stays open
+_NOBODYS_RATES = (*_HOUR, "--rate-in", "1", "--rate-out", "1")  # below every ask, so the order stays open
 
 
 def test_run_writes_the_output_alone_to_standard_output(svc: Svc, tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_run_writes_the_output_alone_to_standard_output(svc: Svc, tmp_path: Path
     ended = svc("run", _MODEL, "--file", str(tmp_path / "letter.txt"), "-p", "seed=7", *_HOUR)
     assert ended.code == Exit.DONE, ended.err
     assert json.loads(ended.out) == {"input": "Dear [seal],", "seed": 7}
-    assert re.search("^(cost|paid) 0.002", ended.err, re.MULTILINE)  # before or after the block of the settle
+    assert re.search("^(cost|paid) 0.002", ended.err, re.MULTILINE)  # before or after the settle's block
 
 
 def test_image_is_bought_with_a_text_alone(svc: Svc, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_job_step_by_step_from_another_process_each_time(svc: Svc, tmp_path: Pat
     assert int(json.loads(svc("jobs", "--summary", "--json").out)["completed"]) >= 1
 
 
-def test_job_that_nobody_takes_is_still_running_until_it_is_cancelled(svc: Svc) -> None:
+def test_unclaimed_job_is_running_until_cancelled(svc: Svc) -> None:
     job = svc("submit", _MODEL, "hello", *_NOBODYS_RATES).out.strip()
     assert svc("wait", job, "--timeout", "0").code == Exit.STILL_RUNNING
     assert svc("result", job).code == Exit.STILL_RUNNING
@@ -102,7 +102,7 @@ def test_job_that_nobody_takes_is_still_running_until_it_is_cancelled(svc: Svc) 
         (("submit", _MODEL, "hi", *_NOBODYS_RATES, "--escrow-key", "00" * 32), {}, Exit.REFUSED, "pinned"),
     ],
 )
-def test_order_that_cannot_be_made_ends_with_its_code_and_what_to_do(
+def test_impossible_order_exits_with_code_and_remedy(
     svc: Svc, arguments: tuple[str, ...], variables: dict[str, str | None], code: Exit, said: str
 ) -> None:
     ended = svc(*arguments, **variables)
@@ -111,7 +111,7 @@ def test_order_that_cannot_be_made_ends_with_its_code_and_what_to_do(
     assert "Traceback" not in ended.err
 
 
-def test_failure_under_json_is_an_object_with_the_coordinators_request_id(svc: Svc) -> None:
+def test_json_failure_includes_the_request_id(svc: Svc) -> None:
     ended = svc("status", "0x" + "00" * 32, "--json")
     assert (ended.code, ended.out) == (Exit.REFUSED, "")
     error = json.loads(ended.err)["error"]

@@ -9,7 +9,7 @@ from tests.e2e.svc.conftest import Svc
 _MODEL = "demo/text-small"
 
 
-def test_first_use_is_told_once_and_kept_with_the_command_that_shows_it(svc: Svc, tmp_path: Path) -> None:
+def test_first_use_is_reported_once_and_kept(svc: Svc, tmp_path: Path) -> None:
     known = str(tmp_path / "svc" / "known.json")
     alone = {"SVC_ADDRESSES_FILE": None, "SVC_RPC_URL": None, "SVC_KNOWN_MARKETS": known}
     first, second = (svc("quote", _MODEL, "hello", "--window", "1h", **alone) for _ in range(2))
@@ -44,12 +44,12 @@ def test_change_is_refused_with_the_command_that_accepts_it(svc: Svc, tmp_path: 
     assert refused.code == 3
     assert f"job registry: expected 0x{'66' * 20}, reported 0x" in refused.err
     command = refused.err[refused.err.index("svc market accept") :].splitlines()[0].split()
-    assert svc(*command[1:-1], "0" * 16, **alone).code == 2  # another one than is reported now
+    assert svc(*command[1:-1], "0" * 16, **alone).code == 2  # differs from the reported one
     assert svc(*command[1:], **alone).code == 0
     assert svc("quote", _MODEL, "hello", "--window", "1h", **alone).code == 0
 
 
-def test_order_above_the_default_ceiling_is_refused_where_nobody_watches(svc: Svc) -> None:
+def test_unattended_order_above_the_ceiling_is_refused(svc: Svc) -> None:
     dear = ("--rate-in", "10000000000", "--rate-out", "10000000000", "--window", "1h")
     refused = svc("submit", _MODEL, "hello", *dear)
     assert (refused.code, refused.out) == (3, "")

@@ -50,7 +50,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(svc: Svc) -> None:
     assert "send some to 0x" in wrong["balance"]
 
 
-def test_doctor_before_a_coordinator_that_does_not_answer_says_that_alone(svc: Svc) -> None:
+def test_doctor_reports_only_the_silent_coordinator(svc: Svc) -> None:
     ended = svc("doctor", "--json", SVC_BASE_URL="http://127.0.0.1:1")
     assert ended.code == Exit.UNHEALTHY
     assert [row["what"] for row in json.loads(ended.out)] == ["coordinator"]

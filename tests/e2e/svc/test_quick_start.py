@@ -1,4 +1,4 @@
-"""The buyer's commands of the top README, pasted as they are."""
+"""Run the buyer's commands of the top README unchanged."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def test_buyers_commands_of_the_readme(market: Market, tmp_path: Path) -> None:
     assert setup is not None
     assert commands is not None
     block = f"{setup[1]}\n{commands[1]}"
-    # The folder looks as the repository does with `make devnet` up.
+    # Make the folder look like the repository while `make devnet` is up.
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / ".devnet").symlink_to(market.state)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}

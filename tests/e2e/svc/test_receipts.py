@@ -1,4 +1,4 @@
-"""`svc receipt` and `svc receipt verify`, as a buyer and a stranger type them."""
+"""`svc receipt` and `svc receipt verify` by a buyer and by a third party."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,7 @@ from tests.e2e.conftest import Market
 from tests.e2e.svc.conftest import Svc
 
 
-def test_receipt_of_a_job_convinces_a_stranger_who_has_a_node_and_an_address_book(
-    svc: Svc, market: Market, tmp_path: Path
-) -> None:
+def test_receipt_convinces_a_third_party_with_a_node(svc: Svc, market: Market, tmp_path: Path) -> None:
     described = json.loads((market.state / "devnet.json").read_text())
     node, file, book = ("--rpc-url", described["rpc_url"]), str(tmp_path / "job.json"), tmp_path / "book.json"
     book.write_text(json.dumps(described["addresses"]))
@@ -20,7 +18,9 @@ def test_receipt_of_a_job_convinces_a_stranger_who_has_a_node_and_an_address_boo
     written = svc("receipt", job, *node)
     assert written.code == Exit.DONE, written.err
     Path(file).write_text(written.out)
-    stranger = dict.fromkeys((*market.environment, "SVC_RPC_URL"))  # nothing of the buyer's, and no coordinator
+    stranger = dict.fromkeys(
+        (*market.environment, "SVC_RPC_URL")
+    )  # without the buyer's settings, and without a coordinator
     stranger["SVC_BASE_URL"] = "http://127.0.0.1:1"
     checked = svc("receipt", "verify", file, *node, "--market", str(book), "--json", **stranger)
     assert checked.code == Exit.DONE, checked.err

@@ -1,4 +1,4 @@
-"""The SDK in a market with a provider's daemon at work, on both event loops."""
+"""The SDK in a market with a running provider, on both event loops."""
 
 from collections.abc import AsyncIterator
 

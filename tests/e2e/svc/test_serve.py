@@ -80,7 +80,7 @@ def test_chat_completion_is_answered_from_a_sealed_job(server: Server, svc: Svc)
     assert json.loads(shown.out)["status"] == "completed"
 
 
-def test_streams_of_both_routes_are_those_that_the_client_understands(server: Server) -> None:
+def test_client_understands_streams_of_both_routes(server: Server) -> None:
     with server.client() as client:
         chunks = [
             *client.chat.completions.create(
@@ -166,7 +166,7 @@ def test_batch_comes_back_in_openais_form(server: Server, tmp_path: Path) -> Non
     assert [given(text) for text in texts] == [line["body"]["messages"] for line in lines]  # type: ignore[index]
 
 
-def test_cancelled_batch_ends_so_and_its_files_account_for_every_line(server: Server) -> None:
+def test_cancelled_batch_files_account_for_every_line(server: Server) -> None:
     lines = [
         {**LINE, "custom_id": f"n{n}", "body": {"model": MODEL, "messages": [{"role": "user", "content": f"{n}"}]}}
         for n in range(3)

@@ -98,7 +98,7 @@ async def test_stores_encoded_answer_is_a_refusal_and_is_left_unread(server: Bom
     assert server.asked_for_no_encoding()
 
 
-@pytest.mark.timeout(60)  # an endless loop of reads blocks the event loop, so its own timeouts cannot fire
+@pytest.mark.timeout(60)  # an endless read blocks the event loop, and with it the loop's own timeouts
 async def test_stores_answers_without_a_body_end_each_time(server: BombServer) -> None:
     server.status, server.plain = 204, b""
     async with open_pin_store(server.url, "bucket", SECRET, SECRET, "us-east-1") as pins:

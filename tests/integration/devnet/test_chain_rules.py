@@ -11,9 +11,7 @@ from devnet.anvil import BLOCK_GAS_LIMIT, CHAIN_ID, TX_GAS_CAP, Anvil
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_block_has_the_gas_of_public_chains_and_a_transaction_is_capped_within_it(
-    anvil: Anvil, cast: Cast
-) -> None:
+async def test_block_and_transaction_gas_match_public_chains(anvil: Anvil, cast: Cast) -> None:
     admin = cast.admin.address
     assert int((await anvil.call("eth_getBlockByNumber", "latest", False))["gasLimit"], 16) == BLOCK_GAS_LIMIT
     nonce = int(await anvil.call("eth_getTransactionCount", admin, "latest"), 16)

@@ -57,7 +57,7 @@ async def test_clients_hold_the_payment_token(world: World) -> None:
             assert await token.balanceOf(client.address).call() == CLIENT_FUNDS
 
 
-async def test_address_book_names_the_domain_that_the_token_signs_under(world: World) -> None:
+async def test_address_book_names_the_tokens_domain(world: World) -> None:
     book = world.market.address_book
     async with connected(world.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", book["paytoken"]).functions

@@ -43,7 +43,7 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @as_root
 @pytest.mark.parametrize("way", postgres.RUN_AS_WAYS)
-async def test_database_of_root_runs_in_a_folder_that_is_closed_to_others(
+async def test_database_of_root_runs_in_a_closed_folder(
     closed: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "namespace":
@@ -71,9 +71,7 @@ async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, mon
 
 @pytest.mark.long
 @as_root
-async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
-    closed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_error_names_the_closed_folder_and_the_remedy(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")
     monkeypatch.setattr(postgres, "RUN_AS_WAYS", ("account",))
     with pytest.raises(DevnetError, match=r"run as root.*account: account not found.*as another user.*chmod o\+x "):
@@ -81,7 +79,7 @@ async def test_refusal_of_every_way_names_the_closed_folder_and_what_to_do(
             pass
 
 
-def test_account_that_postgresql_refuses_is_known_by_name_or_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_account_refused_by_postgresql_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 54_321)
     assert postgres.find_refused_account() == "user 54321, who has no account"
     monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -207,7 +207,7 @@ async def test_each_broken_promise_is_seen_as_its_own(
     assert [name for name, one in verdict.items() if not one["holds"]] == invariants.split()
 
 
-async def test_exit_that_an_emptied_account_could_not_pay_for_breaks_no_promise(
+async def test_unpayable_exit_of_an_empty_account_is_no_violation(
     connection: "Connection[asyncpg.Record]",
 ) -> None:
     await connection.execute(_REFUSED_EXIT)
@@ -227,7 +227,7 @@ async def test_job_that_was_promised_and_is_not_on_the_chain_is_lost(
     assert [name for name in INVARIANTS if verdict[name]["holds"]] == [name for name in INVARIANTS if name != "I1"]
 
 
-async def test_index_that_a_replay_agrees_with_is_held_against_the_registries_too(
+async def test_index_is_compared_with_the_registries_too(
     world: World, remains: Remains, connection: "Connection[asyncpg.Record]"
 ) -> None:
     await index(world, remains.book, connection)

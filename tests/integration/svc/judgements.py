@@ -1,8 +1,9 @@
 """Judgements of lies: what could a lie in each field of a response gain? A field missing here fails a test.
 
-refused no lie about it leads to an order harmless every lie leads to the honest order, because nothing signed or sealed
-depends on the field bounded some lies are believed but gain nothing: no more money, no other recipient, no other key
-unread the client ignores the field, and the honest responses of this test lack it
+refused     no lie about it leads to an order
+harmless    every lie leads to the honest order, because nothing signed or sealed depends on the field
+bounded     some lies are believed but gain nothing: no more money, no other recipient, no other key
+unread      the client ignores the field, and the honest responses of this test lack it
 """
 
 from enum import StrEnum

@@ -99,7 +99,7 @@ async def test_client_that_never_ends_is_wrong_when_its_time_is_over() -> None:
     assert [v.detail for v in report.wrong] == ["no end after 0 s"]
 
 
-async def test_client_that_never_came_to_the_twist_is_not_right_for_refusing() -> None:
+async def test_client_that_missed_the_fault_does_not_pass() -> None:
     async def helpless(environment: Mapping[str, str]) -> tuple[int, str]:
         async with Client(environment=environment) as client:
             await client.readiness()
@@ -110,7 +110,7 @@ async def test_client_that_never_came_to_the_twist_is_not_right_for_refusing() -
     assert not report.holds
 
 
-async def test_program_hears_of_no_market_but_the_one_that_it_is_tried_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_program_gets_only_its_own_markets_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SVC_")]:
         monkeypatch.delenv(name)
     for name in ("SVC_RPC_URL", "SVC_PROFILE", "SVC_ADDRESSES", "SVC_WALLET_KEY", "SVC_BOX_KEY"):

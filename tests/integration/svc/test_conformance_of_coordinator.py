@@ -24,9 +24,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_our_coordinator_is_right_in_all_that_is_tried_purchases_among_it(
-    shop: Shop, provider: WorkingProvider
-) -> None:
+async def test_our_coordinator_passes_including_purchases(shop: Shop, provider: WorkingProvider) -> None:
     buyer = wallet_of(shop.world.cast.with_role("client")[1])
     async with (
         httpx.AsyncClient(base_url=shop.base_url, trust_env=False, timeout=30) as http,

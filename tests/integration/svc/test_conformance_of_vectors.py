@@ -94,14 +94,14 @@ async def test_program_that_answers_wrong_is_found_with_its_case(change: str, ca
 
 
 @pytest.mark.anyio
-async def test_program_that_is_not_there_and_a_file_that_is_none_are_refused() -> None:
+async def test_missing_program_and_invalid_file_are_refused() -> None:
     with pytest.raises(Refused, match="no file of vectors"):
         await try_vectors(FOLDER, ["nothing"], program(), Report())
     with pytest.raises(Refused, match="/no/such"):
         await try_vectors(FOLDER, ["job_id"], ["/no/such/program"], Report())
 
 
-def test_command_ends_with_0_where_all_is_right_and_with_9_where_something_is_wrong(
+def test_command_exits_0_when_right_and_9_when_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked = ["vectors", "--folder", str(FOLDER), "--only", "job_id"]

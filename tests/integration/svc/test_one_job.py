@@ -34,7 +34,7 @@ async def test_run_takes_the_market_and_returns_the_opened_result(client: Client
     assert (result.cost, final.cost_parts) == (parts.provider + parts.fee + parts.gas_fee, parts)
 
 
-async def test_result_is_there_before_any_block_and_final_with_its_blocks(
+async def test_result_arrives_before_blocks_and_becomes_final(
     client: Client, provider: WorkingProvider, shop: Shop
 ) -> None:
     async with mining_by_hand(shop.world.anvil), anyio.create_task_group() as tasks:
@@ -51,9 +51,7 @@ async def test_result_is_there_before_any_block_and_final_with_its_blocks(
     assert final.job.status == "completed"
 
 
-async def test_open_order_is_sealed_to_the_escrow_and_done_by_whoever_claims_it(
-    client: Client, provider: WorkingProvider
-) -> None:
+async def test_open_order_is_sealed_to_the_escrow(client: Client, provider: WorkingProvider) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(provider.work)
         result = await client.run(MODEL, "open", window="async", rate_in=RATE_IN, rate_out=str(RATE_OUT))

@@ -38,9 +38,7 @@ async def settled(client: Client, provider: WorkingProvider) -> str:
     return result.job_id
 
 
-async def test_receipt_of_a_settled_job_is_proved_by_the_blocks_of_the_chain(
-    client: Client, provider: WorkingProvider
-) -> None:
+async def test_receipt_of_a_settled_job_is_proved_by_blocks(client: Client, provider: WorkingProvider) -> None:
     job = await client.jobs.row(await settled(client, provider))
     proved = verified(await client.receipt(job.job_id))
     facts = {fact.name: fact.value for fact in proved.facts}
@@ -65,7 +63,7 @@ async def test_receipt_of_a_settled_job_is_proved_by_the_blocks_of_the_chain(
         check_hashes([bytes(32)], proved)
 
 
-async def test_receipt_of_a_cancelled_job_shows_that_nothing_was_collected(
+async def test_receipt_of_a_cancelled_job_shows_no_payment(
     client: Client, provider: WorkingProvider, shop: Shop
 ) -> None:
     async with Client(environment=shop.options) as without:
@@ -82,7 +80,7 @@ async def test_receipt_of_a_cancelled_job_shows_that_nothing_was_collected(
     assert "collected" not in facts
 
 
-async def test_commands_write_a_receipt_and_check_it_without_a_coordinator(
+async def test_receipt_is_written_and_checked_without_coordinator(
     client: Client, provider: WorkingProvider, shop: Shop, tmp_path: Path
 ) -> None:
     job, file, run = await settled(client, provider), tmp_path / "job.json", CliRunner().invoke

@@ -61,7 +61,7 @@ async def listening(market: ServedMarket, folder: Path, **server: Any) -> AsyncI
             stop.set()
 
 
-async def test_client_of_openai_speaks_tls_with_a_certificate_from_files(tmp_path: Path) -> None:
+async def test_openai_client_uses_tls_with_a_custom_certificate(tmp_path: Path) -> None:
     trusted = ssl.create_default_context(cafile=PEM)
     async with listening(ServedMarket(spoken), tmp_path, tls_certificate=PEM, tls_key=PEM) as up:
         assert up.base_url.startswith("https://127.0.0.1:")
@@ -80,7 +80,7 @@ async def test_client_of_openai_speaks_tls_with_a_certificate_from_files(tmp_pat
 
 
 @pytest.mark.parametrize("certificate", ["none.pem", "text.pem"])
-async def test_files_that_tls_cannot_be_served_with_are_refused_at_the_start(certificate: str, tmp_path: Path) -> None:
+async def test_unusable_tls_files_are_refused_at_start(certificate: str, tmp_path: Path) -> None:
     (tmp_path / "text.pem").write_text("no certificate")
     path = str(tmp_path / certificate)
     with pytest.raises(Refused, match=r"server\.tls_certificate"):
@@ -88,7 +88,7 @@ async def test_files_that_tls_cannot_be_served_with_are_refused_at_the_start(cer
             pytest.fail("it listens")
 
 
-async def test_two_hundred_callers_at_a_time_are_answered_from_several_providers(tmp_path: Path) -> None:
+async def test_two_hundred_callers_share_several_providers(tmp_path: Path) -> None:
     market = ServedMarket(spoken, candidates=[candidate(number, 100 + number) for number in (7, 8, 9)])
     for number in (7, 8, 9):
         told = provider(provider_id=str(number), capacity="5")

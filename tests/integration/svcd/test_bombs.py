@@ -64,7 +64,7 @@ async def test_gateways_encoded_content_fails_the_job_unread(
     assert server.asked_for_no_encoding()
 
 
-async def test_gateways_redirects_are_followed_and_their_bodies_left_alone(server: BombServer, tmp_path: Path) -> None:
+async def test_gateway_redirects_are_followed_with_bodies_unread(server: BombServer, tmp_path: Path) -> None:
     server.redirects, server.plain = 3, b"there"
     with flat_memory():
         assert await _fetched(server, tmp_path) == 5
@@ -84,9 +84,7 @@ BACKENDS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("table", BACKENDS.values(), ids=BACKENDS.keys())
-async def test_backends_encoded_answer_is_the_providers_fault_and_is_left_unread(
-    server: BombServer, table: dict[str, object]
-) -> None:
+async def test_encoded_backend_response_is_the_providers_fault(server: BombServer, table: dict[str, object]) -> None:
     entries = {key: value.format(url=server.url) if isinstance(value, str) else value for key, value in table.items()}
     async with open_backend(read_backend({**entries, "attempts": 1})) as backend:
         with flat_memory():
@@ -115,7 +113,7 @@ async def test_probes_encoded_answer_is_no_reading(server: BombServer) -> None:
     assert server.asked_for_no_encoding()
 
 
-async def test_status_of_something_else_on_the_daemons_port_is_left_unread(server: BombServer, tmp_path: Path) -> None:
+async def test_encoded_status_of_a_foreign_server_is_left_unread(server: BombServer, tmp_path: Path) -> None:
     port = int(server.url.rpartition(":")[2])
     with flat_memory():
         found = await trio.to_thread.run_sync(look, tmp_path, MetricsTable(port=port))

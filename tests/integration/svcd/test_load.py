@@ -32,7 +32,7 @@ async def test_a_servers_reading_is_the_load_and_is_shown(table: dict[str, objec
     [None, Reply.of({}, 500), Reply(200, (b"<html>",)), Reply(200, (b"x" * 65536,) * 130)],
     ids=["silence", "500", "no reading", "endless"],
 )
-async def test_without_a_reading_the_own_slots_tell_the_load_and_it_is_counted(reply: Reply | None) -> None:
+async def test_load_falls_back_to_own_slots_and_is_counted(reply: Reply | None) -> None:
     failures = metrics.load_probe_failures.labels("unread")
     before = failures._value.get()
     async with running_model_server(lambda _: reply) as server:

@@ -2,6 +2,6 @@
 
 from tests.simulation.coordinator import clocks, command
 
-assert clocks.START  # taken over before anything of coordinatord is read
+assert clocks.START  # replaces the clocks before any import of coordinatord
 if __name__ == "__main__":
     command.main()

@@ -1,4 +1,4 @@
-"""Buyers and providers, as small as they can be and still insist: over HTTP, with the keys of the local market."""
+"""Minimal buyers and providers that retry, over HTTP, with keys of the local market."""
 
 import asyncio
 import random
@@ -26,15 +26,15 @@ _ORDERS_LIVE: Final = 7200
 
 @attrs.define
 class Told:
-    """What the coordinators said to anybody."""
+    """Everything that the coordinators reported to clients and providers."""
 
-    ordered: dict[str, float] = attrs.field(factory=dict)  # by job: when somebody set out to order it alone
-    posted: dict[str, float] = attrs.field(factory=dict)  # by job: when
-    promised: set[str] = attrs.field(factory=set)  # of these, by a 201
-    settled: dict[str, float] = attrs.field(factory=dict)  # by a 201: when
+    ordered: dict[str, float] = attrs.field(factory=dict)  # by job: start time of an order that is not part of a batch
+    posted: dict[str, float] = attrs.field(factory=dict)  # by job: time
+    promised: set[str] = attrs.field(factory=set)  # posted jobs that were answered 201
+    settled: dict[str, float] = attrs.field(factory=dict)  # by job, answered 201: time
     cancelled: set[str] = attrs.field(factory=set)
-    sealed: set[str] = attrs.field(factory=set)  # of these, to the real svcd
-    opened: dict[str, bool] = attrs.field(factory=dict)  # of those, whose answer was read; whether it was settled
+    sealed: set[str] = attrs.field(factory=set)  # posted jobs sealed to the real svcd
+    opened: dict[str, bool] = attrs.field(factory=dict)  # by opened job: was it settled?
     batches: list[str] = attrs.field(factory=list)
     refused: list[str] = attrs.field(factory=list)
     failures: list[str] = attrs.field(factory=list)
@@ -46,19 +46,19 @@ class Told:
 
 @attrs.define
 class Insisting:
-    """Somebody who asks again until there is an answer that says something."""
+    """A client that retries until it gets a conclusive response."""
 
     party: Party
     told: Told
     trace: Trace
     chance: random.Random
     role: str = "client"
-    only: int = 0  # the provider that orders are for, or that takes no others
+    only: int = 0  # the only provider that orders go to, or whose orders are taken
 
     async def ask(
         self, method: str, path: str, *, session: bool = False, patience: float = _INSISTS, **request: Any
     ) -> httpx.Response | None:
-        """None where nothing was said in all that time."""
+        """Return None if no conclusive response came in time."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
         while loop.time() < until:
@@ -98,7 +98,7 @@ class Insisting:
 
 @attrs.define
 class Buyer(Insisting):
-    """`changes_its_mind`: it cancels what it posted, some seconds later."""
+    """With `changes_its_mind`, the buyer cancels its posts some seconds later."""
 
     async def buy(self, post: Post, *, changes_its_mind: bool) -> None:
         await asyncio.sleep(post.at)
@@ -116,7 +116,7 @@ class Buyer(Insisting):
         self._note(job, "post", posted)
         if posted is None:
             return
-        # Asked again after an answer that was lost, the chain may have the job already.
+        # After a lost response, a retry may find the job already on the chain.
         if posted.status_code == 201 or "DuplicateJob" in posted.text:
             if posted.status_code == 201:
                 self.told.promised.add(job)
@@ -141,7 +141,7 @@ class Buyer(Insisting):
 
 @attrs.define
 class BatchOwner(Insisting):
-    """It uploads a file of submissions and has them posted as a batch."""
+    """A client that uploads a file of submissions and posts them as a batch."""
 
     async def order(self, post: Post, chain_id: int) -> None:
         await asyncio.sleep(post.at)
@@ -170,8 +170,8 @@ class BatchOwner(Insisting):
 
 @attrs.define
 class Provider(Insisting):
-    """It polls, claims what it is given, and settles, fails or forgets it. `early`: it is offered jobs whose post is
-    under way, too, so that a post, its claim and its settle may come into one block."""
+    """A provider that polls, claims its leases, and settles, fails or forgets them. With `early`, it is also offered
+    jobs whose post is under way, so a post, its claim and its settle may share a block."""
 
     early: bool = False
     forgets: Callable[[], bool] = lambda: False
@@ -201,7 +201,7 @@ class Provider(Insisting):
         job, named = row["job_id"], self.told.named(row["job_id"])
         claimed = await self._op("claim", job, self.party.claim(job), 120)
         if not claimed:
-            self.working.pop(job, None)  # whoever is given it again tries again
+            self.working.pop(job, None)  # the next provider that leases the job tries again
             return
         await asyncio.sleep(self.chance.uniform(0, 12))
         if self.forgets():
@@ -219,7 +219,7 @@ class Provider(Insisting):
                 return
             await asyncio.sleep(6)
             state = await self._state(job)
-            if state == JobState.OPEN:  # the claim was taken back: somebody is given the job again
+            if state == JobState.OPEN:  # a reorg removed the claim, so the job is leased again
                 self.working.pop(job, None)
             if state in (JobState.OPEN, JobState.SETTLED, JobState.CANCELLED):
                 return

@@ -1,6 +1,6 @@
-"""The chain: a real anvil, asked synchronously, whose blocks come by the simulated clock. What goes wrong on the way
-to it, and in it, is planned: answers that are lost, late or refused, bytes that the node forgets, reorganisations,
-blocks that do not come, fees that rise, somebody else's use of the relayer's account."""
+"""The chain: a real anvil with synchronous calls and simulated block times. Faults of the connection and the chain are
+planned: lost, late or refused responses, bytes that the node forgets, reorgs, missing blocks, rising fees, and
+transactions of the relayer's account from elsewhere."""
 
 import asyncio
 import http.client
@@ -24,7 +24,7 @@ from tests.simulation.plan import Fault
 
 BLOCK_SECONDS: Final = 2.0
 BASE_FEE: Final = 10**9
-_PATIENCE: Final = 10.0  # of the coordinator, for one answer
+_PATIENCE: Final = 10.0  # the coordinator's timeout for one response
 _SEND: Final = "eth_sendRawTransaction"
 _BLACKLISTED: Final = abi.selector("blacklisted(address)")
 _SET_BLACKLISTED: Final = abi.selector("setBlacklisted(address,bool)")
@@ -39,14 +39,14 @@ _ERRORS: Final[dict[str, dict[str, Any]]] = {
 
 @attrs.frozen
 class Token:
-    """The payment token, and the account that may shut others out of it."""
+    """The payment token, and the account that can blacklist others."""
 
     address: str
     issuer: str
 
 
 class Node:
-    """JSON-RPC to anvil over one kept connection, without waiting for anything else."""
+    """JSON-RPC to anvil over one kept connection. Each call blocks the process."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -69,7 +69,8 @@ class Node:
 
 
 class SimulatedChain:
-    """`broadcast` is told of bytes before the node gets them; `is_live`: of what asks, whether it is heard still."""
+    """The simulated chain calls `broadcast` with bytes before the node gets them. `is_live` says if a caller's process
+    still lives."""
 
     def __init__(self, node: Node, faults: Faults, relayers: list[str], seed: object) -> None:
         self.node, self.faults = node, faults
@@ -77,14 +78,14 @@ class SimulatedChain:
         self.relayers = relayers
         self.broadcast: Callable[[bytes], None] = lambda raw: None
         self.mined: Callable[[], None] = lambda: None
-        self.away = self.still = 0  # how many reasons there are for it
+        self.away = self.still = 0  # number of active reasons
         self._loop = asyncio.get_running_loop()
 
     # --- requests ---
 
     @asynccontextmanager
     async def open_transport(self, *_: object, **__: object) -> AsyncIterator[Callable[[bytes], Awaitable[Any]]]:
-        """In place of `coordinatord.chain.rpc.client.open_transport`."""
+        """Replaces `coordinatord.chain.rpc.client.open_transport`."""
         owner = self.faults.owner()
 
         async def post(body: bytes) -> tuple[int, bytes]:
@@ -154,7 +155,7 @@ class SimulatedChain:
         self.faults.trace.add(f"block {int(block['number'], 16)} at {time - int(START)} holds {used}")
 
     def reorganise(self, fault: Fault, floor: int) -> None:
-        """`seconds` is the depth. What was in the blocks that go comes back into the pool, or some of it, or none."""
+        """Replace the last `seconds` blocks. Their transactions return to the pool, all, some or none of them."""
         head = self.node.height()
         depth = min(int(fault.seconds), head - floor)
         if depth < 1:
@@ -177,7 +178,8 @@ class SimulatedChain:
         self.mined()
 
     def _comes_back(self, kind: str, raw: str) -> bool:
-        """`some`: those of all relayers but one, which several coordinators sign with."""
+        """Return whether a transaction returns to the pool. With `some`, all return except those of one relayer, whose
+        key several coordinators share."""
         match kind:
             case "some":
                 sender = str(Account.recover_transaction(raw)).lower()
@@ -194,13 +196,13 @@ class SimulatedChain:
         self.node.call("anvil_setNextBlockBaseFeePerGas", hex(BASE_FEE))
 
     def used_outside(self) -> None:
-        """Somebody else sends from a relayer's account, ahead of what it has in the pool."""
+        """Send a foreign transaction from a relayer's account, ahead of its pending ones."""
         account = self.chance.choice(self.relayers)
         self._send(account, {"to": account, "gas": hex(21_000)})
 
     async def shut_out(self, account: str, token: Token, seconds: float, noisy: float) -> None:
-        """The token's issuer lets nobody pay this account for so long, and then lets everybody again, whatever
-        reorganisations make of it until the noise is over."""
+        """Pause payments to this account by the token's issuer for some time. Repeat the pause and its end after each
+        reorg until the noisy time is over."""
         until = self._loop.time() + seconds
         while (now := self._loop.time()) < noisy or self._is_refused(account, token):
             wanted = now < min(until, noisy)

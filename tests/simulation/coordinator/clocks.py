@@ -1,12 +1,12 @@
-"""Clocks of the process that a simulation can take over. To be imported before coordinatord: its defaults
-(`clock=time.monotonic`) keep the function that they found when they were read."""
+"""Process clocks that a simulation can replace. Import this before coordinatord, because its defaults
+(`clock=time.monotonic`) bind the function at import."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-START: Final = 2_000_000_000.0  # the wall's time when a simulation begins: later than any chain that it finds
+START: Final = 2_000_000_000.0  # wall time at the start of a simulation, later than any chain's
 real_monotonic: Final = time.monotonic
 
 _virtual: Callable[[], float] | None = None
@@ -19,7 +19,7 @@ def _taken_over(real: Callable[[], float], offset: float) -> Callable[[], float]
     return clock
 
 
-# A process that has been up for long: some caches take what was never read for old at time 0.
+# Start with a long uptime. Some caches treat values that were never read as stale at time 0.
 _UP: Final = 100_000.0
 for _name, _offset in (("time", START), ("monotonic", _UP), ("perf_counter", _UP)):
     setattr(time, _name, _taken_over(getattr(time, _name), _offset))
@@ -27,7 +27,7 @@ for _name, _offset in (("time", START), ("monotonic", _UP), ("perf_counter", _UP
 
 @contextmanager
 def clocks_of(virtual: Callable[[], float]) -> Iterator[None]:
-    """Inside, every clock of the process goes by `virtual`, in seconds from 0 on."""
+    """Inside, every clock of the process returns `virtual`, in seconds from 0."""
     global _virtual  # noqa: PLW0603 - what it stands in for is one of the process, too
     _virtual = virtual
     try:

@@ -1,11 +1,11 @@
-"""`make simulate-coordinatord SEEDS=200`: runs of whole coordinators, with svcd and clients among them, each decided by
-its seed. Exits with 1 when a promise broke.
+"""`make simulate-coordinatord SEEDS=200`: simulate complete coordinators with svcd and clients, once per seed. Exits
+with 1 when a promise broke.
 
     python -m tests.simulation.coordinator [--seeds 200] [--first 0] [--until-found] [--processes 2]
     python -m tests.simulation.coordinator --seed 17 [--trace]
     python -m tests.simulation.coordinator --plan - < plan
 
-A seed that fails is shrunk, and printed as a plan that can be pasted into `tests/simulation/test_coordinator.py`.
+A failing seed is shrunk, and printed as a plan to paste into `tests/simulation/test_coordinator.py`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tests.simulation.coordinator.run import Outcome, simulate
 from tests.simulation.plan import Fault, Kill, Plan, Post
 from tests.simulation.shrinking import shrunk
 
-_TRIES: Final = 120  # runs of some seconds each
+_TRIES: Final = 120  # runs of several seconds each
 
 _standing = ExitStack()
 _grounds: list[Ground] = []
@@ -83,7 +83,7 @@ def _many(seeds: range, options: argparse.Namespace) -> bool:
 
 
 def _stand(folder: str) -> None:
-    """A worker's own chain and database, for as long as it lives."""
+    """Start a chain and a database for the life of a worker."""
     own = Path(folder, str(os.getpid()))
     own.mkdir()
     _grounds.append(_standing.enter_context(ground(own)))
@@ -99,7 +99,7 @@ def _told(outcome: Outcome) -> None:
 
 
 def _shortened(outcome: Outcome, given: Ground | None = None) -> str:
-    """The shortest plan that was found to fail in the same way, the numbers of jobs apart."""
+    """Return the shortest plan found that fails in the same way, ignoring job numbers."""
     wanted = {_kind(found) for found in outcome.broken}
     standing = given or _grounds[0]
     short = shrunk(
@@ -114,7 +114,7 @@ def _shortened(outcome: Outcome, given: Ground | None = None) -> str:
 
 
 def _kind(found: str) -> str:
-    """What broke, without the numbers of jobs and content ids."""
+    """Return the broken promise without job numbers and content ids."""
     return " ".join(word for word in found.split()[:9] if not any(letter.isdigit() for letter in word))
 
 

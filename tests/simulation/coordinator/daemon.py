@@ -1,5 +1,5 @@
-"""A whole svcd among the coordinators: trio is a guest of the simulated loop, and its requests go by the same ways as
-everybody's. What it is told to run comes back as it was asked."""
+"""A complete svcd in the coordinators' simulation. trio runs as a guest of the simulated loop, and requests take the
+same simulated network as all others. Its backend echoes the input."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -40,12 +40,12 @@ WINDOWS: Final = (60, 300)
 _UNITS: Final = 10
 _AHEAD: Final = AheadTable(most_amount=10**6, most_in_flight=2 * 10**6, settled_jobs=1)
 _LONGEST_RUN: Final = 12.0
-Index = dict[str, tuple[int, int, int]]  # state, why, and whose, by job
+Index = dict[str, tuple[int, int, int]]  # state, end reason and provider, by job
 _UNKNOWN: Final = (-1, 0, 0)
 
 
 class SimulatedDaemon:
-    """Lives of one svcd with the wallet of the market's first provider. `index`: as it is at the moment."""
+    """Lives of one svcd with the wallet of the market's first provider. `index` returns the current index."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SimulatedDaemon:
         self.life = 0
         self._ways, self._told, self._trace, self._noisy = ways, told, trace, plan.noisy
         self._chance = random.Random(f"svcd {plan.seed}")
-        self._runs_ahead = self._chance.choice((None, _AHEAD))  # of the blocks of posts and claims
+        self._runs_ahead = self._chance.choice((None, _AHEAD))  # of the blocks of its posts and claims
         self._index = index
         self._disk = Disk(folder, random.Random(f"disk {plan.seed}"))
         self._guest = Guest(loop)
@@ -98,10 +98,10 @@ class SimulatedDaemon:
         return not (self._lives.held or self._live(self._index()))
 
     def _live(self, index: Index) -> list[str]:
-        """Jobs that it has for live. What was never posted may be until its order expires: it waits for that."""
+        """Return the jobs that the daemon considers live. An unposted job may be live until its order expires."""
         return [job for job in self.promises.live() if job in index]
 
-    # --- what it is among ---
+    # --- surroundings ---
 
     @property
     def transport(self) -> httpx.AsyncBaseTransport:

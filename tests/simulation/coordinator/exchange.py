@@ -1,5 +1,5 @@
-"""One request to an ASGI application and its answer, piece by piece: a stream of events is heard as it comes, and the
-application sees whoever goes away."""
+"""One request to an ASGI application and its response, piece by piece. Event streams arrive live, and the application
+notices clients that disconnect."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ _GONE: Final = {"type": "gone"}
 
 
 class Exchange(httpx.AsyncByteStream):
-    """The body of the answer is read as a stream, once."""
+    """A request whose response body is read once, as a stream."""
 
     def __init__(self, request: httpx.Request) -> None:
         self._request = request
@@ -21,7 +21,7 @@ class Exchange(httpx.AsyncByteStream):
         self._is_asked = False
 
     async def run(self, application: Any) -> None:
-        """The application's side."""
+        """Run the application's side."""
         url = self._request.url
         scope = {
             "type": "http",
@@ -40,11 +40,11 @@ class Exchange(httpx.AsyncByteStream):
         await application(scope, self._receive, self._send)
 
     def cut(self) -> None:
-        """From here on nothing comes any more."""
+        """Drop everything sent from now on."""
         self._come.put_nowait(_GONE)
 
     async def response(self) -> httpx.Response:
-        """Once its head is there. Raises httpx's errors where none comes."""
+        """Wait for the head, and return the response. Raise httpx's errors if none comes."""
         try:
             started = await self._next()
         except BaseException:

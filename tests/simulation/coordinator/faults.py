@@ -1,4 +1,4 @@
-"""Planned faults as they fall due, and whose doing is still heard."""
+"""Planned faults when they are due, and the processes that are still alive."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Final
 from tests.simulation.plan import Fault, Plan
 from tests.simulation.trace import Trace
 
-# What an answer can be in place of itself; `lost` and `hang_after`: it happens, and nobody hears of it.
+# Faults that replace a response. With `lost` and `hang_after` the request takes effect, but the response is lost.
 _ANY: Final = ("unreached", "lost", "hang", "hang_after", "late", "busy", "gateway", "refused")
 PLACES: Final[dict[str, tuple[str, ...]]] = {
     "node": _ANY,
@@ -18,7 +18,7 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
     "request": ("unreached", "lost", "late"),
     "store": ("unreached", "lost", "unavailable", "late", "wrong"),
 }
-# For a time, or, of reorganisations, of so many blocks.
+# Duration in seconds. For reorgs, depth in blocks.
 WEATHER: Final[dict[str, tuple[str, ...]]] = {
     "reorg": ("back", "some", "some", "few", "gone", "behind"),
     "node_away": ("for a time",),
@@ -31,7 +31,7 @@ WEATHER: Final[dict[str, tuple[str, ...]]] = {
 
 
 class Faults:
-    """`owner` says which life's doing something is; `is_live`, whether that one is heard still."""
+    """`owner` returns the life that causes an action. `is_live` says if this life is still current."""
 
     def __init__(self, plan: Plan, trace: Trace) -> None:
         self.trace = trace
@@ -47,7 +47,7 @@ class Faults:
         return asyncio.get_running_loop().time() < self._noisy
 
     def due(self, place: str) -> Fault | None:
-        """The next planned for this place whose time has come; each falls once."""
+        """Return the next due fault for this place. Each fault occurs once."""
         waiting, now = self._waiting[place], asyncio.get_running_loop().time()
         if not waiting or waiting[0].at > now or now > self._noisy:
             return None

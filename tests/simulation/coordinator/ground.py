@@ -1,4 +1,5 @@
-"""What the runs of one process stand on: an anvil with the market on it, and a PostgreSQL, both set back for each."""
+"""Services shared by the runs of one process: an anvil with the market deployed, and a PostgreSQL. Both are reset for
+each run."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -28,7 +29,7 @@ from tests.simulation.coordinator.wire import Address, ControlConnection
 from tests.soak.audits import install_audits
 
 _TEMPLATE: Final = "simulated"
-_BEFORE: Final = 1_000_000  # seconds that the market is older than the run
+_BEFORE: Final = 1_000_000  # age of the market in seconds when a run begins
 
 
 @attrs.define
@@ -39,19 +40,19 @@ class Ground:
     market: DevnetMarket
     cast: Cast
     portal: Any
-    floor: int = 0  # the block that a run begins on
+    floor: int = 0  # first block of a run
     _snapshot: str = ""
     _runs: int = 0
 
     def renewed(self) -> str:
-        """The chain as it was at first, and the address of a database that nobody has used."""
+        """Reset the chain to its first state. Return it with the URL of a fresh database."""
         if self._snapshot:
             self.node.call("evm_revert", self._snapshot)
         self.node.call("anvil_dropAllTransactions")
         self._snapshot = self.node.call("evm_snapshot")
         self.node.call("anvil_setNextBlockBaseFeePerGas", hex(BASE_FEE))
         self.node.call("evm_setNextBlockTimestamp", int(START) - int(BLOCK_SECONDS))
-        # A block of its own: on one that stands in several pasts, anvil now and then has no state any more.
+        # Make a unique block. For a block shared by several histories, anvil sometimes loses the state.
         self.node.call("anvil_setBalance", f"0x{self._runs + 1:040x}", "0x1")
         self.node.call("evm_mine")
         self.floor = self.node.height()
@@ -90,7 +91,7 @@ class Ground:
 
 @contextmanager
 def ground(folder: Path) -> Iterator[Ground]:
-    """`folder` is empty, and nobody else's."""
+    """`folder` must be empty and unused by other processes."""
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(_parts(folder)) as parts:
         anvil, postgres, market, cast = parts
         control = ControlConnection(Address.of(postgres.url("postgres")))

@@ -1,7 +1,7 @@
-"""trio as a guest of the simulated loop: what runs on it has the same clock, and its turns come from the same seed.
+"""trio as a guest of the simulated loop. Tasks on trio use the same clock and the same seed.
 
-trio is made for being a guest of other loops, and then waits for its sockets in a thread. There are none here: when
-nothing of it is ready it rests until its next deadline, or until something of the loop's sets an event of its own.
+Other guest modes of trio wait for sockets in a thread. This simulation has no sockets. When no trio task is ready, trio
+waits until its next deadline, or until the loop sets an event of trio.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ class Guest:
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         self._clock = _LoopClock(loop)
-        self._context = Context()  # nobody's: no coordinator's life does what is done here
+        self._context = Context()  # owned by no coordinator's life
         self._resting: Callable[[Any], None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[Any] = loop.create_future()
 
     @contextmanager
     def running(self, main: Callable[[], Awaitable[object]]) -> Iterator[None]:
-        """`main` has begun; `ended` tells when it has ended, which is to be inside."""
+        """Start `main`. Inside the block, `ended` is set when `main` has ended."""
         with (
             patch.object(trio_run, "start_thread_soon", self._rest),
             patch.object(trio_run.TheIOManager, "force_wakeup", lambda _: self._wake()),
@@ -70,7 +70,7 @@ class Guest:
         self._ended.result()
 
     def task(self, act: Any) -> "asyncio.Task[Any]":
-        """What trio asks the loop to do, on nobody's behalf."""
+        """Schedule a callback of trio in the loop, owned by no process."""
         return self._loop.create_task(act, context=Context())
 
     def _soon(self, step: Callable[[], object]) -> None:
@@ -98,7 +98,7 @@ class Guest:
 
 
 async def heard(guest: Guest, act: Awaitable[Any]) -> Any:
-    """What the loop makes of `act`, for a task of trio's; cancelled with it."""
+    """Run `act` in the loop and return its result to a trio task. Cancelling the task cancels `act`."""
     done = trio.Event()
     task = guest.task(act)
     task.add_done_callback(lambda _: done.set())
@@ -106,6 +106,6 @@ async def heard(guest: Guest, act: Awaitable[Any]) -> Any:
         await done.wait()
     except trio.Cancelled:
         if not task.cancel() and not task.cancelled():
-            task.exception()  # nobody is there to hear of it
+            task.exception()  # mark the exception as retrieved, because no task reads it
         raise
     return task.result()

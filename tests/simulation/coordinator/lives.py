@@ -85,7 +85,7 @@ class Life:
                 await asyncio.wait(self._answering)
 
     async def ask(self, request: httpx.Request) -> httpx.Response:
-        """The answer, unread. Raises httpx's errors where there is none."""
+        """Return the response, with its body unread. Raise httpx's errors if there is no response."""
         if self.application is None:
             raise httpx.ConnectError("nobody listens")
         await request.aread()
@@ -132,7 +132,7 @@ class Coordinator:
             self.life.told.set()
 
     async def end(self) -> list[str]:
-        """Lives that ended by themselves, and requests that fell, in words."""
+        """Describe lives that ended unexpectedly, and requests that crashed."""
         self.kill()
         await asyncio.wait([life.task for life in self._remains])
         return [f"{one.name} fell: {_leaf(one.failure)!r}" for one in self._remains if one.failure is not None]

@@ -1,7 +1,7 @@
-"""An event loop of asyncio without a clock and without sockets: when nothing is ready, the time of the next timer is.
+"""An asyncio event loop without a clock and without sockets. When no task is ready, time jumps to the next timer.
 
-Of tasks that are ready at the same moment, a seed says which goes first. A number of its own is each task's hash, so
-that sets of tasks have the same order in every process.
+A seed orders tasks that are ready at the same moment. Each task's hash is a counter, so sets of tasks have the same
+order in every process.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _HANDLES: Final = 20_000_000  # steps of one run: more, and something goes round
 class NumberedTask(asyncio.Task[Any]):
     def __init__(self, number: int, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
         self.number = number
-        self.owner: object = None  # whose doing it is
+        self.owner: object = None  # process that owns the running callback
         super().__init__(coro, **options)
 
     def __hash__(self) -> int:
@@ -58,7 +58,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return task
 
     def cancel_all_of(self, owner: object) -> None:
-        """Every task that one process began, and those that these began."""
+        """Cancel every task that one process began, and all their descendants."""
         self._tasks = [task for task in self._tasks if not task.done()]
         for task in self._tasks:
             if task.owner is owner:

@@ -45,7 +45,8 @@ def planned(seed: int) -> Plan:
 
 
 def _of_svcd(chance: random.Random, noisy: float) -> tuple[list[Post], list[Kill]]:
-    """In a half of the seeds a real svcd takes part, and clients buy of it: what they order, and when it ends."""
+    """Plan for svcd. In half of the seeds a real svcd takes part, and clients buy from it. Plans their orders and its
+    crashes."""
     if chance.random() < 0.5:
         return [], []
 

@@ -1,12 +1,12 @@
-"""PostgreSQL, the real one, driven synchronously: a statement takes effect at one moment of the simulated time.
+"""A real PostgreSQL, driven synchronously. Each statement takes effect at one moment of simulated time.
 
-A session of the simulation hands what a client of it writes to the server when its time has come, waits for the whole
-answer while nothing else runs, and lets the client hear of it later. Between the two, others run. A statement that
-waits for another session's lock is known by `pg_blocking_pids`; it goes on when that one has let go.
+A simulated session passes a client's bytes to the server at their planned time, waits for the whole response while
+nothing else runs, and delivers the response later. Other sessions run in between. `pg_blocking_pids` finds statements
+that wait for another session's lock. They continue when the lock is released.
 
-The server's clock is the simulation's: `public.clock_timestamp()` stands before PostgreSQL's own in the search path,
-and every request brings the time along. Notices travel as NOTICE messages of `public.pg_notify`, are dropped with a
-transaction that is rolled back, and are handed to the listening sessions at a time of their own.
+The server uses simulated time: `public.clock_timestamp()` precedes PostgreSQL's function in the search path, and every
+request sets the time. `public.pg_notify` sends notices as NOTICE messages. They are dropped on rollback, and reach each
+listening session at a separate time.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ SEARCH_PATH: Final = "public, pg_catalog"
 _CANCEL: Final = 80877102
 _FLUSH: Final = b"H\0\0\0\4"
 _LOOKED_AT_EVERY: Final = 0.004  # seconds of the real clock
-_SURELY_WAITS: Final = 0.03  # longer than `deadlock_timeout`: whoever closes a circle is the one that finds it
+_SURELY_WAITS: Final = 0.03  # longer than `deadlock_timeout`, so the session that closes a cycle detects it
 SETTINGS: Final = (
     "deadlock_timeout=10ms",
     "autovacuum=off",
@@ -62,13 +62,13 @@ SETTINGS: Final = (
 
 @attrs.define(eq=False)
 class Request:
-    """What a client wrote, and the answers that end it: one for each `left`."""
+    """A client's bytes, and the messages that complete the response: one for each in `left`."""
 
     content: bytes
     left: int
     text: str
     flushed: bool = False  # its answer ends with a description, or an error: no Sync was written
-    unheard: int = 0  # answers that come before those: to what the simulation put in front
+    unheard: int = 0  # earlier responses to statements that the simulation prepended
     answer: bytes = b""
     tag: str = ""
 
@@ -116,7 +116,7 @@ class Session(asyncio.Transport):
             self.server.submit(self, Request(content, left, self._text(messages), content.endswith(_FLUSH)))
 
     def _text(self, messages: list[tuple[bytes, bytes]]) -> str:
-        """The statement that is asked for: by itself, or by the name that it was prepared under."""
+        """Return the requested statement, by text or by the name of a prepared one."""
         text = ""
         for kind, body in messages:
             words = body.split(b"\0")
@@ -174,8 +174,8 @@ def _messages(written: bytes) -> list[tuple[bytes, bytes]] | None:
 
 
 class SimulatedServer:
-    """`delay` gives the seconds until a request takes effect, and until its answer is heard. `executed` is told of each
-    request of a session that took effect."""
+    """`delay` returns the seconds until a request takes effect, and until its response arrives. `executed` is called
+    with each request that took effect."""
 
     def __init__(self, loop: Any, address: Address, admin: ControlConnection, seed: object) -> None:
         self.loop, self.address, self.admin = loop, address, admin
@@ -301,12 +301,12 @@ class SimulatedServer:
             self.loop.call_later(self.delay(), self._take_effect, session, session.requests[0])
 
     def _freeze(self, session: Session) -> None:
-        """A backend that waits is stopped, so that of several that one commit lets go only one goes on at a time."""
+        """Stop a waiting backend, so that after a commit the backends that it blocked continue one at a time."""
         os.kill(session.pid, signal.SIGSTOP)
         self._waiting.append(session)
 
     def _look_after_waiting(self) -> None:
-        """Whoever was let go by what just happened goes on now, in the order in which they began to wait."""
+        """Continue the sessions that are no longer blocked, in the order in which they began to wait."""
         again = True
         while again:
             again = False
@@ -344,7 +344,7 @@ class SimulatedServer:
     # --- ends ---
 
     def end(self, session: Session) -> None:
-        """The connection is no more, and the server knows: what it held is free when this returns."""
+        """Close the connection. All its locks are free on return."""
         session.closed = True
         self.sessions.pop(session.number, None)
         waited = session in self._waiting

@@ -35,7 +35,7 @@ from tests.simulation.coordinator.store import SimulatedStore
 from tests.simulation.coordinator.wire import ControlConnection
 from tests.soak.audits import lease_violations, opened_without_nonce
 
-_SETTLED_AGAIN: Final = 150.0  # seconds, with all that goes wrong meanwhile
+_SETTLED_AGAIN: Final = 150.0  # seconds, including all faults
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
 _UNENDED: Final = "select count(*) from jobs where state in (0, 1)"
 _BATCHES: Final = (
@@ -60,7 +60,7 @@ _DOUBLED: Final = (
 
 
 class Promises:
-    """`broken`: what was found, each once."""
+    """`broken` holds each violation once."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class Promises:
         self._of_requests()
 
     def _of_requests(self) -> None:
-        """I2: a request takes effect once in the chain that is. What a dead coordinator's outbox has as mined may be in
-        a block that a reorganisation took, and stays so until somebody looks: that does not count."""
+        """I2: a request takes effect once on the current chain. A dead coordinator's outbox may still show a relay as
+        mined in a block that a reorg removed, until a process checks. Such relays do not count."""
         took_effect: Counter[tuple[str, str]] = Counter()
         for kind, request, number, block in self.admin.query(_DOUBLED):
             there = self.chain.node.call("eth_getBlockByNumber", hex(int(number)), False)
@@ -165,7 +165,7 @@ class Promises:
             return await broken_batches(database, PinningStore(StoreRequests(http, "http://store/bucket", signer)))
 
     def rows(self) -> dict[str, tuple[int, int, int]]:
-        """State, why, and whose, of each job of the index."""
+        """Return state, end reason and provider of each job in the index."""
         told = self.admin.query("select encode(job_id, 'hex'), state, ended_because, provider_id from jobs")
         return {f"0x{job}": (int(state), int(because), int(whose or 0)) for job, state, because, whose in told}
 
@@ -186,7 +186,7 @@ class Promises:
             elif job in self.told.settled and state[0] != JobState.SETTLED and self._had_time(job):
                 self.breaks(f"I14: {named} was settled by a 201, had time to be settled again, and ended as {state}")
             elif (
-                # A post may be answered in quiet whose job was claimed in trouble before.
+                # A post answered in quiet time may be of a job claimed in noisy time.
                 self.told.ordered.get(job, at) > noisy
                 and state[0] != 2
                 and state[1] != 3

@@ -23,7 +23,7 @@ _ENOUGH: Final = 10**9
 
 @attrs.define
 class Purchase:
-    """`breaks` is told of answers to something else."""
+    """`breaks` is called with responses to a different request."""
 
     client: Client
     provider_id: int
@@ -78,7 +78,7 @@ class Purchase:
         self.told.opened[job] = not result.provisional
 
     async def _insist(self, what: str, act: Callable[[], Awaitable[T]]) -> T | None:
-        """None where it was refused, or nothing was said in all that time."""
+        """Return None if refused, or if no conclusive response came in time."""
         loop = asyncio.get_running_loop()
         until, said = loop.time() + _INSISTS, "nothing"
         while loop.time() < until:

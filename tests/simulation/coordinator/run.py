@@ -216,7 +216,7 @@ class _Run:
         return self.loop.time() < self.plan.noisy and self._chance.random() < 0.1
 
     async def _alone(self, part: Coroutine[Any, Any, None]) -> None:
-        """Nobody's failure is everybody's: it is told at the end."""
+        """Run a part. Its failure is reported at the end and stops no other part."""
         try:
             await part
         except asyncio.CancelledError:
@@ -327,7 +327,7 @@ class _Run:
 @contextmanager
 def _quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # of pools whose database is away
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # of pools whose database is unreachable
     try:
         yield
     finally:

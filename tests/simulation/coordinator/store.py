@@ -23,7 +23,7 @@ _UNSOUND: Final = 0.2  # of the answers of a gateway
 class SimulatedStore:
     def __init__(self, faults: Faults, seed: object) -> None:
         self.objects: dict[str, bytes] = {}
-        self.pinned: dict[str, bytes] = {}  # by content id, of all that was ever put
+        self.pinned: dict[str, bytes] = {}  # by content id: everything ever stored
         self._faults = faults
         self._chance = random.Random(f"store {seed}")
 
@@ -62,7 +62,7 @@ class SimulatedStore:
         yield http
 
     async def served(self, request: httpx.Request, *, is_sound: bool) -> httpx.Response:
-        """What a gateway says, which has whatever was ever put, or is not up to it."""
+        """Answer as a gateway. It has everything ever stored, unless a fault hides it."""
         await asyncio.sleep(self._chance.expovariate(1 / 0.02))
         if not is_sound and self._chance.random() < _UNSOUND:
             if self._chance.random() < 0.5:
@@ -72,7 +72,7 @@ class SimulatedStore:
         return httpx.Response(404) if content is None else streamed(httpx.Response(200, content=content))
 
     def sealed_in(self, settle: Mapping[str, object]) -> bytes | None:
-        """The result that a settle hands over; None where it names what was never stored."""
+        """Return the result that a settle names. None if it was never stored."""
         if "result_cid" in settle:
             return self.pinned.get(str(settle["result_cid"]))
         return base64.b64decode(str(settle["result"]), validate=True)

@@ -24,7 +24,7 @@ class Ways(httpx.AsyncBaseTransport):
         return await self._front.handle_async_request(request)
 
     async def whole(self, request: httpx.Request) -> httpx.Response:
-        """Read to its end, for whoever does not run on this loop."""
+        """Read the complete body, for callers outside this loop."""
         response = await self.handle_async_request(request)
         try:
             content = await response.aread()

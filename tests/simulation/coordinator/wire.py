@@ -91,7 +91,7 @@ def field_of(told: bytes, name: bytes) -> str:
 
 
 class ControlConnection:
-    """A connection in simple queries: it sees what is committed, and no fault touches it."""
+    """A connection for simple queries. It sees committed rows, and has no faults."""
 
     def __init__(self, address: Address) -> None:
         self.wire = Wire(address)

@@ -1,10 +1,10 @@
-"""`make simulate-planted`: faults put into svcd and coordinatord one by one, each of which a simulation has to find.
+"""`make simulate-planted`: plant faults in svcd and coordinatord one by one. A simulation must find each.
 
     python -m tests.simulation.planted [name …]
 
-A fault is a patch beside this file (into coordinatord and the contracts: in `coordinator/`), against the tree as it is;
-one that does not apply any more fails. It is applied to a copy below `build/`. Exits with 1 when a fault was not found
-within 200 seeds.
+A fault is a patch in this folder (for coordinatord and the contracts: in `coordinator/`) against the current tree. A
+patch that no longer applies fails. It is applied to a copy below `build/`. Exits with 1 if a fault is not found within
+200 seeds.
 """
 
 import os
@@ -31,7 +31,7 @@ def names() -> list[str]:
 
 
 def found(name: str) -> str | None:
-    """What the simulation says of the tree with this fault; None when it finds nothing."""
+    """Simulate the tree with this fault. Return the violation found, or None."""
     tree = _planted(name)
     program = "tests.simulation.coordinator" if name.startswith(_OF_COORDINATOR) else "tests.simulation"
     run = subprocess.run(
@@ -59,7 +59,7 @@ def _planted(name: str) -> Path:
         if one != changed:
             (tree / one).symlink_to(ROOT / one)
     shutil.copytree(ROOT / changed, tree / changed, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
-    # Git would take the tree around it for the one that is meant.
+    # Keep Git from using the surrounding repository.
     around = {**os.environ, "GIT_CEILING_DIRECTORIES": str(WORK)}
     applied = subprocess.run(
         ["git", "apply", "--verbose", str(patch)], cwd=tree, env=around, capture_output=True, text=True, check=False

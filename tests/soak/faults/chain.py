@@ -1,4 +1,4 @@
-"""What a chain does by itself: blocks that are taken back, fees that jump, time, strangers, an issuer's pause."""
+"""Faults of a chain: reorgs, jumping fees, clock changes, foreign transactions, a token pause."""
 
 import time
 from random import Random
@@ -19,13 +19,13 @@ _MOST_AHEAD: Final = 240  # seconds
 
 
 async def reorganised(ground: Ground, random: Random, _seconds: float) -> None:
-    """The last blocks are replaced by empty ones: what they held must find its way back, or its end."""
+    """Replace the last blocks by empty ones. Each dropped transaction must be mined again or end."""
     await _reorganised(ground, min(_DEEPEST, 1 + int(random.expovariate(1 / _USUAL_DEPTH))))
 
 
 async def reorganised_beyond_the_journal(ground: Ground, random: Random, _seconds: float) -> None:
-    """More blocks than the index can undo, but none of the market's deployment: it is built anew. Young chains lose all
-    that they have had since."""
+    """Replace more blocks than the index can undo, but keep the market's deployment. The index is rebuilt. A young
+    chain loses everything since the deployment."""
     head = int(await ground.anvil.call("eth_blockNumber"), 16)
     depth = JOURNAL_BLOCKS + random.randint(1, _DEEPEST)
     await _reorganised(ground, max(1, min(depth, head - ground.market_block)))
@@ -34,7 +34,7 @@ async def reorganised_beyond_the_journal(ground: Ground, random: Random, _second
 async def _reorganised(ground: Ground, depth: int) -> None:
     filled = {relayer: await _balance(ground, relayer) for relayer in _relayers(ground)}
     await ground.anvil.call("anvil_reorg", depth, [])
-    for relayer, balance in filled.items():  # whoever had filled an empty account up does so again
+    for relayer, balance in filled.items():  # refill accounts that the reorg emptied again
         if await _balance(ground, relayer) < balance:
             await ground.anvil.call("anvil_setBalance", relayer, hex(balance))
     await _let_all_pay(ground)
@@ -70,7 +70,7 @@ async def _sent(chain: MarketChain, token: Any, issuer: str, method: str, *argum
 
 
 async def fee_spike(ground: Ground, random: Random, seconds: float) -> None:
-    """What was offered is too little for a while."""
+    """Raise fees above the current offers for a while."""
     base = (await ground.anvil.call("eth_getBlockByNumber", "latest", False))["baseFeePerGas"]
     until = anyio.current_time() + seconds
     while anyio.current_time() < until:
@@ -80,14 +80,14 @@ async def fee_spike(ground: Ground, random: Random, seconds: float) -> None:
 
 
 async def foreign_transaction(ground: Ground, random: Random, _seconds: float) -> None:
-    """Somebody uses a relayer's account from elsewhere: the next nonce is not the one that was expected."""
+    """Send a foreign transaction from a relayer's account, so that the next nonce is unexpected."""
     relayer = random.choice(_relayers(ground))
     to = ground.cast.admin.address
     await ground.anvil.call("eth_sendTransaction", {"from": relayer, "to": to, "value": "0x1", "gas": hex(21_000)})
 
 
 async def relayer_empty(ground: Ground, random: Random, seconds: float) -> None:
-    """A relayer's account has next to nothing left, until somebody fills it up."""
+    """Leave a relayer's account almost empty, and refill it later."""
     relayer = random.choice(_relayers(ground))
     before = await _balance(ground, relayer)
     await ground.anvil.call("anvil_setBalance", relayer, hex(random.randrange(10**15)))
@@ -112,7 +112,7 @@ async def clock_ahead(ground: Ground, random: Random, _seconds: float) -> None:
 
 
 async def owner_blacklisted(ground: Ground, random: Random, seconds: float) -> None:
-    """The issuer refuses a buyer: nothing is collected from it, and what is paid back to it becomes a credit."""
+    """The issuer blacklists a buyer. Nothing can be collected from the buyer, and refunds become credit."""
     buyer = random.choice(ground.cast.with_role("client")[1:]).address  # the first hands out tokens to strangers
     async with connected(ground.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", ground.market.token)

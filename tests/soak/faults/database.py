@@ -1,7 +1,7 @@
-"""The database refuses: conflicts, a full disk, no connections left, no writes, no login. Or it crashes.
+"""Database faults: conflicts, a full disk, no free connections, no writes, no login, a crash.
 
-Conflicts and a full disk are the server's own errors, raised by triggers that look into a table: those of a transaction
-that cannot be serialized come when it commits, those of a disk when a row is written.
+Triggers that read a table raise the server's errors for conflicts and a full disk. A serialization failure comes at
+commit, and a full disk comes at the write.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +17,7 @@ from tests.soak.audits import execute_apart
 from tests.soak.ground import COORDINATORS_PASSWORD, COORDINATORS_ROLE, Ground
 
 _CONFLICTS, _FULL = "conflicts", "disk full"
-_SHARES: Final = {_CONFLICTS: (0.05, 0.3), _FULL: (0.5, 1.0)}  # of what is written
+_SHARES: Final = {_CONFLICTS: (0.05, 0.3), _FULL: (0.5, 1.0)}  # of written rows
 _WRITTEN: Final = ("relays", "relay_txs", "sessions", "objects", "files", "batches", "batch_lines", "index_position")
 _LOCKED: Final = ("relays", "jobs", "sessions", "leases", "objects")
 _TROUBLE: Final = (
@@ -57,7 +57,7 @@ async def install_trouble(database_url: str) -> None:
 
 
 async def remove_trouble(database_url: str) -> None:
-    """Before anything is checked: a table with commits that are judged later can be emptied and rebuilt by nobody."""
+    """Remove the triggers before the checks. A table with deferred triggers can't be truncated and rebuilt."""
     await execute_apart(database_url, [without.format(table=table) for table in _WRITTEN for without in _WITHOUT])
 
 
@@ -67,7 +67,7 @@ async def conflicts(ground: Ground, random: Random, seconds: float) -> None:
 
 
 async def disk_full(ground: Ground, random: Random, seconds: float) -> None:
-    """The disk of the database has no room for most of what is written."""
+    """Reject most writes, as on a full disk."""
     await _refusing(ground, _FULL, random, seconds)
 
 
@@ -83,7 +83,7 @@ async def _refusing(ground: Ground, kind: str, random: Random, seconds: float) -
 
 
 async def pool_exhausted(ground: Ground, random: Random, seconds: float) -> None:
-    """Somebody holds a table that all need, until every connection of every pool waits for it."""
+    """Lock a table that all processes need, until every connection of every pool waits for it."""
     async with _connected(ground) as connection, connection.transaction():
         await connection.execute(f"lock table {random.choice(_LOCKED)} in access exclusive mode")
         await anyio.sleep(seconds)
@@ -175,7 +175,7 @@ async def database_killed(ground: Ground, _random: Random, seconds: float) -> No
         await ground.postgres.start()
         try:
             await ground.postgres.until_ready()
-        except DevnetError:  # what is left of the one that died has to end first
+        except DevnetError:  # the rest of the crashed server must exit first
             if attempt + 1 == _STARTS:
                 raise
             await anyio.sleep(0.1)

@@ -17,7 +17,7 @@ from tests.soak.shifted_clock import write_shift
 
 _FEWER_THAN_OPEN: Final = 3  # descriptors: every daemon has more open
 _CLOCK_OFF: Final = 900.0  # seconds at most
-_COMES_WITHIN: Final = 8.0  # seconds for the moment to come; one that does not is a kill like any other
+_COMES_WITHIN: Final = 8.0  # timeout in seconds to wait for the moment, after which the process is killed anyway
 
 Strike = Callable[[Ground, Random, float], Awaitable[None]]
 
@@ -86,7 +86,7 @@ async def provider_restarted(ground: Ground, random: Random, seconds: float) -> 
 
 
 async def machine_clock(ground: Ground, random: Random, seconds: float) -> None:
-    """One machine's clock is wrong, and then set right: what it signs and judges meanwhile is of another time."""
+    """Set one machine's clock wrong, and later right. Its signatures and checks use the wrong time."""
     clock = ground.clocks / random.choice(ground.daemons).name
     write_shift(clock, random.choice((-1, 1)) * random.uniform(5, _CLOCK_OFF))
     await anyio.sleep(seconds)

@@ -51,7 +51,7 @@ async def lies(ground: Ground, random: Random, seconds: float) -> None:
 
 
 async def disagreement(ground: Ground, random: Random, seconds: float) -> None:
-    """Of two nodes one tells another story than the other."""
+    """Make one of two nodes contradict the other."""
     lie = random.choice(((withheld_logs(),), (logs_of_another_block(),), older_head(random.randint(1, 20))))
     with random.choice((ground.rpc, ground.second_rpc)).fault(*lie):
         await anyio.sleep(seconds)

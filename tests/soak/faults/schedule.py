@@ -29,7 +29,7 @@ _PROCESSES: Final = frozenset(
 )
 
 
-# What the kinds of one crowded lane break, by the beginning of their names. Kinds of no other lane are the chain's.
+# Services broken by the kinds in a crowded lane, by prefix of their names. All other kinds are faults of the chain.
 _SERVICES: Final = {
     "coordinators": ("killed_", "coordinator_"),
     "providers": ("provider_", "machine_clock", "descriptors_"),
@@ -38,11 +38,11 @@ _SERVICES: Final = {
     "nodes": ("rpc_", "nodes_"),
 }
 _CHAIN: Final = "chain"
-# It erases most of what the run has done, so that in every turn of a crowded lane it would leave little to check.
+# It erases most of the run, so it would leave little to check if it came in every turn of a crowded lane.
 _RARE: Final = frozenset({"reorg_beyond_journal"})
 _RARE_EVERY: Final = 4  # turns of a crowded lane
 SHORTENED: Final = 0.5  # of a kind's usual seconds, in crowded lanes
-_LEAST_PAUSE_SHARE: Final = 0.25  # of the mean pause: what a lane that is late leaves between two faults
+_LEAST_PAUSE_SHARE: Final = 0.25  # of the mean pause: shortest pause of a late lane between two faults
 
 
 @attrs.frozen
@@ -58,8 +58,8 @@ class Lane:
 
 @attrs.frozen
 class Planned:
-    """`random` decides what the strike leaves open: which process, how deep. It is the strike's own, so that how often
-    one draws says nothing about the next."""
+    """`random` decides what the strike leaves open, such as process or depth. It belongs to this strike, so its use
+    does not affect later strikes."""
 
     kind: str
     pause: float  # seconds before it
@@ -109,7 +109,7 @@ async def strike_until_cancelled(ground: Ground, lane: Lane, timeline: Timeline)
             due += pause
             pause = max(due - anyio.current_time(), _LEAST_PAUSE_SHARE * pause)
         await anyio.sleep(pause)
-        # A strike that began is taken back before the run ends: what it broke must be whole for the verdict.
+        # Undo a started strike before the run ends, because the verdict needs working services.
         with anyio.CancelScope(shield=True), timeline.fault(strike.kind):
             try:
                 await KINDS[strike.kind].strike(ground, strike.random, strike.seconds)

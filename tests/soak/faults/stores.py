@@ -14,7 +14,7 @@ async def store_trouble(ground: Ground, random: Random, seconds: float) -> None:
 
 
 async def wrong_cid(ground: Ground, _random: Random, seconds: float) -> None:
-    """The store names what it is given by the id of something else."""
+    """The store answers uploads with the content id of other content."""
     with ground.store.trouble(Trouble.WRONG_CID):
         await anyio.sleep(seconds)
 

@@ -1,10 +1,10 @@
-"""`make soak-selftest`: faults put into the market one by one, each of which the soak has to find.
+"""`make soak-selftest`: plant faults in the market one by one. The soak has to find each.
 
     python -m tests.soak.planted [name …]
 
-A fault is a patch beside this file, against the tree as it is; one that does not apply any more fails. It is applied to
-a copy below `build/`, which is soaked for long enough to meet it. Found is what is told under the invariant that the
-fault breaks: another one's word may be chance. Exits with 1 when a fault was not found.
+A fault is a patch in this folder against the current tree. A patch that no longer applies fails. It is applied to a
+copy below `build/`, which is soaked until it should meet the fault. A fault counts as found only if the report names
+the invariant that it breaks, because other violations may be chance. Exits with 1 when a fault was not found.
 """
 
 import json
@@ -24,13 +24,13 @@ PATCHES: Final = Path(__file__).parent
 WORK: Final = ROOT / "build" / "planted-soak"
 _COPIED: Final = ("common", "coordinatord", "svcd")  # what patches change; all else is linked
 _LONGEST: Final = 1200  # seconds
-_PATIENCE: Final = 40.0  # seconds: what is not over by then is what is looked for
+_PATIENCE: Final = 40.0  # timeout in seconds; later ends count as violations
 
 
 @attrs.frozen
 class Planted:
-    """`breaks`: the invariant that has to say so, and `says`, a word of it. `faults`: what the market must meet for it
-    to show."""
+    """`breaks` is the invariant that must report the fault, and `says` is a word of its report. `faults` are the soak's
+    faults that the market must meet to show it."""
 
     breaks: str
     says: str
@@ -61,7 +61,7 @@ def names() -> list[str]:
 
 
 def found(name: str) -> str | None:
-    """What the soak says of the tree with this fault, by the invariant that it breaks; None when it finds nothing."""
+    """Soak the tree with this fault. Return the report of the invariant that it breaks, or None."""
     planted = PLANTED[name]
     tree = planted_tree(name)
     if planted.compiles:
@@ -98,7 +98,7 @@ def planted_tree(name: str, work: Path = WORK) -> Path:
             (tree / one.name).symlink_to(one)
     contracts = Path("common", "contracts", "node_modules")
     (tree / contracts).symlink_to(ROOT / contracts)
-    # Git would take the tree around it for the one that is meant.
+    # Keep Git from using the surrounding repository.
     around = {**os.environ, "GIT_CEILING_DIRECTORIES": str(work)}
     patch = PATCHES / f"{name}.patch"
     applied = subprocess.run(
@@ -115,7 +115,7 @@ def _compile(tree: Path) -> None:
 
 
 def tried(chosen: Sequence[str]) -> list[str]:
-    """Each of them is soaked, and told of; back come those that were not found."""
+    """Soak and report each fault. Return those that were not found."""
     missed = []
     for name in chosen:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A wallet that buys, at whichever coordinator is next: what it began at one it goes on with at another."""
+"""A wallet that buys at changing coordinators. Work started at one coordinator continues at another."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ class Buyer:
     ground: Ground
     wallet: DevWallet
     random: Random
-    doing: str = ""  # for whoever wonders why it takes so long
+    doing: str = ""  # current activity, for reports of slow work
 
     @asynccontextmanager
     async def anywhere(self) -> AsyncIterator[Client]:

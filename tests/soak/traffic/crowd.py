@@ -64,14 +64,14 @@ class Crowd:
         return self._work.promised
 
     async def run(self) -> None:
-        """Returns when every client has finished what it was at after `close`."""
+        """Run until every client has finished its work after `close`."""
         async with anyio.create_task_group() as clients:
             for client in (*self._buyers(), *self._others()):
                 clients.start_soon(self._again, client)
 
     async def prepare(self) -> None:
-        """Wait until every provider's asks are on the book: what cannot be had before is nobody's failure. Then add a
-        webhook for each buying wallet."""
+        """Wait until every provider's asks are on the book, because earlier orders would fail without a fault. Then add
+        a webhook for each buying wallet."""
         buyer = Buyer(self._ground, self._ground.cast.with_role("client")[0], self._random("first"))
         with anyio.fail_after(_SOLD_WITHIN):
             while not await self._work.every_provider_sells(buyer):  # noqa: ASYNC110 - the event is in other processes
@@ -152,7 +152,7 @@ class Crowd:
         return Random(f"{self._options.seed}/{name}")  # noqa: S311 - to be foreseen is its purpose
 
     async def one_of_each(self) -> None:
-        """Each kind of useful work once more, when nothing disturbs it any more: each has to come to its end (I13)."""
+        """Do each kind of useful work again, without faults. Each must succeed (I13)."""
         kinds = {client.what: client for client in self._buyers() if client.what in USEFUL}
         async with anyio.create_task_group() as clients:
             for client in kinds.values():

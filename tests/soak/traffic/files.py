@@ -10,7 +10,7 @@ from svc.errors import ApiError
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.buyer import Buyer
 
-# On both sides of what is sent to the store in one request and of what is sent in parts.
+# Sizes of both single-request and multipart uploads.
 _SIZES: Final = (1, 70_000, 3_000_000, 12_000_000)
 _TRIES: Final = 60
 

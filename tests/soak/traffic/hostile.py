@@ -1,4 +1,4 @@
-"""Those who try what is not theirs or makes no sense: each attempt has one answer that is right."""
+"""Clients that try forbidden or invalid requests. Each attempt has exactly one right response."""
 
 import secrets
 from contextlib import suppress
@@ -64,7 +64,7 @@ class Hostile:
         return "one session" if 200 in answers else "no session"
 
     async def many_sessions(self, n: int) -> str:
-        """One wallet signs in again and again, and asks for nonces that it does not use: both have a limit (I8)."""
+        """Sign in repeatedly with one wallet, and request nonces without using them. Both are limited (I8)."""
         wallet = Wallet(secrets.token_bytes(32))
         async with plain_http(self.ground.base_urls[n % len(self.ground.base_urls)]) as http:
             opened = 0
@@ -75,7 +75,7 @@ class Hostile:
         return "all opened" if opened == _SIGN_INS else "some opened"
 
     async def outlived_session(self, _n: int) -> str:
-        """A session whose day is over, shortened so that a run sees it: no coordinator honours it then (I8)."""
+        """Use an expired session, whose lifetime is shortened for the test. Every coordinator must reject it (I8)."""
         wallet = Wallet(secrets.token_bytes(32))
         async with plain_http(self.ground.base_urls[0]) as http:
             token = await self._signed_in(http, wallet)
@@ -97,7 +97,7 @@ class Hostile:
         return "ended in time" if answers.count(401) else "no answer"
 
     async def _with(self, token: str) -> list[int]:
-        """What every coordinator answers to its bearer."""
+        """Return every coordinator's response to a request with this token."""
         answers = []
         for url in self.ground.base_urls:
             with suppress(httpx.TransportError):
@@ -128,7 +128,7 @@ class Hostile:
         return counted(answer, self.timeline, {400})
 
     async def not_theirs(self, n: int) -> str:
-        """Routes of owners, with a token that nobody was given."""
+        """Request owners' routes with an unissued token."""
         url = self.ground.base_urls[n % len(self.ground.base_urls)]
         headers = {"authorization": f"Bearer svc_sess_{secrets.token_hex(32)}"}
         path = ("/v1/batches", "/v1/files/file-000000000000000000000000", "/evm/jobs?free=1&state=Open&model=1")[n % 3]

@@ -52,7 +52,7 @@ class Idler:
                 "free": self.random.randint(1, 3),
                 "limit": 10,
             }
-            if self.random.random() < _OF_ONE_BUYER:  # whose jobs have short windows: the oldest of all are of batches
+            if self.random.random() < _OF_ONE_BUYER:  # with short windows; the oldest jobs are from batches
                 query["owner"] = self.ground.cast.with_role("client")[0].address
             polled = await http.get("/evm/jobs", params=query, headers=party.authorization)
             jobs: list[dict[str, Any]] = polled.json()["jobs"] if polled.status_code == 200 else []

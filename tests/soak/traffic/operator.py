@@ -1,6 +1,6 @@
-"""The market's operator at work: models, windows, the allowlist, what providers may. Nothing of it concerns who buys.
+"""The market's operator changes models, windows, the allowlist and providers' limits. Buyers must not be affected.
 
-Its transactions are sent and not waited for: a reorganisation may take them back, and nobody sends them again.
+The operator sends transactions without waiting. A reorg may drop them, and they are not sent again.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from eth_utils.crypto import keccak
 
 from tests.soak.ground import Ground
 
-_WINDOW: Final = 600  # that no buyer asks for
+_WINDOW: Final = 600  # a window that no buyer orders
 _MODEL: Final = 900  # that no provider serves
 _ENTRIES: Final = 3
 

@@ -24,8 +24,8 @@ _PATHS: Final = (
 
 @attrs.frozen
 class Reader:
-    """`as_of_block` never goes back further than a reorganisation may take it: a coordinator that answers from an older
-    index than before answers wrongly, and tells so by nothing else."""
+    """`as_of_block` may decrease only as far as a reorg goes. A larger decrease is the only sign of a coordinator that
+    answers from an outdated index."""
 
     ground: Ground
     timeline: Timeline

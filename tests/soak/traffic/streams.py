@@ -1,7 +1,7 @@
 """Event streams: read for a few seconds at one coordinator, then resumed at another.
 
 At the end of the run, each reader must have every event of the log that came after its first, once and in order. A
-`reset` tells the reader that events are missing: a new part of its history begins there.
+`reset` means that events are missing, and starts a new part of the reader's history.
 """
 
 import json
@@ -57,7 +57,7 @@ class StreamWork:
         return "followed" if parts else "no answer"
 
     def take(self, parts: list[Part], event_id: int, name: str | None) -> None:
-        """Add a message to a history. `name` is None for the opening message, which has an id alone."""
+        """Add a message to a history. `name` is None for the opening message, which has only an id."""
         if not parts or name == "reset":
             parts.append(Part(event_id, event_id))
         elif name is not None:
@@ -68,7 +68,7 @@ class StreamWork:
             part.heard.add(event_id)
 
     async def untold(self, database_url: str) -> list[str]:
-        """Events of the log that a reader was not told, and events told that the log does not have."""
+        """Return events of the log that a reader missed, and delivered events that are not in the log."""
         connection = await asyncpg.connect(database_url)
         found: list[str] = []
         try:

@@ -29,14 +29,14 @@ _LARGE: Final = 16_000_000  # more than a submission takes inline: container and
 
 @attrs.define
 class Work:
-    """What all buyers share. `promised`: jobs whose post was answered 201."""
+    """State shared by all buyers. `promised` holds jobs whose post was answered 201."""
 
     ground: Ground
     timeline: Timeline
     promised: set[bytes] = attrs.field(factory=set)
 
     async def every_provider_sells(self, buyer: Buyer) -> bool:
-        """At every window that is asked for: from here on nobody has to go without."""
+        """Wait until each provider sells at every ordered window. From then on no order lacks a provider."""
         for window in (_WINDOW, f"{BATCH_SLA_SECONDS}s"):
             async with buyer.anywhere() as client:
                 if len(await client.probe(_TEXT, _question(), window=window)) < len(self.ground.providers):
@@ -44,7 +44,7 @@ class Work:
         return True
 
     async def open_job(self, buyer: Buyer) -> str:
-        """To whoever claims it, sealed to the escrow."""
+        """Post an open job for any provider, sealed to the escrow."""
         return await self._bought(buyer, {"rate_in": RATE_IN, "rate_out": RATE_OUT})
 
     async def market_job(self, buyer: Buyer) -> str:
@@ -52,7 +52,7 @@ class Work:
         return await self._bought(buyer, {})
 
     async def designated_job(self, buyer: Buyer) -> str:
-        """To one that the client chose itself, live or not."""
+        """Post a job for a provider that the client chose, live or not."""
         chosen = buyer.random.randrange(len(self.ground.providers)) + 1  # ids in the order of registration
         return await self._bought(buyer, {"provider": chosen, "rate_in": RATE_IN, "rate_out": RATE_OUT})
 
@@ -100,7 +100,7 @@ class Work:
         return await self._ended(buyer, prepared, question, since)
 
     async def quoted(self, buyer: Buyer) -> str:
-        """Who would do it, and what it would come to; nothing is bought."""
+        """Request quotes without buying."""
         async with buyer.anywhere() as client:
             candidates = await client.probe(_TEXT, _question(), window=_WINDOW)
         prepared = await self._prepared(buyer, _question())
@@ -111,7 +111,7 @@ class Work:
         return f"quoted, {len(candidates)} candidates"
 
     async def cancelled_job(self, buyer: Buyer) -> str:
-        """Below every ask, so that nobody claims it; taken back."""
+        """Post a job below every ask, so that no provider claims it, and cancel it."""
         async with buyer.anywhere() as client:
             prepared = await client.prepare(_TEXT, _question(), window=_WINDOW, rate_in=1, rate_out=1)
             await self._post(buyer, prepared)
@@ -161,7 +161,7 @@ class Work:
     async def _ended(
         self, buyer: Buyer, prepared: PreparedOrder, question: str, since: float, patience: float | None = None
     ) -> str:
-        """What became of a job that was posted."""
+        """Return the outcome of a posted job."""
         self.timeline.finished("post", since, "ok")
         buyer.doing = f"waiting for {prepared.id}"
         async with buyer.anywhere() as client:

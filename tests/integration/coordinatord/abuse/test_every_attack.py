@@ -131,9 +131,7 @@ async def passed_bounds(over: Campaign, database_url: str) -> dict[str, list[str
     return found
 
 
-async def test_honest_jobs_settle_beside_every_attack_and_each_attack_stays_within_its_bound(
-    world: World, database_url: str, tmp_path: Path
-) -> None:
+async def test_honest_jobs_settle_during_bounded_attacks(world: World, database_url: str, tmp_path: Path) -> None:
     async with campaign(world, database_url, tmp_path, PROTECTED, buying=BUYERS) as over:
         # The attacks use up the ceiling that all newcomers share.
         await over.settle_first_jobs(NEWCOMER_JOBS)
@@ -161,9 +159,7 @@ async def test_honest_jobs_settle_beside_every_attack_and_each_attack_stays_with
         assert await over.coordinator.exit_status() == 0
 
 
-async def test_each_attack_passes_its_bound_where_nothing_holds_it_back(
-    world: World, database_url: str, tmp_path: Path
-) -> None:
+async def test_each_attack_exceeds_its_bound_without_defences(world: World, database_url: str, tmp_path: Path) -> None:
     expected = {
         "upkeep",
         "posts and cancels",

@@ -73,7 +73,7 @@ async def test_server_that_takes_nothing_is_given_up() -> None:
         released.set()
 
 
-async def test_request_on_a_connection_that_the_server_closed_is_sent_again_whole() -> None:
+async def test_request_on_a_stale_connection_is_retried() -> None:
     bodies: list[bytes] = []
 
     async def once_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

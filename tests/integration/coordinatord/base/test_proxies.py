@@ -82,7 +82,7 @@ async def test_node_is_read_through_the_proxy(proxy: ForwardProxy) -> None:
     assert proxy.targets == [f"POST {url}/"]
 
 
-async def test_webhooks_ignore_proxies_unless_private_addresses_are_allowed(proxy: ForwardProxy) -> None:
+async def test_webhooks_ignore_proxies_by_default(proxy: ForwardProxy) -> None:
     """A proxy would reach the private network that the connection itself refuses."""
     async with server() as url:
         async with open_destinations(connections=1, private=False) as http:

@@ -95,9 +95,7 @@ async def test_lines_that_chain_or_store_refuse_are_named(batching: Batching, cl
     assert await errors(batching, done) == [(1, "payer_has_code", of_code["job_id"])]
 
 
-async def test_line_that_was_posted_before_a_failover_is_the_batchs_own(
-    batching: Batching, client: Party, stage: Stage
-) -> None:
+async def test_batch_adopts_a_line_posted_before_failover(batching: Batching, client: Party, stage: Stage) -> None:
     """The failover lost the relay, so the line is posted again and refused as a duplicate."""
     line = await client.paid()
     assert (await stage.http.post("/v1/jobs", json=line)).status_code == 201
@@ -147,7 +145,7 @@ async def test_cancel_takes_back_what_waits_before_the_rest_is_read(world: World
     assert await quiet.fetchval("select array_agg(state::text) from relays") == ["dropped"] * 2
 
 
-async def test_cancel_is_repeated_to_no_effect_until_the_files_are_written(world: World, quiet: Stage) -> None:
+async def test_cancel_is_idempotent_until_files_are_written(world: World, quiet: Stage) -> None:
     batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
     batch = (await batching.create(b"no json"))["id"]
     first = (await batching.cancel(batch)).json()
@@ -192,7 +190,7 @@ async def test_window_that_ends_first_ends_every_line(
     assert await errors(batching, done) == [(1, "expired", claimed["job_id"]), (2, "expired", waits["job_id"])]
 
 
-async def test_window_that_ends_before_lines_were_posted_ends_them_unposted(world: World, quiet: Stage) -> None:
+async def test_window_end_ends_unposted_lines(world: World, quiet: Stage) -> None:
     batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
     queued, unread = await batching.create(*batching.submitter.lines(1)), await batching.create(b"no json")
     await worker.turn()
@@ -237,7 +235,7 @@ DROP = "update relays set state = 'dropped', reason = 'relayer_funds', ended_at 
 STATES = "select array_agg(state::text order by id) from relays where priority = 3"
 
 
-async def test_dropped_posts_come_back_as_far_as_the_gas_budget_has_room(world: World, database_url: str) -> None:
+async def test_dropped_posts_return_within_the_gas_budget(world: World, database_url: str) -> None:
     gas = attrs.asdict(attrs.evolve(GasPolicy.of(450_000, 2_000_000_000), hourly_percent=100))
     config = configured(world, database_url, gas=gas)
     async with staged(world, config, [], relayer=False) as quiet:
@@ -257,7 +255,7 @@ async def test_dropped_posts_come_back_as_far_as_the_gas_budget_has_room(world: 
         assert await quiet.fetchval(STATES) == ["queued"] * 3
 
 
-async def test_dropped_posts_come_back_as_far_as_the_balance_covers_them(world: World, quiet: Stage) -> None:
+async def test_dropped_posts_return_within_the_balance(world: World, quiet: Stage) -> None:
     poor = await wallet_with(quiet, 0)
     await poor.sign_in()
     batching, worker = await Batching.of(quiet, poor), app.batch_worker_of(quiet.ground)

@@ -20,7 +20,7 @@ async def settle(provider: Party, job: str) -> None:
 
 @shows("POST /v1/batches", 200)
 @shows("GET /v1/batches/{id}", 200)
-async def test_batch_ends_with_an_output_line_per_settled_job_and_an_error_line_per_other(
+async def test_batch_output_has_a_line_per_job(
     batching: Batching, client: Party, provider: Party, stage: Stage
 ) -> None:
     settles, fails, taken_back = batching.submitter.lines(3)

@@ -99,7 +99,7 @@ async def test_body_without_an_input_file_asks_for_a_plan(batching: Batching) ->
     assert planned.json() == {"plan": [{"model_id": "1", "lines": "3", "allocation": []}]}
 
 
-async def test_plan_shares_out_the_room_of_live_providers_the_cheapest_first(
+async def test_plan_shares_lines_among_providers_cheapest_first(
     batching: Batching, client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
     rooms = [int((await stage.http.get(f"/evm/providers/{number}")).json()["capacity"]) for number in (1, 2)]

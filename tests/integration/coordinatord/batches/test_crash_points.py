@@ -136,9 +136,7 @@ async def deaths_until_none(
 
 
 @pytest.mark.timeout(600 if APART else 300)
-async def test_a_worker_that_dies_wherever_it_waits_posts_each_line_once_and_writes_its_end(
-    on: Stage, scene: Scene
-) -> None:
+async def test_crashing_worker_posts_and_ends_each_line_once(on: Stage, scene: Scene) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(app.relay, on.ground)
         batches = await deaths_until_none(scene, settled_and_failed, "completed")
@@ -154,9 +152,7 @@ async def test_a_worker_that_dies_wherever_it_waits_posts_each_line_once_and_wri
 
 
 @pytest.mark.timeout(600 if APART else 300)
-async def test_a_worker_that_dies_wherever_it_waits_takes_each_line_of_a_cancelled_batch_back(
-    on: Stage, scene: Scene
-) -> None:
+async def test_crashing_worker_cancels_each_line_of_a_batch(on: Stage, scene: Scene) -> None:
     batches = await deaths_until_none(scene, cancelled, "cancelled")
     assert await on.fetchval("select count(*) from batches where (completed, failed) = (0, 3)") == batches
     assert await on.fetchval("select count(*) from relays where state <> 'dropped'") == 0

@@ -68,7 +68,7 @@ async def wait_is_over(stage: Stage) -> None:
     await stage.execute("update leases set expires_at = clock_timestamp() where provider_id = 0")
 
 
-async def test_jobs_of_an_owner_whose_funds_are_gone_are_left_out_until_they_are_back(
+async def test_jobs_of_an_unfunded_owner_are_not_leased(
     client: Party, stranger: Party, provider: Party, stage: Stage, chain: MarketChain
 ) -> None:
     unfunded = [(await client.post())["job_id"] for _ in range(3)]
@@ -84,7 +84,7 @@ async def test_jobs_of_an_owner_whose_funds_are_gone_are_left_out_until_they_are
     assert await poll(provider, POLL) == [*unfunded, small, funded]
 
 
-async def test_job_whose_authorization_was_cancelled_is_leased_only_if_a_reorganisation_gives_it_back(
+async def test_job_with_cancelled_authorization_is_not_leased(
     client: Party, provider: Party, stage: Stage, chain: MarketChain
 ) -> None:
     job, other = (await client.post())["job_id"], (await client.post())["job_id"]
@@ -101,7 +101,7 @@ async def test_job_whose_authorization_was_cancelled_is_leased_only_if_a_reorgan
     assert await poll(provider, POLL) == [job, other]
 
 
-async def test_claim_refused_for_payment_holds_the_job_back_and_longer_each_time(
+async def test_claim_refused_for_payment_backs_off_leases(
     client: Party, provider: Party, stage: Stage, chain: MarketChain
 ) -> None:
     job = (await client.post())["job_id"]

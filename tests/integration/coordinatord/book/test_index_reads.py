@@ -46,7 +46,7 @@ INDEX_BACKED = (
 @shows("GET /evm/providers/{id}", 503, "not_ready")
 @shows("GET /evm/allowlist", 503, "not_ready")
 @shows("GET /evm/chain", 503, "chain_unreachable")
-async def test_index_behind_the_chain_holds_back_index_backed_routes_alone(client: Party, stage: Stage) -> None:
+async def test_lagging_index_blocks_only_index_routes(client: Party, stage: Stage) -> None:
     order = client.order()
     with stage.node.answering(unreachable):
         await until(lambda: stage.http.get("/readyz"), 503)
@@ -215,7 +215,7 @@ async def test_providers_and_allowlist_are_read(stage: Stage) -> None:
     ]
 
 
-async def test_etag_holds_while_the_index_stands_and_changes_when_it_moves(stage: Stage) -> None:
+async def test_etag_changes_only_when_the_index_moves(stage: Stage) -> None:
     for path in ("/v1/models", "/evm/providers/1"):
         first = await stage.http.get(path)
         etag = first.headers["etag"]

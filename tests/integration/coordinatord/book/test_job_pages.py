@@ -121,7 +121,7 @@ async def test_summary_is_the_sum_over_the_owners_jobs(database: Database) -> No
     assert len(sums) == 1 + MODELS
 
 
-async def test_what_needs_counts_waits_until_a_first_backfill_has_taken_them(database: Database) -> None:
+async def test_counts_wait_for_the_first_backfill(database: Database) -> None:
     async with database.connection() as connection:
         await drop_job_indexes(connection)
     _, rows = await read_page(database, JobFilter(), LIMIT, 0)

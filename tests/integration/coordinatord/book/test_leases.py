@@ -47,7 +47,7 @@ async def poll(database: Database, provider: int, free: int, wanted: JobFilter |
     return await database.transact(body)
 
 
-async def test_polls_of_two_processes_lease_every_job_once_and_waste_none(databases: list[Database]) -> None:
+async def test_polls_of_two_processes_lease_every_job_once(databases: list[Database]) -> None:
     async with databases[0].connection() as connection:
         await add_jobs(connection, JOBS, models=1)
     held: dict[int, set[bytes]] = {}
@@ -67,7 +67,7 @@ async def test_polls_of_two_processes_lease_every_job_once_and_waste_none(databa
     assert len(counted) == JOBS
 
 
-async def test_two_polls_of_one_provider_at_once_take_no_more_than_one_would(databases: list[Database]) -> None:
+async def test_concurrent_polls_of_one_provider_share_its_limit(databases: list[Database]) -> None:
     async with databases[0].connection() as connection:
         await add_jobs(connection, 50, models=1)
     async with anyio.create_task_group() as tasks:
@@ -90,7 +90,7 @@ async def test_poll_counts_what_the_provider_holds_of_the_model(databases: list[
     assert await blocks(5, 0) == [2, 4, 6, 8, 10, 20]
 
 
-async def test_open_and_reserved_jobs_are_leased_in_one_order_and_filters_hold(databases: list[Database]) -> None:
+async def test_open_and_reserved_jobs_share_one_lease_order(databases: list[Database]) -> None:
     async with databases[0].connection() as connection:
         await add_jobs(connection, 9, models=1)
         await connection.execute(

@@ -30,7 +30,7 @@ async def keep(database: Database, blocks: dict[int, int]) -> None:
         )
 
 
-async def test_first_block_after_a_time_is_estimated_from_the_pace_and_is_never_one_that_is_there(
+async def test_first_block_after_a_time_is_estimated_in_the_future(
     database: Database,
 ) -> None:
     pace = BlockPace(database)

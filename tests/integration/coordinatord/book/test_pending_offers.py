@@ -22,9 +22,7 @@ pytestmark = pytest.mark.anyio
 _LEASED = "select provider_id from leases where job_id = $1 and expires_at > clock_timestamp()"
 
 
-async def test_waiting_poll_is_offered_a_job_before_its_block_and_claims_it_behind_the_post(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_waiting_poll_claims_a_job_before_its_block(client: Party, provider: Party, stage: Stage) -> None:
     body = await client.paid()
     job = body["job_id"]
     async with no_blocks(stage) as running:
@@ -66,7 +64,7 @@ async def test_poll_that_does_not_ask_sees_no_pending_jobs(client: Party, provid
         assert await stage.fetchval("select count(*) from leases") == 0
 
 
-async def test_provider_that_does_not_answer_loses_the_offer_to_the_next(
+async def test_unanswered_offer_goes_to_the_next_provider(
     client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
     body = await client.paid()
@@ -84,7 +82,7 @@ async def test_provider_that_does_not_answer_loses_the_offer_to_the_next(
         assert (await polling(provider, "&pending=1")()).json()["pending"] == []
 
 
-async def test_offer_that_is_below_a_provider_s_rates_goes_to_the_next_that_waits(
+async def test_offer_below_a_providers_rates_goes_to_the_next(
     client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
     body = await client.paid()
@@ -110,7 +108,7 @@ async def test_designated_job_is_offered_to_its_provider_alone(
         assert (await other.get()).json()["pending"] == []
 
 
-async def test_poll_at_another_coordinator_is_offered_the_job_and_claims_it_there(
+async def test_poll_at_another_coordinator_gets_the_offer(
     client: Party, provider: Party, stage: Stage, database_url: str
 ) -> None:
     body = await client.paid()

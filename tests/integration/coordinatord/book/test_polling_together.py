@@ -54,7 +54,7 @@ async def jobs_of(polls: Polls, provider: int, wanted: JobFilter, free: int) -> 
     return (await polls.answer(poll)).rows
 
 
-async def test_a_thousand_polls_at_once_are_all_answered_and_no_job_is_leased_twice(processes: list[Polls]) -> None:
+async def test_thousand_concurrent_polls_lease_no_job_twice(processes: list[Polls]) -> None:
     holders: dict[bytes, set[int]] = defaultdict(set)
 
     async def poll(n: int) -> None:
@@ -95,7 +95,7 @@ async def test_polls_at_once_are_each_leased_only_what_they_ask_for(processes: l
     assert told == {provider: provider % 2 for provider in range(1, 21)}
 
 
-async def test_orders_that_a_provider_does_not_ask_for_never_take_the_place_of_those_it_does(
+async def test_unwanted_orders_do_not_displace_wanted_ones(
     database_url: str,
 ) -> None:
     async with open_database(database_url, smallest=1, largest=2) as pool:
@@ -127,7 +127,7 @@ async def test_orders_that_a_provider_does_not_ask_for_never_take_the_place_of_t
         assert await poll(5) == [1, 2, 4, 5, 6]
 
 
-async def test_provider_counts_as_there_from_its_last_poll_however_few_are_written_down(database_url: str) -> None:
+async def test_provider_stays_live_with_few_written_polls(database_url: str) -> None:
     now = 100.0
     async with open_database(database_url, smallest=1, largest=2) as pool:
         async with pool.connection() as connection:
@@ -151,7 +151,7 @@ async def test_provider_counts_as_there_from_its_last_poll_however_few_are_writt
         assert 0.9 < await seconds_since_seen() < 1.9
 
 
-async def test_provider_for_whom_nothing_was_open_is_leased_what_comes_with_the_next_block(database_url: str) -> None:
+async def test_idle_provider_leases_jobs_of_the_next_block(database_url: str) -> None:
     async with open_database(database_url, smallest=1, largest=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)

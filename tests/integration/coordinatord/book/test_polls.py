@@ -84,7 +84,7 @@ async def test_session_is_ignored_without_free(provider: Party, stage: Stage) ->
     assert (await stage.http.get("/evm/jobs", headers=headers)).status_code == 200
 
 
-async def test_polling_makes_a_candidate_of_a_provider_whose_ask_is_cleared(
+async def test_polling_makes_a_provider_without_ask_a_candidate(
     client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
     await provider.publish(provider.asks(1, (1, 3600, 5, 7)))
@@ -182,7 +182,7 @@ async def test_poll_whose_caller_is_gone_leases_nothing(
 
 
 @pytest.mark.parametrize("query", ["free=0&wait=30", "free=1&wait=1", "free=1"])
-async def test_poll_without_room_or_with_its_time_over_is_answered_with_nothing(provider: Party, query: str) -> None:
+async def test_poll_without_room_or_time_is_empty(provider: Party, query: str) -> None:
     with anyio.fail_after(10):
         assert await poll(provider, f"state=Open&model=1&{query}") == []
 

@@ -71,7 +71,7 @@ def expected(ends: list[tuple[int, int, int, int]]) -> Sums:
     }
 
 
-async def test_sums_are_those_of_the_ends_within_the_window_and_follow_what_is_taken_back(database: Database) -> None:
+async def test_sums_cover_the_window_and_follow_reorgs(database: Database) -> None:
     chance = random.Random(7)  # noqa: S311 - made-up ends, the same in each run
     async with database.connection() as connection:
         await add_jobs(connection, 120, models=2)
@@ -99,7 +99,7 @@ async def test_sums_are_those_of_the_ends_within_the_window_and_follow_what_is_t
         assert await sums(connection) == expected(left)
 
 
-async def test_sums_are_taken_again_only_after_many_times_as_long_as_they_took(database: Database) -> None:
+async def test_sums_are_refreshed_in_proportion_to_their_cost(database: Database) -> None:
     times = iter([0.0, 2.0, 2.0, 61.0, 62.0, 63.0, 63.0])
     taken = ReliabilitySums(clock=lambda: next(times))
 
@@ -118,7 +118,7 @@ async def test_sums_are_taken_again_only_after_many_times_as_long_as_they_took(d
     assert await counted() == 1
 
 
-async def test_equal_prices_go_by_turn_then_by_who_settles_and_counts_are_told(database: Database) -> None:
+async def test_equal_prices_are_ordered_by_turn_then_reliability(database: Database) -> None:
     async with database.connection() as connection:
         await add_jobs(connection, 20, models=1)
         for provider in (1, 2, 3, 4):

@@ -66,7 +66,7 @@ async def answers(stage: Stage, job: str, owner: str) -> dict[str, object]:
     return found
 
 
-async def test_standby_answers_while_it_is_present_and_the_primary_while_it_is_not(
+async def test_reads_use_the_standby_and_fall_back_to_the_primary(
     world: World, database_url: str, standby: Postgres
 ) -> None:
     replica_url = standby.url(database_url.rpartition("/")[2])

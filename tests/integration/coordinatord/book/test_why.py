@@ -177,7 +177,7 @@ def reasons(told: Body) -> dict[str, list[str]]:
 
 
 @shows("GET /v1/jobs/{id}/why", 200)
-async def test_open_job_is_explained_by_price_then_window_and_then_it_is_taken(
+async def test_why_explains_an_open_job_by_price_then_window(
     client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
     # Both poll before there is anything to lease.

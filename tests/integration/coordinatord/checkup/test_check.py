@@ -119,7 +119,7 @@ def wrongs(rows: dict[str, CheckRow]) -> set[str]:
     return set(wrong_names(rows.values()))
 
 
-async def test_market_that_is_well_has_every_row_right_and_keeps_no_probe(well: dict[str, str], world: World) -> None:
+async def test_healthy_market_passes_every_check(well: dict[str, str], world: World) -> None:
     rows = await looked(well)
     assert {row.what: row.result for row in rows.values()} == WELL, [row.text for row in rows.values()]
     cid = rows["pin store"].detail.rpartition(" ")[2]
@@ -127,7 +127,7 @@ async def test_market_that_is_well_has_every_row_right_and_keeps_no_probe(well: 
         assert (await gateway.get(f"{world.pins.gateway}/ipfs/{cid}")).status_code == 404
 
 
-async def test_command_prints_a_table_and_json_and_its_status_says_whether_all_is_right(well: dict[str, str]) -> None:
+async def test_check_command_prints_table_and_json_with_status(well: dict[str, str]) -> None:
     async def run(*arguments: str, **changed: str) -> "subprocess.CompletedProcess[bytes]":
         command = [sys.executable, "-m", "coordinatord", "check", *arguments]
         return await anyio.run_process(command, env={**well, **changed}, check=False)
@@ -143,7 +143,7 @@ async def test_command_prints_a_table_and_json_and_its_status_says_whether_all_i
     assert "RELAY_MAX_DEPHT (did you mean RELAY_MAX_DEPTH?)" in row["detail"]
 
 
-async def test_few_descriptors_are_reported_with_the_connections_they_allow(well: dict[str, str]) -> None:
+async def test_few_descriptors_are_reported_with_their_limit(well: dict[str, str]) -> None:
     command = limited((sys.executable, "-m", "coordinatord", "check", "--json"), 1024)
     found = await anyio.run_process(command, env={**well, "PATH": os.environ["PATH"]}, check=False)
     (row,) = [row for row in json.loads(found.stdout) if row["what"] == "open files"]
@@ -348,9 +348,7 @@ async def test_relayer_without_role_and_funds_is_told_how_to_get_them(well: dict
     assert f"grant-relayer {relayer.lower()}" in rows["relayer role"].remedy
 
 
-async def test_node_that_is_too_small_says_with_which_setting_to_live_with_it(
-    well: dict[str, str], proxy: RpcProxy
-) -> None:
+async def test_undersized_node_error_names_the_setting(well: dict[str, str], proxy: RpcProxy) -> None:
     def no_history(params: object, block: object) -> object:
         assert isinstance(params, list)
         return block if params[0] == "latest" else None
@@ -367,9 +365,7 @@ async def test_node_that_is_too_small_says_with_which_setting_to_live_with_it(
         assert wrongs(await looked(well, RPC_URL=proxy.url)) & {"gas", "node"}
 
 
-async def test_every_further_node_is_asked_what_the_first_is_and_has_a_row_of_its_own(
-    well: dict[str, str], proxy: RpcProxy
-) -> None:
+async def test_every_node_is_checked_in_its_own_row(well: dict[str, str], proxy: RpcProxy) -> None:
     rows = await looked(well, RPC_URLS=proxy.url)
     assert {name: row.result for name, row in rows.items()} == WELL | {"node 2": Result.RIGHT}
     first = (rows[name].detail for name in ("history", "state", "log range", "gas"))
@@ -389,7 +385,7 @@ async def test_every_further_node_is_asked_what_the_first_is_and_has_a_row_of_it
         (older_head(50), "more than 5 blocks apart"),
     ],
 )
-async def test_further_node_that_is_away_behind_or_too_small_is_the_only_wrong_row(
+async def test_faulty_further_node_fails_only_its_row(
     well: dict[str, str], proxy: RpcProxy, faults: Sequence[Fault], says: str
 ) -> None:
     with ExitStack() as stack:
@@ -402,7 +398,7 @@ async def test_further_node_that_is_away_behind_or_too_small_is_the_only_wrong_r
     assert "KEYOFTHENODE" not in rows["node 2"].text
 
 
-async def test_market_is_looked_at_by_the_next_node_when_the_first_is_away(well: dict[str, str]) -> None:
+async def test_check_falls_back_to_the_next_node(well: dict[str, str]) -> None:
     rows = await looked(well, RPC_URL="http://127.0.0.1:1", RPC_URLS=well["RPC_URL"])
     assert wrongs(rows) == {"node"}
     assert rows["node 2"].result is Result.RIGHT

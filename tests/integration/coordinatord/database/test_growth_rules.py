@@ -130,7 +130,7 @@ async def test_a_sweep_removes_what_is_due_and_nothing_younger(stage: Stage, rul
     assert await stage.fetchval(query) == [2, 3]
 
 
-async def test_relays_and_transactions_that_are_not_decided_stay_whatever_their_age(stage: Stage) -> None:
+async def test_undecided_relays_and_transactions_are_kept(stage: Stage) -> None:
     await stage.execute(spelled("@TX").replace("'h', 1, 'b'", "null, null, null"), 1, 99 * DAY)
     await stage.execute(spelled("@TX"), 2, 99 * DAY)
     await stage.execute(
@@ -143,7 +143,7 @@ async def test_relays_and_transactions_that_are_not_decided_stay_whatever_their_
     assert await stage.fetchval("select count(*) from relays") == 1
 
 
-async def test_a_lease_held_back_for_want_of_payment_goes_with_its_open_job(stage: Stage) -> None:
+async def test_payment_backoff_ends_with_its_open_job(stage: Stage) -> None:
     await stage.execute("insert into leases values ('j', 0, 1, clock_timestamp() + interval '1 hour', 3)")
     await stage.sweep()
     assert await stage.fetchval("select count(*) from leases") == 0
@@ -153,7 +153,7 @@ PILES: Final = ("nonces", "sessions", "job_ends", "relays", "relay_txs", "batch_
 
 
 @pytest.mark.parametrize("table", PILES)
-async def test_what_piled_up_is_removed_in_one_sweep_by_short_statements(
+async def test_sweep_removes_a_backlog_in_short_statements(
     stage: Stage, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(removal_sql, "PORTION", 7)

@@ -82,7 +82,7 @@ async def test_failed_migration_leaves_the_ones_before_it(database_url: str, ins
     await connection.close()
 
 
-async def test_migration_outside_a_transaction_is_repeated_after_failure(database_url: str, install: Install) -> None:
+async def test_failed_nontransactional_migration_is_repeated(database_url: str, install: Install) -> None:
     """A failed `create index concurrently` leaves an invalid index, as a killed process does."""
     connection = await asyncpg.connect(database_url)
     install(TABLE, UNIQUE_INDEX)
@@ -96,7 +96,7 @@ async def test_migration_outside_a_transaction_is_repeated_after_failure(databas
     await connection.close()
 
 
-async def test_migration_outside_a_transaction_is_repeated_after_a_kill(database_url: str, install: Install) -> None:
+async def test_killed_nontransactional_migration_is_repeated(database_url: str, install: Install) -> None:
     """The connection is lost while the index is built. The file is not recorded, and the next start repeats it."""
     killed, writer, observer = [await asyncpg.connect(database_url) for _ in range(3)]
     install(DISTINCT_TABLE)

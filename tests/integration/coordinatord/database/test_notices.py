@@ -65,7 +65,7 @@ async def test_listening_connection_that_fell_silent_is_replaced(
         tasks.cancel_scope.cancel()
 
 
-async def test_each_topic_hears_its_entries_in_order_and_a_reset_after_each_connect(database_url: str) -> None:
+async def test_topics_get_entries_in_order_and_a_reset_on_connect(database_url: str) -> None:
     listening = Notices()
     told, arrived = anyio.create_memory_object_stream[tuple[str, str]](100)
     async with (

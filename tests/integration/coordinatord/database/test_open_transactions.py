@@ -8,7 +8,7 @@ from coordinatord.storage.database.locks import kept_open
 pytestmark = pytest.mark.anyio
 
 
-async def test_transaction_outlives_the_servers_patience_with_idle_ones(database_url: str) -> None:
+async def test_transaction_outlives_the_servers_idle_timeout(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     await connection.execute("set idle_in_transaction_session_timeout = '250ms'")
     async with connection.transaction():

@@ -25,7 +25,7 @@ async def _pid(line: PreparedConnection) -> int:
     return pid
 
 
-async def test_reads_go_over_one_connection_until_it_is_lost_and_then_over_another(database: Database) -> None:
+async def test_reads_share_a_connection_and_replace_a_lost_one(database: Database) -> None:
     line = database.prepared_connection()
     first = await _pid(line)
     assert await _pid(line) == first
@@ -43,7 +43,7 @@ async def test_statement_that_a_migration_outdated_is_prepared_again(database: D
     assert (await line.fetch("select * from changing"))[0]["n"] == "7"
 
 
-async def test_error_of_the_statement_itself_is_raised_and_the_line_goes_on(database: Database) -> None:
+async def test_statement_error_is_raised_and_connection_stays_usable(database: Database) -> None:
     line = database.prepared_connection()
     with pytest.raises(asyncpg.DivisionByZeroError):
         await line.fetch("select 1 / $1::int", 0)
@@ -102,7 +102,7 @@ async def test_readers_share_a_few_connections(database: Database) -> None:
     assert len(pids) == PREPARED_CONNECTIONS
 
 
-async def test_read_that_finds_every_connection_taken_is_given_up_in_its_time(database: Database) -> None:
+async def test_read_times_out_when_all_connections_are_taken(database: Database) -> None:
     slow, reader = database.prepared_connection(), database.prepared_connection(0.2)
     async with anyio.create_task_group() as tasks:
         for _ in range(PREPARED_CONNECTIONS):

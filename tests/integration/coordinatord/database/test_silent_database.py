@@ -39,7 +39,7 @@ async def write(connection: Connection) -> int:
     return found
 
 
-async def test_statements_of_a_silent_database_end_in_their_time_and_the_pool_goes_on_when_it_is_back(
+async def test_silent_database_times_out_and_the_pool_recovers(
     database_url: str,
 ) -> None:
     async with behind_proxy(database_url) as (proxy, database):
@@ -65,7 +65,7 @@ async def test_pool_of_a_silent_database_closes_in_time(database_url: str) -> No
     assert time.monotonic() - began < 2 * GIVEN_UP
 
 
-async def test_statement_that_works_for_too_long_is_given_up_and_ended_in_the_database(database_url: str) -> None:
+async def test_slow_statement_is_cancelled_in_the_database(database_url: str) -> None:
     async with open_database(database_url, smallest=1, largest=1, statement_timeout=PATIENCE) as database:
         with pytest.raises(Retryable):
             await database.transact(lambda c: c.execute("select pg_sleep(60) as of_a_silent_database"))
@@ -75,7 +75,7 @@ async def test_statement_that_works_for_too_long_is_given_up_and_ended_in_the_da
             assert await connection.fetchval("show statement_timeout") == "5300ms"
 
 
-async def test_statement_that_the_server_ended_is_trouble_that_may_pass(database_url: str) -> None:
+async def test_statement_cancelled_by_the_server_is_retryable(database_url: str) -> None:
     async with open_database(database_url, smallest=1, largest=1) as database:
         with pytest.raises(Retryable) as told:
             await database.transact(_ended_by_the_server)
@@ -87,7 +87,7 @@ async def _ended_by_the_server(connection: Connection) -> None:
     await connection.execute("select pg_sleep(60)")
 
 
-async def test_migrations_take_their_time_and_roles_longer_than_a_request(database_url: str) -> None:
+async def test_migrations_and_roles_outlast_request_timeouts(database_url: str) -> None:
     async with open_database(database_url, smallest=1, largest=1, statement_timeout=0.05) as database:
         async with database.unhurried() as connection:
             await connection.execute("select pg_sleep(0.7)")
@@ -100,7 +100,7 @@ async def test_migrations_take_their_time_and_roles_longer_than_a_request(databa
             await of_a_role.close(timeout=1)
 
 
-async def test_every_connection_notices_a_peer_that_acknowledges_nothing(database_url: str) -> None:
+async def test_every_connection_detects_a_silent_peer(database_url: str) -> None:
     async with open_database(database_url, smallest=1, largest=1) as database:
         of_a_role = await database.connect()
         try:

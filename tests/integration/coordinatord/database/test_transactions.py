@@ -40,7 +40,7 @@ async def _counts(database: Database) -> list[int]:
         return [row["n"] for row in await connection.fetch("select n from counts order by id")]
 
 
-async def test_deadlock_costs_one_side_a_further_attempt_and_both_commit(database: Database) -> None:
+async def test_deadlock_is_retried_and_both_sides_commit(database: Database) -> None:
     meeting = Meeting()
 
     async def add_to(first: int, second: int) -> None:
@@ -59,7 +59,7 @@ async def test_deadlock_costs_one_side_a_further_attempt_and_both_commit(databas
     assert meeting.attempts == 3
 
 
-async def test_serialization_failure_costs_one_side_a_further_attempt_and_neither_is_lost(database: Database) -> None:
+async def test_serialization_failure_is_retried_and_both_commit(database: Database) -> None:
     meeting = Meeting()
 
     async def copy_sum_to(row: int) -> None:
@@ -78,7 +78,7 @@ async def test_serialization_failure_costs_one_side_a_further_attempt_and_neithe
     assert meeting.attempts == 3
 
 
-async def test_transaction_that_is_rolled_back_every_time_is_given_up_as_retryable(database: Database) -> None:
+async def test_repeatedly_rolled_back_transaction_is_retryable(database: Database) -> None:
     attempts = 0
 
     async def body(connection: Connection) -> None:

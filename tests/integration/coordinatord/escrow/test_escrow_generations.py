@@ -43,7 +43,7 @@ async def test_without_a_loss_custody_has_no_beginning(connection: Connection) -
     assert await custody_began(connection) == -1
 
 
-async def test_custody_begins_where_the_first_key_after_the_latest_lost_one_was_announced(
+async def test_custody_begins_at_the_first_key_after_the_latest_loss(
     connection: Connection,
 ) -> None:
     await announce(connection, FIRST, SECOND, THIRD)
@@ -51,7 +51,7 @@ async def test_custody_begins_where_the_first_key_after_the_latest_lost_one_was_
     assert await custody_began(connection) == 300, "the first is held, and what came between was lost"
 
 
-async def test_custody_has_not_begun_while_no_key_after_the_loss_was_announced(connection: Connection) -> None:
+async def test_custody_waits_for_a_key_after_the_loss(connection: Connection) -> None:
     await announce(connection, FIRST)
     await escrow_sql.record(connection, [SECOND])
     await escrow_sql.mark_lost(connection, [SECOND.public_key], NOW)
@@ -84,7 +84,7 @@ async def test_erased_key_is_lost_only_when_it_was_erased_too_early(connection: 
     assert await custody_began(connection) == 300
 
 
-async def test_loss_is_forgotten_when_nothing_sealed_before_it_can_be_claimed(connection: Connection) -> None:
+async def test_loss_is_forgotten_once_no_old_job_can_be_claimed(connection: Connection) -> None:
     await announce(connection, FIRST, SECOND)
     await escrow_sql.mark_lost(connection, [SECOND.public_key], NOW)
     await connection.execute("update escrow_generations set lost_at = lost_at - interval '48 hours'")

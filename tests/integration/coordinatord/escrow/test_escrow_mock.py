@@ -86,7 +86,7 @@ async def test_rotation_leaves_open_jobs_openable_everywhere(
         assert opened(await released(instance.http, provider, later, after), after) == PAYLOAD
 
 
-async def test_peer_that_missed_a_rotation_pulls_before_it_gives_a_job_up(
+async def test_peer_pulls_missed_rotation_before_rejecting_a_job(
     stage: Stage, peer: Stage, client: Party, provider: Party, clock: Clock
 ) -> None:
     clock.ahead = 2 * HOUR
@@ -97,9 +97,7 @@ async def test_peer_that_missed_a_rotation_pulls_before_it_gives_a_job_up(
     assert await announced(peer) == await announced(stage)
 
 
-async def test_peer_mints_when_its_source_has_left_a_generation_without_a_successor(
-    stage: Stage, peer: Stage, clock: Clock
-) -> None:
+async def test_peer_mints_when_its_source_has_no_successor_key(stage: Stage, peer: Stage, clock: Clock) -> None:
     first = await announced(peer)
     clock.ahead = HOUR - 60
     await custody_of(peer).rotate()
@@ -127,7 +125,7 @@ async def test_generation_is_erased_after_its_retention(
 
 
 @shows("POST /release", 410, "escrow_key_lost")
-async def test_what_was_sealed_to_a_lost_key_is_left_out_of_polls_and_refused_as_lost(
+async def test_jobs_sealed_to_a_lost_key_are_not_leased(
     world: World, stage: Stage, client: Party, provider: Party, seen: list[Seen]
 ) -> None:
     key = await announced(stage)

@@ -39,9 +39,7 @@ async def key_of(http: httpx.AsyncClient) -> PublicKey:
 
 
 @pytest.mark.long
-async def test_keys_survive_as_long_as_one_instance_lives_and_are_lost_with_the_last(
-    world: World, database_url: str
-) -> None:
+async def test_keys_survive_while_one_instance_lives(world: World, database_url: str) -> None:
     await allow(world)
     book = configured(world, database_url).addresses
     wallets = world.cast.with_role("client")[0], world.cast.with_role("provider")[0]
@@ -76,7 +74,7 @@ async def test_keys_survive_as_long_as_one_instance_lives_and_are_lost_with_the_
         assert await poll(provider, "state=Open&model=1&free=5") == []
 
 
-async def test_instance_whose_required_first_pull_is_refused_does_not_start(world: World, database_url: str) -> None:
+async def test_instance_does_not_start_if_its_first_pull_is_refused(world: World, database_url: str) -> None:
     async with instance(world, database_url, pick_free()) as (holder, _):  # which finds no entry in the allowlist
         joining = environment(world, database_url, **MOCK, PEER_URL=holder.base_url, PEER_REQUIRED=1)
         process = start(joining | {"PORT": str(pick_free()), "METRICS_PORT": str(pick_free())}, errors=-1)

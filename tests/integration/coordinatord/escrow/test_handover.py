@@ -55,7 +55,7 @@ async def ask(stage: Stage, body: object) -> httpx.Response:
 
 
 @shows(HANDOVER, 200)
-async def test_listed_instance_of_an_operator_gets_the_keys_sealed_to_its_channel(stage: Stage, world: World) -> None:
+async def test_listed_instance_gets_keys_sealed_to_its_channel(stage: Stage, world: World) -> None:
     await allow(world)
     answer = await ask(stage, request(stage))
     assert answer.status_code == 200
@@ -72,7 +72,7 @@ async def test_listed_instance_of_an_operator_gets_the_keys_sealed_to_its_channe
 @shows(HANDOVER, 403, "stale_release")
 @shows(HANDOVER, 403, "bad_operator_signature")
 @shows(HANDOVER, 403, "operator_not_authorized")
-async def test_what_the_request_itself_tells_is_refused_while_the_chain_is_unreachable(stage: Stage) -> None:
+async def test_handover_refuses_invalid_requests_without_the_chain(stage: Stage) -> None:
     good = request(stage)
     cases: list[tuple[Any, tuple[int, str | None]]] = [
         (request(stage, issued_at=int(time.time()) - 601), (400, "stale_issued_at")),

@@ -26,7 +26,7 @@ async def until_operated(stage: Stage, provider_id: int, operator: str) -> None:
             await anyio.sleep(0.02)
 
 
-async def test_new_operator_ends_the_claimed_jobs_and_the_old_ones_session_and_signatures_count_no_more(
+async def test_new_operator_ends_claims_and_old_credentials(
     world: World, stage: Stage, client: Party, provider: Party, party: Callable[[DevWallet], Party]
 ) -> None:
     job, other = [str((await client.post())["job_id"]) for _ in range(2)]
@@ -48,9 +48,7 @@ async def test_new_operator_ends_the_claimed_jobs_and_the_old_ones_session_and_s
         assert (await new.run(op)).status_code == 201
 
 
-async def test_wallet_that_deregistered_may_register_anew_as_another_provider(
-    world: World, stage: Stage, provider: Party
-) -> None:
+async def test_deregistered_wallet_may_register_again(world: World, stage: Stage, provider: Party) -> None:
     wallet = world.cast.with_role("provider")[0]
     former = world.market.provider_ids[wallet.address]
     await providers(world, wallet.address, "deregister")

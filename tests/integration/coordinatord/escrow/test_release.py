@@ -35,7 +35,7 @@ def stage_settings() -> dict[str, object]:
 
 
 @shows("GET /key", 200)
-async def test_static_escrow_announces_the_key_of_the_first_operator_key(stage: Stage) -> None:
+async def test_static_escrow_announces_its_first_key(stage: Stage) -> None:
     answer = (await stage.http.get("/key")).json()
     assert answer["escrow_public_key"] == ESCROW.raw.hex()
     assert answer["evidence"] == {
@@ -60,7 +60,7 @@ async def test_claiming_provider_gets_the_key_that_opens_the_payload(
     assert opened(answer, container) == PAYLOAD
 
 
-async def test_container_that_a_stranger_posted_as_his_own_does_not_open_with_what_is_released(
+async def test_reposted_container_does_not_open_with_released_key(
     client: Party, stranger: Party, provider: Party, stage: Stage
 ) -> None:
     """Containers are public. The stranger's friend holds a claim in order, and the escrow can open the wrap."""
@@ -99,7 +99,7 @@ async def test_nothing_is_released_before_the_claim_nor_after_the_end(
 @shows(RELEASE, 400, "wrap_mismatch")
 @shows(RELEASE, 403, "wrong_wallet")
 @shows(RELEASE, 400, "unseal_failed")
-async def test_release_is_for_the_claimed_container_the_claiming_wallet_and_a_key_that_is_held(
+async def test_release_checks_container_wallet_and_key(
     client: Party, stranger: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
     container, other = client.container(PAYLOAD, ESCROW), client.container(PAYLOAD, ESCROW)
@@ -121,9 +121,7 @@ async def test_release_is_for_the_claimed_container_the_claiming_wallet_and_a_ke
 @shows(RELEASE, 400, "bad_container")
 @shows(RELEASE, 400, "invalid_request_error")
 @shows(RELEASE, 403, "wrong_wallet")
-async def test_what_can_be_refused_without_the_chain_is_refused_while_it_is_unreachable(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_release_refuses_invalid_requests_without_the_chain(client: Party, provider: Party, stage: Stage) -> None:
     container = client.container(PAYLOAD, ESCROW)
     request = provider.release("0x" + "11" * 32, container, RESPONSE.public)
     stale = provider.release("0x" + "11" * 32, container, RESPONSE.public, int(time.time()) - 601)
@@ -170,9 +168,7 @@ async def test_trouble_of_the_node_is_retryable(client: Party, provider: Party, 
     assert (await stage.http.post("/release", json=request)).status_code == 200
 
 
-async def test_claim_that_is_not_as_deep_as_the_operator_wants_is_retryable(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_release_of_a_shallow_claim_is_retryable(client: Party, provider: Party, stage: Stage) -> None:
     container = client.container(PAYLOAD, ESCROW)
     job = await claimed(client, provider, container)
     ground = attrs.evolve(stage.ground, config=attrs.evolve(stage.ground.config, confirmations=2))
@@ -193,7 +189,7 @@ async def test_static_escrow_hands_nothing_over(stage: Stage) -> None:
     assert code(await stage.http.post("/handover", json={})) == (403, "escrow_handover_disabled")
 
 
-async def test_flood_of_releases_beside_normal_load_meets_no_failure_and_few_requests_to_the_node(
+async def test_flood_of_releases_causes_few_node_requests(
     client: Party, stranger: Party, provider: Party, stage: Stage
 ) -> None:
     containers = [client.container(PAYLOAD, ESCROW) for _ in range(3)]

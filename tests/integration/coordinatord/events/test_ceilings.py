@@ -28,7 +28,7 @@ async def streams(stage: Stage, seen: list[Seen]) -> AsyncIterator[Streams]:
 @shows("GET /evm/events", 429, "busy")
 @shows("GET /v1/jobs/{id}/events", 429, "busy")
 @shows("GET /v1/batches/{id}/events", 429, "busy")
-async def test_beyond_its_places_a_caller_is_refused_and_its_poll_does_not_wait(
+async def test_caller_beyond_its_limit_is_refused_without_waiting(
     batching: Batching, client: Party, provider: Party, streams: Streams
 ) -> None:
     job = (await client.post())["job_id"]

@@ -86,7 +86,7 @@ async def test_each_who_follows_hears_what_passes_its_filter_in_order(database: 
         assert not hub._by_key
 
 
-async def test_watchers_hear_before_listeners_and_once_more_when_the_hub_closes(database: Database) -> None:
+async def test_watchers_are_notified_before_listeners_and_on_close(database: Database) -> None:
     watched: list[int] = []
     async with running(database) as hub, hub.following(EventFilter(), None) as (listener, _):
         hub.watch(lambda events: watched.append(len(events)))
@@ -102,7 +102,7 @@ async def test_watchers_hear_before_listeners_and_once_more_when_the_hub_closes(
 
 
 @pytest.mark.parametrize("kept", [10_000, 2])
-async def test_who_comes_back_to_another_process_is_told_what_it_missed(
+async def test_client_resuming_at_another_process_gets_missed_events(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Out of memory, and out of the table where it is further back than memory goes."""
@@ -122,7 +122,7 @@ async def test_who_comes_back_to_another_process_is_told_what_it_missed(
 
 
 @pytest.mark.parametrize("lost", ["pruned", "never", "too far"])
-async def test_who_comes_back_from_where_nobody_knows_is_told_to_read_again(
+async def test_client_resuming_from_an_unknown_id_gets_a_reset(
     database: Database, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", 2)
@@ -138,7 +138,7 @@ async def test_who_comes_back_from_where_nobody_knows_is_told_to_read_again(
         assert (event.kind, event.id) == (EventKind.RESET, hub.newest)
 
 
-async def test_reset_among_what_was_missed_makes_what_was_before_it_moot(database: Database) -> None:
+async def test_reset_among_missed_events_replaces_earlier_ones(database: Database) -> None:
     async with running(database) as hub:
         since = hub.newest
         async with hub.following(EventFilter(), None) as (listener, _):

@@ -38,7 +38,7 @@ def rests(progress: dict[str, Any]) -> dict[str, str]:
 
 @shows("POST /v1/jobs", 202)
 @shows("POST /evm/ops", 202)
-async def test_result_is_there_before_any_block_and_all_ops_come_in_one(
+async def test_result_arrives_before_blocks_and_all_ops_share_one(
     client: Party, provider: Party, stage: Stage, streams: Streams
 ) -> None:
     body = await client.paid()
@@ -225,9 +225,7 @@ async def test_owner_that_cancels_in_the_same_block_is_first_or_pays(
     assert rests(told) == {"post": "block", "claim": "refused", "settle": "refused", "cancel": "block"}
 
 
-async def test_owner_that_cancels_the_payment_in_the_same_block_leaves_nothing_of_it(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_payment_cancelled_in_the_same_block_withdraws_all(client: Party, provider: Party, stage: Stage) -> None:
     body = await client.paid()
     job = body["job_id"]
     async with no_blocks(stage) as running:

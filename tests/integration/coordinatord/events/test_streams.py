@@ -26,9 +26,7 @@ async def streams(stage: Stage, seen: list[Seen]) -> AsyncIterator[Streams]:
 
 @shows("GET /v1/jobs/{id}/events", 200)
 @shows("GET /evm/events", 200)
-async def test_life_of_a_job_is_told_as_it_happens_and_again_to_who_comes_back(
-    client: Party, provider: Party, streams: Streams
-) -> None:
+async def test_stream_reports_a_jobs_life_and_resumes(client: Party, provider: Party, streams: Streams) -> None:
     job = (await client.post())["job_id"]
     of_job = f"/v1/jobs/{job}/events"
     async with streams.open(of_job) as followed, streams.open(f"/evm/events?owner={client.address}") as owned:

@@ -67,7 +67,7 @@ async def test_ids_of_lost_rows_are_not_used_again(asynchronous: Pair) -> None:
         assert _promotions() == counted + 1
 
 
-async def test_term_on_a_database_that_was_restored_elsewhere_is_a_new_epoch(database_url: str) -> None:
+async def test_restored_database_starts_a_new_epoch(database_url: str) -> None:
     """A dump that another cluster restores keeps the row of the cluster that wrote it."""
     connection = await asyncpg.connect(database_url)
     try:

@@ -72,7 +72,7 @@ async def test_synchronous_failover_keeps_every_promise(
     assert statistics.median(back) < WRITES_BACK_S, back
 
 
-async def test_nothing_is_broadcast_that_a_frozen_standby_did_not_confirm(
+async def test_broadcast_waits_for_confirmation_of_the_standby(
     world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, synchronous: Pair
 ) -> None:
     """The primary is lost while its standby hangs, with commits that the standby never got."""

@@ -32,7 +32,7 @@ async def every_job_is_told_of(on: Deployment) -> None:
 
 
 @pytest.mark.long
-async def test_lost_machine_is_restored_from_its_backup_and_a_lost_database_from_the_chain(
+async def test_lost_machine_and_database_are_restored(
     *,
     deployed: Deployed,
     world: World,

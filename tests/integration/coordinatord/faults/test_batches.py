@@ -54,7 +54,7 @@ def no_puts(request: httpx.Request) -> httpx.Response | None:
     return httpx.Response(503) if request.method == "PUT" else None
 
 
-async def test_worker_killed_ten_times_inside_a_batch_loses_and_doubles_no_line(
+async def test_worker_killed_ten_times_posts_each_line_once(
     world: World, database_url: str, quiet: Stage, batching: Batching
 ) -> None:
     lines = batching.submitter.lines(LINES // 2)
@@ -83,9 +83,7 @@ async def test_worker_killed_ten_times_inside_a_batch_loses_and_doubles_no_line(
         assert await relay_violations(connection, quiet.ground.rpc, stuck_after=0) == []  # type: ignore[arg-type]
 
 
-async def test_two_workers_that_race_for_batches_loses_and_doubles_no_line(
-    database_url: str, quiet: Stage, batching: Batching
-) -> None:
+async def test_racing_workers_post_each_line_once(database_url: str, quiet: Stage, batching: Batching) -> None:
     batches = [await batching.create(*[b"no json", *batching.submitter.lines(20)], b"", b"{}") for _ in range(3)]
     async with open_database(database_url, smallest=1, largest=4) as second, anyio.create_task_group() as tasks:
         rival = attrs.evolve(quiet, ground=attrs.evolve(quiet.ground, database=second))
@@ -100,7 +98,7 @@ async def test_two_workers_that_race_for_batches_loses_and_doubles_no_line(
     assert await quiet.fetchval("select count(*) from relays") == 60
 
 
-async def test_store_that_fails_while_files_are_written_delays_them_alone(quiet: Stage, batching: Batching) -> None:
+async def test_store_failure_delays_only_output_files(quiet: Stage, batching: Batching) -> None:
     created = await batching.create(b"no json")
     worker = small_steps(quiet, 10)
     assert await worker.turn()
@@ -116,9 +114,7 @@ async def test_store_that_fails_while_files_are_written_delays_them_alone(quiet:
     assert (done["status"], len(await batching.lines(done["error_file_id"]))) == ("completed", 1)
 
 
-async def test_store_that_fails_while_containers_are_stored_delays_their_lines(
-    quiet: Stage, batching: Batching
-) -> None:
+async def test_store_failure_delays_only_affected_lines(quiet: Stage, batching: Batching) -> None:
     created = await batching.create(*batching.submitter.lines(3))
 
     worker = small_steps(quiet, 10)
@@ -131,7 +127,7 @@ async def test_store_that_fails_while_containers_are_stored_delays_their_lines(
     assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == 3
 
 
-async def test_batch_that_brings_out_a_fault_is_put_off_and_the_others_are_moved(
+async def test_failing_batch_is_postponed_and_others_continue(
     quiet: Stage, batching: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await batching.create(b'"poison"'), await batching.create(b"no json")

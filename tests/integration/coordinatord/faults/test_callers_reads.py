@@ -15,9 +15,7 @@ pytestmark = pytest.mark.anyio
 QUESTIONS = 100
 
 
-async def test_strangers_reads_of_a_slow_node_hold_up_neither_the_index_nor_readiness(
-    world: World, database_url: str
-) -> None:
+async def test_callers_slow_node_reads_do_not_delay_the_index(world: World, database_url: str) -> None:
     async with rpc_proxy(world.anvil.rpc_url) as node:
         settings = environment(world, database_url, RPC_URL=node.url)
         async with (

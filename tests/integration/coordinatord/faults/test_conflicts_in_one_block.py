@@ -110,7 +110,7 @@ async def test_claim_and_cancel_in_one_block_end_with_the_first(
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["in the last second", "a second too late"])
-async def test_settle_and_anothers_reclaim_in_one_block_end_by_its_time(
+async def test_settle_and_reclaim_in_one_block_end_the_job_once(
     *, on: Stage, world: World, database_url: str, ops: Ops, owner: Wallet, provider: Wallet, late: int
 ) -> None:
     job = await posted(on, ops, owner)

@@ -31,9 +31,7 @@ async def exhausted(stage: Stage) -> AsyncIterator[None]:
         yield
 
 
-async def test_request_waits_for_a_connection_and_is_answered_when_there_is_one(
-    world: World, database_url: str, party_at: PartyAt
-) -> None:
+async def test_request_waits_for_a_free_connection(world: World, database_url: str, party_at: PartyAt) -> None:
     async with staged(world, configured(world, database_url), [], connection_wait=20) as stage:
         client = party_at(world.cast.with_role("client")[0], stage.http)
         body = await client.paid()
@@ -61,7 +59,7 @@ async def test_lists_leave_half_of_the_pool_to_others(database_url: str) -> None
             assert await first.fetchval("select 1") == await second.fetchval("select 1")
 
 
-async def test_request_that_waited_too_long_is_503_and_posts_nothing_until_it_is_sent_again(
+async def test_request_without_connection_is_503_and_posts_nothing(
     world: World, database_url: str, book: AddressBook, party_at: PartyAt
 ) -> None:
     async with staged(world, configured(world, database_url), [], connection_wait=0.2) as stage:

@@ -89,9 +89,7 @@ async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(
     assert await all_violations(database_url, world.anvil.rpc_url, book) == []
 
 
-async def test_payer_that_delegates_to_code_after_its_post_is_refused_until_it_takes_that_back(
-    issued_world: World, stage: Stage
-) -> None:
+async def test_payer_delegating_to_code_is_refused_until_undone(issued_world: World, stage: Stage) -> None:
     world = issued_world
     client, provider = party(stage, world, "client"), await provider_of(stage, world)
     job = str((await client.post())["job_id"])

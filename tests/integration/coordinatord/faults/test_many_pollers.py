@@ -77,7 +77,7 @@ async def _until_all_leased(connection: "asyncpg.Connection[asyncpg.Record]") ->
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("_enough_descriptors")
-async def test_thousands_of_pollers_are_answered_and_nobody_is_kept_from_anything(
+async def test_thousands_of_pollers_do_not_block_others(
     world: World,
     database_url: str,
     book: AddressBook,

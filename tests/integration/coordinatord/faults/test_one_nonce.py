@@ -14,7 +14,7 @@ from tests.integration.coordinatord.scene.stage import configured, staged
 pytestmark = pytest.mark.anyio
 
 
-async def test_nonce_used_at_two_coordinators_at_once_opens_one_session(
+async def test_nonce_used_at_two_coordinators_opens_one_session(
     world: World, database_url: str, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
 ) -> None:
     config = configured(world, database_url)

@@ -61,7 +61,7 @@ async def started_again(pins: PinStoreService) -> AsyncIterator[None]:
         yield
 
 
-async def test_store_killed_and_started_again_costs_a_retry_and_no_relay(
+async def test_store_restart_costs_only_a_retry(
     world: World, database_url: str, book: AddressBook, tmp_path: Path
 ) -> None:
     async with own_stage(world, database_url, tmp_path, tmp_path) as stage:

@@ -60,7 +60,7 @@ async def roles_held(url: str) -> int:
         await connection.close()
 
 
-async def test_postgres_restarts_under_load_and_nothing_is_lost_or_doubled(
+async def test_postgres_restart_under_load_loses_nothing(
     world: World,
     own_postgres: Postgres,
     book: AddressBook,

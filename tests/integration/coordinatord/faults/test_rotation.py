@@ -86,7 +86,7 @@ async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: W
 
 
 @pytest.mark.long
-async def test_escrow_announces_a_new_key_and_opens_with_both_until_the_old_one_is_taken_out(
+async def test_escrow_key_rotation_opens_with_both_keys(
     deployed: Deployed, world: World, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
 ) -> None:
     add, announce, look, end = chapter(PAGE, "The escrow's key")
@@ -124,9 +124,7 @@ async def _key(on: Deployment) -> str:
 
 
 @pytest.mark.long
-async def test_pin_store_is_written_with_a_new_key_before_the_old_one_is_deleted(
-    deployed: Deployed, world: World, tmp_path: Path
-) -> None:
+async def test_pin_store_key_rotation_keeps_uploads_working(deployed: Deployed, world: World, tmp_path: Path) -> None:
     change, look, end = chapter(PAGE, "The pin store's key")
     old, new = {"OLD": secrets.token_urlsafe()}, {"NEW": secrets.token_urlsafe()}
     port, content = pick_free(), tmp_path / "pins"

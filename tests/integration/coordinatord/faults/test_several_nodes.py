@@ -31,7 +31,7 @@ async def told(coordinator_metrics: str, name: str) -> dict[str, float]:
     return {node: float(value) for node, value in re.findall(rf'^{name}{{node="(.+)"}} (\S+)$', text, re.MULTILINE)}
 
 
-async def test_one_of_two_nodes_dies_and_jobs_are_taken_relayed_and_indexed_by_the_other(
+async def test_market_continues_when_one_of_two_nodes_dies(
     *,
     world: World,
     database_url: str,

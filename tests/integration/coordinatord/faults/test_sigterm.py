@@ -33,7 +33,7 @@ async def _until_all_broadcast(url: str, count: int) -> None:
         await connection.close()
 
 
-async def test_sigterm_under_load_is_unready_first_finishes_every_request_and_exits_0(
+async def test_sigterm_under_load_finishes_every_request(
     world: World,
     database_url: str,
     book: AddressBook,

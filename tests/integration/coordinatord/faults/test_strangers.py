@@ -51,7 +51,7 @@ async def refused_beside_a_silent_one(
                 return silent, answer
 
 
-async def test_silent_uploads_bodies_and_connections_are_bounded_as_the_settings_say(
+async def test_silent_uploads_and_connections_are_bounded(
     world: World, database_url: str, party_at: Callable[[DevWallet, httpx.AsyncClient], Party]
 ) -> None:
     port = pick_free()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 CLIENTS, JOBS_EACH = 6, 5
 
 
-async def test_leader_is_killed_under_load_and_the_other_takes_over_within_10_s(
+async def test_follower_takes_over_within_10_s_under_load(
     world: World,
     database_url: str,
     book: AddressBook,

@@ -53,7 +53,7 @@ async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str
     await connection.close()
 
 
-async def test_after_an_additive_upgrade_this_release_starts_again_serves_and_loses_nothing(
+async def test_release_restarts_after_an_additive_upgrade(
     *, world: World, database_url: str, book: AddressBook, party_at: At, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = environment(world, database_url)
@@ -65,7 +65,7 @@ async def test_after_an_additive_upgrade_this_release_starts_again_serves_and_lo
     assert await all_violations(database_url, world.anvil.rpc_url, book, promised=promised) == []
 
 
-async def test_after_an_upgrade_that_is_not_additive_this_release_ends_and_names_the_one_it_needs(
+async def test_release_refuses_a_breaking_upgrade_and_names_it(
     world: World, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await upgrade(database_url, monkeypatch, "98.7.6")

@@ -196,9 +196,7 @@ async def test_input_upload_posts_a_job_and_is_then_kept(client: Party, stage: S
     assert not await stage.stored(object_key(file["id"]))
 
 
-async def test_upload_of_another_owner_purpose_or_content_posts_nothing(
-    client: Party, stranger: Party, stage: Stage
-) -> None:
+async def test_upload_of_another_owner_or_purpose_posts_nothing(client: Party, stranger: Party, stage: Stage) -> None:
     container = client.container(b"payload")
     body = await client.paid(container)
     body.pop("container")
@@ -263,7 +261,7 @@ async def test_upload_is_kept_while_an_op_that_names_it_is_under_way(
 
 
 @pytest.mark.parametrize("purpose", ["input", "result"])
-async def test_upload_that_goes_before_its_op_is_sent_takes_nothing_to_the_chain(
+async def test_expired_upload_drops_its_unsent_op(
     client: Party, provider: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch, purpose: str
 ) -> None:
     file, op = await naming_an_upload(purpose, client, provider)
@@ -283,9 +281,7 @@ async def test_upload_that_goes_before_its_op_is_sent_takes_nothing_to_the_chain
     assert not await stage.stored(object_key(file))
 
 
-async def test_upload_goes_after_its_lifetime_unless_an_op_holds_it_or_a_job_names_it(
-    client: Party, stage: Stage
-) -> None:
+async def test_upload_expires_unless_an_op_or_job_uses_it(client: Party, stage: Stage) -> None:
     lapsed = (await client.upload("result", b"lapsed")).json()["id"]
     held = (await client.upload("result", b"held")).json()["id"]
     await stage.execute("update files set held_until = clock_timestamp() + interval '1 minute' where id = $1", held)

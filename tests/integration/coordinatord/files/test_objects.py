@@ -65,7 +65,7 @@ async def test_janitor_keeps_what_a_live_relay_or_a_job_needs(client: Party, sta
     assert await stage.fetchval("select expires_at > clock_timestamp() from objects where not attached")
 
 
-async def test_refused_attempt_leaves_the_object_to_another_that_holds_it(client: Party, stage: Stage) -> None:
+async def test_refused_attempt_keeps_an_object_held_by_another(client: Party, stage: Stage) -> None:
     body = await client.paid(rate_in=10**24)  # the chain refuses it: the owner has less
     job = bytes.fromhex(body["job_id"][2:])
     async with stage.ground.database.connection() as connection:
@@ -129,7 +129,7 @@ async def test_burst_of_results_is_held_kept_and_let_go_each_by_itself(stage: St
     assert kept == len(jobs)
 
 
-async def test_caller_that_goes_away_while_its_result_is_being_held_leaves_no_hold(stage: Stage) -> None:
+async def test_caller_that_disconnects_leaves_no_hold(stage: Stage) -> None:
     containers = Containers(stage.ground.database, stage.ground.pins, 3600)
     job, result = b"\x01" * 32, b"result"
     gone = anyio.CancelScope()

@@ -55,9 +55,7 @@ async def test_client_lists_models_uploads_creates_polls_and_downloads(
     assert '"code":"invalid_json"' in (await sdk.files.content(error.id)).text
 
 
-async def test_expiry_is_taken_where_it_is_the_retention_and_refused_with_it_where_it_is_not(
-    sdk: openai.AsyncOpenAI, batching: Batching, stage: Stage
-) -> None:
+async def test_expiry_must_equal_the_retention(sdk: openai.AsyncOpenAI, batching: Batching, stage: Stage) -> None:
     kept = stage.ground.config.file_retention_seconds
     content = jsonl([batching.submitter.line()])
     upload = await sdk.files.create(

@@ -134,9 +134,7 @@ async def test_what_the_page_says_does_not_work_is_refused_as_it_says(sdk: opena
     assert came == told
 
 
-async def test_expires_after_is_accepted_where_it_agrees_with_the_retention_and_else_refused_with_what_holds(
-    sdk: openai.AsyncOpenAI, stage: Stage
-) -> None:
+async def test_expires_after_must_agree_with_the_retention(sdk: openai.AsyncOpenAI, stage: Stage) -> None:
     lines, retention = ("lines.jsonl", jsonl([b"{}"])), stage.ground.config.file_retention_seconds
     agreed = await sdk.files.create(
         file=lines, purpose="batch", expires_after={"anchor": "created_at", "seconds": retention}

@@ -110,7 +110,7 @@ async def test_upload_is_stored_whole_with_what_was_learnt_on_the_way(files: Fil
 
 
 @pytest.mark.parametrize(("size", "in_parts"), [(8 * MIB, False), (8 * MIB + 1, True), (19 * MIB, True)])
-async def test_content_above_8_mib_goes_in_parts_and_comes_back_as_it_was(
+async def test_content_above_8_mib_is_uploaded_in_parts(
     files: FileStore, faults: Faults, requests: StoreRequests, size: int, *, in_parts: bool
 ) -> None:
     content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
@@ -135,7 +135,7 @@ def failing_completion(request: httpx.Request) -> httpx.Response | None:
 @pytest.mark.parametrize(
     ("rule", "code"), [(failing_part, "store_unavailable"), (failing_completion, "store_rejected")]
 )
-async def test_store_that_fails_midway_leaves_no_row_no_object_and_no_parts(
+async def test_store_failure_midway_leaves_nothing(
     files: FileStore,
     faults: Faults,
     requests: StoreRequests,
@@ -162,7 +162,7 @@ async def test_upload_that_is_refused_at_its_last_byte_leaves_nothing(
     assert await are_gone(requests, uploads)
 
 
-async def test_store_that_is_gone_for_the_clean_up_too_leaves_it_to_the_janitor(
+async def test_janitor_cleans_up_after_a_failed_cleanup(
     files: FileStore, faults: Faults, requests: StoreRequests
 ) -> None:
     uploads = StoreUploads()
@@ -180,7 +180,7 @@ async def test_store_that_is_gone_for_the_clean_up_too_leaves_it_to_the_janitor(
     assert await are_gone(requests, uploads)
 
 
-async def test_killed_upload_is_cleaned_by_the_janitor_and_nothing_else_is(
+async def test_janitor_removes_only_the_killed_upload(
     files: FileStore, requests: StoreRequests, database_url: str, pin_store: DevnetPins
 ) -> None:
     kept = await files.upload(OWNER, "result", "a", pieces(b"kept"))

@@ -133,7 +133,7 @@ async def test_content_is_kept_long_where_its_job_settled_or_lives(
     assert abs(await lives(connection) - kept) < 10
 
 
-async def test_content_of_a_job_that_a_reorganisation_revives_is_kept_as_before(connection: Connection) -> None:
+async def test_content_of_a_job_revived_by_a_reorg_is_kept(connection: Connection) -> None:
     await add_jobs(connection, 1, models=1)
     await keep(connection, await connection.fetchval("select job_id from jobs"), "containers/a")
     await connection.execute("update jobs set state = 3, ended_because = 2")

@@ -41,9 +41,7 @@ async def _until_broadcast(world: World) -> None:
             await anyio.sleep(0.05)
 
 
-async def test_sigterm_makes_unready_finishes_what_is_in_flight_and_exits_0(
-    world: World, coordinator: Coordinator, client: Party
-) -> None:
+async def test_sigterm_drains_requests_and_exits_0(world: World, coordinator: Coordinator, client: Party) -> None:
     body = await client.paid()
     await world.anvil.call("evm_setAutomine", False)
     answers: list[httpx.Response] = []
@@ -137,9 +135,7 @@ async def test_boot_stops_at_a_chain_that_is_not_the_address_books(
     assert b"Traceback" not in errors
 
 
-async def test_coordinator_that_is_started_before_its_database_waits_for_it(
-    world: World, database_url: str, tmp_path: Path
-) -> None:
+async def test_coordinator_waits_for_its_database_at_start(world: World, database_url: str, tmp_path: Path) -> None:
     port, log = pick_free(), tmp_path / "log"
     server = urlsplit(database_url)
     async with tcp_proxy(LOOPBACK, server.port or 0) as database, httpx.AsyncClient(trust_env=False) as http:

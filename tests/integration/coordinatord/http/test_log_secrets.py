@@ -72,9 +72,7 @@ async def test_log_at_debug_level_holds_no_secret(
     assert [name for name, secret in secrets.items() if secret in written] == []
 
 
-async def test_log_of_a_boot_without_its_node_and_database_holds_no_secret(
-    world: World, database_url: str, tmp_path: Path
-) -> None:
+async def test_log_of_a_failing_boot_holds_no_secret(world: World, database_url: str, tmp_path: Path) -> None:
     nowhere = database_url.rpartition("@")[0] + f"@127.0.0.1:{pick_free()}/gone"
     node = f"http://127.0.0.1:{pick_free()}/{PATH_KEY}"
     settings = environment(world, nowhere, LOG_LEVEL="debug", RPC_URL=node, boot_patience_s=2)

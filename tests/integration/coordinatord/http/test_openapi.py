@@ -52,9 +52,7 @@ def _judge(document: Schema, operation: Schema, answer: Any) -> None:
         jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(answer.json())
 
 
-async def test_whatever_the_request_the_answer_is_described_and_no_failure(
-    stage: Stage, client: Party, provider: Party
-) -> None:
+async def test_responses_match_the_openapi_document(stage: Stage, client: Party, provider: Party) -> None:
     await client.post()
     document = await _document(stage)
 
@@ -131,7 +129,7 @@ async def test_answers_of_the_whole_life_of_a_job_are_described(stage: Stage, cl
         _judge(document, operation, answer)
 
 
-async def test_answers_of_an_index_that_stands_are_described_where_there_are_any(stage: Stage) -> None:
+async def test_responses_of_a_filled_index_match_the_document(stage: Stage) -> None:
     document = await _document(stage)
     known = (await stage.http.get("/v1/models")).headers["etag"]
     unchanged = await stage.http.get("/v1/models", headers={"if-none-match": known})

@@ -25,7 +25,7 @@ async def reader(stage: Stage) -> SpecificationClient:
     return client
 
 
-async def test_designated_job_is_bought_at_the_asked_price_and_its_result_opened(
+async def test_designated_job_is_bought_at_the_ask_and_opened(
     reader: SpecificationClient, stage: Stage, provider: Party
 ) -> None:
     account = stage.world.cast.with_role("provider")[0]
@@ -51,7 +51,7 @@ async def test_designated_job_is_bought_at_the_asked_price_and_its_result_opened
     assert body["usage"] == {"output_tokens": 17}
 
 
-async def test_open_job_is_sealed_to_the_verified_escrow_and_its_result_opened(
+async def test_open_job_is_sealed_to_the_verified_escrow(
     reader: SpecificationClient, stage: Stage, provider: Party
 ) -> None:
     account = stage.world.cast.with_role("provider")[0]
@@ -63,7 +63,7 @@ async def test_open_job_is_sealed_to_the_verified_escrow_and_its_result_opened(
     assert body["output"] == "tsrif semoc reveohw"
 
 
-async def test_container_of_several_frames_that_was_uploaded_opens_at_both_ends(
+async def test_uploaded_multiframe_container_opens_at_both_ends(
     reader: SpecificationClient, stage: Stage, provider: Party
 ) -> None:
     account = stage.world.cast.with_role("provider")[0]

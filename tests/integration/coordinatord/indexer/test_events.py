@@ -89,7 +89,7 @@ async def told(connection: Connection, since: int) -> list[Told]:
     forks=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.booleans()), min_size=1, max_size=5),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_events_folded_are_the_states_of_all_jobs_after_any_forks(
+async def test_folded_events_equal_job_states_after_forks(
     connection: Connection,
     seed: int,
     journal_blocks: int,
@@ -121,7 +121,7 @@ async def test_events_folded_are_the_states_of_all_jobs_after_any_forks(
         assert reader.resets == 0
 
 
-async def test_each_change_of_a_job_is_told_once_with_its_block_and_parties(connection: Connection) -> None:
+async def test_each_job_change_is_reported_once(connection: Connection) -> None:
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(contract_events.JobClaimed(POSTED.job_id, 1, GENESIS + 2))
     market.chain.mine(contract_events.JobSettled(POSTED.job_id, 1, 5, 6, 7, 8, "bafkresult"))
@@ -140,7 +140,7 @@ async def test_each_change_of_a_job_is_told_once_with_its_block_and_parties(conn
     assert [row["block_time"] for row in rows] == [GENESIS + 1, GENESIS + 2, GENESIS + 3]
 
 
-async def test_reorganisation_takes_back_the_newest_event_first_and_tells_the_new_branch(
+async def test_reorg_withdraws_newest_events_first(
     connection: Connection,
 ) -> None:
     market = Market.of(connection, journal_blocks=64)
@@ -168,7 +168,7 @@ async def test_reorganisation_takes_back_the_newest_event_first_and_tells_the_ne
     assert (await told(connection, since))[0] == ("cancelled", 3, 3)
 
 
-async def test_expiry_is_told_at_the_first_block_after_it_however_late_it_is_marked(
+async def test_expiry_is_reported_at_the_first_block_after_it(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
@@ -193,7 +193,7 @@ async def test_expiry_is_told_at_the_first_block_after_it_however_late_it_is_mar
     ]
 
 
-async def test_events_of_blocks_that_may_still_be_undone_are_kept_whatever_their_age(connection: Connection) -> None:
+async def test_events_of_undoable_blocks_are_kept(connection: Connection) -> None:
     market = Market.of(connection, journal_blocks=3)
     await market.at(2)
     await connection.execute("update events set happened = now() - interval '2 days'")

@@ -90,7 +90,7 @@ async def test_reorganisation_after_the_expiry_leaves_the_mark(
     assert await market.at(LAST + 5) == EXPIRED
 
 
-async def test_undo_of_a_claim_that_came_with_the_last_moment_marks_the_job(
+async def test_undone_last_moment_claim_marks_the_job_expired(
     connection: "asyncpg.Connection[asyncpg.Record]",
 ) -> None:
     """The row that the journal puts back is from before its mark."""
@@ -116,7 +116,7 @@ def burst(jobs: int) -> list[contract_events.JobPosted]:
     return [msgspec.structs.replace(POSTED, job_id=bytes([n]) * 32, c=bytes([n]) * 32) for n in range(1, jobs + 1)]
 
 
-async def test_more_jobs_than_one_transaction_marks_read_as_expired_at_once_and_are_all_marked(
+async def test_many_expired_jobs_are_marked_in_several_transactions(
     database: Database, connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
@@ -154,7 +154,7 @@ async def test_more_jobs_than_one_transaction_marks_read_as_expired_at_once_and_
     assert await index_rows(connection) == rows
 
 
-async def test_marks_that_a_term_left_undone_are_made_by_the_next_without_a_new_block(
+async def test_next_term_makes_the_marks_left_undone(
     connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     market = Market.of(connection, journal_blocks=64)
@@ -172,7 +172,7 @@ async def test_marks_that_a_term_left_undone_are_made_by_the_next_without_a_new_
     assert await connection.fetchval("select count(*) from jobs where state = 0") == 0
 
 
-async def test_reorganisation_in_the_middle_of_marking_leaves_what_a_replay_gives(
+async def test_reorg_during_marking_equals_a_replay(
     connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)

@@ -34,9 +34,7 @@ async def test_a_relay_that_ended_anywhere_wakes_the_indexer(scene: Scene, datab
         await running.until_at(await scene.head())
 
 
-async def test_another_process_takes_over_when_the_connection_of_the_first_is_cut(
-    scene: Scene, database: Database
-) -> None:
+async def test_another_process_takes_over_a_cut_connection(scene: Scene, database: Database) -> None:
     async with (
         indexing(database, scene.source, scene.world) as first,
         indexing(database, scene.source, scene.world),

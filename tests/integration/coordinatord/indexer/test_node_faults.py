@@ -86,7 +86,7 @@ async def behind(scene: Scene, world: World, database: Database) -> AsyncIterato
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
 
 
-async def test_relayer_that_no_process_holds_makes_unready_after_a_while(
+async def test_relayer_role_without_holder_makes_unready(
     behind: Behind, world: World, database: Database, connection: Connection
 ) -> None:
     await behind.follower.catch_up(connection)
@@ -162,7 +162,7 @@ LIES_AND_FAILURES: list[tuple[str, Fault]] = [
     "fault", [fault for _, fault in LIES_AND_FAILURES], ids=[name for name, _ in LIES_AND_FAILURES]
 )
 @pytest.mark.parametrize("backfill", [False, True], ids=["near the head", "in backfill"])
-async def test_a_failing_or_lying_node_stops_the_index_and_changes_nothing(
+async def test_faulty_node_stops_the_index_unchanged(
     scene: Scene, behind: Behind, connection: Connection, fault: Fault, backfill: bool
 ) -> None:
     await behind.follower.catch_up(connection)
@@ -216,7 +216,7 @@ async def test_ranges_adapt_to_what_the_node_takes(
     await scene.check()
 
 
-async def test_a_node_that_keeps_part_of_the_logs_to_itself_is_found_out_and_outlived(
+async def test_missing_logs_are_detected_and_recovered(
     scene: Scene, behind: Behind, connection: Connection, database: Database
 ) -> None:
     """Part of a block's logs can be withheld unseen. The events that follow contradict the index: it is rebuilt."""
@@ -252,9 +252,7 @@ async def test_readiness_names_cold_start_then_trailing_then_ready(
     assert (report.reason, report.lag) == ("trailing", 3)
 
 
-async def test_readiness_during_a_rebuild_is_reorg_until_the_head_is_reached(
-    scene: Scene, behind: Behind, connection: Connection
-) -> None:
+async def test_readiness_reports_reorg_during_a_rebuild(scene: Scene, behind: Behind, connection: Connection) -> None:
     anvil = scene.world.anvil
     follower = follower_of(behind.source, scene.world, journal_blocks=2)
     snapshot, moves = await anvil.call("evm_snapshot"), scene.moves.branch()

@@ -119,7 +119,7 @@ async def until_caught_up(on: Several, connection: Connection, tries: int = 8) -
 
 @pytest.mark.parametrize("lie", [DROPPED, ALTERED], ids=["a log dropped", "logs altered"])
 @pytest.mark.parametrize("backfill", [False, True], ids=["near the head", "in backfill"])
-async def test_of_two_that_differ_neither_is_believed_and_both_are_named(
+async def test_differing_nodes_are_both_named_and_not_believed(
     scene: Scene, world: World, connection: Connection, lie: tuple[Fault, ...], backfill: bool
 ) -> None:
     async with several(world, 2) as on:
@@ -161,7 +161,7 @@ async def test_of_three_two_decide_and_the_liar_is_not_asked_again(
 
 @pytest.mark.parametrize("fault", [HttpStatus(ANY, 503), Hang(ANY), ErrorAnswer("eth_getLogs", -32601, "no such")])
 @pytest.mark.parametrize("dead", [0, 1])
-async def test_one_of_two_that_fails_is_waited_for_then_left_out_and_asked_again_when_it_is_back(
+async def test_failing_node_is_left_out_until_it_recovers(
     scene: Scene, world: World, connection: Connection, fault: Fault, dead: int
 ) -> None:
     async with several(world, 2, patience=1.0 if isinstance(fault, Hang) else 20.0) as on:
@@ -180,9 +180,7 @@ async def test_one_of_two_that_fails_is_waited_for_then_left_out_and_asked_again
     await scene.check()
 
 
-async def test_a_node_that_lags_far_is_not_asked_and_one_that_lags_a_little_is_waited_for(
-    scene: Scene, world: World, connection: Connection
-) -> None:
+async def test_far_lagging_node_is_skipped(scene: Scene, world: World, connection: Connection) -> None:
     async with several(world, 2) as on:
         await on.follower.catch_up(connection)
         await scene.play(3, 3)
@@ -203,7 +201,7 @@ async def test_a_node_that_lags_far_is_not_asked_and_one_that_lags_a_little_is_w
 
 
 @pytest.mark.parametrize("count", [2, 3])
-async def test_a_node_on_another_branch_is_outvoted_or_waited_for_and_the_index_is_not_taken_back(
+async def test_node_on_another_branch_does_not_undo_the_index(
     scene: Scene, world: World, connection: Connection, count: int
 ) -> None:
     async with several(world, count) as on:

@@ -103,7 +103,7 @@ DEEDS: list[tuple[list[str], int, Callable[[MarketState], object], object]] = [
 ]
 
 
-def test_every_action_sends_what_its_calldata_says_and_is_refused_when_it_is_done(office: Office) -> None:
+def test_every_action_matches_its_calldata(office: Office) -> None:
     for words, calls, read, expected in DEEDS:
         calldata = office.calldata(*words)
         assert len(calldata) == calls, words
@@ -141,7 +141,7 @@ NONSENSE = [
 ]
 
 
-def test_action_that_makes_no_sense_is_refused_by_the_value_at_fault(office: Office) -> None:
+def test_invalid_action_is_refused_by_its_value(office: Office) -> None:
     for words, said in NONSENSE:
         with pytest.raises(Failed, match=said):
             office.run(*words, "--calldata")
@@ -153,7 +153,7 @@ def test_treasury_that_would_swallow_fees_is_refused(office: Office) -> None:
             office.run("treasury", "0x" + contract.hex(), "--calldata")
 
 
-def test_one_model_is_not_forbidden_to_a_provider_that_may_run_all(office: Office) -> None:
+def test_provider_allowed_all_models_cannot_lose_one(office: Office) -> None:
     office.send("allow-all-models", "1", "yes")
     with pytest.raises(Failed, match="`allow-all-models 1 no` comes first"):
         office.run("allow-model", "1", "7", "no", "--calldata")

@@ -70,7 +70,7 @@ def mortal(ground: Ground, others: int = 0) -> Web3:
 
 
 @pytest.mark.anyio
-async def test_market_stands_as_its_terms_say_and_its_address_book_names_it(ground: Ground, anvil: Anvil) -> None:
+async def test_market_matches_its_terms_and_address_book(ground: Ground, anvil: Anvil) -> None:
     said: list[str] = []
     deploy(ground.deployment(say=said.append), ground.out, SPAN)
     book = AddressBook.parse(ground.out.read_bytes())
@@ -94,7 +94,7 @@ async def test_market_stands_as_its_terms_say_and_its_address_book_names_it(grou
             assert await registry.functions.pendingOwner().call() == terms.owner
 
 
-def test_run_that_is_killed_around_every_broadcast_goes_on_and_sends_nothing_twice(ground: Ground) -> None:
+def test_killed_deployment_resumes_without_duplicates(ground: Ground) -> None:
     plan = steps(ground.terms, ground.deployer.address)
     deployment, deaths, book = ground.deployment(node=mortal(ground)), 0, None
     while book is None:
@@ -147,7 +147,7 @@ def test_run_that_goes_on_with_other_terms_is_refused(ground: Ground) -> None:
         deploy(ground.deployment(other), ground.out, SPAN)
 
 
-def test_nonce_that_somebody_else_used_ends_the_run_and_the_next_signs_anew(ground: Ground) -> None:
+def test_deployment_recovers_from_a_foreign_nonce(ground: Ground) -> None:
     killed(ground)
     mint = ground.token.call("foreign", "mint", ground.deployer.address, 1)
     ground.send(ground.deployer, mint)
@@ -173,7 +173,7 @@ def test_call_of_an_address_without_code_is_not_sent(ground: Ground) -> None:
     assert ground.sent() == 0
 
 
-def test_transaction_that_waits_is_replaced_when_asked_and_never_by_itself(ground: Ground) -> None:
+def test_waiting_transaction_is_replaced_only_on_request(ground: Ground) -> None:
     ground.rpc("evm_setAutomine", False)
     try:
         for _ in range(2):
@@ -193,7 +193,7 @@ def test_transaction_that_waits_is_replaced_when_asked_and_never_by_itself(groun
     assert ground.sent() == len(steps(ground.terms, ground.deployer.address))
 
 
-def test_deployment_that_is_done_is_verified_again_and_sends_nothing(ground: Ground) -> None:
+def test_finished_deployment_is_verified_and_sends_nothing(ground: Ground) -> None:
     book = ground.deployed()
     sent = ground.sent()
     assert ground.deployed() == book
@@ -217,9 +217,7 @@ def test_address_book_of_another_deployment_is_not_overwritten(ground: Ground) -
         ({"token_version": "2"}, r"nothing was sent: .*token: receiveWithAuthorization as signed"),
     ],
 )
-def test_other_chain_or_token_than_expected_is_refused_before_anything_is_sent(
-    ground: Ground, change: dict[str, object], said: str
-) -> None:
+def test_wrong_chain_or_token_is_refused_before_sending(ground: Ground, change: dict[str, object], said: str) -> None:
     with pytest.raises(Fatal, match=said):
         ground.deployed(attrs.evolve(ground.terms, **change))
     assert ground.sent() == 0
@@ -232,7 +230,7 @@ def test_contract_that_is_no_token_is_refused(ground: Ground) -> None:
         ground.deployed(attrs.evolve(ground.terms, token=registry.address))
 
 
-def test_token_that_refuses_what_was_signed_is_refused_by_its_own_error(ground: Ground) -> None:
+def test_token_refusing_a_signature_is_reported_by_its_error(ground: Ground) -> None:
     ground.send(ground.deployer, ground.token.call("pause", "pause"))
     with pytest.raises(Fatal, match=r"refused: EnforcedPause\(\)"):
         ground.deployed()
@@ -250,7 +248,7 @@ def test_token_that_takes_what_nobody_signed_is_refused(ground: Ground) -> None:
         assert fact in str(refused.value).partition("nothing was sent: ")[2]
 
 
-def test_fees_above_the_ceiling_and_an_account_without_funds_send_nothing(ground: Ground) -> None:
+def test_high_fees_or_missing_funds_send_nothing(ground: Ground) -> None:
     with pytest.raises(Fatal, match=r"more than --max-fee 0\.000000001"):
         deploy(ground.deployment(options=attrs.evolve(QUICK, fees=FeeOptions(ceiling=1))), ground.out, SPAN)
     ground.rpc("anvil_setBalance", ground.deployer.address, hex(10**12))
@@ -259,7 +257,7 @@ def test_fees_above_the_ceiling_and_an_account_without_funds_send_nothing(ground
     assert ground.sent() == 0
 
 
-def test_dry_run_sends_nothing_and_its_estimate_is_above_what_is_used(ground: Ground) -> None:
+def test_dry_run_sends_nothing_and_overestimates(ground: Ground) -> None:
     said: list[str] = []
     dry_run(ground.node, ground.deployer.address, ground.terms, QUICK, said.append)
     assert "deploy JobRegistry" in "\n".join(said)
@@ -274,7 +272,7 @@ def test_dry_run_sends_nothing_and_its_estimate_is_above_what_is_used(ground: Gr
         assert used <= estimated[key] <= 3 * used, key
 
 
-def test_ownership_moves_when_the_new_owner_sends_the_calls_that_the_run_printed(ground: Ground) -> None:
+def test_new_owner_accepts_with_the_printed_calls(ground: Ground) -> None:
     book = ground.deployed()
     calls = acceptance(read_market(ground.node, book, SPAN, lambda _: None))
     assert len(calls) == 3
@@ -284,7 +282,7 @@ def test_ownership_moves_when_the_new_owner_sends_the_calls_that_the_run_printed
     assert acceptance(market) == []
 
 
-def test_call_that_a_contract_refuses_is_explained_by_the_name_of_its_error(ground: Ground) -> None:
+def test_contract_refusal_is_explained_by_its_error_name(ground: Ground) -> None:
     book = ground.deployed()
     jobs = Contract("JobRegistry", "0x" + book.job_registry.hex())
     with pytest.raises(Fatal, match=r"too dear: the contract would refuse it: FeeTooHigh\(\)"):

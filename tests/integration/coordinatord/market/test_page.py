@@ -47,7 +47,7 @@ class Shell:
 
 @pytest.mark.long
 @pytest.mark.timeout(400)  # it starts a program some twenty times
-def test_page_takes_an_operator_from_nothing_to_a_market_that_a_coordinator_accepts(
+def test_page_leads_an_operator_to_an_accepted_market(
     tmp_path: Path, cast: Cast, database_url: str, pin_store: PinStoreService
 ) -> None:
     folder = tmp_path / "operator"

@@ -110,7 +110,7 @@ def test_status_tells_every_fact_to_people_and_to_programs(ground: Ground) -> No
     assert facts["JobRegistry: fee"]["result"] is None
 
 
-def test_folder_for_explorers_holds_the_sources_and_the_arguments_of_each_deployment(ground: Ground) -> None:
+def test_explorer_folder_has_sources_and_arguments(ground: Ground) -> None:
     book = ground.deployed()
     market = read_market(ground.node, book, SPAN, lambda _: None)
     folder = ground.folder / "explorer"

@@ -232,9 +232,7 @@ async def test_trouble_on_the_way_of_an_op(
     assert f"/evm/jobs/{job}" in answer.json()["error"]["message"]
 
 
-async def test_another_result_for_a_settle_under_way_waits_until_that_has_ended(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_second_result_waits_for_a_settle_under_way(client: Party, provider: Party, stage: Stage) -> None:
     """The signature does not cover the content id. A client that copies the signature must not get another result
     settled."""
     job = (await client.post())["job_id"]
@@ -257,9 +255,7 @@ async def test_another_result_for_a_settle_under_way_waits_until_that_has_ended(
     assert await stage.fetchval("select count(*) from relays where kind = 'settle'") == 1
 
 
-async def test_settles_of_a_whole_block_are_all_taken_and_mined_in_the_next(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_settles_of_a_whole_block_share_the_next(client: Party, provider: Party, stage: Stage) -> None:
     """As when the jobs of a block's claims end at one time, with a queue of the usual depth."""
     await with_room_for_claims(stage, provider, BURST)
     jobs: list[str] = []

@@ -65,9 +65,7 @@ def code(answer: httpx.Response) -> tuple[int, str | None]:
 # --- gas -----------------------------------------------------------------------------------------------------
 
 
-async def test_new_wallet_posts_what_its_budget_allows_and_then_nothing_is_stored_or_simulated(
-    newcomer: Party, stranger: Party, stage: Stage
-) -> None:
+async def test_new_wallet_is_limited_by_its_budget(newcomer: Party, stranger: Party, stage: Stage) -> None:
     over = await newcomer.paid()
     job = (await newcomer.post())["job_id"]
     await newcomer.post()
@@ -88,9 +86,7 @@ async def test_new_wallet_posts_what_its_budget_allows_and_then_nothing_is_store
     assert (await stage.http.post(f"/v1/jobs/{job}/cancel", json=newcomer.cancel(job))).status_code == 200
 
 
-async def test_settled_job_adds_to_both_budgets_and_exits_are_never_refused(
-    newcomer: Party, provider: Party, stage: Stage
-) -> None:
+async def test_settled_job_raises_budgets_and_exits_always_pass(newcomer: Party, provider: Party, stage: Stage) -> None:
     first, second = [(await newcomer.post())["job_id"] for _ in range(2)]
     assert (await provider.run(provider.claim(first))).status_code == 201
     assert refusal(await provider.run(provider.claim(second))) == BUSY
@@ -120,9 +116,7 @@ async def gas_of_the_relayer(stage: Stage) -> int:
     return total
 
 
-async def test_provider_that_is_not_listed_has_a_small_budget_for_identity_capacity_and_asks(
-    stage: Stage, provider: Party
-) -> None:
+async def test_unlisted_provider_has_a_small_budget(stage: Stage, provider: Party) -> None:
     secret = secrets.token_bytes(32)
     unlisted = await wallet_with(stage, 0, secret)
     await stage.world.anvil.call("anvil_setBalance", unlisted.address, hex(10**18))
@@ -183,7 +177,7 @@ async def test_of_two_posts_at_once_on_one_balance_one_is_taken(stage: Stage) ->
 # --- batches -------------------------------------------------------------------------------------------------
 
 
-async def test_lines_over_the_gas_budget_wait_and_go_on_when_there_is_room(stage: Stage, newcomer: Party) -> None:
+async def test_lines_over_the_gas_budget_wait_for_room(stage: Stage, newcomer: Party) -> None:
     await newcomer.sign_in()
     batching = await Batching.of(stage, newcomer)
     created = await batching.create(*batching.submitter.lines(5))

@@ -20,7 +20,7 @@ CANCEL = "POST /v1/jobs/{id}/cancel"
 
 
 @shows(CANCEL, 200)
-async def test_cancelled_job_reads_so_and_cancelling_again_changes_nothing(client: Party, stage: Stage) -> None:
+async def test_repeated_cancel_changes_nothing(client: Party, stage: Stage) -> None:
     job = (await client.post())["job_id"]
     first = await stage.http.post(f"/v1/jobs/{job}/cancel", json=client.cancel(job))
     assert first.status_code == 200
@@ -33,9 +33,7 @@ async def test_cancelled_job_reads_so_and_cancelling_again_changes_nothing(clien
     assert (late.status_code, late.json()["error"]["code"]) == (409, "StaleOp")
 
 
-async def test_cancel_before_the_block_of_the_jobs_post_is_to_be_sent_again_by_its_owner(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_early_cancel_must_be_resent_by_the_owner(client: Party, provider: Party, stage: Stage) -> None:
     body = await client.paid()
     cancel = f"/v1/jobs/{body['job_id']}/cancel"
     async with no_blocks(stage):
@@ -52,9 +50,7 @@ async def test_cancel_before_the_block_of_the_jobs_post_is_to_be_sent_again_by_i
     assert (answer.status_code, answer.json()["job_id"]) == (200, body["job_id"])
 
 
-async def test_cancelling_what_a_transaction_ended_answers_with_that_transaction_and_relays_nothing(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_cancel_of_an_ended_job_returns_its_transaction(client: Party, provider: Party, stage: Stage) -> None:
     cancelled, failed = [(await client.post())["job_id"] for _ in range(2)]
     ended = {cancelled: (await stage.http.post(f"/v1/jobs/{cancelled}/cancel", json=client.cancel(cancelled))).json()}
     assert (await provider.run(provider.claim(failed))).status_code == 201
@@ -68,9 +64,7 @@ async def test_cancelling_what_a_transaction_ended_answers_with_that_transaction
     assert await stage.fetchval("select count(*) from relays") == relays
 
 
-async def test_what_ended_a_job_elsewhere_is_found_in_the_chains_logs_once(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_foreign_end_of_a_job_is_found_in_the_logs_once(client: Party, provider: Party, stage: Stage) -> None:
     job = (await client.post())["job_id"]
     job_id = bytes.fromhex(job[2:])
     known = (await read_posted(stage.ground.database.prepared_connection(), [job_id]))[job_id]
@@ -87,9 +81,7 @@ async def test_what_ended_a_job_elsewhere_is_found_in_the_chains_logs_once(
     assert (answer.status_code, answer.json()["tx_hash"]) == (200, alone)
 
 
-async def test_an_expired_job_is_cancelled_by_one_transaction_however_often_it_is_asked_for(
-    client: Party, stage: Stage
-) -> None:
+async def test_expired_job_is_cancelled_by_one_transaction(client: Party, stage: Stage) -> None:
     async def chain_time() -> int:
         return int((await stage.world.anvil.call("eth_getBlockByNumber", "latest", False))["timestamp"], 16)
 

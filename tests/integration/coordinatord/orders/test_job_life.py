@@ -36,9 +36,7 @@ async def time_of_newest(stage: Stage) -> int:
     return int(block["timestamp"], 16)
 
 
-async def test_claimed_job_tells_when_it_may_be_reclaimed_and_an_ended_one_when_it_ended(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_job_shows_its_reclaim_time_or_its_end(client: Party, provider: Party, stage: Stage) -> None:
     job, other = (await client.post())["job_id"], (await client.post())["job_id"]
     told, _ = await told_of(stage, job)
     assert "reclaimable_at" not in told

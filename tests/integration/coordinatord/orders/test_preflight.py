@@ -31,9 +31,7 @@ def named(told: Body) -> list[str]:
 
 
 @shows("POST /v1/jobs/check", 200)
-async def test_sound_submission_passes_with_its_price_and_candidates_and_leaves_nothing(
-    client: Party, provider: Party, stage: Stage
-) -> None:
+async def test_valid_preflight_returns_price_and_candidates(client: Party, provider: Party, stage: Stage) -> None:
     await stage.http.get("/evm/jobs?state=Open&model=1&free=1", headers=provider.authorization)
     await stage.execute("insert into asks values (1, 1, 3600, 1, 1)")
     body = await client.paid()
@@ -47,7 +45,7 @@ async def test_sound_submission_passes_with_its_price_and_candidates_and_leaves_
     assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
 
 
-async def test_all_that_fails_is_told_at_once_and_posting_tells_the_first_of_it(client: Party, stage: Stage) -> None:
+async def test_preflight_reports_all_failures_and_post_the_first(client: Party, stage: Stage) -> None:
     body = await client.paid(model_id=1)
     broken = client.order(model_id=999, sla_secs=90_000, expires_at=int(time.time()) - 5) | {
         "signature": body["signature"],
@@ -75,7 +73,7 @@ async def test_all_that_fails_is_told_at_once_and_posting_tells_the_first_of_it(
     assert (first["message"], first["param"], first["code"]) == (failure["message"], failure["param"], failure["code"])
 
 
-async def test_order_without_a_payment_is_checked_for_all_that_the_chain_knows(client: Party, stage: Stage) -> None:
+async def test_order_without_payment_is_checked_on_chain(client: Party, stage: Stage) -> None:
     told = await checked(stage, client.order(model_id=999, sla_secs=7))
     assert (told["checked"], named(told)) == ("order", ["model_id", "sla_secs"])
     assert "`windows`" in told["failures"][1]["message"] + told["failures"][1]["remedy"]
@@ -89,7 +87,7 @@ async def test_order_without_a_payment_is_checked_for_all_that_the_chain_knows(c
     assert (poor["ok"], named(poor)) == (False, ["InsufficientBalance"])
 
 
-async def test_refusal_of_the_chain_that_nothing_else_tells_is_told_by_its_name(client: Party, stage: Stage) -> None:
+async def test_unexplained_chain_refusal_is_named(client: Party, stage: Stage) -> None:
     body = await client.paid()
     await stage.world.anvil.call("anvil_dealERC20", client.address, stage.world.market.token, "0x0")
     assert named(await checked(stage, body)) == ["InsufficientBalance"]

@@ -45,7 +45,7 @@ def role_metric(world: World) -> float | None:
     return REGISTRY.get_sample_value("coordinatord_relayer_role", {"account": account})
 
 
-async def test_without_the_role_readiness_says_so_and_callers_may_try_again(
+async def test_missing_role_makes_unready_and_ops_retryable(
     stage: Stage, client: Party, granted: GRANT, world: World
 ) -> None:
     paid = await client.paid()
@@ -75,9 +75,7 @@ async def test_without_the_role_readiness_says_so_and_callers_may_try_again(
     assert (await stage.http.post("/v1/jobs", json=paid)).status_code == 201
 
 
-async def test_post_that_waits_in_the_queue_while_the_role_is_taken_is_not_refused_for_good(
-    stage: Stage, client: Party, granted: GRANT
-) -> None:
+async def test_queued_post_survives_the_loss_of_the_role(stage: Stage, client: Party, granted: GRANT) -> None:
     """The trial passed, and the relayer finds the refusal."""
     paid = await client.paid()
     await granted(False)

@@ -46,7 +46,7 @@ async def test_quote_comes_before_model_and_window_are_checked(client: Party, st
     assert (await stage.http.post("/v1/jobs", json=order)).status_code == 402
 
 
-async def test_question_for_what_nobody_offers_is_answered_with_no_candidates(stage: Stage) -> None:
+async def test_probe_without_offers_returns_no_candidates(stage: Stage) -> None:
     question = {"model_id": 1, "sla_secs": 3600, "units_in": 1, "units_out": 1}
     for unknown in ({"model_id": 999}, {"sla_secs": 7}, {"designated": 999}):
         answer = await stage.http.post("/v1/jobs", json=question | unknown)

@@ -47,7 +47,7 @@ async def test_relay_that_was_given_up_is_retryable(
     assert (await stage.http.post("/v1/jobs", json=body)).status_code == 201
 
 
-async def test_fees_that_change_before_the_post_comes_to_the_chain_are_answered_with_a_fresh_quote(
+async def test_fee_change_before_the_post_returns_a_fresh_quote(
     client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = await client.paid()

@@ -80,7 +80,7 @@ _KNOWN = {
 }
 
 
-async def test_requests_that_schemathesis_makes_of_the_document_get_answers_that_it_describes(
+async def test_schemathesis_requests_get_described_responses(
     served: Served,
     owner: Party,
     seller: Party,

@@ -13,9 +13,7 @@ from tests.integration.promtool import promtool
 pytestmark = pytest.mark.anyio
 
 
-async def test_metrics_of_running_daemons_are_ones_that_prometheus_takes(
-    tmp_path: Path, held: Callable[[str], None]
-) -> None:
+async def test_prometheus_accepts_the_metrics_of_running_daemons(tmp_path: Path, held: Callable[[str], None]) -> None:
     async with (
         local_world(DevnetSettings(state_dir=tmp_path / "devnet"), lambda _: None) as up,
         httpx.AsyncClient(trust_env=False) as http,

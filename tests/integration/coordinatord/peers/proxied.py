@@ -52,7 +52,7 @@ def buyer(owner: Party, through: httpx.AsyncClient) -> Party:
     return attrs.evolve(owner, http=through)
 
 
-async def test_file_above_any_other_body_is_uploaded_and_read_whole_and_in_part(
+async def test_large_file_is_uploaded_and_read_in_ranges(
     buyer: Party, through: httpx.AsyncClient, held: Callable[[str], None]
 ) -> None:
     await buyer.sign_in()
@@ -67,7 +67,7 @@ async def test_file_above_any_other_body_is_uploaded_and_read_whole_and_in_part(
     held("an upload of 40 MiB, whole and in part")
 
 
-async def test_body_that_is_too_large_is_refused_in_the_coordinators_words_and_above_all_limits_in_the_proxys(
+async def test_oversized_body_is_refused_by_coordinator_or_proxy(
     through: httpx.AsyncClient, held: Callable[[str], None]
 ) -> None:
     ours = await through.post("/v1/jobs", content=bytes(20 * MIB + 1), headers={"content-type": "application/json"})
@@ -119,9 +119,7 @@ async def _calling(proxy: str, address: str) -> AsyncIterator[httpx.AsyncClient]
 
 
 @pytest.mark.parametrize("served_settings", [{**BEHIND, "REQUESTS_PER_SECOND": 1, "requests_burst": 50}])
-async def test_callers_behind_the_proxy_are_told_apart_and_a_429_says_when_to_come_again(
-    proxy: str, held: Callable[[str], None]
-) -> None:
+async def test_callers_behind_the_proxy_have_separate_limits(proxy: str, held: Callable[[str], None]) -> None:
     async with _calling(proxy, "198.51.100.7") as busy, _calling(proxy, "198.51.100.8") as other:
         for _ in range(200):
             refused = await busy.get("/healthz")

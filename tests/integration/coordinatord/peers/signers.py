@@ -54,9 +54,7 @@ async def _signed_in(served: Served, signing: _Signing, role: str) -> dict[str, 
     return {"authorization": f"Bearer {session.json()['token']}"}
 
 
-async def test_order_payment_claim_and_settle_that_a_library_signed_are_mined(
-    served: Served, signer: Library, held: Callable[[str], None]
-) -> None:
+async def test_ops_signed_by_a_library_are_mined(served: Served, signer: Library, held: Callable[[str], None]) -> None:
     chain = (await served.http.get("/evm/chain")).json()
     cast = served.world.cast
     buyer, seller = (_Signing(signer, chain, cast.with_role(role)[0]) for role in ("client", "provider"))
@@ -173,9 +171,7 @@ _LENIENT: Final = {
 }
 
 
-def test_signatures_of_ours_are_verified_of_every_type_and_their_other_spellings_refused_by_us(
-    signer: Library, held: Callable[[str], None]
-) -> None:
+def test_libraries_verify_our_signatures_of_every_type(signer: Library, held: Callable[[str], None]) -> None:
     draw = random.Random(22)
     domain_of = {kind: name for kinds, name in _DOMAIN_OF.items() for kind in kinds.split()}
     assert domain_of.keys() == TYPES.keys()

@@ -64,9 +64,7 @@ def _read_back(root: str, blocks: dict[str, str]) -> bytes:
     return b"".join(below(parse_cid(root, "root")))
 
 
-def test_files_of_every_shape_have_the_same_id_and_are_read_back_from_the_blocks(
-    imported: Import, held: Callable[[str], None]
-) -> None:
+def test_files_have_the_same_id_and_read_back(imported: Import, held: Callable[[str], None]) -> None:
     draw = random.Random(22)
     files = 0
     for profile in NARROW:
@@ -85,7 +83,7 @@ def test_files_of_every_shape_have_the_same_id_and_are_read_back_from_the_blocks
     held(f"ids of {files} files, each read back from the importer's blocks")
 
 
-def test_blocks_by_the_importers_own_defaults_are_read_back_and_a_changed_one_is_not(imported: Import) -> None:
+def test_importer_blocks_are_verified_and_changes_rejected(imported: Import) -> None:
     """A gateway's owner may import with any profile. A file is verified by its tree."""
     content = random.Random(22).randbytes(600_000)
     theirs = imported(content, 0, 0)

@@ -56,7 +56,7 @@ async def test_what_the_chain_names_is_served_by_its_content_id(
     assert content.content == large
 
 
-async def test_refused_content_is_removed_and_another_s_under_the_same_id_stays(
+async def test_removing_refused_content_keeps_another_upload(
     stage: Stage, server: PlainS3 | KuboNode, client: Party, provider: Party, rival: Party
 ) -> None:
     """A stranger uploads the bytes of a settled result, and the janitor removes that upload."""

@@ -84,7 +84,7 @@ async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("server", KINDS, indirect=True)
-async def test_small_and_large_content_has_the_id_of_its_import_and_comes_back(store: PinStore) -> None:
+async def test_content_has_its_import_id_and_reads_back(store: PinStore) -> None:
     small, large = os.urandom(1000), os.urandom(LARGE)
     pinned = await store.put("containers/small one", small)
     assert (pinned.cid, pinned.size) == (str(cid_of(small)), len(small))
@@ -128,9 +128,7 @@ async def test_key_that_is_stored_anew_holds_the_new_content_alone(store: PinSto
 
 
 @pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)
-async def test_death_before_the_new_content_is_stored_leaves_nothing_once_the_key_is_removed(
-    store: PinStore, server: PlainS3 | KuboNode
-) -> None:
+async def test_crash_before_storing_leaves_nothing_after_removal(store: PinStore, server: PlainS3 | KuboNode) -> None:
     first = (await store.put("files/output", b"first")).cid
     assert isinstance(store, AddressedStore | KuboStore)
     await store.keys.pin("files/output", str(cid_of(b"second")))  # and no more
@@ -142,7 +140,7 @@ async def test_death_before_the_new_content_is_stored_leaves_nothing_once_the_ke
 
 
 @pytest.mark.parametrize("server", KINDS, indirect=True)
-async def test_upload_that_breaks_off_leaves_nothing_and_may_come_again(store: PinStore) -> None:
+async def test_broken_off_upload_leaves_nothing_and_can_repeat(store: PinStore) -> None:
     content = os.urandom(LARGE)
 
     async def broken() -> AsyncIterator[bytes]:
@@ -158,7 +156,7 @@ async def test_upload_that_breaks_off_leaves_nothing_and_may_come_again(store: P
 
 
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
-async def test_plain_bucket_is_a_gateway_and_nothing_else_is_left_in_it(store: PinStore, server: PlainS3) -> None:
+async def test_plain_bucket_is_a_gateway_without_leftovers(store: PinStore, server: PlainS3) -> None:
     small, large = os.urandom(1000), os.urandom(LARGE)
     cids = [(await store.put("a", small)).cid, (await store.put_pieces("b", pieces_of(large))).cid]
     assert server.held() == {f"ipfs/{cid}" for cid in cids}
@@ -170,7 +168,7 @@ async def test_plain_bucket_is_a_gateway_and_nothing_else_is_left_in_it(store: P
 
 
 @pytest.mark.parametrize("server", ["s3", "kubo"], indirect=True)
-async def test_keys_of_one_content_that_come_and_go_at_once_never_lose_it(store: PinStore) -> None:
+async def test_concurrent_keys_of_one_content_never_lose_it(store: PinStore) -> None:
     """Every key that exists at the end has its content. During the test, a server may cut off a response because
     another key writes the same content again."""
     content = os.urandom(300)
@@ -192,7 +190,7 @@ async def test_keys_of_one_content_that_come_and_go_at_once_never_lose_it(store:
 
 
 @pytest.mark.parametrize("server", ["kubo"], indirect=True)
-async def test_kubo_keeps_what_a_key_holds_through_a_garbage_collection(store: PinStore, server: KuboNode) -> None:
+async def test_kubo_keeps_held_content_through_garbage_collection(store: PinStore, server: KuboNode) -> None:
     kept, gone = (await store.put("kept", b"kept")).cid, (await store.put("gone", b"gone")).cid
     await store.delete("gone")
     server.collect_garbage()

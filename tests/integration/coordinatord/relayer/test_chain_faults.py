@@ -39,7 +39,7 @@ async def test_two_conflicting_ops_in_one_block_end_with_one_winner(
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
 
 
-async def test_an_op_that_reverted_so_long_ago_that_nodes_forgot_the_state_ends_refused_all_the_same(
+async def test_old_reverted_op_is_refused_without_node_state(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
 ) -> None:
     time = next(ops.times)
@@ -57,7 +57,7 @@ async def test_an_op_that_reverted_so_long_ago_that_nodes_forgot_the_state_ends_
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RefusedByChain", "RelayMined"]
 
 
-async def test_a_transaction_stuck_below_the_base_fee_is_replaced_at_its_nonce(
+async def test_transaction_below_the_base_fee_is_replaced(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -104,7 +104,7 @@ async def test_after_a_reorg_identical_bytes_are_mined_again(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_after_a_reorg_an_op_waits_for_the_one_that_it_builds_on_from_another_account(
+async def test_after_a_reorg_an_op_waits_for_its_dependency(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     post = ops.post(client)
@@ -129,7 +129,7 @@ async def test_after_a_reorg_an_op_waits_for_the_one_that_it_builds_on_from_anot
 
 
 @pytest.mark.parametrize("handed_over", ["before the reorg", "after it"])
-async def test_an_op_waits_for_one_of_another_account_that_has_not_seen_the_reorg_yet(
+async def test_op_waits_for_an_account_unaware_of_the_reorg(
     world: World,
     database_url: str,
     ops: Ops,
@@ -164,7 +164,7 @@ async def test_an_op_waits_for_one_of_another_account_that_has_not_seen_the_reor
 
 
 @pytest.mark.parametrize("blocks", [1, 0], ids=["another branch", "no new block"])
-async def test_a_chain_set_back_below_our_blocks_gets_identical_bytes_again(
+async def test_chain_set_back_gets_identical_bytes_again(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, blocks: int
 ) -> None:
     async with stage(database_url, world.anvil.rpc_url) as on:
@@ -184,7 +184,7 @@ async def test_a_chain_set_back_below_our_blocks_gets_identical_bytes_again(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_a_reorg_deeper_than_blocks_are_remembered_gets_identical_bytes_again(
+async def test_deep_reorg_gets_identical_bytes_again(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     async with stage(database_url, world.anvil.rpc_url) as on:
@@ -203,7 +203,7 @@ async def test_a_reorg_deeper_than_blocks_are_remembered_gets_identical_bytes_ag
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_a_shared_transaction_that_reverts_as_a_whole_is_taken_apart(
+async def test_reverted_shared_transaction_is_split(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
 ) -> None:
     """The account has lost its role. Shared transactions revert, but any account may send the ops individually."""
@@ -222,7 +222,7 @@ async def test_a_shared_transaction_that_reverts_as_a_whole_is_taken_apart(
         assert await on.fetchval("select count(*) from relay_txs where succeeded") == 3
 
 
-async def test_every_connection_to_the_database_breaks_and_the_relay_ends_all_the_same(
+async def test_relay_ends_despite_broken_database_connections(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -241,7 +241,7 @@ async def test_every_connection_to_the_database_breaks_and_the_relay_ends_all_th
 
 
 @pytest.mark.parametrize(("minutes", "held_back"), [(20, False), (1, True)], ids=["retired", "restarting"])
-async def test_a_vanished_block_of_an_account_that_nobody_relays_from_holds_refusals_back_for_a_while_only(
+async def test_vanished_block_delays_refusals_only_for_a_while(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, *, minutes: int, held_back: bool
 ) -> None:
     head = int(await world.anvil.call("eth_blockNumber"), 16)

@@ -71,7 +71,7 @@ async def provider_is_unlisted(world: World, provider: Wallet) -> None:
     await ahead_of_the_relayer(world.anvil, world.cast.admin.address, world.market.providers, call)
 
 
-async def test_post_claim_and_settle_queued_together_take_effect_in_one_transaction(
+async def test_post_claim_and_settle_share_one_transaction(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -92,7 +92,7 @@ async def test_post_claim_and_settle_queued_together_take_effect_in_one_transact
         await nothing_wrong(on)
 
 
-async def test_an_op_that_comes_when_the_one_before_it_is_broadcast_lands_in_the_same_block_by_the_next_nonce(
+async def test_op_after_a_broadcast_gets_the_next_nonce(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -110,7 +110,7 @@ async def test_an_op_that_comes_when_the_one_before_it_is_broadcast_lands_in_the
         await nothing_wrong(on)
 
 
-async def test_one_op_in_each_transaction_where_no_more_may_ride_together(
+async def test_coalesce_limit_of_one_sends_single_ops(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, coalesce_max=1) as on:
@@ -123,7 +123,7 @@ async def test_one_op_in_each_transaction_where_no_more_may_ride_together(
         assert await on.fetchval("select count(distinct block_number) from relay_txs") == 1
 
 
-async def test_a_rival_claim_and_a_settle_handed_over_too_early_hold_up_nobody_else(
+async def test_rival_claim_and_early_settle_delay_no_other_op(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     job = Job.of(ops, client, provider)
@@ -144,7 +144,7 @@ async def test_a_rival_claim_and_a_settle_handed_over_too_early_hold_up_nobody_e
         await nothing_wrong(on)
 
 
-async def test_exits_that_build_on_nothing_go_before_posts_that_have_their_chains_with_them(
+async def test_independent_exits_precede_posts_with_chains(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     first = Job.of(ops, client, provider)
@@ -172,7 +172,7 @@ async def test_exits_that_build_on_nothing_go_before_posts_that_have_their_chain
     ],
     ids=["the payer moves its money", "the provider is taken off the list"],
 )
-async def test_what_was_built_on_a_refused_op_ends_refused_for_its_own_reason(
+async def test_op_after_a_refused_op_is_refused_for_its_own_reason(
     world: World,
     database_url: str,
     ops: Ops,
@@ -201,7 +201,7 @@ async def test_what_was_built_on_a_refused_op_ends_refused_for_its_own_reason(
         ("settle", "post mined, claim mined, settle refused SlaExpired"),
     ],
 )
-async def test_a_later_transaction_of_a_chain_is_refused_alone_when_things_change_between_two_blocks(
+async def test_later_transaction_of_a_chain_is_refused_alone(
     world: World,
     database_url: str,
     ops: Ops,
@@ -237,7 +237,7 @@ async def test_a_later_transaction_of_a_chain_is_refused_alone_when_things_chang
         await nothing_wrong(on)
 
 
-async def test_a_chain_that_starves_is_taken_apart_and_goes_again_op_by_op(
+async def test_starved_chain_is_split_and_resent_op_by_op(
     world: World,
     database_url: str,
     ops: Ops,
@@ -259,7 +259,7 @@ async def test_a_chain_that_starves_is_taken_apart_and_goes_again_op_by_op(
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["one transaction", "three nonces"])
-async def test_a_reorganisation_takes_the_whole_chain_back_and_identical_bytes_are_mined_in_order(
+async def test_reorg_of_a_chain_is_mined_again_in_order(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet, apart: bool
 ) -> None:
     async with stage(database_url, world.anvil.rpc_url, coalesce_max=1 if apart else 64) as on:
@@ -311,7 +311,7 @@ async def test_an_op_waits_for_one_that_another_account_has_signed(
     [ErrorAnswer(SIMULATE, -32601, "the method eth_simulateV1 does not exist/is not available"), Hang(SIMULATE)],
     ids=["a node without it", "a node that does not answer it"],
 )
-async def test_without_the_simulation_of_calls_in_turn_each_op_waits_for_the_block_of_the_one_before(
+async def test_without_call_simulation_each_op_waits_for_a_block(
     world: World,
     database_url: str,
     ops: Ops,
@@ -335,7 +335,7 @@ async def test_without_the_simulation_of_calls_in_turn_each_op_waits_for_the_blo
         await nothing_wrong(on)
 
 
-async def test_the_first_nonce_of_a_chain_is_used_by_somebody_else_and_all_of_it_is_mined_in_order_by_others(
+async def test_chain_survives_the_loss_of_its_first_nonce(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     account = hexed(relayer_wallet.address)
@@ -358,7 +358,7 @@ async def test_the_first_nonce_of_a_chain_is_used_by_somebody_else_and_all_of_it
         await nothing_wrong(on)
 
 
-async def test_below_the_reserve_no_chain_is_begun_and_a_settle_does_not_bring_its_post_along(
+async def test_below_the_reserve_no_chain_is_started(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     async with stage(database_url, world.anvil.rpc_url) as on:

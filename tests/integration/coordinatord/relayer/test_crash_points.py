@@ -121,7 +121,7 @@ class Scene:
         *(MORE_ANSWERS if APART else ()),
     ],
 )
-async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
+async def test_crashing_relayer_relays_each_op_once(
     world: World,
     database_url: str,
     ops: Ops,
@@ -156,7 +156,7 @@ async def test_a_relayer_that_dies_wherever_it_waits_relays_each_op_once(
 
 @pytest.mark.timeout(600 if APART else 60)
 @pytest.mark.parametrize("most", [64, 1], ids=["one transaction", "a nonce each"])
-async def test_a_relayer_that_dies_wherever_it_waits_sends_the_ops_of_a_job_once_and_in_order(
+async def test_crashing_relayer_sends_a_jobs_ops_once_in_order(
     world: World,
     database_url: str,
     ops: Ops,

@@ -19,7 +19,7 @@ from tests.invariants.relays import relay_violations
 pytestmark = pytest.mark.anyio
 
 
-async def test_replaced_account_is_followed_to_its_end_and_the_new_one_sends_what_comes(
+async def test_replaced_account_is_followed_to_its_end(
     *, world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, cast: Cast, client: Wallet
 ) -> None:
     successor = signer(cast.with_role("relayer")[1])

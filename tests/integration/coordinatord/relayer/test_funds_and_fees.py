@@ -36,7 +36,7 @@ async def cost_of(world: World, gas: int) -> str:
     return hex(gas * (2 * int(told["baseFeePerGas"][-1], 16) + GWEI))
 
 
-async def test_below_the_reserve_exits_and_cancels_go_on_and_below_the_floor_exits_alone(
+async def test_low_funds_allow_exits_and_cancels_then_exits_only(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     account = hexed(relayer_wallet.address)
@@ -83,7 +83,7 @@ async def test_one_round_of_others_leaves_the_reserve_untouched(
         assert [type(outcome) for outcome in outcomes] == [RelayMined] * 12
 
 
-async def test_with_funds_for_a_few_exits_a_few_go_and_the_rest_when_there_are_more(
+async def test_exits_are_sent_as_far_as_funds_allow(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -121,7 +121,7 @@ async def test_with_funds_for_a_few_exits_a_few_go_and_the_rest_when_there_are_m
         assert await on.fetchval("select count(distinct tx_id) >= $1 from relays where kind = 'fail'", mined)
 
 
-async def test_above_the_ceiling_exits_wait_past_the_queues_timeout_and_the_rest_is_refused_at_once(
+async def test_above_the_fee_ceiling_only_exits_wait(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_500, fee_ceiling=CEILING) as on:
@@ -166,7 +166,7 @@ async def test_above_the_ceiling_what_came_back_waits_as_well(
         assert await on.fetchval("select array_agg(state::text order by id) from relays") == ["mined", "dropped"]
 
 
-async def test_a_node_that_advises_a_fortune_and_calls_it_too_little_is_not_followed(
+async def test_excessive_fee_advice_of_a_node_is_ignored(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     advice = Rewrite("eth_maxPriorityFeePerGas", lambda _params, _tip: hex(5 * 10**14))
@@ -187,7 +187,7 @@ async def test_a_node_that_advises_a_fortune_and_calls_it_too_little_is_not_foll
         assert await on.fetchval(highest, CEILING.cap, CEILING.tip)
 
 
-async def test_the_transaction_whose_turn_it_is_offers_more_when_a_node_hides_it(
+async def test_hidden_next_transaction_gets_a_higher_fee(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     first: list[bytes] = []

@@ -80,7 +80,7 @@ async def test_a_full_relay_is_one_transaction_within_the_plan(
         assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
 
 
-async def test_a_relay_that_starves_goes_again_with_more_gas_and_refuses_no_op(
+async def test_starved_relay_is_resent_with_more_gas(
     world: World,
     database_url: str,
     ops: Ops,
@@ -104,7 +104,7 @@ async def test_a_relay_that_starves_goes_again_with_more_gas_and_refuses_no_op(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_relays_fit_when_an_admin_has_raised_the_gas_of_a_token_call(
+async def test_relays_fit_after_an_admin_raises_token_gas(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     async with connected(world.anvil.rpc_url) as chain:

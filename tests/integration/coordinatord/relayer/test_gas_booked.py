@@ -22,7 +22,7 @@ async def used_on_the_chain(world: World, on: Stage) -> int:
     return sum(int(receipt["gasUsed"], 16) for receipt in receipts)
 
 
-async def test_gas_is_booked_to_its_signers_and_after_a_reorganisation_once_again(
+async def test_gas_is_booked_again_after_a_reorg(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []

@@ -112,7 +112,7 @@ async def fits(connection: Connection, signer: bytes, gas: int, hour: int, day: 
 # --- bookings ------------------------------------------------------------------------------------------------
 
 
-async def test_each_signer_is_booked_its_share_and_the_shares_sum_to_what_was_used(connection: Connection) -> None:
+async def test_booked_shares_sum_to_the_gas_used(connection: Connection) -> None:
     tx_id = await signed(
         connection,
         0,
@@ -128,13 +128,13 @@ async def test_each_signer_is_booked_its_share_and_the_shares_sum_to_what_was_us
     assert sums[b"", "reclaim"] == 1003 - 1003 * 400 // 401
 
 
-async def test_refused_call_inside_a_mined_transaction_costs_its_signer(connection: Connection) -> None:
+async def test_refused_call_in_a_mined_transaction_is_booked(connection: Connection) -> None:
     tx_id = await signed(connection, 0, post(ALICE), post(BOB))
     await mine(connection, tx_id, 1000, RefusedCall(tx_id, 1, "StaleOp", b"\x01"))
     assert await spent(connection) == {(ALICE, "post"): 500, (BOB, "post"): 500}
 
 
-async def test_transaction_is_booked_once_taken_back_exactly_and_booked_again_when_mined_anew(
+async def test_transaction_is_unbooked_and_rebooked_exactly(
     connection: Connection,
 ) -> None:
     tx_id = await signed(connection, 0, post(ALICE, newcomers=(10**9, 10**9)), post(BOB))
@@ -192,7 +192,7 @@ async def test_gas_fits_the_hour_and_the_last_24_hours(connection: Connection) -
     assert not await fits(connection, ALICE, 41, 1000, 130)
 
 
-async def test_of_many_at_once_only_those_are_queued_that_the_budget_has_room_for(connection: Connection) -> None:
+async def test_concurrent_posts_are_queued_within_the_budget(connection: Connection) -> None:
     outcomes = await submit(connection, *(post(ALICE, estimate=100, day=300) for _ in range(32)))
     assert [type(outcome) for outcome in outcomes] == [Queued] * 3 + [NotQueued] * 29
     assert await submit(connection, post(ALICE, estimate=100, day=300, kind=RelayKind.CANCEL)) != [
@@ -208,9 +208,7 @@ async def test_what_is_under_way_counts_until_its_real_cost_is_booked(connection
     assert isinstance(after, Queued)
 
 
-async def test_gas_that_is_booked_while_a_request_is_looked_at_counts_once(
-    connection: Connection, database: Database
-) -> None:
+async def test_gas_booked_during_a_check_counts_once(connection: Connection, database: Database) -> None:
     tx_id = await signed(connection, 0, post(ALICE, estimate=100))
     found: list[bool] = []
 
@@ -273,7 +271,7 @@ async def test_two_posts_at_once_do_not_stand_on_one_balance(connection: Connect
     assert isinstance(other, Queued)
 
 
-async def test_mined_post_counts_until_the_block_that_open_jobs_are_summed_at_has_it(connection: Connection) -> None:
+async def test_mined_post_counts_until_open_jobs_include_it(connection: Connection) -> None:
     tx_id = await signed(connection, 0, post(promise=Promise(60)))
     await mine(connection, tx_id, 1, block=7)
     assert await submit(connection, post(promise=Promise(60, 100, 6))) == [NotQueued.INSOLVENT]
@@ -281,7 +279,7 @@ async def test_mined_post_counts_until_the_block_that_open_jobs_are_summed_at_ha
     assert isinstance(indexed, Queued)
 
 
-async def test_post_that_the_index_shows_before_the_relayer_knows_is_not_counted_twice(connection: Connection) -> None:
+async def test_indexed_post_unknown_to_the_relayer_counts_once(connection: Connection) -> None:
     await add_jobs(connection, 1, models=1)
     job: bytes = await connection.fetchval("select job_id from jobs")
     relay = attrs.evolve(post(promise=Promise(60)), subject=job)

@@ -38,7 +38,7 @@ async def nothing_is_broken(on: Stage) -> None:
 
 
 @pytest.mark.parametrize("message", [CAPPED, OVERSIZED, UNSEEN])
-async def test_bytes_refused_for_good_give_way_to_a_self_transfer_and_their_relays_go_in_smaller_ones(
+async def test_rejected_bytes_yield_to_a_self_transfer(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet, message: str
 ) -> None:
     outcomes: list[object] = []
@@ -84,7 +84,7 @@ async def test_endpoint_that_serves_no_sending_is_named_to_callers(
         await nothing_is_broken(on)
 
 
-async def test_accepted_bytes_that_no_block_takes_give_way_at_the_third_turn(
+async def test_unmined_bytes_yield_after_three_turns(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     """A pool answers "known" for ever and offers none of the bytes to a block."""
@@ -110,7 +110,7 @@ async def test_accepted_bytes_that_no_block_takes_give_way_at_the_third_turn(
         await nothing_is_broken(on)
 
 
-async def test_bytes_that_may_be_out_there_are_not_given_up_for_an_endpoint_that_serves_no_sending(
+async def test_possibly_sent_bytes_are_not_given_up(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []

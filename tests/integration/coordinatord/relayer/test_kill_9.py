@@ -94,7 +94,7 @@ async def test_killed_before_the_bytes_are_stored(scene: Scene) -> None:
     await scene.finish()
 
 
-async def test_killed_after_the_bytes_are_stored_and_before_any_node_has_them(scene: Scene) -> None:
+async def test_kill_before_broadcast_recovers(scene: Scene) -> None:
     async with scene.killed_at(Hang("eth_sendRawTransaction"), "select state = 'signed' from relays"):
         assert await pooled(scene.world.anvil) == 0
     await scene.finish()
@@ -106,7 +106,7 @@ async def test_killed_after_a_node_has_the_bytes(scene: Scene) -> None:
     await scene.finish()
 
 
-async def test_killed_after_the_transaction_is_mined_and_before_its_receipt_is_read(scene: Scene) -> None:
+async def test_kill_before_the_receipt_recovers(scene: Scene) -> None:
     async def mine_when_pooled() -> None:
         await until_pooled(scene.world.anvil)
         await scene.world.anvil.call("evm_mine")
@@ -118,7 +118,7 @@ async def test_killed_after_the_transaction_is_mined_and_before_its_receipt_is_r
     await scene.finish()
 
 
-async def test_the_caller_is_gone_before_its_reply_and_the_next_one_gets_it(
+async def test_next_caller_gets_the_outcome_of_an_abandoned_relay(
     world: World, database_url: str, ops: Ops, client: Wallet, key: str
 ) -> None:
     post = ops.post(client)
@@ -144,7 +144,7 @@ async def test_the_caller_is_gone_before_its_reply_and_the_next_one_gets_it(
         assert await first.fetchval("select count(*) from relays") == 1
 
 
-async def test_the_leader_is_killed_under_load_and_the_other_loses_and_doubles_nothing(
+async def test_killed_leader_is_replaced_without_duplicates(
     world: World, database_url: str, ops: Ops, client: Wallet, key: str
 ) -> None:
     outcomes: list[object] = []

@@ -27,7 +27,7 @@ async def lose_the_nonce(on: Stage, anvil: Anvil, account: str) -> object:
     return foreign
 
 
-async def test_an_outside_transaction_takes_our_nonce_and_the_relay_gets_another(
+async def test_relay_recovers_from_an_outside_transaction(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -47,7 +47,7 @@ async def test_an_outside_transaction_takes_our_nonce_and_the_relay_gets_another
 
 
 @pytest.mark.parametrize("successor", ["waits", "was mined"])
-async def test_lost_to_an_outside_transaction_that_a_reorg_replaces_by_ours_the_relay_is_mined_once(
+async def test_reorg_replacing_an_outside_transaction_mines_once(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, successor: str
 ) -> None:
     outcomes: list[object] = []
@@ -108,7 +108,7 @@ async def first_bytes(on: Stage) -> str:
     return hexed(raw)
 
 
-async def test_a_former_version_that_is_mined_while_nobody_relays_ends_its_relay(
+async def test_former_version_mined_while_down_ends_its_relay(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -127,7 +127,7 @@ async def test_a_former_version_that_is_mined_while_nobody_relays_ends_its_relay
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_a_former_version_of_lost_bytes_that_a_reorg_mines_ends_its_relay(
+async def test_former_version_mined_by_a_reorg_ends_its_relay(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -147,7 +147,7 @@ async def test_a_former_version_of_lost_bytes_that_a_reorg_mines_ends_its_relay(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
+async def test_nonces_used_outside_are_skipped(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     account = hexed(relayer_wallet.address)
@@ -161,7 +161,7 @@ async def test_nonces_used_outside_before_they_were_given_out_are_passed_over(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_a_nonce_that_the_chain_gave_back_is_closed_by_a_self_transfer(
+async def test_nonce_freed_by_the_chain_gets_a_self_transfer(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     """An outside transaction that ours was built upon is reorganised away for good."""
@@ -178,7 +178,7 @@ async def test_a_nonce_that_the_chain_gave_back_is_closed_by_a_self_transfer(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_a_nonce_that_is_lost_and_given_back_twice_is_closed_by_the_same_self_transfer(
+async def test_nonce_freed_twice_gets_the_same_self_transfer(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     """With unchanged fees, signing again gives the same bytes."""
@@ -205,7 +205,7 @@ async def test_a_nonce_that_is_lost_and_given_back_twice_is_closed_by_the_same_s
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_bytes_that_are_mined_after_a_self_transfer_took_their_nonce_end_their_relay(
+async def test_bytes_mined_after_a_self_transfer_end_their_relay(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     account, anvil = hexed(relayer_wallet.address), world.anvil
@@ -232,7 +232,7 @@ async def test_bytes_that_are_mined_after_a_self_transfer_took_their_nonce_end_t
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_a_node_that_lags_behind_the_count_of_another_makes_no_nonce_look_lost(
+async def test_lagging_node_makes_no_nonce_look_lost(
     world: World,
     database_url: str,
     ops: Ops,
@@ -268,7 +268,7 @@ async def test_a_node_that_lags_behind_the_count_of_another_makes_no_nonce_look_
         assert await on.fetchval("select requeued from relays") == 0
 
 
-async def test_a_receipt_of_a_former_version_that_comes_late_ends_the_relay_of_a_nonce_given_up(
+async def test_late_receipt_of_a_former_version_ends_the_relay(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     withheld = (

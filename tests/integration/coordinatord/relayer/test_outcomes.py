@@ -90,7 +90,7 @@ async def test_an_unmade_block_brings_mined_and_refused_relays_back(connection: 
     assert [tx.id for tx in await transactions_sql.pending(connection, CHAIN, ACCOUNT)] == [tx_id]
 
 
-async def test_an_unmade_relay_whose_request_is_under_way_anew_keeps_its_end_until_it_is_mined_again(
+async def test_undone_relay_keeps_its_end_until_mined_again(
     connection: Connection,
 ) -> None:
     tx_id = await signed(connection, 0, b"a")
@@ -102,7 +102,7 @@ async def test_an_unmade_relay_whose_request_is_under_way_anew_keeps_its_end_unt
     assert await states(connection) == ["refused", "queued"]
 
 
-async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops_them(connection: Connection) -> None:
+async def test_lost_nonces_requeue_relays_and_finally_drop_them(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [tx_id])
     (again,) = await queue_sql.take(connection, 10, 10)
@@ -114,7 +114,7 @@ async def test_a_lost_nonce_sends_its_relays_back_to_the_queue_and_at_last_drops
     assert await transactions_sql.pending(connection, CHAIN, ACCOUNT) == []
 
 
-async def test_lost_bytes_that_are_mined_after_all_end_the_relays_that_took_effect_in_them(
+async def test_lost_bytes_mined_later_end_their_relays(
     connection: Connection,
 ) -> None:
     lost = await signed(connection, 0, b"a", b"b")
@@ -135,7 +135,7 @@ async def test_gaps_are_nonces_lost_or_never_stored_and_not_mined_ones(connectio
     assert [(gap.nonce, gap.lost_id) for gap in gaps] == [(5, lost), (6, None)]
 
 
-async def test_what_waits_too_long_is_dropped_and_what_is_signed_is_not(connection: Connection) -> None:
+async def test_expired_ops_are_dropped_but_signed_ones_are_not(connection: Connection) -> None:
     await signed(connection, 0, b"a")
     await queued(connection, b"b")
     await queued(connection, b"c")
@@ -155,7 +155,7 @@ async def test_what_came_back_is_not_dropped_for_its_time_in_the_queue(connectio
     assert await states(connection) == ["queued"]
 
 
-async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mined_after_all(
+async def test_twice_lost_bytes_end_the_relay_in_any_version(
     connection: Connection,
 ) -> None:
     first = await signed(connection, 0, b"a")
@@ -174,7 +174,7 @@ async def test_bytes_lost_twice_in_a_row_end_the_relay_whichever_of_them_is_mine
     assert status.block_number == 7
 
 
-async def test_a_self_transfer_is_never_told_as_the_transaction_of_a_relay(connection: Connection) -> None:
+async def test_self_transfer_is_never_reported_as_a_relay(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await transactions_sql.add_versions(connection, [(tx_id, Version(b"\xff" * 32, b"fill", 20, 2, fills=True))])
     status = (await outbox_sql.statuses(connection, [1]))[1]
@@ -232,7 +232,7 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
     assert await endings_sql.ending_of(connection, b"job") == ended
 
 
-async def test_a_cancel_that_comes_a_moment_after_another_joins_what_was_mined(connection: Connection) -> None:
+async def test_second_cancel_joins_the_mined_one(connection: Connection) -> None:
     cancel = attrs.evolve(new(b"cancel", subject=b"job"), kind=RelayKind.CANCEL)
     first = await submit(connection, cancel, max_depth=10)
     assert isinstance(first, Queued)
@@ -255,7 +255,7 @@ async def test_claims_that_fill_a_round_bring_their_posts_with_them(connection: 
     assert [relay.id for relay in taken[2:]] == [relay.id - 3 for relay in taken[:2]]
 
 
-async def test_what_came_back_is_not_taken_along_before_what_it_waits_for(connection: Connection) -> None:
+async def test_requeued_op_waits_for_its_dependency(connection: Connection) -> None:
     post = new(b"a")
     claim, settle = (
         attrs.evolve(post, kind=kind, dedupe=kind.encode(), priority=Priority.OP)
@@ -266,7 +266,7 @@ async def test_what_came_back_is_not_taken_along_before_what_it_waits_for(connec
     assert [relay.kind for relay in await queue_sql.take(connection, 1, 0)] == ["settle", "post"]
 
 
-async def test_only_a_live_transaction_of_the_account_itself_is_ahead_of_what_it_signs_next(
+async def test_only_live_own_transactions_precede_new_ones(
     connection: Connection,
 ) -> None:
     tx_id = await signed(connection, 0, b"a")

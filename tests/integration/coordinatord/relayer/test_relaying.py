@@ -33,7 +33,7 @@ async def test_a_post_is_mined_and_its_hash_is_the_chains(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_an_op_that_the_chain_would_refuse_is_refused_by_name_and_costs_no_nonce(
+async def test_op_the_chain_would_refuse_costs_no_nonce(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet
 ) -> None:
     async with stage(database_url, world.anvil.rpc_url) as on:
@@ -44,7 +44,7 @@ async def test_an_op_that_the_chain_would_refuse_is_refused_by_name_and_costs_no
         assert await on.fetchval("select count(*) from relay_txs") == 0
 
 
-async def test_refused_inside_a_shared_transaction_one_op_harms_no_other(
+async def test_refused_op_in_a_shared_transaction_harms_no_other(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
 ) -> None:
     """Two requests with one time: each passes alone, and the second is stale once the first has been run."""
@@ -175,7 +175,7 @@ async def test_two_accounts_share_one_outbox(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_posts_of_batches_wait_while_the_chain_falls_behind_and_others_do_not(
+async def test_batch_posts_wait_while_the_chain_falls_behind(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     batch_post = attrs.evolve(ops.post(client), priority=Priority.BATCH_POST)
@@ -199,7 +199,7 @@ async def test_posts_of_batches_wait_while_the_chain_falls_behind_and_others_do_
         callers.cancel_scope.cancel()
 
 
-async def test_posts_of_batches_take_no_more_than_the_next_block_holds_and_others_come_behind_them(
+async def test_batch_posts_fill_at_most_the_next_block(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     usual = (await world.anvil.call("eth_getBlockByNumber", "latest", False))["gasLimit"]

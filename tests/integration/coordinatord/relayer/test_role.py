@@ -27,7 +27,7 @@ async def set_role(chain: MarketChain, world: World, account: bytes, allowed: bo
         await chain.send(at(chain, name, address), world.cast.admin.address, "setRelayer", checksum(account), allowed)
 
 
-async def test_account_without_the_role_leaves_posts_to_one_that_has_it(
+async def test_account_without_role_leaves_posts_to_another(
     world: World, database_url: str, ops: Ops, client: Wallet, cast: Cast
 ) -> None:
     without, other = (signer(account) for account in cast.with_role("relayer")[:2])
@@ -48,7 +48,7 @@ async def test_account_without_the_role_leaves_posts_to_one_that_has_it(
         assert await on.fetchval("select array_agg(account) from relay_txs") == [other.address]
 
 
-async def test_posts_that_the_loss_of_the_role_reverts_are_mined_once_it_is_back(
+async def test_posts_reverted_by_role_loss_are_mined_later(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     async with connected(world.anvil.rpc_url) as chain, stage(database_url, world.anvil.rpc_url) as on:

@@ -75,7 +75,7 @@ async def test_trouble_in_simulation_drops_the_relay_with_its_code(
 
 
 @pytest.mark.parametrize("method", ["eth_call", "eth_getBlockByNumber"])
-async def test_an_endpoint_that_does_not_answer_leaves_relays_queued_until_their_timeout(
+async def test_silent_endpoint_leaves_relays_queued(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, method: str
 ) -> None:
     async with behind_proxy(world, database_url, queue_timeout_ms=1000) as (on, proxy):
@@ -98,7 +98,7 @@ async def test_an_endpoint_that_does_not_answer_leaves_relays_queued_until_their
         ErrorAnswer("eth_sendRawTransaction", -32000, "already known"),
     ],
 )
-async def test_a_broadcast_without_a_true_answer_never_leads_to_a_second_nonce(
+async def test_unclear_broadcast_never_uses_a_second_nonce(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault
 ) -> None:
     outcomes: list[object] = []
@@ -120,7 +120,7 @@ async def test_a_broadcast_without_a_true_answer_never_leads_to_a_second_nonce(
         await check_relays(world, on)
 
 
-async def test_without_a_receipt_the_caller_gets_the_hash_and_the_relay_stays_watched(
+async def test_caller_without_receipt_gets_the_hash(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     post = ops.post(client)
@@ -229,7 +229,7 @@ async def refusals(on: Stage, posts: Sequence[NewRelay]) -> list[str | None]:
     return codes
 
 
-async def test_back_in_the_queue_when_the_wait_is_over_the_caller_gets_the_hash_that_was_sent(
+async def test_requeued_relay_returns_the_broadcast_hash_on_timeout(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     """Another's transaction took the nonce, and no node answers what would become of the op now."""
@@ -285,7 +285,7 @@ async def test_lies_about_the_chain_end_no_relay_wrongly(
         await check_relays(world, on)
 
 
-async def test_a_node_that_counts_too_far_costs_self_transfers_and_no_relay(
+async def test_overcounting_node_costs_only_self_transfers(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -305,7 +305,7 @@ async def test_a_node_that_counts_too_far_costs_self_transfers_and_no_relay(
         await check_relays(world, on)
 
 
-async def test_bytes_that_no_node_takes_give_way_to_a_self_transfer_and_the_relay_goes_again(
+async def test_undeliverable_bytes_yield_and_the_relay_is_resent(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []

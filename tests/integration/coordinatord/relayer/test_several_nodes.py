@@ -57,7 +57,7 @@ LIES: list[tuple[Fault, ...]] = [
 NAMES = ["reverted", "no receipt", "transactions withheld"]
 
 
-async def test_the_node_that_is_gone_by_dies_and_the_relay_is_mined_by_the_other(
+async def test_relay_is_mined_by_the_other_node(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -85,7 +85,7 @@ async def test_the_node_that_is_gone_by_dies_and_the_relay_is_mined_by_the_other
     ],
     ids=["takes and drops", "refuses", "does not serve", "forbids", "loses the answer"],
 )
-async def test_bytes_go_to_every_node_so_that_one_that_does_not_send_them_on_harms_nothing(
+async def test_bytes_are_sent_to_every_node(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault
 ) -> None:
     outcomes: list[object] = []
@@ -100,7 +100,7 @@ async def test_bytes_go_to_every_node_so_that_one_that_does_not_send_them_on_har
 
 
 @pytest.mark.parametrize("lie", LIES, ids=NAMES)
-async def test_of_two_nodes_one_that_lies_about_a_receipt_ends_no_relay_until_they_agree(
+async def test_lying_receipt_ends_no_relay_until_nodes_agree(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, lie: tuple[Fault, ...]
 ) -> None:
     outcomes: list[object] = []
@@ -133,7 +133,7 @@ async def test_of_three_nodes_a_liar_is_left_for_two_that_agree(
         await mined_once(on, world, outcomes)
 
 
-async def test_a_node_that_lags_is_left_before_anything_is_decided_by_it(
+async def test_lagging_node_is_left_before_decisions(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -148,7 +148,7 @@ async def test_a_node_that_lags_is_left_before_anything_is_decided_by_it(
         await mined_once(on, world, outcomes)
 
 
-async def test_a_nonce_is_not_given_up_while_another_node_counts_it_as_free(
+async def test_nonce_free_at_another_node_is_not_given_up(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     """If the relayer believed the lying node that the nonce is used, it would send the op a second time."""

@@ -92,7 +92,7 @@ def by_http(_tmp_path: Path, _key: str, world: World) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("way", [by_keystore, by_program, by_http])
-async def test_a_post_is_relayed_by_every_kind_of_signer_and_no_key_is_told(
+async def test_every_kind_of_signer_relays_without_leaking_keys(
     world: World,
     database_url: str,
     ops: Ops,
@@ -159,7 +159,7 @@ WRONG: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("fault", WRONG.values(), ids=WRONG)
-async def test_a_signer_that_is_away_slow_or_wrong_keeps_the_op_waiting_and_nothing_is_stored(
+async def test_faulty_signer_stores_nothing_and_the_op_waits(
     world: World, database_url: str, ops: Ops, client: Wallet, *, fault: Fault
 ) -> None:
     outcomes: list[object] = []
@@ -179,7 +179,7 @@ async def test_a_signer_that_is_away_slow_or_wrong_keeps_the_op_waiting_and_noth
     assert isinstance(outcomes[0], RelayMined)
 
 
-async def test_what_is_signed_is_followed_to_its_receipt_and_what_is_refused_is_told_while_the_signer_is_away(
+async def test_signed_relays_finish_while_the_signer_is_down(
     world: World, database_url: str, ops: Ops, client: Wallet
 ) -> None:
     outcomes: list[object] = []
@@ -202,9 +202,7 @@ async def test_what_is_signed_is_followed_to_its_receipt_and_what_is_refused_is_
             assert await relay_violations(connection, rpc, stuck_after=0) == []
 
 
-async def test_a_keystore_that_does_not_open_ends_the_start_with_the_settings_name(
-    world: World, database_url: str, key: str, tmp_path: Path
-) -> None:
+async def test_unreadable_keystore_stops_the_start(world: World, database_url: str, key: str, tmp_path: Path) -> None:
     given = by_keystore(tmp_path, key, world)
     wrong = given | {"RELAYER_KEYSTORE_PASSWORD": "another"}
     without = {"RELAYER_KEYSTORE": given["RELAYER_KEYSTORE"]}

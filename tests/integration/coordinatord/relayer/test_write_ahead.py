@@ -70,7 +70,7 @@ async def test_a_broadcast_before_the_commit_is_found_and_named(
     write_ahead.violations.clear()
 
 
-async def test_what_was_broadcast_while_the_database_was_away_is_looked_up_later(
+async def test_broadcasts_are_checked_after_the_database_returns(
     database_url: str,
 ) -> None:
     away = WriteAhead("postgresql://127.0.0.1:1/nobody")

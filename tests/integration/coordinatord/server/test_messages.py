@@ -67,9 +67,7 @@ AMBIGUOUS = {
 
 
 @pytest.mark.parametrize("message", AMBIGUOUS.values(), ids=AMBIGUOUS.keys())
-async def test_message_that_can_be_read_in_two_ways_is_refused_and_ends_the_connection(
-    served: Served, message: bytes
-) -> None:
+async def test_ambiguous_message_is_refused_and_disconnected(served: Served, message: bytes) -> None:
     async with served.connected() as client:
         await client.send(message)
         answer = await client.rest()
@@ -99,9 +97,7 @@ REFUSED_HEADS = {
 
 
 @pytest.mark.parametrize("head", REFUSED_HEADS.values(), ids=REFUSED_HEADS.keys())
-async def test_refusal_before_any_route_can_be_read_by_an_allowed_origin_and_by_no_other(
-    served: Served, head: bytes
-) -> None:
+async def test_early_refusal_is_readable_by_allowed_origins_only(served: Served, head: bytes) -> None:
     for origin, allowed in ((ORIGIN.encode(), True), (ORIGIN.encode() + b".evil", False)):
         async with served.connected() as client:
             await client.send(head % origin)
@@ -189,7 +185,7 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES.keys())
-async def test_upgrade_is_not_taken_and_the_request_answered_as_it_stands(served: Served, upgrade: bytes) -> None:
+async def test_upgrade_header_is_ignored(served: Served, upgrade: bytes) -> None:
     async with served.connected() as client:
         await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n" + upgrade + b"\r\n")
         assert (await client.until(b"{}")).startswith(b"HTTP/1.1 200 ")
@@ -222,9 +218,7 @@ async def test_upgrade_is_not_taken_and_the_request_answered_as_it_stands(served
         "tunnel",
     ],
 )
-async def test_request_that_is_well_formed_but_odd_is_answered_with_its_status(
-    served: Served, head: bytes, body: bytes, status: bytes
-) -> None:
+async def test_odd_but_valid_request_gets_its_status(served: Served, head: bytes, body: bytes, status: bytes) -> None:
     async with served.connected() as client:
         length = str(len(body)).encode()
         await client.send(head + b"host: x\r\nconnection: close\r\ncontent-length: " + length + b"\r\n\r\n" + body)
@@ -239,7 +233,7 @@ async def test_requests_sent_at_once_are_answered_in_their_order(served: Served)
     assert served.paths == ["/take", "/hello", "/take"]
 
 
-async def test_client_that_closes_its_side_after_asking_still_gets_its_answer(served: Served) -> None:
+async def test_half_closed_client_gets_its_response(served: Served) -> None:
     async with served.connected() as client:
         await client.send(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n")
         await client.stream.send_eof()

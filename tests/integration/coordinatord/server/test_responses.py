@@ -229,7 +229,7 @@ async def test_pipelined_requests_are_not_read_without_end() -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_answer_before_the_body_is_there_says_that_no_other_request_is_taken() -> None:
+async def test_response_before_the_body_closes_the_connection() -> None:
     """The rest of the body is never read, so a request that reused the connection would get no answer."""
     told = await _told([(401, [LENGTH], [b"{}"])], REQUESTS["POST of a body that never comes"])
     assert told.startswith(b"HTTP/1.1 401 ")
@@ -237,7 +237,7 @@ async def test_answer_before_the_body_is_there_says_that_no_other_request_is_tak
     assert told.endswith(b"{}")
 
 
-async def test_caller_that_leaves_is_told_to_a_handler_that_waits_though_it_asked_again() -> None:
+async def test_handler_is_notified_when_a_pipelining_caller_leaves() -> None:
     gone = anyio.Event()
 
     async def app(_: Any, receive: Any, __: Any) -> None:
@@ -261,7 +261,7 @@ async def test_caller_that_leaves_is_told_to_a_handler_that_waits_though_it_aske
         stop.set()
 
 
-async def test_stream_of_small_pieces_that_nobody_reads_is_ended_before_much_is_held() -> None:
+async def test_unread_stream_is_closed_before_buffers_grow() -> None:
     sent, ended = 0, anyio.Event()
 
     async def app(_: Any, __: Any, send: Any) -> None:

@@ -43,9 +43,7 @@ async def test_honest_request_passes(served: Served, proxy: int) -> None:
     assert served.paths == ["/hello"]
 
 
-async def test_head_that_does_not_come_and_body_that_stalls_never_reach_the_coordinator(
-    served: Served, proxy: int
-) -> None:
+async def test_incomplete_requests_never_reach_the_coordinator(served: Served, proxy: int) -> None:
     assert not (await told(proxy, b"GET /hello HTTP/1.1\r\nhost: x\r\nx-a: ")).startswith(b"HTTP/1.1 200")
     stalled = b"POST /take HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
     assert not (await told(proxy, stalled)).startswith(b"HTTP/1.1 200")

@@ -46,7 +46,7 @@ async def status(client: Raw) -> int:
     return int(received[9:12])
 
 
-async def test_silent_uploads_of_a_few_addresses_leave_room_for_an_honest_one() -> None:
+async def test_silent_uploads_leave_room_for_an_honest_one() -> None:
     """Sixteen heads that declare sixteen MiB each, where the memory would hold four of those."""
     limits = uploading(16 * BEGUN_BYTES + (8 << 20))
     async with serving(PATIENT, uploads=limits) as served, AsyncExitStack() as connections:
@@ -60,7 +60,7 @@ async def test_silent_uploads_of_a_few_addresses_leave_room_for_an_honest_one() 
     assert served.uploaded == 4 << 20
 
 
-async def test_upload_that_falls_silent_is_408_and_gives_its_place_back() -> None:
+async def test_silent_upload_is_408_and_frees_its_place() -> None:
     async with serving(PATIENT, uploads=uploading(of_caller=1, silence=0.2)) as served, served.connected() as silent:
         await silent.send(upload("192.0.2.1", "one", declared=1 << 20))
         assert (await silent.rest()).startswith(b"HTTP/1.1 408 ")
@@ -103,7 +103,7 @@ def idle_connections(port: int, many: int, first: str) -> list[socket.socket]:
     return made
 
 
-async def test_thousands_of_idle_connections_of_one_machine_do_not_delay_a_probe(strangers: int) -> None:
+async def test_idle_connections_do_not_delay_a_probe(strangers: int) -> None:
     assert strangers >= 1000
     room = ConnectionLimits(most=4096, most_of_one=64)
     async with serving(PATIENT, room=room, grace=0) as served:
@@ -153,7 +153,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-async def test_new_connection_takes_the_place_of_its_callers_oldest_without_a_request() -> None:
+async def test_new_connection_replaces_its_callers_oldest_idle_one() -> None:
     async with (
         serving(PATIENT, room=ConnectionLimits(most=100, most_of_one=2)) as served,
         AsyncExitStack() as connections,
@@ -169,7 +169,7 @@ async def test_new_connection_takes_the_place_of_its_callers_oldest_without_a_re
         assert (await fourth.until(b"{}")).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_caller_whose_connections_all_have_requests_gets_no_further_one_until_they_end() -> None:
+async def test_caller_with_only_busy_connections_gets_no_more() -> None:
     async with serving(PATIENT, room=ConnectionLimits(most=100, most_of_one=1)) as served, served.connected() as busy:
         await begin_wait(served, busy)
         async with served.connected() as refused:
@@ -179,7 +179,7 @@ async def test_caller_whose_connections_all_have_requests_gets_no_further_one_un
         await served.hello()
 
 
-async def test_full_server_ends_the_oldest_idle_connection_whosever_it_is_and_never_a_proxys() -> None:
+async def test_full_server_closes_the_oldest_idle_connection() -> None:
     room = ConnectionLimits(most=2, most_of_one=2, proxies=frozenset({"127.0.0.8"}))
     async with serving(PATIENT, room=room) as served:
         with socket.socket() as proxy, socket.socket() as stranger:

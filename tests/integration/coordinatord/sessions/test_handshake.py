@@ -136,7 +136,7 @@ async def test_thirty_third_session_evicts_the_one_closest_to_expiry(stage: Stag
     assert (await client.run({"op": "claim"})).status_code == 400  # the newest is live: past the session check
 
 
-async def test_expired_session_and_nonce_are_honoured_by_nobody_and_swept(stage: Stage, client: Party) -> None:
+async def test_expired_session_and_nonce_are_rejected_and_swept(stage: Stage, client: Party) -> None:
     await client.sign_in()
     body = await client.session_body()
     for table in ("nonces", "sessions"):

@@ -44,7 +44,7 @@ async def opened(database: Database, number: int, address: bytes = ADDRESS) -> b
     return token_hash
 
 
-async def test_session_that_another_process_evicts_is_not_found_a_moment_later(database: Database) -> None:
+async def test_session_evicted_elsewhere_is_soon_rejected(database: Database) -> None:
     clock = Clock()
     here = SessionCache(database, clock)
     first, other = await opened(database, 1), await opened(database, 99, b"\x02" * 20)
@@ -79,7 +79,7 @@ async def test_transaction_made_again_finds_the_session_that_it_opened(database:
     assert (ends, other) == (stored, None)
 
 
-async def test_session_is_told_to_its_owner_though_the_database_goes_at_that_moment(database: Database) -> None:
+async def test_session_is_returned_despite_a_database_failure(database: Database) -> None:
     here = SessionCache(database, Clock())
     await database.end_prepared()
     with pytest.raises(Retryable):

@@ -81,7 +81,7 @@ async def test_options_names_the_allowed_methods(stage: Stage) -> None:
 
 @shows("POST /auth/session", 413, "body_too_large")
 @shows("POST /evm/simulate/claim", 413, "body_too_large")
-async def test_body_of_a_route_without_a_limit_of_its_own_is_at_most_1_mib(stage: Stage) -> None:
+async def test_default_body_limit_is_1_mib(stage: Stage) -> None:
     for path in ("/auth/session", "/evm/simulate/claim"):
         at_limit = await stage.http.post(path, content=b" " * 2**20)
         over = await stage.http.post(path, content=b" " * (2**20 + 1))
@@ -105,7 +105,7 @@ async def test_deployment_tells_contracts_token_and_chain(stage: Stage) -> None:
     assert deployment.get("gateway_url") == (stage.ground.config.gateway_url or None)
 
 
-async def test_windows_are_those_that_are_allowed_and_of_no_index_that_is_being_rebuilt(stage: Stage) -> None:
+async def test_windows_are_hidden_during_a_rebuild(stage: Stage) -> None:
     await stage.execute("update slas set allowed = false where sla_secs = 300")
     deployment = (await stage.http.get("/evm/chain")).json()
     assert deployment["windows"] == sorted({*SLA_SECONDS} - {300})

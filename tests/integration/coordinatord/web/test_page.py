@@ -183,7 +183,7 @@ async def test_hostile_names_are_text(market: Market, browser: Browser) -> None:
 
 
 @LONG
-async def test_a_claim_that_a_reorganisation_took_back_is_taken_off_the_page(market: Market, browser: Browser) -> None:
+async def test_claim_removed_by_a_reorg_leaves_the_page(market: Market, browser: Browser) -> None:
     anvil = market.world.anvil
     job = (await market.client.post())["job_id"]
     await browser.ask("open", f"{market.url}/#/job/{job}")

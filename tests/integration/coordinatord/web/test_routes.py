@@ -96,7 +96,7 @@ async def test_jobs_are_counted_by_state(stage: Stage, client: Party, provider: 
 
 @shows("GET /evm/models/{id}/prices", 503, "not_ready")
 @shows("GET /evm/jobs/counts", 503, "not_ready")
-async def test_prices_and_counts_wait_for_a_first_backfill_to_count_its_jobs(stage: Stage) -> None:
+async def test_prices_and_counts_wait_for_the_first_backfill(stage: Stage) -> None:
     await stage.execute("drop trigger count_insert on jobs")
     for path in ("/evm/models/1/prices", "/evm/jobs/counts"):
         answer = await stage.http.get(path)

@@ -123,9 +123,7 @@ def types(got: list[Got]) -> list[str]:
     return [json.loads(each.body)["type"] for each in got]
 
 
-async def test_events_of_the_owner_come_signed_and_those_that_were_not_asked_for_do_not(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_only_subscribed_events_are_delivered_signed(database: Database, receiver: Receiver) -> None:
     endpoint = await added(database, receiver.url, "job.settled")
     async with delivering(database):
         await append(database, 1, owner=OTHER)
@@ -142,9 +140,7 @@ async def test_events_of_the_owner_come_signed_and_those_that_were_not_asked_for
     assert len(receiver.got) == 1
 
 
-async def test_what_a_reorganisation_takes_back_is_told_to_who_wanted_the_event(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_reorg_is_reported_to_subscribers_of_the_event(database: Database, receiver: Receiver) -> None:
     await added(database, receiver.url, "job.settled")
     async with delivering(database):
         (event_id,) = await append(database, 1, block=9)
@@ -156,9 +152,7 @@ async def test_what_a_reorganisation_takes_back_is_told_to_who_wanted_the_event(
     assert json.loads(got[1].body)["data"]["taken_back"] == str(event_id)
 
 
-async def test_gap_in_the_log_is_told_to_everybody_and_the_log_goes_on_behind_it(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_log_gap_is_reported_and_delivery_continues(database: Database, receiver: Receiver) -> None:
     await added(database, receiver.url, "job.settled")
     await append(database, 1)
     reset = await append_reset(database)
@@ -206,9 +200,7 @@ async def test_each_change_of_a_batch_is_reported_once(database: Database) -> No
     assert await fetchval(database, "select array_agg(reported order by id) from batches") == [3, 2, 1]
 
 
-async def test_failed_message_comes_again_by_the_schedule_under_the_same_id_until_it_is_given_up(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_failed_message_is_retried_with_the_same_id(database: Database, receiver: Receiver) -> None:
     endpoint = await added(database, receiver.url)
     receiver.status = 500
     await append(database, 1)
@@ -259,9 +251,7 @@ async def test_accepted_message_is_delivered_despite_retry_after(database: Datab
         assert await fetchval(database, "select not_before <= clock_timestamp() from webhooks")
 
 
-async def test_endpoint_that_is_gone_is_disabled_at_once_and_one_that_fails_for_a_day_then(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_gone_endpoint_is_disabled_at_once(database: Database, receiver: Receiver) -> None:
     await added(database, receiver.url)
     receiver.status = 410
     await append(database, 1, 2)
@@ -282,7 +272,7 @@ async def test_endpoint_that_is_gone_is_disabled_at_once_and_one_that_fails_for_
     assert await fetchval(database, "select count(*) from webhook_messages") == 0
 
 
-async def test_message_that_was_posted_by_a_process_that_died_comes_again_under_the_same_id(
+async def test_message_of_a_dead_process_is_resent_with_its_id(
     database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await added(database, receiver.url)
@@ -304,7 +294,7 @@ async def test_message_that_was_posted_by_a_process_that_died_comes_again_under_
     assert receiver.got[0].body == receiver.got[1].body
 
 
-async def test_process_that_dies_between_messages_and_position_tells_nothing_twice(
+async def test_crash_before_saving_the_position_sends_no_duplicate(
     database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await added(database, receiver.url)
@@ -373,7 +363,7 @@ async def test_at_most_eight_are_posted_at_once_to_one_endpoint(database: Databa
     assert len({got.id for got in receiver.got}) == 150
 
 
-async def test_endpoint_for_which_too_many_wait_is_told_so_once_there_is_room(
+async def test_overflowing_endpoint_is_notified_once_there_is_room(
     database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fanout_sql, "MAX_WAITING", 4)
@@ -399,9 +389,7 @@ async def test_two_processes_post_each_message_once(database: Database, receiver
     assert len(receiver.got) == len({got.id for got in receiver.got}) == 200
 
 
-async def test_secrets_open_under_a_newer_key_that_stands_first_and_wait_while_none_fits(
-    database: Database, receiver: Receiver
-) -> None:
+async def test_secrets_survive_a_new_first_key(database: Database, receiver: Receiver) -> None:
     endpoint = await added(database, receiver.url)
     stored = await fetchval(database, "select secret from webhooks")
     assert isinstance(stored, bytes)

@@ -51,7 +51,7 @@ async def add(stage: Stage, owner: Party, **body: object) -> dict[str, object]:
 
 @shows("POST /v1/webhooks", 200)
 @shows("GET /v1/webhooks", 200)
-async def test_life_of_a_job_is_told_in_signed_messages_that_the_page_s_examples_verify(
+async def test_page_examples_verify_a_jobs_messages(
     client: Party, provider: Party, stage: Stage, receiver: Receiver, tmp_path: Path
 ) -> None:
     await client.sign_in()
@@ -123,7 +123,7 @@ def _forged(got: Got) -> list[tuple[bytes, Mapping[str, str]]]:
     ]
 
 
-async def test_changes_of_a_batch_are_told_and_its_jobs_where_they_are_wanted(
+async def test_batch_changes_and_wanted_jobs_are_delivered(
     batching: Batching, provider: Party, stage: Stage, receiver: Receiver
 ) -> None:
     await add(stage, batching.owner, url=receiver.url, events=["batch.completed", "batch.in_progress"])
@@ -233,9 +233,7 @@ async def test_what_cannot_be_added_is_refused(client: Party, stage: Stage) -> N
 
 
 @pytest.mark.parametrize("stage_settings", [{"WEBHOOKS_KEY": "5e" * 32}], indirect=True)
-async def test_addresses_of_private_networks_are_not_taken_unless_the_operator_allows(
-    client: Party, stage: Stage, receiver: Receiver
-) -> None:
+async def test_private_addresses_are_refused_unless_allowed(client: Party, stage: Stage, receiver: Receiver) -> None:
     await client.sign_in()
     for url in (receiver.url, "https://127.0.0.1/", "https://hooks.example.org:8443/"):
         refused = await stage.http.post("/v1/webhooks", json={"url": url}, headers=client.authorization)
@@ -268,9 +266,7 @@ async def test_without_a_key_there_are_no_webhooks(client: Party, stage: Stage) 
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "webhooks_unavailable")
 
 
-async def test_janitor_removes_endpoints_that_never_answered_and_those_long_disabled(
-    client: Party, stage: Stage
-) -> None:
+async def test_janitor_removes_dead_endpoints(client: Party, stage: Stage) -> None:
     await client.sign_in()
     for path in ("never", "long", "kept"):
         await add(stage, client, url=f"https://hooks.example.org/{path}")

@@ -36,22 +36,20 @@ async def client(server: BombServer) -> AsyncIterator[Client]:
 
 
 @pytest.mark.parametrize("status", [200, 400])
-async def test_coordinators_encoded_answer_is_refused_unread_whatever_its_status(
-    server: BombServer, client: Client, status: int
-) -> None:
+async def test_encoded_coordinator_response_is_refused_unread(server: BombServer, client: Client, status: int) -> None:
     server.status = status
     with flat_memory(), pytest.raises(InternalError, match=NAMED):
         await client.chain()
     assert server.asked_for_no_encoding()
 
 
-async def test_answer_of_a_proxy_in_the_coordinators_place_is_left_unread(server: BombServer, client: Client) -> None:
+async def test_encoded_proxy_response_is_left_unread(server: BombServer, client: Client) -> None:
     server.status = 503
     with flat_memory(), pytest.raises(ConnectionFailed, match="a proxy answered 503"):
         await client.chain()
 
 
-async def test_coordinators_answer_of_any_length_is_given_up_at_the_longest(server: BombServer, client: Client) -> None:
+async def test_endless_coordinator_response_is_cut_at_the_limit(server: BombServer, client: Client) -> None:
     server.plain = b"[" + b" " * MAX_ANSWER_BYTES
     with pytest.raises(InternalError, match="longer than 16777216 bytes"):
         await client.chain()
@@ -69,9 +67,7 @@ async def _read(client: Client) -> bytes:
 
 
 @pytest.mark.parametrize("redirects", [0, 2])
-async def test_gateways_encoded_content_is_refused_unread_on_the_way_and_at_its_end(
-    server: BombServer, client: Client, redirects: int
-) -> None:
+async def test_encoded_gateway_content_is_refused_unread(server: BombServer, client: Client, redirects: int) -> None:
     server.redirects = redirects
     with flat_memory(), pytest.raises(ResultUnreadable, match=NAMED) as refused:
         await _read(client)

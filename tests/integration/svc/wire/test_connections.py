@@ -98,7 +98,7 @@ async def read(http: httpx.AsyncClient, url: str) -> bytes:
         return await body_of(response)
 
 
-async def test_requests_one_after_the_other_share_a_connection_whatever_frames_their_answers() -> None:
+async def test_sequential_requests_share_a_connection() -> None:
     chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
     early = b"HTTP/1.1 103 Early Hints\r\n\r\n" + OK
     empty = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -114,7 +114,7 @@ async def test_requests_one_after_the_other_share_a_connection_whatever_frames_t
     assert server.connections == 1
 
 
-async def test_connection_to_the_server_that_was_not_used_for_longest_is_closed(
+async def test_least_recently_used_connection_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A gateway may redirect to any number of hosts."""
@@ -177,7 +177,7 @@ async def test_request_is_sent_whole_with_a_body_in_pieces() -> None:
     assert body == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
 
 
-async def test_connection_that_the_server_has_closed_meanwhile_costs_no_request() -> None:
+async def test_stale_connection_costs_no_request() -> None:
     closed = trio.Event()
 
     async def once(stream: Stream) -> None:
@@ -192,7 +192,7 @@ async def test_connection_that_the_server_has_closed_meanwhile_costs_no_request(
         assert server.connections == 2
 
 
-async def test_connection_of_an_answer_that_was_left_half_way_is_not_used_again() -> None:
+async def test_connection_of_an_unread_response_is_not_reused() -> None:
     endless = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\nsome", OK)
     async with serving(endless, answering(OK)) as server, client() as http:
         async with http.stream("GET", server.url) as answer:
@@ -201,7 +201,7 @@ async def test_connection_of_an_answer_that_was_left_half_way_is_not_used_again(
         assert server.connections == 2
 
 
-async def test_answer_that_ends_with_its_connection_is_whole_and_the_next_request_has_another() -> None:
+async def test_response_ended_by_close_is_complete() -> None:
     async with serving(answering(b"HTTP/1.1 200 OK\r\n\r\nall of it"), answering(OK)) as server, client() as http:
         assert (await http.get(server.url)).content == b"all of it"
         assert (await http.get(server.url)).content == b"ok"
@@ -237,7 +237,7 @@ async def test_answer_that_is_none_is_an_error_of_the_network(answer: bytes, err
         assert raised.value.request.url == server.url
 
 
-async def test_server_that_does_not_answer_is_left_in_time_and_so_is_its_connection() -> None:
+async def test_silent_server_times_out_and_is_disconnected() -> None:
     async def silent(stream: Stream) -> None:
         await received(stream)
         await trio.sleep_forever()

@@ -135,7 +135,7 @@ async def test_a_program_may_end_without_reading_what_it_is_told() -> None:
         assert (await backend.run(work_on({"input": "x" * 10**6}))).output == 1
 
 
-async def test_a_program_that_is_not_there_is_the_providers_fault_and_not_up() -> None:
+async def test_missing_program_is_the_providers_fault() -> None:
     async with open_backend(read_backend({"kind": "exec", "command": ["/nonexistent/model"]})) as backend:
         with pytest.raises(WorkFailed) as failed:
             await backend.run(work_on())
@@ -163,14 +163,14 @@ async def test_a_cancelled_job_leaves_nothing_running(tmp_path: Path) -> None:
     await until_dead(pids)
 
 
-async def test_what_a_program_left_running_is_ended_with_it_and_holds_nothing_up(tmp_path: Path) -> None:
+async def test_leftover_processes_end_with_their_program(tmp_path: Path) -> None:
     async with program(WITH_CHILD + "print('{\"output\": 1}')", str(tmp_path / "pids")) as backend:
         with trio.fail_after(60):
             assert (await backend.run(work_on())).output == 1
     await until_dead(await until_written(tmp_path / "pids"))
 
 
-async def test_an_orphan_that_left_the_group_with_the_pipes_does_not_hold_a_finished_job_up(tmp_path: Path) -> None:
+async def test_escaped_orphan_does_not_delay_a_finished_job(tmp_path: Path) -> None:
     text = WITH_CHILD.replace('"600"]', '"600"], start_new_session=True') + "print('{\"output\": 1}', flush=True)"
     async with program(text, str(tmp_path / "pids")) as backend:
         with trio.fail_after(60):
@@ -215,9 +215,7 @@ needs_landlock = pytest.mark.skipif(confined.version() == 0, reason="this kernel
 
 @needs_landlock
 @pytest.mark.parametrize("where", ["folder", "file", "link"])
-async def test_a_program_reaches_neither_the_keys_nor_the_memory_of_svcd(
-    where: str, secret: Path, tmp_path: Path
-) -> None:
+async def test_program_cannot_read_svcds_keys_or_memory(where: str, secret: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(secret)
     private = {"folder": secret.parent, "file": secret, "link": tmp_path / "link"}[where]
     async with program(REACHES, str(secret), private=[private]) as backend:
@@ -241,7 +239,7 @@ async def test_without_confinement_a_program_reads_what_its_user_can(secret: Pat
         assert {"read", "memory"} <= set((await backend.run(work_on())).output)  # type: ignore[arg-type]
 
 
-async def test_a_backend_that_cannot_keep_its_programs_from_the_keys_is_not_opened(
+async def test_backend_that_cannot_protect_keys_is_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(confined, "version", lambda: 0)

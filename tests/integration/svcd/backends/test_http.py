@@ -79,7 +79,7 @@ async def test_an_address_to_poll_that_is_none_is_the_providers_fault(address: s
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
 
 
-async def test_files_are_fetched_and_carried_and_the_key_goes_only_to_its_own_server() -> None:
+async def test_files_are_fetched_and_the_key_stays_with_its_server() -> None:
     picture = Reply(200, (b"\x89PNG",), {"content-type": "image/png; charset=binary"})
     async with running_model_server(lambda _: picture) as store:
         done = job("done", output=[{"url": f"{store.url}/1.png", "seed": 7}, {"url": "/2.png"}])
@@ -103,16 +103,14 @@ async def test_files_are_fetched_and_carried_and_the_key_goes_only_to_its_own_se
     ],
     ids=["base64", "with a charset", "percent-encoded", "large", "empty"],
 )
-async def test_file_that_stands_in_its_address_is_carried_without_a_request(
-    address: str, carried: dict[str, str]
-) -> None:
+async def test_data_url_is_carried_without_a_request(address: str, carried: dict[str, str]) -> None:
     async with backend({SUBMIT: [job("done", output=[{"url": address}])]}, download=True) as (http, server):
         assert (await http.run(work_on(modality="image"))).output == [carried]
     assert server.paths() == [SUBMIT]
 
 
 @pytest.mark.parametrize("address", ["data:image/png;base64,iVBORw=", "data:image/png", "data:;base64," + "A" * 2000])
-async def test_data_address_that_is_none_or_too_long_is_the_providers_fault(address: str) -> None:
+async def test_invalid_or_long_data_url_is_the_providers_fault(address: str) -> None:
     script: Script = {SUBMIT: [job("done", output=address)]}
     async with backend(script, download=True, max_answer_bytes=1024) as (http, _):
         with pytest.raises(WorkFailed) as failed:
@@ -121,7 +119,7 @@ async def test_data_address_that_is_none_or_too_long_is_the_providers_fault(addr
 
 
 @pytest.mark.parametrize("output", [{"url": "file:///etc/passwd"}, "http://h:port/", 7, {"name": "x"}])
-async def test_a_result_that_is_no_address_of_a_file_is_the_providers_fault(output: object) -> None:
+async def test_result_without_file_url_is_the_providers_fault(output: object) -> None:
     async with backend({SUBMIT: [job("done", output=output)]}, download=True) as (http, _):
         with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
@@ -136,7 +134,7 @@ async def test_files_that_are_too_large_together_are_given_up() -> None:
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
 
 
-async def test_a_job_that_failed_is_submitted_again_under_another_key_and_then_exhausted() -> None:
+async def test_failed_job_is_resubmitted_until_exhausted() -> None:
     script: Script = {SUBMIT: [job("queued")], POLL: [job("failed", error="out_of_memory")]}
     async with backend(script) as (http, server):
         with pytest.raises(WorkFailed) as failed:
@@ -147,7 +145,7 @@ async def test_a_job_that_failed_is_submitted_again_under_another_key_and_then_e
     assert server.asked[0].headers["idempotency-key"] != server.asked[2].headers["idempotency-key"]
 
 
-async def test_a_submit_whose_answer_was_lost_is_repeated_under_its_key() -> None:
+async def test_submit_with_lost_response_is_repeated_with_its_key() -> None:
     script: Script = {SUBMIT: [Reply(200, (b"{",), cut=True), job("done", output=1)]}
     async with backend(script) as (http, server):
         await http.run(work_on(modality="image"))
@@ -170,14 +168,14 @@ async def test_a_rejected_job_is_the_clients_fault() -> None:
     ],
     ids=["no id", "no result", "a job that is gone"],
 )
-async def test_an_answer_that_does_not_fit_the_configuration_is_the_providers_fault(script: Script) -> None:
+async def test_misconfigured_response_is_the_providers_fault(script: Script) -> None:
     async with backend(script) as (http, _):
         with pytest.raises(WorkFailed) as failed:
             await http.run(work_on(modality="image"))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", True)
 
 
-async def test_a_job_that_is_given_up_at_the_deadline_is_cancelled_at_the_server() -> None:
+async def test_job_given_up_at_the_deadline_is_cancelled() -> None:
     script: Script = {SUBMIT: [job("queued")], POLL: [job("running")], CANCEL: [Reply.of({})]}
     async with backend(script) as (http, server):
         with pytest.raises(WorkFailed) as failed:
@@ -186,7 +184,7 @@ async def test_a_job_that_is_given_up_at_the_deadline_is_cancelled_at_the_server
     assert server.paths()[-1] == CANCEL
 
 
-async def test_polls_that_fail_in_a_row_end_the_attempt_and_cancel_the_job() -> None:
+async def test_repeated_poll_failures_cancel_the_job() -> None:
     script: Script = {SUBMIT: [job("queued")], POLL: [Reply.of({}, 500)], CANCEL: [Reply.of({}, 500)]}
     async with backend(script) as (http, server):
         with pytest.raises(WorkFailed) as failed:

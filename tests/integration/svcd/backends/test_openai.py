@@ -103,14 +103,14 @@ async def test_a_server_that_nobody_listens_at_is_exhausted_and_not_up() -> None
     assert failed.value.reason == "backend_exhausted"
 
 
-async def test_a_wait_past_the_deadline_fails_the_job_while_it_can_still_be_refunded() -> None:
+async def test_wait_past_the_deadline_fails_the_job_in_time() -> None:
     async with backend(Reply.of({}, 429, retry_after="60")) as (openai, _):
         with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on(deadline=trio.current_time() + 30))
     assert failed.value.reason == "deadline_wait"
 
 
-async def test_at_the_deadline_the_request_is_dropped_and_the_server_sees_it_go() -> None:
+async def test_request_is_dropped_at_the_deadline() -> None:
     async with backend(None) as (openai, server):
         with pytest.raises(WorkFailed) as failed:
             await openai.run(work_on(deadline=trio.current_time() + 0.1))

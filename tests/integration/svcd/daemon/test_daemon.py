@@ -12,7 +12,7 @@ from tests.integration.svcd.daemon.scene import Scene, terminated, until
 pytestmark = pytest.mark.anyio
 
 
-async def test_designated_and_open_jobs_are_settled_and_the_end_withdraws_the_asks(scene: Scene) -> None:
+async def test_jobs_are_settled_and_shutdown_withdraws_asks(scene: Scene) -> None:
     checked = await scene.run("check")
     assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
     assert "WRONG" not in checked.stdout
@@ -43,7 +43,7 @@ async def test_designated_and_open_jobs_are_settled_and_the_end_withdraws_the_as
     assert (await scene.run("status")).returncode == 1  # it does not answer any more
 
 
-async def test_second_signal_ends_it_at_once_and_the_next_start_goes_on_with_what_it_held(scene: Scene) -> None:
+async def test_second_signal_exits_at_once_and_restart_resumes(scene: Scene) -> None:
     (scene.directory / "hang").touch()
     with scene.daemon() as process:
         job = await scene.post("hang")
@@ -65,7 +65,7 @@ async def test_second_signal_ends_it_at_once_and_the_next_start_goes_on_with_wha
         assert (await scene.ended(job))["status"] == "completed"
 
 
-async def test_coordinator_of_another_market_is_refused_before_anything_is_signed(scene: Scene) -> None:
+async def test_foreign_coordinator_is_refused_before_signing(scene: Scene) -> None:
     addresses = scene.directory / "addresses.json"
     addresses.write_text(addresses.read_text().replace('"chainId": 31337', '"chainId": 1'))
     checked = await scene.run("check")

@@ -32,7 +32,7 @@ CALLS = [
 ]
 
 
-async def test_killed_with_a_job_at_each_stage_every_job_ends_once_and_every_unit_is_accounted_for(
+async def test_kill_at_each_stage_ends_every_job_once(
     scene: Scene,
 ) -> None:
     (scene.directory / "hang").touch()

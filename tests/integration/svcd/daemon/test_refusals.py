@@ -26,7 +26,7 @@ async def until_counted(scene: Scene, expected: dict[str, float]) -> None:
     await until(counted)
 
 
-async def test_job_that_another_hand_ended_is_given_up_with_the_chains_word_and_a_strangers_key_with_the_escrows(
+async def test_job_ended_elsewhere_is_given_up(
     scene: Scene,
 ) -> None:
     (scene.directory / "hang").touch()
@@ -47,7 +47,7 @@ async def test_job_that_another_hand_ended_is_given_up_with_the_chains_word_and_
         await until_counted(scene, {"unseal_failed": 1, "settle_NotClaimed": 1})
 
 
-async def test_coordinator_without_escrow_or_room_for_the_result_has_the_job_failed(sparse_scene: Scene) -> None:
+async def test_missing_escrow_or_room_fails_the_job(sparse_scene: Scene) -> None:
     scene = sparse_scene
     with scene.daemon():
         for job in (await scene.post(designated=False), await scene.post("large")):

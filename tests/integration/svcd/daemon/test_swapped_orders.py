@@ -32,7 +32,7 @@ def swapped_post(client: Party, body: Body, terms: FeeTerms, **changed: int) -> 
     )
 
 
-async def test_order_swapped_before_its_block_costs_the_provider_nothing(scene: Scene) -> None:
+async def test_order_swapped_before_its_block_costs_nothing(scene: Scene) -> None:
     world, client = scene.world, scene.client
     database = await asyncpg.connect(scene.database_url)
     try:
