@@ -40,7 +40,7 @@ class PublicKey:
 
     def __attrs_post_init__(self) -> None:
         if len(self.raw) != KEY_BYTES:
-            raise Refused(f"an X25519 public key has {KEY_BYTES} bytes")
+            raise Refused(f"an X25519 public key must have {KEY_BYTES} bytes")
         # X25519 ignores the top bit and reduces modulo p, so each point has several encodings.
         u = (int.from_bytes(self.raw, "little") & (2**255 - 1)) % _P
         if u in _LOW_ORDER:
@@ -56,7 +56,7 @@ class SecretKey:
 
     def __attrs_post_init__(self) -> None:
         if len(self.raw) != KEY_BYTES:
-            raise Refused(f"an X25519 secret key has {KEY_BYTES} bytes")
+            raise Refused(f"an X25519 secret key must have {KEY_BYTES} bytes")
         object.__setattr__(self, "public", PublicKey(bindings.crypto_scalarmult_base(self.raw)))
 
     @classmethod

@@ -40,7 +40,7 @@ class ContainerHead:
 
     def __attrs_post_init__(self) -> None:
         if len(self.seed_wrap) != SEED_WRAP_BYTES:
-            raise Refused(f"a seed wrap has {SEED_WRAP_BYTES} bytes", "seed_wrap", "bad_container")
+            raise Refused(f"a seed wrap must have {SEED_WRAP_BYTES} bytes", "seed_wrap", "bad_container")
 
     @classmethod
     def parse(cls, raw: Piece) -> Self:

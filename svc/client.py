@@ -158,8 +158,9 @@ class Client:
         sealed to the escrow. Rates are base units of the payment token per 10^6 units. `max_amount` limits the
         authorised amount, charges included; it defaults to the client's `max_amount`, or one token.
 
-        The result is returned as soon as the coordinator has stored its settle, before its block: `provisional` is then
-        True, and `settled` waits for the chain. With `final`, it is returned after its block.
+        The result is returned as soon as the coordinator has stored the settle, before the settle is in a block:
+        `provisional` is then True, and `settled` waits for the chain. With `final`, the result is returned once the
+        settle is in a block.
 
         Raises SvcError; JobFailed if the job ended without a result and was refunded.
         """

@@ -60,7 +60,7 @@ class Result:
 
     @property
     def cost(self) -> int | None:
-        """Cost in base units, of a line's share of a bundle or of the job. None if the charges are unknown."""
+        """Cost in base units of the job, or of this line's share of a bundle. None if the charges are unknown."""
         parts = self.cost_parts
         return None if parts is None else parts.total
 

@@ -147,7 +147,7 @@ class DaemonConfig:
     addresses: AddressBook | None
     rpc_url: str | None = attrs.field(default=None, repr=False)  # may carry a key
     gateways: tuple[str, ...]
-    gateway_attempts: int = 8  # answers without the payload
+    gateway_attempts: int = 8  # answered rounds over the gateways before giving up
     gateway_pause_seconds: float = 1.5
     wallet: Wallet
     box: SecretKey | None

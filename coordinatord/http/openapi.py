@@ -10,7 +10,7 @@ from anyio import to_thread
 from common.api import errors
 from common.api.error_bodies import Error
 from common.api.fields import Schema
-from coordinatord.http.openapi_operations import HEADERS, operation_of, sent_everywhere
+from coordinatord.http.openapi_operations import HEADERS, common_replies, operation_of
 from coordinatord.http.openapi_schemas import Components, name_of
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Reply, Request, Route
@@ -116,7 +116,7 @@ def _error_table(routes: Sequence[Route]) -> Iterable[Schema]:
     """Yield each error once, with its statuses, whether a retry may succeed, and the remedy."""
     statuses: dict[int | str, set[int]] = defaultdict(set)
     for route in routes:
-        for reply in [*route.replies, *sent_everywhere(route)]:
+        for reply in [*route.replies, *common_replies(route)]:
             if reply.status >= 400 and (reply.shape is None or reply.code is not None):
                 statuses[reply.status if reply.code is None else reply.code].add(reply.status)
     # Sent before a route is known.

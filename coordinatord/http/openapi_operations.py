@@ -70,7 +70,7 @@ def is_error(reply: Reply) -> bool:
     return reply.status >= 400 and reply.shape is None
 
 
-def sent_everywhere(route: Route) -> tuple[Reply, ...]:
+def common_replies(route: Route) -> tuple[Reply, ...]:
     if route.body is not None:
         return (*_EVERYWHERE, *_WITH_BODY)
     return (*_EVERYWHERE, *_WITH_FORM) if route.form is not None else _EVERYWHERE
@@ -115,7 +115,7 @@ def _parameter(name: str, where: str, one: Parameter, *, required: bool) -> Sche
 
 def _responses(route: Route, components: Components) -> Schema:
     by_status: dict[int, list[Reply]] = defaultdict(list)
-    for reply in [*route.replies, *sent_everywhere(route)]:
+    for reply in [*route.replies, *common_replies(route)]:
         if reply not in by_status[reply.status]:
             by_status[reply.status].append(reply)
     responses: Schema = {}

@@ -103,8 +103,8 @@ class UploadReader:
 
 
 class _Body:
-    """Pieces of a body from the server. Only the time spent waiting for the client counts against the minimum rate,
-    not the time of a slow store."""
+    """Body of an upload, read in pieces. Only the time spent waiting for the client counts against the minimum rate,
+    not the time that the object store takes."""
 
     def __init__(self, receive: Receive, limits: UploadReader) -> None:
         self._receive = receive

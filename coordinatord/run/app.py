@@ -54,10 +54,10 @@ from coordinatord.run.constructors import gas_policy, relayer_settings
 from coordinatord.run.dependencies import (
     Dependencies,
     containers_of,
-    decision_rpc,
     files_of,
     open_dependencies,
     prepare,
+    relayer_rpc,
     watch_nodes,
 )
 from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
@@ -236,7 +236,7 @@ async def relay(dependencies: Dependencies) -> None:
     await run_relayer(
         dependencies.database,
         dependencies.notices,
-        decision_rpc(dependencies),
+        relayer_rpc(dependencies),
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=relayer_settings(dependencies.config),

@@ -28,7 +28,7 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
     except RpcError as error:
         if error.meaning is not Meaning.REFUSED:
             raise retryable_of(error, "eth_chainId") from error
-        raise Fatal(f"the RPC endpoint does not report its chain id: {error}") from error
+        raise Fatal(f"the RPC endpoint does not return its chain id: {error}") from error
     if chain_id != book.chain_id:
         raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
     expected = {

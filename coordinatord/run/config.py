@@ -168,7 +168,7 @@ class Config(ChainConfig):
                 if getattr(self, name) is None:
                     raise Refused(f"is required with PIN_STORE={self.pin_store}", name)
         if self.metrics_port == self.port:
-            raise Refused("must not be PORT", "metrics_port")
+            raise Refused("must differ from PORT", "metrics_port")
 
 
 def read_config(environ: Mapping[str, str]) -> Config:

@@ -145,14 +145,14 @@ async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None
             return await migrate(connection)
 
     if applied := await patience.retry_until_ready("the database", migrated):
-        log.info("migrated", applied=applied)
+        log.info("database migrated", applied=applied)
     config = dependencies.config
     await patience.retry_until_ready(
         "the node", partial(check_nodes, dependencies.nodes, config.addresses, dependencies.domains)
     )
 
 
-def decision_rpc(dependencies: Dependencies) -> Rpc:
+def relayer_rpc(dependencies: Dependencies) -> Rpc:
     """Return the client of the relayer. With several nodes, each decision uses one node."""
     nodes = dependencies.nodes
     return PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc

@@ -14,7 +14,7 @@ from coordinatord.chain.relayer.transactions_sql import account_uses
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import relayer_settings
-from coordinatord.run.dependencies import Dependencies, decision_rpc, open_dependencies, prepare, watch_nodes
+from coordinatord.run.dependencies import Dependencies, open_dependencies, prepare, relayer_rpc, watch_nodes
 from coordinatord.run.keys import SETTLED_S, is_drained
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ async def _follow(dependencies: Dependencies) -> None:
     await run_relayer(
         dependencies.database,
         dependencies.notices,
-        decision_rpc(dependencies),
+        relayer_rpc(dependencies),
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=attrs.evolve(relayer_settings(dependencies.config), replacements_only=True),

@@ -62,7 +62,7 @@ class _JobLines:
         return BatchResult(f"batch_req_{self.batch_id}_{number}", number, job_id, **values)  # type: ignore[arg-type] # the fields by name
 
     def failed(self, job_id: str | None, error: LineError, costs: Sequence[CostParts | None] = ()) -> list[BatchResult]:
-        """Return the same error for every line. Lines with costs were settled."""
+        """Return `error` as the result of every line. Pass `costs` if the job was settled, one for each line."""
         shares = list(costs) or [None] * len(self.numbers)
         return [
             self.result(number, job_id, error=error, settled=bool(costs), cost=share)

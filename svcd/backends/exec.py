@@ -104,7 +104,7 @@ class ExecBackend:
     async def _converse(self, process: trio.Process, request: bytes, heard: _Heard) -> None:
         """Send the request and read both outputs until the program ends."""
         async with trio.open_nursery() as readers:
-            readers.start_soon(_tell, process, request)
+            readers.start_soon(_send_request, process, request)
             readers.start_soon(_hear, process, heard, self.settings.max_answer_bytes)
             readers.start_soon(_hear_complaint, process, heard)
             await process.wait()
@@ -171,7 +171,7 @@ def _units(answer: dict[str, object], output: object, work: ModelWork) -> int:
     return text_units(len(canonical(output))) if work.modality == "text" else work.units_out
 
 
-async def _tell(process: trio.Process, request: bytes) -> None:
+async def _send_request(process: trio.Process, request: bytes) -> None:
     if process.stdin is None:
         return
     try:

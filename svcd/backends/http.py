@@ -29,7 +29,7 @@ from svcd.journal.work import ModelWork, WorkOutput
 
 log = structlog.get_logger(__name__)
 
-_LOOK_SECONDS: Final = 10.0
+_PROBE_TIMEOUT_S: Final = 10.0
 _CANCEL_SECONDS: Final = 5.0
 
 
@@ -66,7 +66,7 @@ class HttpBackend:
     async def is_up(self) -> bool:
         try:
             url = self.settings.health_url or self.settings.submit_url
-            async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
+            async with opened(self.client, "GET", url, timeout=_PROBE_TIMEOUT_S) as response:
                 # Many servers answer a GET of submit_url with a 4xx. Only 401 and 403 mean that jobs are rejected.
                 return response.status_code < 500 and response.status_code not in (401, 403)
         except httpx.RequestError:
@@ -96,7 +96,7 @@ class HttpBackend:
     def _name(self, status: dict[str, object]) -> str:
         job = self.settings.id_path.first(status)
         if not isinstance(job, str | int) or isinstance(job, bool) or job == "":
-            raise WorkFailed("backend_error", "the submit's answer holds no id at id_path", True)
+            raise WorkFailed("backend_error", "the response to the submission has no id at id_path", True)
         return str(job)
 
     def _poll_url(self, status: dict[str, object], job: str) -> str:
@@ -105,7 +105,7 @@ class HttpBackend:
             return _with_id(settings.poll_url, job)
         url = settings.poll_url_path.first(status) if settings.poll_url_path else None
         if not isinstance(url, str) or not url:
-            raise WorkFailed("backend_error", "the submit's answer holds no address at poll_url_path", True)
+            raise WorkFailed("backend_error", "the response to the submission has no URL at poll_url_path", True)
         return str(address_in(settings.submit_url, url))
 
     async def _follow(self, status: dict[str, object], poll_url: str, ended: trio.Event) -> dict[str, object]:

@@ -23,7 +23,7 @@ _ROUTES: Final = {
     "embeddings": "/v1/embeddings",
     "images": "/v1/images/generations",
 }
-_LOOK_SECONDS: Final = 10.0
+_PROBE_TIMEOUT_S: Final = 10.0
 
 
 @attrs.frozen(slots=True)
@@ -42,7 +42,7 @@ class OpenAIBackend:
     async def is_up(self) -> bool:
         try:
             url = self.settings.root + MODELS_ROUTE
-            async with opened(self.client, "GET", url, timeout=_LOOK_SECONDS) as response:
+            async with opened(self.client, "GET", url, timeout=_PROBE_TIMEOUT_S) as response:
                 # A server without this route may still be up. One that rejects the API key accepts no jobs.
                 return response.is_success or response.status_code in (404, 405)
         except httpx.RequestError:
@@ -52,7 +52,7 @@ class OpenAIBackend:
         settings = self.settings
         if not settings.check_name or "model" in settings.drop:
             return None
-        served = await read_served(self.client, settings.root, _LOOK_SECONDS)
+        served = await read_served(self.client, settings.root, _PROBE_TIMEOUT_S)
         name = settings.models.get(model, model)
         if served is None or served.knows(name):
             return None

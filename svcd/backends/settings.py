@@ -91,7 +91,7 @@ class OpenAISettings(ServerSettings):
 class HttpSettings(ServerSettings):
     submit_url: str = setting(http_url, "address that takes a job")
     poll_url: str | None = setting(http_url, "address of a job, with {id}", None)
-    poll_url_path: JsonPath | None = setting(single_path, "place of that address in the submit's answer", None)
+    poll_url_path: JsonPath | None = setting(single_path, "place of that address in the response to a submission", None)
     cancel_url: str | None = setting(http_url, "address that cancels a job, with {id}", None)
     cancel_method: Literal["POST", "DELETE", "PUT"] = setting(
         choice("POST", "DELETE", "PUT"), "method of cancel_url", "POST"

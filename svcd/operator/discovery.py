@@ -17,7 +17,7 @@ from svcd.backends.servers import ServedModels, read_served
 
 # Default ports of vLLM, SGLang, llama.cpp, Ollama and LMDeploy.
 USUAL_PORTS: Final = (8000, 30000, 8080, 11434, 23333)
-_LOOK_SECONDS: Final = 2.0
+_PROBE_TIMEOUT_S: Final = 2.0
 _MAX_SLOTS: Final = 256
 # Servers that batch any number of requests. By default, others run one request at a time.
 _BATCHING: Final = frozenset({"vLLM", "SGLang", "LMDeploy"})
@@ -57,7 +57,7 @@ async def servers_at(urls: Iterable[str]) -> list[ModelServer]:
     addresses = [url.rstrip("/").removesuffix("/v1") for url in urls]
 
     async def look(url: str) -> None:
-        served = await read_served(http, url, _LOOK_SECONDS)
+        served = await read_served(http, url, _PROBE_TIMEOUT_S)
         if served is not None:
             found[url] = ModelServer(url, served, await _metrics(url), await read_parallel(http, url, served))
 
@@ -68,7 +68,7 @@ async def servers_at(urls: Iterable[str]) -> list[ModelServer]:
 
 
 async def _metrics(url: str) -> str | None:
-    settings = PrometheusSettings(url=f"{url}/metrics", timeout_s=_LOOK_SECONDS)
+    settings = PrometheusSettings(url=f"{url}/metrics", timeout_s=_PROBE_TIMEOUT_S)
     async with open_load(settings, model="", slots=1, in_flight=lambda: 0) as load:
         return None if await load.probe.read() is None else settings.url
 
@@ -77,10 +77,10 @@ async def read_parallel(http: httpx.AsyncClient, url: str, served: ServedModels)
     """Return the number of concurrent requests that llama.cpp and vLLM report."""
     match served.software:
         case "llama.cpp":
-            props = await fetch(http, f"{url}/props", _LOOK_SECONDS)
+            props = await fetch(http, f"{url}/props", _PROBE_TIMEOUT_S)
             return None if props is None else _total_slots(props)
         case "vLLM" if served.max_model_len is not None:
-            text = await fetch(http, f"{url}/metrics", _LOOK_SECONDS)
+            text = await fetch(http, f"{url}/metrics", _PROBE_TIMEOUT_S)
             return None if text is None else _whole_requests(text, served.max_model_len)
     return None
 

@@ -52,11 +52,11 @@ def same_model(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in market:
         exact = [each for each in served if each == name]
-        alike = [each for each in served if _bare(each) == _bare(name)]
+        alike = [each for each in served if _base_name(each) == _base_name(name)]
         if exact or alike:
             found[name] = (exact or alike)[0]
     return found
 
 
-def _bare(name: str) -> str:
+def _base_name(name: str) -> str:
     return name.removesuffix(":latest").rsplit("/", 1)[-1].lower()

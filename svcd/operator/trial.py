@@ -142,8 +142,8 @@ def _sealed(job: Job, output: WorkOutput, result_key: SecretKey, book: AddressBo
     return sealed_result(result_key.public, book.chain_id, book.job_registry, job.job_id, body)
 
 
-def told_of(tried: Tried) -> str:
-    """Return lines with the time and units of the trial, and its earnings."""
+def trial_report(tried: Tried) -> str:
+    """Return a text of the trial's time and units, and of its earnings at each ask."""
     unit, token = 10**tried.book.payment_token_decimals, tried.book.token_domain.name
     took = f"{tried.units_in} units in, {tried.completion_tok} out, {tried.seconds:.2f} s"
     lines = [f"took     {took}; sealed order {tried.sealed_bytes[0]} bytes, sealed result {tried.sealed_bytes[1]}"]

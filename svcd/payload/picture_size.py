@@ -125,14 +125,14 @@ def _gif(content: bytes) -> Picture:
         if kind in (b";", b""):
             break
         if kind == b"!":
-            at = _behind_blocks(content, at + 2, blocks)
+            at = _skip_blocks(content, at + 2, blocks)
         elif kind == b",":
             left, top, across, down, flags = struct.unpack_from("<HHHHB", content, at + 1)
             pictures += 1
             if pictures > 1:
                 return Picture(width, height, several=True)
             width, height = max(width, left + across), max(height, top + down)
-            at = _behind_blocks(content, at + 11 + _palette(flags), blocks)
+            at = _skip_blocks(content, at + 11 + _palette(flags), blocks)
         elif kind == b"\0":
             at += 1
         else:
@@ -148,7 +148,7 @@ def _palette(flags: int) -> int:
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
-def _behind_blocks(content: bytes, at: int, blocks: Iterator[int]) -> int:
+def _skip_blocks(content: bytes, at: int, blocks: Iterator[int]) -> int:
     """Return the position after the data blocks. Each starts with its length, and an empty block is the last."""
     for _ in blocks:
         length = content[at]

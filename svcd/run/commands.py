@@ -26,7 +26,7 @@ from svcd.operator.register import RegisterOptions
 from svcd.operator.register import register as register_provider
 from svcd.operator.setup import ask_at_terminal, set_up
 from svcd.operator.status import look
-from svcd.operator.trial import told_of, try_model
+from svcd.operator.trial import trial_report, try_model
 from svcd.operator.written_config import SetupOptions
 from svcd.run import app
 
@@ -75,7 +75,7 @@ def try_(path: Path, model: str, text: str, units_out: int | None) -> int:
     set_up_logging("error")
     tried = trio.run(try_model, read_config(path), model, text, units_out)
     print(tried.answer)
-    print(told_of(tried))
+    print(trial_report(tried))
     return 0
 
 

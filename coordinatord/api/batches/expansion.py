@@ -80,7 +80,7 @@ class Expansion:
             records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in portion.lines]
         else:
             records = await self._post(connection, work, portion.lines)
-            if portion.lines and not records:  # even the first line has to wait
+            if portion.lines and not records:  # no gas budget for the first line
                 await work_sql.pause(connection, work.batch_id, BUDGET_RETRY_S)
                 return
             if len(records) < len(portion.lines):

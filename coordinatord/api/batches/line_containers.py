@@ -15,7 +15,7 @@ from coordinatord.storage.pins.containers import container_key
 from coordinatord.storage.pins.objects_sql import NewObject
 from coordinatord.storage.pins.store import PinStore
 
-MAX_REQUESTS: Final = 16  # to the store: half of the connections that a process keeps open
+MAX_STORE_REQUESTS: Final = 16  # half of the connections that a process keeps open
 
 
 @attrs.frozen(slots=True)
@@ -49,7 +49,7 @@ class LineContainers:
 
         try:
             async with anyio.create_task_group() as tasks:
-                for _ in range(min(MAX_REQUESTS, len(contents))):
+                for _ in range(min(MAX_STORE_REQUESTS, len(contents))):
                     tasks.start_soon(put_some)
         finally:
             if stored:  # the next attempt skips stored containers

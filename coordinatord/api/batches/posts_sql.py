@@ -56,7 +56,7 @@ async def insert(
         return []
     await lock_outbox(connection)
     for owner, allowance in allowances.items():
-        if not await _fit(connection, [post for post in posts if post.owner == owner], allowance):
+        if not await _fits_allowance(connection, [post for post in posts if post.owner == owner], allowance):
             return None
     found: dict[bytes, int] = {}
     while missing := [post for post in posts if post.dedupe not in found]:
@@ -87,7 +87,7 @@ async def insert(
     return [found[post.dedupe] for post in posts]
 
 
-async def _fit(connection: Connection, posts: Sequence[Post], allowance: Allowance) -> bool:
+async def _fits_allowance(connection: Connection, posts: Sequence[Post], allowance: Allowance) -> bool:
     """Check posts against the allowance, under the outbox's lock, as `submit_relays` checks single posts."""
     if await budgets_sql.room(connection, allowance.spending, len(posts)) < len(posts):
         return False

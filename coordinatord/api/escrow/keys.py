@@ -28,7 +28,7 @@ class KeyPair:
     def __init__(self, secret: bytearray) -> None:
         """Take ownership of `secret`, which is wiped with this key."""
         if len(secret) != KEY_BYTES:
-            raise ValueError(f"an X25519 secret key has {KEY_BYTES} bytes")
+            raise ValueError(f"an X25519 secret key must have {KEY_BYTES} bytes")
         self._secret = secret
         public = bytearray(KEY_BYTES)
         lib.crypto_scalarmult_base(ffi.from_buffer(public), ffi.from_buffer(secret))

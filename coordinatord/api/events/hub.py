@@ -38,7 +38,7 @@ MAX_SCANNED_EVENTS: Final = 1_000  # in memory, for one piece of a replay
 _ID: Final = attrgetter("id")
 
 Watcher = Callable[[Sequence[LoggedEvent]], None]
-Turn = Callable[[], Awaitable[None]]
+WaitForTurn = Callable[[], Awaitable[None]]
 
 
 async def no_turn() -> None:
@@ -86,7 +86,7 @@ class EventHub:
 
     @asynccontextmanager
     async def following(
-        self, wanted: EventFilter, after: int | None, turn: Turn = no_turn
+        self, wanted: EventFilter, after: int | None, turn: WaitForTurn = no_turn
     ) -> AsyncIterator[tuple[Listener, int]]:
         """Yield a listener, and the id that it begins after. With `after`, the listener first receives the events since
         that id, or a reset if the log does not reach back that far. Each piece but the first waits for a `turn`.
@@ -218,7 +218,7 @@ class _Replay:
 
     hub: EventHub
     wanted: EventFilter
-    turn: Turn
+    turn: WaitForTurn
     after: int
     first: News | None
     paid: bool = True  # the request itself counts for one piece

@@ -54,7 +54,9 @@ class BeforeBlocks:
         """Return 202 for an op of the job that is in the outbox."""
         progress = await self.progress.read(job_id)
         if progress is None:  # refused and deleted already; resubmitting returns the reason
-            raise Retryable("not_ready", "the job's progress is not known yet; try again", retry_after=1)
+            raise Retryable(
+                "not_ready", "the job's progress is not known yet; send the same request again", retry_after=1
+            )
         location = f"/v1/jobs/{hex_of(job_id)}/progress"
         headers = ((b"preference-applied", RESPOND_ASYNC.encode()), (b"location", location.encode()))
         return responses.ok(progress, status=202, headers=headers)

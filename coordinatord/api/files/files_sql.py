@@ -210,7 +210,7 @@ async def attach_named(connection: Connection, retention_seconds: int, *, within
 
 
 async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
-    """Lease the removal of files past their deadline, and return them."""
+    """Return expired files for the caller to remove, and lease them so that no other process removes them too."""
     rows = await connection.fetch(
         "update files set removing_until = clock_timestamp() + $2 where id in (select id from files"
         " where expires_at < statement_timestamp() and (held_until is null or held_until < clock_timestamp())"
@@ -223,8 +223,7 @@ async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
 
 
 async def give_up(connection: Connection, file_id: str) -> Doomed | None:
-    """Lease the removal of an incomplete upload. Return None if it is being removed already or holds earlier
-    content."""
+    """Lease an incomplete upload for removal. Return None if it is being removed already or holds earlier content."""
     row = await connection.fetchrow(
         "update files set removing_until = clock_timestamp() + $2, expires_at = clock_timestamp()"
         " where id = $1 and cid is null and removing_until is null returning id, upload_id",

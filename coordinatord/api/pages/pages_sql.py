@@ -18,7 +18,7 @@ from coordinatord.storage.database.snapshot_sql import JOBS_COUNTED, SNAPSHOT, S
 
 _CHUNK_BITS: Final = 12
 _CHUNKS: Final = 256
-_SAMPLE: Final = 2048
+_SAMPLE_ROWS: Final = 2048
 _MIN_PER_CHUNK: Final = 8
 # Seconds.
 _WIDTHS: Final = (300, 900, 3600, 21_600, 86_400, 604_800)
@@ -59,7 +59,7 @@ _SQL: Final = f"""
 with chunks as materialized (
     select chunk from job_counts where list = 1 and key = int8send($1) and bits = {_CHUNK_BITS}
         and state = {JobState.SETTLED} order by chunk desc limit {_CHUNKS}),
-share as materialized (select greatest({_MIN_PER_CHUNK}, {_SAMPLE} / greatest(count(*), 1)) as most from chunks)
+share as materialized (select greatest({_MIN_PER_CHUNK}, {_SAMPLE_ROWS} / greatest(count(*), 1)) as most from chunks)
 select paid.*, m.model_id is not null as known, {JOBS_COUNTED} as counted, {SNAPSHOT}
 from index_position p left join models m on m.model_id = $1
 left join lateral (

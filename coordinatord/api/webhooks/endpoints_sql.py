@@ -13,8 +13,8 @@ from coordinatord.storage.database.removal_sql import remove_due
 
 DisabledBecause = Literal["gone", "failing"]
 
-_UNANSWERED_KEPT: Final = "interval '7 days'"  # endpoints that never answered well
-_DISABLED_KEPT: Final = "interval '30 days'"
+_UNUSED_RETENTION: Final = "interval '7 days'"  # endpoints that accepted no message yet
+_DISABLED_RETENTION: Final = "interval '30 days'"
 
 
 @attrs.frozen(slots=True)
@@ -92,8 +92,8 @@ async def addressee(connection: Connection, webhook_id: str, owner: bytes) -> tu
 
 async def drop_old(connection: Connection) -> None:
     """Delete endpoints that had no success within their first week, or were disabled a month ago."""
-    await remove_due(connection, "webhooks", f"delivered = 0 and created_at < clock_timestamp() - {_UNANSWERED_KEPT}")
-    await remove_due(connection, "webhooks", f"disabled_at < clock_timestamp() - {_DISABLED_KEPT}")
+    await remove_due(connection, "webhooks", f"delivered = 0 and created_at < clock_timestamp() - {_UNUSED_RETENTION}")
+    await remove_due(connection, "webhooks", f"disabled_at < clock_timestamp() - {_DISABLED_RETENTION}")
 
 
 async def show_lateness(connection: Connection) -> None:

@@ -45,7 +45,7 @@ def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
     parent = headers[0].parent_hash
     for number, header in enumerate(headers, first):
         if header.height != number:
-            raise lied(f"it returned block {header.height} instead of block {number}")
+            raise lied(f"the node returned block {header.height} instead of block {number}")
         if header.parent_hash != parent:
             raise lied(f"block {number} is not the child of the block before it")
         parent = header.hash

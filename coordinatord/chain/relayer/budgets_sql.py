@@ -40,7 +40,8 @@ class Budget(enum.StrEnum):
 
 @attrs.frozen(slots=True)
 class GasLimits:
-    """Gas that may be spent per hour and per day. `newcomers` are the limits of all newcomers, if the signer is one."""
+    """Gas that a signer may spend per hour and per day. For a newcomer, `newcomers` are the limits that all newcomers
+    share."""
 
     budget: Budget
     hour: int | None
@@ -111,7 +112,7 @@ class Spending:
 
 
 async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]) -> dict[Spending, Budget | None]:
-    """Return the budget that has no room for each spending: its signer's, or that of all newcomers together."""
+    """For each spending, return the budget that is too small for it: its signer's, the newcomers', or None."""
     rows = await line.fetch(
         "select a.place, a.day is null or gas_fits(a.signer, a.budget, a.estimate, a.hour, a.day) as own_fits,"
         " a.all_day is null or gas_fits('', 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"

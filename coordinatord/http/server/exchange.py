@@ -42,8 +42,8 @@ class InvalidResponse(Exception):
 
 
 class Service:
-    """State shared by all connections. `origins` may read responses that `app` does not make. Once `stopping` is
-    set, each response is the last of its connection."""
+    """State shared by all connections. `origins` sets the CORS headers of responses that the server makes without
+    calling `app`. Once `stopping` is set, each response is the last of its connection."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self.app = app

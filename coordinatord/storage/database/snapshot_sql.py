@@ -39,7 +39,7 @@ def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
 
 
 async def read_block_pace(connection: Connection) -> float | None:
-    """Return seconds per block, or None while the index has too few blocks or they have one time."""
+    """Return seconds per block, or None while the indexed blocks are too few or all have the same time."""
     pace: float | None = await connection.fetchval(
         "select (max(time) - min(time))::float8 / nullif(max(number) - min(number), 0) from index_blocks"
     )

@@ -63,7 +63,7 @@ def batch() -> None:
 
 
 def _takes_offer(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the offer for lines without rates. `command` gets them as `offer`."""
+    """Add the options that set the offer for lines without rates, and pass that offer to `command`."""
 
     @click.option("--rate-in", type=click.IntRange(0), help="For lines without rates: base units per 10^6 of input.")
     @click.option("--rate-out", type=click.IntRange(0), help="For lines without rates: base units per 10^6 of output.")

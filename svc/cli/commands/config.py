@@ -1,4 +1,4 @@
-"""Command `svc config`: show and change settings, and where each value comes from."""
+"""Command `svc config`: show settings and where each value comes from, and change them."""
 
 import os
 from collections.abc import Mapping

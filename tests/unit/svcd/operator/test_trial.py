@@ -7,7 +7,7 @@ import pytest
 from common.daemon.process import Fatal
 from svcd.backends.discount import AskRates
 from svcd.operator.answer_text import readable
-from svcd.operator.trial import told_of, try_model
+from svcd.operator.trial import trial_report, try_model
 from tests.fakes.market import BOOK, START, Market
 from tests.unit.svcd.stages.running import config_for, model_for
 
@@ -23,7 +23,7 @@ async def test_answer_comes_back_through_both_seals_with_what_it_would_have_earn
     assert tried.answer == "{'input': 'good day'}"  # the demo's backend gives back what it gets
     assert (tried.units_in, tried.completion_tok) == (5, 5)
     assert tried.earnings == {60: 15, 3600: 5}
-    assert "earns    0.000015 Dev Dollar at the ask for 60 s" in told_of(tried)
+    assert "earns    0.000015 Dev Dollar at the ask for 60 s" in trial_report(tried)
     assert (market.calls, market.jobs) == ([], {})
 
 
