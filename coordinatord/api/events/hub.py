@@ -91,7 +91,7 @@ class EventHub:
         """Yield a listener, and the id that it begins after. With `after`, it first receives the events since that
         one, or a reset where the log does not reach back to it. Each piece but the first waits for a `turn`.
 
-        Raise Retryable before the log was read once."""
+        Raise Retryable before the first read of the log."""
         newest, last = self.newest, self._recent[-1]
         missed: Missed | None = None
         if after is not None and after != newest:
@@ -104,9 +104,9 @@ class EventHub:
 
     @property
     def newest(self) -> int:
-        """Return the newest id in memory. Raise Retryable before the log was read once."""
+        """Return the newest id in memory. Raise Retryable before the first read of the log."""
         if not self._recent:
-            raise Retryable("not_ready", "events are not read yet", retry_after=1)
+            raise Retryable("not_ready", "the event log is not loaded yet", retry_after=1)
         return self._recent[-1].id
 
     async def _is_known(self, after: int) -> bool:
