@@ -21,7 +21,7 @@ from common.key_derivation import data_key
 from common.refusal import Refused
 from common.sealed_stream import (
     HEAD_BYTES,
-    SHORTEST,
+    MIN_SEALED_BYTES,
     ContainerHead,
     StreamOpener,
     StreamSealer,
@@ -29,7 +29,7 @@ from common.sealed_stream import (
     too_short,
 )
 
-SHORTEST_CONTAINER: Final = SHORTEST
+MIN_CONTAINER_BYTES: Final = MIN_SEALED_BYTES
 
 
 def sealed_length(plaintext_length: int) -> int:
@@ -77,11 +77,11 @@ class Commitment:
             with memoryview(piece).cast("B") as rest:
                 self._head += rest[: HEAD_BYTES - before]
                 self._ciphertext.update(rest[HEAD_BYTES - before :])
-        if before < SHORTEST_CONTAINER <= self._length:
+        if before < MIN_CONTAINER_BYTES <= self._length:
             ContainerHead.parse(self._head)
 
     def finish(self) -> Committed:
-        if self._length < SHORTEST_CONTAINER:
+        if self._length < MIN_CONTAINER_BYTES:
             raise too_short(self._length)
         if not framing.is_sealed_length(self._length - HEAD_BYTES):
             raise Refused(f"a container cannot have {self._length} bytes", code="bad_container")
@@ -106,7 +106,7 @@ def check_container(container: Piece, c: bytes) -> None:
 def _head_and_hash(container: Piece) -> tuple[bytes, bytes]:
     whole = memoryview(container).cast("B")
     length = len(whole)
-    if length < SHORTEST_CONTAINER:
+    if length < MIN_CONTAINER_BYTES:
         raise too_short(length)
     head = bytes(whole[:HEAD_BYTES])
     check_version(head[0])

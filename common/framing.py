@@ -35,7 +35,7 @@ OVERHEAD_BYTES: Final = 17  # one sealed tag byte and a 16-byte MAC
 SEALED_FRAME_BYTES: Final = FRAME_BYTES + OVERHEAD_BYTES
 HEADER_BYTES: Final = 24
 KEY_BYTES: Final = 32
-SHORTEST_STREAM: Final = HEADER_BYTES + OVERHEAD_BYTES
+MIN_STREAM_BYTES: Final = HEADER_BYTES + OVERHEAD_BYTES
 
 
 def sealed_length(plaintext_length: int) -> int:

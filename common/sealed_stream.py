@@ -15,7 +15,7 @@ from typing import Final, Self
 import attrs
 
 from common import box
-from common.framing import HEADER_BYTES, SHORTEST_STREAM, Piece, Puller, Pusher
+from common.framing import HEADER_BYTES, MIN_STREAM_BYTES, Piece, Puller, Pusher
 from common.key_derivation import SEED_BYTES
 from common.refusal import Refused
 
@@ -24,7 +24,7 @@ SEED_WRAP_BYTES: Final = SEED_BYTES + box.SEAL_OVERHEAD
 HEAD_BYTES: Final = 1 + SEED_WRAP_BYTES
 BEFORE_FRAMES: Final = HEAD_BYTES + HEADER_BYTES
 """End of a first piece that opens without copies, if each further piece is one frame."""
-SHORTEST: Final = HEAD_BYTES + SHORTEST_STREAM
+MIN_SEALED_BYTES: Final = HEAD_BYTES + MIN_STREAM_BYTES
 
 
 def check_version(first: int) -> None:
@@ -106,9 +106,9 @@ class StreamOpener:
         if self._puller is not None:
             return self._puller.pull(piece)
         with memoryview(piece).cast("B") as rest:
-            taken = min(SHORTEST - len(self._ahead), len(rest))
+            taken = min(MIN_SEALED_BYTES - len(self._ahead), len(rest))
             self._ahead += rest[:taken]
-            if len(self._ahead) < SHORTEST:
+            if len(self._ahead) < MIN_SEALED_BYTES:
                 return b""
             self._puller = Puller(self._key_of(ContainerHead.parse(self._ahead)))
             self._puller.pull(self._ahead[HEAD_BYTES:])
@@ -122,4 +122,4 @@ class StreamOpener:
 
 
 def too_short(length: int) -> Refused:
-    return Refused(f"{length} bytes are too short: the minimum is {SHORTEST}", code="too_short")
+    return Refused(f"{length} bytes are too short: the minimum is {MIN_SEALED_BYTES}", code="too_short")

@@ -33,11 +33,11 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
         chain_id = settings.random_chain_id() if chosen.chain_id is None else chosen.chain_id
         say("starting the chain, the pin store and the database (1 of 4)")
         async with (
-            running_anvil(listening[settings.RPC], state.anvil, state.logs, chain_id=chain_id) as anvil,
+            running_anvil(listening[settings.RPC_FLAG], state.anvil, state.logs, chain_id=chain_id) as anvil,
             running_pin_store(
-                listening[settings.PIN_STORE], listening[settings.GATEWAY], state.pins, state.logs
+                listening[settings.PIN_STORE_FLAG], listening[settings.GATEWAY_FLAG], state.pins, state.logs
             ) as pins,
-            running_postgres(listening[settings.DATABASE], state.postgres, state.logs) as postgres,
+            running_postgres(listening[settings.DATABASE_FLAG], state.postgres, state.logs) as postgres,
             create_task_group() as watches,
             AsyncExitStack() as stack,
         ):
@@ -50,8 +50,8 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                 await anvil.mine_every(chosen.block_time)
             say("starting the coordinator and waiting for its index (3 of 4)")
             async with running_coordinator(
-                port=listening[settings.API],
-                metrics_port=listening[settings.METRICS],
+                port=listening[settings.API_FLAG],
+                metrics_port=listening[settings.METRICS_FLAG],
                 rpc_url=anvil.rpc_url,
                 database_url=postgres.url(),
                 pins=pins,
@@ -74,7 +74,7 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                     rpc_url=anvil.rpc_url,
                     gateway=pins.gateway,
                     address_book=market.address_book,
-                    metrics_port=listening[settings.PROVIDER_METRICS],
+                    metrics_port=listening[settings.PROVIDER_METRICS_FLAG],
                     directory=state.provider,
                     logs=state.logs,
                     slots=chosen.slots,

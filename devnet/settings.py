@@ -35,13 +35,13 @@ class DevnetSettings:
     def listening(self) -> tuple[WantedPort, ...]:
         """Ports of all services."""
         return (
-            WantedPort("chain", RPC, 8545, self.rpc_port),
-            WantedPort("database", DATABASE, 5440, self.database_port),  # 5432 may be a PostgreSQL of the system
-            WantedPort("pin store", PIN_STORE, 8480, self.pin_store_port),
-            WantedPort("gateway", GATEWAY, 8481, self.gateway_port),
-            WantedPort("coordinator", API, 8402, self.api_port, ANY_ADDRESS),
-            WantedPort("coordinator's metrics", METRICS, 9402, self.metrics_port),
-            WantedPort("provider's metrics", PROVIDER_METRICS, 9403, self.provider_metrics_port),
+            WantedPort("chain", RPC_FLAG, 8545, self.rpc_port),
+            WantedPort("database", DATABASE_FLAG, 5440, self.database_port),  # 5432 may be a PostgreSQL of the system
+            WantedPort("pin store", PIN_STORE_FLAG, 8480, self.pin_store_port),
+            WantedPort("gateway", GATEWAY_FLAG, 8481, self.gateway_port),
+            WantedPort("coordinator", API_FLAG, 8402, self.api_port, ANY_ADDRESS),
+            WantedPort("coordinator's metrics", METRICS_FLAG, 9402, self.metrics_port),
+            WantedPort("provider's metrics", PROVIDER_METRICS_FLAG, 9403, self.provider_metrics_port),
         )
 
 
@@ -49,12 +49,12 @@ def random_chain_id() -> int:
     return secrets.choice(DEVNET_CHAIN_IDS)
 
 
-RPC: Final = "--rpc-port"
-DATABASE: Final = "--database-port"
-PIN_STORE: Final = "--pin-store-port"
-GATEWAY: Final = "--gateway-port"
-API: Final = "--api-port"
-METRICS: Final = "--metrics-port"
-PROVIDER_METRICS: Final = "--provider-metrics-port"
+RPC_FLAG: Final = "--rpc-port"
+DATABASE_FLAG: Final = "--database-port"
+PIN_STORE_FLAG: Final = "--pin-store-port"
+GATEWAY_FLAG: Final = "--gateway-port"
+API_FLAG: Final = "--api-port"
+METRICS_FLAG: Final = "--metrics-port"
+PROVIDER_METRICS_FLAG: Final = "--provider-metrics-port"
 
 DEFAULTS: Final = DevnetSettings()

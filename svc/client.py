@@ -126,7 +126,7 @@ class Client:
         return "0x" + self._account.wallet().address.hex()
 
     async def receipt(self, job_id: str) -> bytes:
-        """Return the receipt of an ended job: a file that anyone can check. It is read from the nodes of `rpc_url`."""
+        """Return the receipt of an ended job: a file that anyone can check. Reads the nodes of `rpc_url`."""
         chain = self.vouching.chain
         if chain is None:
             message = "a receipt is read from the chain: set rpc_url=, SVC_RPC_URL or --rpc-url to a node"

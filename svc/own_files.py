@@ -66,7 +66,7 @@ class OwnFile:
 
     @contextmanager
     def changing(self) -> Iterator["Change"]:
-        """Lock the file against other commands of this user. Raises as `read`, and OSError if it cannot be written."""
+        """Lock the file against other commands of this user. Raises like `read`, and OSError if writing fails."""
         _make_folder(self.path.parent)
         with _open_folder(self) as folder, _locked(folder, self.path.with_suffix(".lock")):
             yield Change(self, folder)

@@ -176,7 +176,7 @@ def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonCo
 
 
 def read_settings(path: Path) -> ConfigFile:
-    """Read the file without its keys. Raise `Fatal` like `read_config`."""
+    """Read the settings file, but not the secret keys that it refers to. Raise `Fatal` like `read_config`."""
     if not path.exists():
         raise Fatal(f'settings file not found: {path} (create it with "svcd init --config {path}")')
     try:

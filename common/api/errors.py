@@ -37,11 +37,11 @@ def _denied(code: str, cause: str, remedy: str, *types: ErrorType) -> KnownError
     return KnownError(code, types or ("authentication_error",), cause, remedy)
 
 
-def _relay(code: str, cause: str, remedy: str = _AGAIN) -> KnownError:
+def _relay_error(code: str, cause: str, remedy: str = _AGAIN) -> KnownError:
     return KnownError(code, ("relay_unavailable",), cause, remedy)
 
 
-def _store(code: str, cause: str, remedy: str = _AGAIN) -> KnownError:
+def _store_error(code: str, cause: str, remedy: str = _AGAIN) -> KnownError:
     return KnownError(code, ("pinner_unavailable",), cause, remedy)
 
 
@@ -222,24 +222,24 @@ _CODED: Final = (
     # Models.
     KnownError("model_not_found", ("not_found",), "there is no model of this name", "take a name of GET /v1/models"),
     # The coordinator's account, its node, its store.
-    _relay("relayer_funds", "the coordinator's account is out of native coin"),
-    _relay("nonce_conflict", "the coordinator's account lost a race for a nonce"),
-    _relay("rpc_internal", "the coordinator's node failed"),
-    _relay("rate_limited", "the coordinator's node limits its requests"),
-    _relay("endpoint_refused", "the coordinator's node refuses it"),
-    _relay("relay_queue_full", "as many transactions wait as may wait"),
-    _relay("relay_queue_timeout", "the transaction waited too long to be sent; it was not"),
-    _relay("config_read", "fees or gas price could not be read from the chain"),
-    _relay("payer_code_read", "models, windows or the payer could not be read from the chain"),
-    _relay("provider_id_read", "the wallet's provider id could not be read from the chain"),
-    _relay("registry_floor_read", "fees, or the time of the latest asks, could not be read from the chain"),
-    _relay("claim_simulate_read", "the claim could not be tried on the chain"),
-    _relay("job_read", "the job could not be read from the chain, or its claim is not deep enough yet"),
-    _relay("allowlist_status_read", "the allowlist could not be read from the chain"),
-    _relay("publication_skipped", "the transaction was mined and published nothing"),
-    _store("store_unavailable", "the object store does not answer"),
-    _store("store_rejected", "the object store refused"),
-    _store("object_missing", "the object store no longer holds the object", "none, if it stays so: it was lost"),
+    _relay_error("relayer_funds", "the coordinator's account is out of native coin"),
+    _relay_error("nonce_conflict", "the coordinator's account lost a race for a nonce"),
+    _relay_error("rpc_internal", "the coordinator's node failed"),
+    _relay_error("rate_limited", "the coordinator's node limits its requests"),
+    _relay_error("endpoint_refused", "the coordinator's node refuses it"),
+    _relay_error("relay_queue_full", "as many transactions wait as may wait"),
+    _relay_error("relay_queue_timeout", "the transaction waited too long to be sent; it was not"),
+    _relay_error("config_read", "fees or gas price could not be read from the chain"),
+    _relay_error("payer_code_read", "models, windows or the payer could not be read from the chain"),
+    _relay_error("provider_id_read", "the wallet's provider id could not be read from the chain"),
+    _relay_error("registry_floor_read", "fees, or the time of the latest asks, could not be read from the chain"),
+    _relay_error("claim_simulate_read", "the claim could not be tried on the chain"),
+    _relay_error("job_read", "the job could not be read from the chain, or its claim is not deep enough yet"),
+    _relay_error("allowlist_status_read", "the allowlist could not be read from the chain"),
+    _relay_error("publication_skipped", "the transaction was mined and published nothing"),
+    _store_error("store_unavailable", "the object store does not answer"),
+    _store_error("store_rejected", "the object store refused"),
+    _store_error("object_missing", "the object store no longer holds the object", "none, if it stays so: it was lost"),
 )
 
 _ASKS_SAY: Final = "PUT /evm/asks answers 400 with `param`"

@@ -185,7 +185,7 @@ class ClientJobFields(Shape, Generic[N], frozen=True):
 
 
 class ClientJob(ClientJobFields[Digits], frozen=True, tag_field="object", tag="job"):
-    """Job, for its client."""
+    """A job as its client sees it, read at block `as_of_block`."""
 
     as_of_block: Digits
 

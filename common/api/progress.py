@@ -14,7 +14,7 @@ ProgressOp = Literal["post", "claim", "settle", "fail", "cancel", "reclaim"]
 
 
 class ProgressStep(Shape, Generic[N], frozen=True):
-    """An op of a job, and how far it has come."""
+    """A call for a job, such as its post or settle, and whether it is stored, broadcast, mined or refused."""
 
     op: Annotated[ProgressOp, said("call that it makes", "settle")]
     rests_on: Annotated[

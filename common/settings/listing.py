@@ -29,7 +29,7 @@ class Row:
 
 
 def rows(cls: type, *sources: Source) -> list[Row]:
-    """Return one row per setting, named as in the first source. Invalid values are reported instead of raised."""
+    """Return one row per setting, named as the first source spells it. A row's `problem` reports an invalid value."""
     return [_row(each, sources) for each in settings_of(cls)]
 
 

@@ -48,7 +48,7 @@ def ok_private(body: msgspec.Struct) -> Response:
 
 
 def final(status: int, body: msgspec.Struct) -> Response:
-    """Return a final response that is not an error and that a retry does not change."""
+    """Return a response that is not an error, marked as not retryable: a retry would get the same response."""
     return Response(status, _encode(body), (_JSON, _FINAL))
 
 

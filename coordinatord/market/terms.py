@@ -133,7 +133,7 @@ def read_model(model_id: object, name: object, owned_by: object, schema: object,
         json.dumps(schema, separators=(",", ":"), ensure_ascii=False) if schema is not None else "",
     )
     if schema is not None and not isinstance(schema, dict):
-        raise Refused(f"{param}.params_schema must be a JSON Schema, as an object", param)
+        raise Refused(f"{param}.params_schema must be a JSON Schema object", param)
     if schema is not None:
         parse(model.params_schema.encode())  # the coordinator would not publish an invalid schema
     if len(model.params_schema.encode()) > _MAX_SCHEMA_BYTES:

@@ -108,7 +108,8 @@ def _refused(node: Web3, token: Contract, data: bytes, sender: bytes) -> str:
 
 
 def _domain(node: Web3, token: Contract, terms: MarketTerms) -> TokenDomain:
-    """Return the signing domain of the terms. Read missing parts from the token, by EIP-5267 or like FiatToken's."""
+    """Return the token's signing domain. If the terms lack its name or version, call the token's `eip712Domain`
+    (EIP-5267), or else its `name` and `version`."""
     name, version = terms.token_name, terms.token_version
     if name is None or version is None:
         told_name, told_version = _told_domain(node, token)

@@ -39,7 +39,7 @@ from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.indexer.agreement import CheckedSource
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.relaying import Relaying
@@ -228,7 +228,7 @@ async def index(dependencies: Dependencies) -> None:
         journal_blocks=config.limits.journal_blocks,
     )
     decoder, nodes = Decoder(book), dependencies.nodes
-    source = CheckedSource(nodes, decoder) if len(nodes.all) > 1 else Source(dependencies.rpc, decoder)
+    source = CheckedSource(nodes, decoder) if len(nodes.all) > 1 else NodeSource(dependencies.rpc, decoder)
     await run_indexer(dependencies.database, source, settings, dependencies.notices, Wake())
 
 

@@ -44,7 +44,7 @@ from coordinatord.storage.pins.store import PinningStore, PinStore, open_bucket
 log = structlog.get_logger(__name__)
 
 _CALLERS_NODE_CONNECTIONS: Final = 32
-_OPEN_CONNECTIONS: Final = 2
+_MIN_POOL_CONNECTIONS: Final = 2
 
 
 @attrs.frozen(slots=True)
@@ -98,7 +98,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     database = await stack.enter_async_context(
         open_database(
             config.database_url.reveal(),
-            smallest=_OPEN_CONNECTIONS,
+            smallest=_MIN_POOL_CONNECTIONS,
             largest=config.database_pool_max,
         )
     )

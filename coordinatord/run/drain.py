@@ -34,7 +34,7 @@ async def drain(config: Config, settled_s: float = SETTLED_S) -> None:
                 tasks.start_soon(dependencies.supervisor.run, "nodes", partial(watch_nodes, dependencies))
             await _wait_until_drained(dependencies, settled_s)
             tasks.cancel_scope.cancel()
-    log.info("account drained", account="0x" + dependencies.relayer.address.hex())
+    log.info("account drain finished", account="0x" + dependencies.relayer.address.hex())
 
 
 async def _follow(dependencies: Dependencies) -> None:

@@ -33,8 +33,8 @@ from coordinatord.storage.pins.containers import Containers
 
 log = structlog.get_logger(__name__)
 
-INTERVAL: Final = 60.0
-_ATTACH_BEFORE_EXPIRY_S: Final = 3 * INTERVAL
+INTERVAL_S: Final = 60.0
+_ATTACH_BEFORE_EXPIRY_S: Final = 3 * INTERVAL_S
 _AT_ONCE: Final = 200
 _ROWS_AT_ONCE: Final = 1_000
 _REMOVALS_AT_ONCE: Final = 4  # each waits for the store, and may hold a pooled connection while it waits
@@ -62,7 +62,7 @@ class Janitor:
             while True:
                 _show_replication(await read_replication(connection))
                 await self.sweep(connection)
-                await anyio.sleep(INTERVAL)
+                await anyio.sleep(INTERVAL_S)
         finally:  # the next holder of the role sets these metrics
             metrics.database_standbys.clear()
             metrics.database_replay_lag.clear()

@@ -95,7 +95,7 @@ class Preparation:
     async def plan(
         self, texts: Texts, window: CompletionWindow, offer: "LineOffer | None" = None, bundle: int | None = None
     ) -> tuple[ModelPlan, ...]:
-        """Return which providers would take the lines without rates, and how many. Nothing is reserved."""
+        """Return, for each model, which providers would take how many of the lines. Nothing is reserved."""
         cut = await self._cut(list(texts), window, (), offer, bundle)
         unrated = [line for line in cut.priced if line.rates is None]
         for plan in cut.plans:

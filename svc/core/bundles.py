@@ -158,7 +158,7 @@ def split_cost(cost: CostParts, weights: Sequence[int]) -> list[CostParts]:
 
 
 def _split(amount: int, weights: Sequence[int]) -> list[int]:
-    """Divide by the running total, so that the shares add up to the amount."""
+    """Split the amount by weight. Running totals are rounded, not shares, so that the shares add up to the amount."""
     shares, total, before, weight = [], sum(weights), 0, 0
     for each in weights:
         weight += each

@@ -198,7 +198,7 @@ class Ledger:
         await self.run(lambda connection: _add_job(connection, row))
 
     async def renew_job(self, job_id: str, at: float, amount: int, terms: FeeTerms) -> None:
-        """Update a job for another attempt of a batch, or with the price learned from the post."""
+        """Store a new amount and new fees, for another attempt of a batch or after a job's fees were quoted again."""
         statement = (
             "update jobs set at = ?, amount = ?, fee_bps = ?, gas_fee = ?, cost = null, state = 'posting'"
             " where job_id = ?"

@@ -113,7 +113,7 @@ class AnswerPurchases:
         if purchase.waiting:
             return
         if purchase.ended:
-            self._forget(purchase)  # the next identical request reads an undelivered result again
+            self._forget(purchase)  # the ledger keeps an undelivered answer for the next identical request
         elif not self.trade.stopping:
             purchase.abandoned = True
             purchase.notify()

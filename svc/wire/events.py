@@ -66,7 +66,7 @@ class ToldChanges:
 
     async def pause(self, polling: float, streaming: float) -> None:
         """Sleep until a change is reported, at most `streaming` seconds. Without a live stream, sleep at most `polling`
-        seconds, which are fewer."""
+        seconds, a shorter time."""
         async with anyio.create_task_group() as tasks:
 
             async def heard() -> None:

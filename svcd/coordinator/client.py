@@ -90,7 +90,7 @@ class MarketReads:
         return {row.id: row.svc for row in rows if row.svc.enabled}
 
     async def terms(self) -> FeeTerms:
-        """Return the market's charges now."""
+        """Return the market's current fees."""
         told = await self._chain()
         return FeeTerms(read_uint(told.get("fee_bps"), 16, "fee_bps"), read_uint(told.get("gas_fee"), 128, "gas_fee"))
 

@@ -61,7 +61,7 @@ async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> 
     """Register the wallet. Return True if the admin has completed every step. Raise `Fatal` if registration failed."""
     url = options.rpc_url or config.rpc_url
     if url is None:
-        raise Fatal("--rpc-url must name a node of the market's chain (or rpc_url under [coordinator])")
+        raise Fatal("no node given: set --rpc-url, or rpc_url under [coordinator], to a node of the market's chain")
     async with open_client(base_url=config.coordinator_url, timeout=30) as http:
         transport = transport_of(http)
         try:

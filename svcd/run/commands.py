@@ -30,7 +30,7 @@ from svcd.operator.trial import trial_report, try_model
 from svcd.operator.written_config import SetupOptions
 from svcd.run import app
 
-_LEFT_TO_DO: Final = 3  # nothing failed, but the provider cannot work yet
+_EXIT_NOT_READY: Final = 3  # nothing failed, but the provider cannot work yet
 
 
 def init(password_file: Path | None, **options: Any) -> int:
@@ -68,7 +68,7 @@ def register(path: Path, rpc_url: str | None, wait_seconds: float | None, *, dry
         return input("send it? [y/N]: ").strip().lower() in ("y", "yes")
 
     chosen = RegisterOptions(rpc_url, dry_run, confirmed, wait_seconds)
-    return 0 if trio.run(register_provider, config, chosen, print) or dry_run else _LEFT_TO_DO
+    return 0 if trio.run(register_provider, config, chosen, print) or dry_run else _EXIT_NOT_READY
 
 
 def try_(path: Path, model: str, text: str, units_out: int | None) -> int:

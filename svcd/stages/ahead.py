@@ -34,7 +34,7 @@ def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
 
 @attrs.define(slots=True, eq=False)
 class AheadLimits:
-    """Count the amounts at stake. `tables` has the models that run ahead."""
+    """Limit the amount of jobs that run ahead of their claims. `tables` has the limits of each model that may."""
 
     tables: Mapping[str, AheadTable]
     journal: Journal

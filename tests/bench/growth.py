@@ -33,7 +33,7 @@ from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.apply import apply_blocks
 from coordinatord.chain.indexer.evidence import BlockRange
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.prepared import PreparedConnection
@@ -223,7 +223,7 @@ def _folding(portal: BlockingPortal, urls: dict[str, str]) -> Row:
 
         async def fetched() -> list[list[BlockRange]]:
             async with open_rpc(chain.rpc_url) as rpc:
-                source = Source(rpc, Decoder(chain.book))
+                source = NodeSource(rpc, Decoder(chain.book))
                 return [await source.blocks(first, first + BLOCKS - 1) for first in range(1, chain.blocks, BLOCKS)]
 
         turns = portal.call(fetched)

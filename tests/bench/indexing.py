@@ -43,7 +43,7 @@ from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer import apply
 from coordinatord.chain.indexer.apply import folded
 from coordinatord.chain.indexer.changes import NewJob
-from coordinatord.chain.indexer.fetch import RangeWidth, Source
+from coordinatord.chain.indexer.fetch import NodeSource, RangeWidth
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.job_rows import POSTED, posted_rows
 from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes
@@ -118,13 +118,13 @@ async def index_all(
         confirmations=0,
         journal_blocks=journal_blocks,
     )
-    await IndexFollower(Source(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
+    await IndexFollower(NodeSource(rpc, Decoder(chain.book)), settings, Wake()).catch_up(connection)
     return chain.posts
 
 
 async def ready_rows(rpc: Rpc, chain: Chain) -> list[bytes]:
     """The rows of the chain's jobs as they are copied, a piece for each range."""
-    source, width, pieces, ordinal = Source(rpc, Decoder(chain.book)), RangeWidth(chain.blocks), list[bytes](), 0
+    source, width, pieces, ordinal = NodeSource(rpc, Decoder(chain.book)), RangeWidth(chain.blocks), list[bytes](), 0
     for first in range(1, chain.blocks + 1, RANGE[chain.name]):
         last = min(chain.blocks, first + RANGE[chain.name] - 1)
         jobs = folded(await source.range(first, last, width)).new_jobs.values()
@@ -267,7 +267,7 @@ async def _near_head(chain: Chain) -> Turns:
     """Posts a second of blocks that are applied one by one, read and decoded beforehand; with and without their events,
     in turn."""
     async with open_rpc(chain.rpc_url) as rpc:
-        source = Source(rpc, Decoder(chain.book))
+        source = NodeSource(rpc, Decoder(chain.book))
         blocks = [await source.blocks(number, number) for number in range(1, chain.blocks + 1)]
     connection = await asyncpg.connect(chain.database_url)
     taken: dict[str, list[float]] = {"ours": [], "other": []}

@@ -11,7 +11,7 @@ from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import Rpc
@@ -23,7 +23,7 @@ async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc
 
     The replay is done in a transaction that is rolled back: a coordinator that uses the database only waits for it.
     """
-    source = Source(rpc, Decoder(book))
+    source = NodeSource(rpc, Decoder(book))
     transaction = connection.transaction()
     await transaction.start()
     try:

@@ -26,11 +26,13 @@ class LineContainers:
     pins: PinStore
 
     async def store(self, contents: Sequence[tuple[bytes, bytes, bytes]]) -> dict[bytes, str]:
-        """Store containers, given as (job id, container, owner). Return the content ids by job. Raise Retryable unless
+        """Store the container of each (job id, container, owner). Return the content ids by job. Raise Retryable unless
         all are stored.
 
-        The containers count towards their owners' budgets. No budget refuses them, because their file was accepted.
-        They stay held until the caller releases them in its own transaction. After a crash, the janitor decides."""
+        The containers count towards their owners' budgets. No budget rejects them, because their file was accepted.
+        They stay held until the caller releases them in its own transaction. If the process crashes before that, the
+        janitor later decides whether to remove them.
+        """
         if not contents:
             return {}
         new = await to_thread.run_sync(_objects_of, contents)

@@ -76,14 +76,14 @@ class Finalising:
     async def step(self, connection: Connection, work: BatchWork) -> None:
         """Store both files and end the batch, in the transaction that locks `work`."""
         completed, failed = await work_sql.settled_counts(connection, work.batch_id)
-        output = await self._file(connection, work, "output", completed, output_line)
-        error = await self._file(connection, work, "error", failed, error_line)
+        output = await self._store_file(connection, work, "output", completed, output_line)
+        error = await self._store_file(connection, work, "error", failed, error_line)
         await work_sql.finish(connection, work.batch_id, output, error)
         if error is not None and not completed:
             await files_sql.shorten(connection, error, self.failed_seconds)
         log.info("batch finished", batch=work.batch_id, status=work.ends_as, completed=completed, failed=failed)
 
-    async def _file(
+    async def _store_file(
         self,
         connection: Connection,
         work: BatchWork,

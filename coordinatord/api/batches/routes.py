@@ -178,7 +178,7 @@ class BatchRoutes:
         return responses.ok(listed)
 
     async def one(self, request: Request) -> Response:
-        return _as_of_block(await self.batches.find(request.owner, request.path["id"]))
+        return _batch_response(await self.batches.find(request.owner, request.path["id"]))
 
     async def events(self, request: Request) -> Response | StreamedResponse:
         owner, batch_id = request.owner, request.path["id"]
@@ -189,10 +189,10 @@ class BatchRoutes:
         return StreamedResponse(200, STREAM_HEADERS, None, opened)
 
     async def cancel(self, request: Request) -> Response:
-        return _as_of_block(await self.batches.cancel(request.owner, request.path["id"]))
+        return _batch_response(await self.batches.cancel(request.owner, request.path["id"]))
 
 
-def _as_of_block(found: FoundBatch | None) -> Response:
+def _batch_response(found: FoundBatch | None) -> Response:
     if found is None:
         return responses.not_found(NoSuchObject("batch"))
     return responses.ok(answers.batch_as_of(found.batch, found.snapshot.block_number))

@@ -15,7 +15,7 @@ from common.api.states import EndedBecause
 from coordinatord.storage.database.connections import Connection
 
 ALL_MODELS: Final = -1
-_PAUSE_PER_COUNT: Final = 30  # multiple of a count's duration, so that counting uses a thirtieth of one connection
+_PAUSE_TO_COUNT_RATIO: Final = 30  # so that counting uses one thirtieth of one connection's time
 
 
 @attrs.frozen(slots=True)
@@ -91,4 +91,4 @@ class ReliabilitySums:
         if began < self._due:
             return
         await connection.execute(_REFRESH, RELIABILITY_SECS)
-        self._due = self.clock() + _PAUSE_PER_COUNT * (self.clock() - began)
+        self._due = self.clock() + _PAUSE_TO_COUNT_RATIO * (self.clock() - began)

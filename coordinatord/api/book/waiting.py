@@ -121,7 +121,7 @@ class WaitingPolls:
         self._wake_for(poll.poller.model_id, 1)
 
     def pass_offer_on(self, poll: WaitingPoll) -> None:
-        """Wake another poll for an offer that this poll cannot take."""
+        """Wake another poll for an offer that `poll` did not take."""
         model_id = poll.poller.model_id
         self._wake_for_offer(self._of_model.get(model_id, ()), model_id)
 

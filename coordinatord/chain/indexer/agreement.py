@@ -17,7 +17,7 @@ from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.evidence import BlockRange
-from coordinatord.chain.indexer.fetch import RangeWidth, Source
+from coordinatord.chain.indexer.fetch import NodeSource, RangeWidth
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
@@ -39,7 +39,7 @@ class Disagreement(Retryable):
 @attrs.define(eq=False)
 class _Witness:
     node: Node
-    source: Source
+    source: NodeSource
     failures: int = 0
     strayed: int = 0
     rests_until: float = 0.0
@@ -54,12 +54,12 @@ class _Comparable:
 
 
 class CheckedSource:
-    """Block source that cross-checks several nodes. `Source` reads a single node."""
+    """Block source that cross-checks several nodes. `NodeSource` reads a single node."""
 
     def __init__(self, nodes: Nodes, decoder: Decoder, clock: Callable[[], float] = time.monotonic) -> None:
         self._nodes = nodes
         self._clock = clock
-        self._witnesses = {node: _Witness(node, Source(node.rpc, decoder)) for node in nodes.all}
+        self._witnesses = {node: _Witness(node, NodeSource(node.rpc, decoder)) for node in nodes.all}
 
     async def head(self) -> BlockHeader:
         """Return the lowest head of the nodes in step. All of these nodes have that block."""
@@ -119,7 +119,7 @@ class CheckedSource:
         fit = [self._witnesses[node] for node in self._nodes.fit()]
         return [witness for witness in fit if witness.rests_until <= self._clock()] or fit[:1]
 
-    async def _agreed(self, ask: Callable[[Source], Awaitable[T]], key: Callable[[T], _Comparable], what: str) -> T:
+    async def _agreed(self, ask: Callable[[NodeSource], Awaitable[T]], key: Callable[[T], _Comparable], what: str) -> T:
         """Return the answer that two nodes agree on. `key` extracts the part of an answer that must be equal.
 
         Raise Retryable when several nodes are present but no two give the same answer.
@@ -160,7 +160,7 @@ class CheckedSource:
                 witness.node.doubt(what)
 
     async def _ask_all(
-        self, witnesses: Sequence[_Witness], ask: Callable[[Source], Awaitable[T]]
+        self, witnesses: Sequence[_Witness], ask: Callable[[NodeSource], Awaitable[T]]
     ) -> list[tuple[_Witness, T | Retryable]]:
         answers: list[tuple[_Witness, T | Retryable]] = []
 
@@ -172,7 +172,7 @@ class CheckedSource:
                 tasks.start_soon(one, witness)
         return answers
 
-    async def _ask(self, witness: _Witness, ask: Callable[[Source], Awaitable[T]]) -> T | Retryable:
+    async def _ask(self, witness: _Witness, ask: Callable[[NodeSource], Awaitable[T]]) -> T | Retryable:
         try:
             answer = await ask(witness.source)
         except Retryable as error:

@@ -54,7 +54,7 @@ def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
 def read_logs(
     headers: Sequence[BlockHeader], logs: Sequence[ChainLog], decoder: Decoder
 ) -> tuple[BlockRange, list[BlockHeader]]:
-    """Return the decoded range, and the headers of blocks without logs, to pass to `suspects`."""
+    """Return the decoded range, and the headers of blocks without logs, to pass to `bloom_matches`."""
     first = headers[0].height
     places: list[tuple[int, int]] = []
     silent = [True] * len(headers)
@@ -95,7 +95,7 @@ def bloom_mask(address: str) -> int:
     return mask
 
 
-def suspects(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
+def bloom_matches(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
     """Return the headers with a bloom filter that matches one of the addresses. Some are false positives on a busy
     chain."""
     found = []

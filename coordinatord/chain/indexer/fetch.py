@@ -16,7 +16,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.indexer.evidence import BlockRange, bloom_mask, check_linked, lied, read_logs, suspects
+from coordinatord.chain.indexer.evidence import BlockRange, bloom_mask, bloom_matches, check_linked, lied, read_logs
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc.errors import Meaning, RpcError
@@ -126,7 +126,7 @@ class _Pending(Generic[T]):
     """Pending answer. An error is stored as a value, so that it is raised in order, outside of an exception group."""
 
     done: anyio.Event = attrs.field(factory=anyio.Event)
-    # A list with the answer once it has arrived.
+    # Empty until the answer arrives, then a list with the answer as its only element.
     outcome: list[T] | Retryable = attrs.field(factory=list)
 
     async def settle(self, ask: Callable[[], Awaitable[T]]) -> None:
@@ -157,7 +157,7 @@ class BlockSource(Protocol):
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange: ...
 
 
-class Source:
+class NodeSource:
     """Blocks and logs of one node. Every answer is checked."""
 
     def __init__(self, rpc: Rpc, decoder: Decoder) -> None:
@@ -232,7 +232,7 @@ class Source:
     async def _clear(self, silent: Sequence[BlockHeader]) -> None:
         """Fetch the receipts of blocks that have no logs although their bloom filter matches. Raise Retryable if the
         node withheld logs."""
-        doubtful = suspects(silent, self._masks)
+        doubtful = bloom_matches(silent, self._masks)
         if not doubtful:
             return
         calls = [RpcCall("eth_getBlockReceipts", (header.hash,)) for header in doubtful]

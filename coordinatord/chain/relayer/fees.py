@@ -58,9 +58,9 @@ class FeeCeiling:
 NO_CEILING: Final = FeeCeiling()
 DEVNET_CHAIN_IDS: Final = range(1_900_000_000, 2_000_000_000)
 # Fees of a development chain are arbitrary.
-_DEVELOPMENT_CEILING: Final = (100_000, 10_000)
+_DEVELOPMENT_CEILING_GWEI: Final = (100_000, 10_000)
 # (fee, tip) in gwei by chain id: far above usual fees, and far below a fee that empties an account.
-_CEILINGS: Final = {
+_CEILINGS_GWEI: Final = {
     1: (500, 20),
     10: (10, 2),
     56: (50, 20),
@@ -68,7 +68,7 @@ _CEILINGS: Final = {
     137: (5_000, 1_000),
     8453: (10, 2),
     17000: (1_000, 100),
-    31337: _DEVELOPMENT_CEILING,
+    31337: _DEVELOPMENT_CEILING_GWEI,
     42161: (20, 2),
     43114: (1_000, 100),
     84532: (100, 10),
@@ -82,7 +82,7 @@ _CEILINGS: Final = {
 def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
     """Return the ceiling from the settings, with the chain's default for missing values. Unknown chains have no
     limit."""
-    usual = _DEVELOPMENT_CEILING if chain_id in DEVNET_CHAIN_IDS else _CEILINGS.get(chain_id, (None, None))
+    usual = _DEVELOPMENT_CEILING_GWEI if chain_id in DEVNET_CHAIN_IDS else _CEILINGS_GWEI.get(chain_id, (None, None))
     cap, tip = (own if own is not None else known for own, known in zip((fee_gwei, tip_gwei), usual, strict=True))
     return FeeCeiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
 

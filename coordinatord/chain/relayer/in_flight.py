@@ -100,10 +100,11 @@ class PendingTx:
         self.is_accepted |= accepted
 
     def turn_has_passed(self, since: float, now: float, mined_within: float) -> bool:
-        """Return True if the transaction should have been mined by now. `since` is the time when its nonce became the
-        next one.
+        """Return True if the transaction's turn is over, so that its fee should rise.
 
-        The second turn takes twice as long as the first, and each later turn four times as long.
+        A turn starts when a node has answered the latest version and the transaction's nonce is the account's next one,
+        which it became at `since`. The second turn lasts twice as long as the first, and each later turn four times as
+        long.
         """
         if self.answered_at is None:
             return False

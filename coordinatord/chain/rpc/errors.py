@@ -40,9 +40,9 @@ class Meaning(enum.Enum):
     INTERNAL = "internal"
 
 
-# The first match decides. Rejections of transactions come first, because some have the codes and words of other errors:
-# Besu reports gas limits as -32005, elsewhere "limit exceeded". A test covers the wordings of all known clients. Gaps
-# between words are bounded, so that no message takes long to match.
+# The first match decides. Rejections of transactions come first, because some share codes or words with other errors:
+# Besu rejects a gas limit with -32005, which other clients use for rate limits. A test covers the messages of all known
+# clients. Gaps between words are bounded ({0,99}), so that no message takes long to match.
 _MESSAGES: tuple[tuple[Meaning, re.Pattern[str]], ...] = tuple(
     (meaning, re.compile(pattern, re.IGNORECASE))
     for meaning, pattern in (

@@ -49,7 +49,7 @@ async def attach(connection: Connection, holds: Mapping[str, int], retention_sec
 
 
 async def release(connection: Connection, key: str) -> None:
-    """End the caller's hold without a decision. The janitor decides after the deadline."""
+    """End the caller's hold. After the deadline, the janitor decides whether to remove the object."""
     await connection.execute("update objects set holders = holders - 1 where key = $1", key)
 
 

@@ -1,4 +1,4 @@
-"""Keys of content in stores that only know content ids, and the lock under which the last key removes the content.
+"""Keys for content in stores that know only content ids. Content is removed with its last key, under a lock.
 
 Another client may store the bytes of someone's container under different keys. So content stays while any key holds it:
 a key is recorded before its content is stored, and content is removed under a lock that excludes new keys for it. A

@@ -7,7 +7,7 @@ import anyio
 import attrs
 
 from coordinatord.base.wake import Wake
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.storage.database.connections import Database
@@ -41,7 +41,7 @@ class Running:
 
 @asynccontextmanager
 async def indexing(
-    database: Database, source: Source, world: World, *, block_time_ms: int = 10
+    database: Database, source: NodeSource, world: World, *, block_time_ms: int = 10
 ) -> AsyncIterator[Running]:
     notices, wake = Notices(), Wake()
     running = Running(database, wake, notices)

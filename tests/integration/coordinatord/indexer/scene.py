@@ -10,7 +10,7 @@ import attrs
 from common.artifacts import decode_error
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc
@@ -30,7 +30,7 @@ class Scene:
 
     world: World
     moves: Moves
-    source: Source
+    source: NodeSource
     connection: Connection
     follower: IndexFollower
 
@@ -120,7 +120,7 @@ def settings_of(world: World, journal_blocks: int = JOURNAL_BLOCKS) -> IndexerSe
     )
 
 
-def follower_of(source: Source, world: World, journal_blocks: int) -> IndexFollower:
+def follower_of(source: NodeSource, world: World, journal_blocks: int) -> IndexFollower:
     return IndexFollower(source, settings_of(world, journal_blocks), Wake())
 
 
@@ -129,5 +129,5 @@ async def open_scene(world: World, connection: Connection) -> AsyncIterator[Scen
     async with connected(world.anvil.rpc_url) as chain, open_rpc(world.anvil.rpc_url) as rpc:
         accounts = await chain.web3.eth.accounts
         moves = Moves(chain, world, random.Random(7), newcomers=list(accounts[len(world.cast.wallets) :]))  # noqa: S311 - moves, not keys
-        source = Source(rpc, Decoder(address_book(world)))
+        source = NodeSource(rpc, Decoder(address_book(world)))
         yield Scene(world, moves, source, connection, follower_of(source, world, JOURNAL_BLOCKS))

@@ -14,7 +14,7 @@ from common.api.events import EventKind
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.events_sql import drop_old
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from tests.fakes.chain import DECODER, FakeChain
 from tests.fakes.history import GENESIS, History
 from tests.integration.coordinatord.indexer.index_rows import forget
@@ -99,7 +99,7 @@ async def test_folded_events_equal_job_states_after_forks(
     await forget(connection)
     chain, histories = FakeChain(), [History(random.Random(seed))]  # noqa: S311 - histories, not keys
     reader = await Reader.from_here(connection)
-    indexer = follower(Source(chain.rpc(), DECODER), journal_blocks)
+    indexer = follower(NodeSource(chain.rpc(), DECODER), journal_blocks)
     for depth, growth, seen in [(0, 20, True), *forks]:
         height = max(0, chain.height - depth)
         chain.fork(height)

@@ -13,7 +13,7 @@ from coordinatord.api.book.job_pages_sql import JobFilter, read_page
 from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.storage.database.connections import Database
@@ -44,7 +44,7 @@ class Market:
     def of(cls, connection: "asyncpg.Connection[asyncpg.Record]", journal_blocks: int) -> "Market":
         chain = FakeChain()
         chain.mine(POSTED, contract_events.ProviderRegistered(1, b"\x02" * 20))
-        return cls(connection, chain, follower(Source(chain.rpc(), DECODER), journal_blocks))
+        return cls(connection, chain, follower(NodeSource(chain.rpc(), DECODER), journal_blocks))
 
     async def at(self, height: int) -> tuple[int, int]:
         """Return the job's state in the index of the chain at this height."""
@@ -122,7 +122,7 @@ async def test_many_expired_jobs_are_marked_in_several_transactions(
     monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
     chain = FakeChain()
     chain.mine(*burst(7), contract_events.ProviderRegistered(1, b"\x02" * 20))
-    source = Source(chain.rpc(), DECODER)
+    source = NodeSource(chain.rpc(), DECODER)
     indexer = follower(source, 64)
     while chain.height < LAST:
         chain.mine()
@@ -166,7 +166,7 @@ async def test_next_term_makes_the_marks_left_undone(
         with pytest.raises(ConnectionError):
             await market.at(LAST + 1)
     assert await connection.fetchval("select count(*) from jobs where state = 0") == 5
-    indexer = follower(Source(market.chain.rpc(), DECODER), 64)
+    indexer = follower(NodeSource(market.chain.rpc(), DECODER), 64)
     indexer._position = await read_position(connection)
     await indexer.catch_up(connection)
     assert await connection.fetchval("select count(*) from jobs where state = 0") == 0
@@ -187,6 +187,6 @@ async def test_reorg_during_marking_equals_a_replay(
     await market.at(LAST + 3)
     rows = await index_rows(connection)
     await forget(connection)
-    await follower(Source(market.chain.rpc(), DECODER), 64).catch_up(connection)
+    await follower(NodeSource(market.chain.rpc(), DECODER), 64).catch_up(connection)
     assert await index_rows(connection) == rows
     assert await connection.fetchval("select count(*) from jobs where ended_because = 5") == 6

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinatord.base.wake import Wake
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.indexer.undo_sql import UNDOABLE
@@ -19,7 +19,7 @@ from tests.integration.coordinatord.indexer.index_rows import Rows, forget, inde
 pytestmark = pytest.mark.anyio
 
 
-def follower(source: Source, journal_blocks: int) -> IndexFollower:
+def follower(source: NodeSource, journal_blocks: int) -> IndexFollower:
     limits = IndexerSettings(
         chain_id=CHAIN_ID,
         deploy_block=1,
@@ -31,7 +31,7 @@ def follower(source: Source, journal_blocks: int) -> IndexFollower:
     return IndexFollower(source, limits, Wake())
 
 
-async def replayed(connection: Connection, source: Source, journal_blocks: int) -> Rows:
+async def replayed(connection: Connection, source: NodeSource, journal_blocks: int) -> Rows:
     await forget(connection)
     await follower(source, journal_blocks).catch_up(connection)
     return await index_rows(connection)
@@ -52,7 +52,7 @@ async def test_index_after_any_forks_equals_a_fresh_replay(
     """Forks shallower and deeper than the journal, to longer and to shorter chains, some never seen by the index."""
     await forget(connection)
     chain, histories = FakeChain(), [History(random.Random(seed))]  # noqa: S311 - histories, not keys
-    source = Source(chain.rpc(), DECODER)
+    source = NodeSource(chain.rpc(), DECODER)
     indexer = follower(source, journal_blocks)
     for depth, growth, seen in [(0, 20, True), *forks]:
         height = max(0, chain.height - depth)
@@ -101,6 +101,6 @@ async def test_a_first_backfill_leaves_every_index_of_the_tables(connection: Con
     chain, history = FakeChain(), History(random.Random(1))  # noqa: S311 - histories, not keys
     for _ in range(5):
         chain.mine(*history.block())
-    await follower(Source(chain.rpc(), DECODER), journal_blocks=0).catch_up(connection)
+    await follower(NodeSource(chain.rpc(), DECODER), journal_blocks=0).catch_up(connection)
     assert await connection.fetch(indexes) == before
     assert len(before) > 1

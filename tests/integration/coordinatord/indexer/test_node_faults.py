@@ -18,7 +18,7 @@ from coordinatord.api.system.readiness import RELAYER_ABSENT_S, ReadinessCheck
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.relayer.role import RelayerRole, role_in
 from coordinatord.chain.rpc.client import Rpc, open_rpc
@@ -53,7 +53,7 @@ class Behind:
     """An index that sees the node through a proxy, and how ready it looks."""
 
     proxy: RpcProxy
-    source: Source
+    source: NodeSource
     follower: IndexFollower
     readiness: ReadinessCheck
 
@@ -81,7 +81,7 @@ def readiness_of(
 @pytest.fixture
 async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
     async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=2) as rpc:
-        source = Source(rpc, Decoder(address_book(world)))
+        source = NodeSource(rpc, Decoder(address_book(world)))
         readiness = readiness_of(database, rpc, world)
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.storage.database.connections import Connection
 from tests.fakes.chain import DECODER, FakeChain
@@ -24,7 +24,7 @@ class Growing:
 
     def __init__(self, connection: Connection, window: int) -> None:
         self.chain = FakeChain()
-        self.source = Source(self.chain.rpc(), DECODER)
+        self.source = NodeSource(self.chain.rpc(), DECODER)
         self.connection = connection
         self._histories = [History(random.Random(window))]  # noqa: S311 - histories, not keys
         self._indexer: IndexFollower = follower(self.source, window)

@@ -12,7 +12,7 @@ from common.secp256k1 import Wallet
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.agreement import CheckedSource
-from coordinatord.chain.indexer.fetch import Source
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, run_indexer
 from coordinatord.chain.relayer.budgets import GasBudgets, GasPolicy
 from coordinatord.chain.relayer.fees import NO_CEILING, FeeCeiling
@@ -129,7 +129,7 @@ async def stage(
             tasks.start_soon(notices.listen, database)
             tasks.start_soon(relaying.run)
             if index is not None:
-                source = Source(rpc, Decoder(index)) if nodes is None else CheckedSource(nodes, Decoder(index))
+                source = NodeSource(rpc, Decoder(index)) if nodes is None else CheckedSource(nodes, Decoder(index))
                 tasks.start_soon(run_indexer, database, source, _settings_of_index(index), notices, Wake())
             if nodes is not None:
                 tasks.start_soon(nodes.watch, CHAIN_ID, 0.2)

@@ -15,7 +15,7 @@ from coordinatord.chain.contracts.ask_registry import AskRegistry
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
-from coordinatord.chain.indexer.fetch import RangeWidth, Source
+from coordinatord.chain.indexer.fetch import NodeSource, RangeWidth
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock, blocks_by_number, latest_block
 from coordinatord.chain.relayer.in_flight import PendingTxs
@@ -144,10 +144,10 @@ READS: Final[dict[str, Callable[[Rpc], Awaitable[object]]]] = {
     "published": lambda rpc: AskRegistry(rpc, ADDRESS).published_in(TX, 1, 1),
     "provider": lambda rpc: ProviderRegistry(rpc, ADDRESS).provider_id_of(ADDRESS),
     "funds": lambda rpc: PaymentToken(rpc, ADDRESS).funds([ADDRESS], [(ADDRESS, TX)]),
-    "index head": lambda rpc: Source(rpc, DECODER).head(),
-    "index headers": lambda rpc: Source(rpc, DECODER).headers(1, 1),
-    "index blocks": lambda rpc: Source(rpc, DECODER).blocks(1, 1),
-    "index range": lambda rpc: Source(rpc, DECODER).range(1, 1, RangeWidth(10)),
+    "index head": lambda rpc: NodeSource(rpc, DECODER).head(),
+    "index headers": lambda rpc: NodeSource(rpc, DECODER).headers(1, 1),
+    "index blocks": lambda rpc: NodeSource(rpc, DECODER).blocks(1, 1),
+    "index range": lambda rpc: NodeSource(rpc, DECODER).range(1, 1, RangeWidth(10)),
 }
 
 
@@ -185,7 +185,7 @@ async def test_malformed_answer_is_an_error_of_the_node(read: str) -> None:
 async def test_block_that_cannot_be_stored_or_dated_is_refused(member: str, value: int) -> None:
     block = {**ANSWERS["eth_getBlockByNumber"], member: hex(value)}
     with pytest.raises(Retryable):
-        await Source(Rpc(LyingNode({"eth_getBlockByNumber": block})), DECODER).head()
+        await NodeSource(Rpc(LyingNode({"eth_getBlockByNumber": block})), DECODER).head()
 
 
 @pytest.mark.parametrize("wrong", [[1], {"a": 1}, None, "x"])

@@ -78,7 +78,7 @@ class World:
             assert decoder is DECODER
             return of_rpc[id(rpc)]
 
-        monkeypatch.setattr(agreement, "Source", source)
+        monkeypatch.setattr(agreement, "NodeSource", source)
         self.source = CheckedSource(Nodes(self.nodes), DECODER, lambda: self.now)
         metrics.nodes_agreed.labels("index").set(7)
 

@@ -7,7 +7,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import contract_events
-from coordinatord.chain.indexer.evidence import bloom_mask, check_linked, read_logs, suspects
+from coordinatord.chain.indexer.evidence import bloom_mask, bloom_matches, check_linked, read_logs
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 from tests.fakes.chain import DECODER, FakeChain
 
@@ -71,4 +71,4 @@ def test_headers_must_be_the_numbers_asked_for_and_hang_together() -> None:
 
 def test_a_silent_block_whose_filter_holds_a_registry_is_suspect() -> None:
     headers, _ = told((SLA,), ())
-    assert suspects(headers, MASKS) == [headers[0]]
+    assert bloom_matches(headers, MASKS) == [headers[0]]

@@ -5,7 +5,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.indexer.fetch import BatchSize, RangeWidth, Source
+from coordinatord.chain.indexer.fetch import BatchSize, NodeSource, RangeWidth
 from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc
 from tests.fakes.chain import DECODER, FakeChain
 
@@ -30,7 +30,7 @@ async def test_a_chain_that_is_reorganised_between_two_requests_for_headers_is_n
                 chain.mine()
         return answer
 
-    source = Source(Rpc(reorganised), DECODER)
+    source = NodeSource(Rpc(reorganised), DECODER)
     with pytest.raises(Retryable, match=f"block {CALLS_PER_REQUEST + 1} is not the child"):
         await source.headers(1, LAST)
     assert requests == 2
@@ -51,7 +51,7 @@ async def test_requests_of_one_range_are_on_their_way_together() -> None:
         return await chain.answer(request)
 
     with anyio.fail_after(10):
-        found = await Source(Rpc(patient), DECODER).range(1, chain.height, RangeWidth(chain.height))
+        found = await NodeSource(Rpc(patient), DECODER).range(1, chain.height, RangeWidth(chain.height))
     assert [header.height for header in found.headers] == list(range(1, chain.height + 1))
     assert len(asked) == 5
 
@@ -65,8 +65,8 @@ async def test_a_range_of_which_one_request_fails_is_given_up_with_its_error(ref
     async def failing(request: bytes) -> tuple[int, bytes]:
         return (429, b"") if refused in request else await chain.answer(request)
 
-    with pytest.raises(Retryable, match="rate-limits requests"):
-        await Source(Rpc(failing), DECODER).range(1, chain.height, RangeWidth(chain.height))
+    with pytest.raises(Retryable, match="limits our requests"):
+        await NodeSource(Rpc(failing), DECODER).range(1, chain.height, RangeWidth(chain.height))
 
 
 @pytest.mark.parametrize("slow", [b"eth_getLogs", b"eth_getBlockByNumber"])
@@ -81,7 +81,7 @@ async def test_batches_that_take_too_long_get_shorter(slow: bytes) -> None:
             raise NoResponse("SocketTimeoutError")
         return await chain.answer(request)
 
-    source, failures = Source(Rpc(answer), DECODER), 0
+    source, failures = NodeSource(Rpc(answer), DECODER), 0
     while failures < 10:
         try:
             blocks = await source.blocks(1, chain.height)

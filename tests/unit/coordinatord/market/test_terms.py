@@ -67,7 +67,7 @@ def test_flags_go_before_the_file_and_do_without_it(tmp_path: Path) -> None:
         ({"models": [{"id": 1, "name": "é" * 129}]}, "must be a text of 1 to 256 bytes"),
         ({"models": [{"id": 1}]}, r"models\[0\]\.name is required"),
         ({"models": [{"id": 1, "name": "a", "nam": ""}]}, r"models\[0\]\.nam is no key of a model"),
-        ({"models": [{"id": 1, "name": "a", "params_schema": [1]}]}, "must be a JSON Schema, as an object"),
+        ({"models": [{"id": 1, "name": "a", "params_schema": [1]}]}, "must be a JSON Schema object"),
         ({"models": [{"id": 1, "name": "a", "params_schema": {"x": "y" * 17000}}]}, "at most 16384 bytes"),
         ({"models": [{"id": 1, "name": "a", "params_schema_file": "gone"}]}, "No such file"),
     ],

@@ -166,7 +166,7 @@ async def test_what_keeps_it_from_being_sent_is_told_with_what_to_do(
 
 
 async def test_without_a_node_it_says_which_setting_names_one(node: Node, tmp_path: Path) -> None:
-    with pytest.raises(Fatal, match="--rpc-url must name a node"):
+    with pytest.raises(Fatal, match="no node given: set --rpc-url"):
         await ran(node, tmp_path, rpc_url=None)
 
 
