@@ -65,7 +65,7 @@ async def test_a_range_of_which_one_request_fails_is_given_up_with_its_error(ref
     async def failing(request: bytes) -> tuple[int, bytes]:
         return (429, b"") if refused in request else await chain.answer(request)
 
-    with pytest.raises(Retryable, match="limits our requests"):
+    with pytest.raises(Retryable, match="rate-limits requests"):
         await NodeSource(Rpc(failing), DECODER).range(1, chain.height, RangeWidth(chain.height))
 
 
