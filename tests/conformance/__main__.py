@@ -57,7 +57,7 @@ def conformance() -> None:
 
 
 def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
-    """Make a command of a function that returns a report. Show wrong rows as they come, and the table at the end."""
+    """Make a command from a function that returns a report. Print wrong rows at once, and the table at the end."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
     @click.option("--quiet", "-q", is_flag=True, help="Show no remarks during the run.")
@@ -216,11 +216,11 @@ async def vectors(report: Report, output: Output, *, folder: Path, only: str | N
     return await try_vectors(folder, only.split(",") if only else None, command, report)
 
 
-# --- within ---------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------------------
 
 
 def _message(refused: BaseException) -> str:
-    """Of the first that was refused: a task group wraps what its tasks raise."""
+    """Return the message of the first error, which a task group may have wrapped."""
     while isinstance(refused, BaseExceptionGroup):
         refused = refused.exceptions[0]
     return str(refused)

@@ -20,7 +20,7 @@ _SHIFT: Final = struct.Struct("<d")
 
 
 def write_shift(path: Path, seconds: float) -> None:
-    """In place: who runs under the clock has the file mapped."""
+    """Write in place, because processes under the clock have the file mapped."""
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.write(_SHIFT.pack(seconds))
 

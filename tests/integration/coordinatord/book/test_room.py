@@ -1,4 +1,4 @@
-"""Room of providers: what takes it up, and what candidates and a batch's plan make of it."""
+"""Free capacity of providers: what uses it, and its effect on candidates and batch plans."""
 
 from collections.abc import AsyncIterator
 

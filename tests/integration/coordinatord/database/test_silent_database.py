@@ -1,4 +1,4 @@
-"""A database that is gone without a word: connections stay, and nothing is answered any more."""
+"""A database that becomes silent: connections stay open, and no response comes."""
 
 import socket
 import time

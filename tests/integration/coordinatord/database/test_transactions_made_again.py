@@ -22,7 +22,7 @@ def stage_settings() -> dict[str, object]:
 
 @pytest.fixture
 def unheard(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From now on every transaction is made twice."""
+    """Run every later transaction twice."""
     once = Database.transact
 
     async def twice(self: Database, body: Callable[[Connection], Awaitable[T]]) -> T:

@@ -1,4 +1,4 @@
-"""Connections find the primary among the hosts of DATABASE_URL, and leave it when it was replaced."""
+"""Connections find the primary among the hosts of DATABASE_URL, and leave a replaced one."""
 
 import anyio
 import pytest
@@ -11,7 +11,7 @@ from tests.integration.coordinatord.failover.servers import Pair, frozen, promot
 
 pytestmark = pytest.mark.anyio
 
-FOUND_WITHIN_S = 6.0  # a timed out statement, a timed out host, and room
+FOUND_WITHIN_S = 6.0  # one statement timeout, one host timeout, and slack
 
 
 async def _port(connection: Connection) -> int:
