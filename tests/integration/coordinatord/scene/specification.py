@@ -94,7 +94,7 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (503, "job_read"),
         *RELAYED,
     },
-    # Beyond the specification, which knows no events.
+    # Not in the specification, which has no events.
     "GET /v1/jobs/{id}/events": {(200, None), MALFORMED, (404, "not_found"), (429, "busy"), INDEX_TRAILS},
     "POST /v1/webhooks": {
         (200, None),
