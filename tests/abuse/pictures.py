@@ -1,4 +1,4 @@
-"""Attacks on providers: paid orders whose content is expensive to process."""
+"""Attacks on providers: paid orders with content that is expensive to process."""
 
 import base64
 import secrets

@@ -103,7 +103,7 @@ def _database(chain: Chain) -> str:
 
 
 def _seconds_taken(log: Path) -> list[float]:
-    """Return the time for all blocks from Ponder's log. None until they are done."""
+    """Return the time for all blocks from Ponder's log. Empty until they are done."""
     lines = [line for line in log.read_bytes().splitlines(keepends=True) if _COMPLETED in line]
     return [json.loads(line)["duration"] / 1000 for line in lines if line.endswith(b"\n")]
 

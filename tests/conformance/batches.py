@@ -1,4 +1,5 @@
-"""Checks of batches, with files whose lines order nothing: requests, plans, lists, idempotency, ends, error lines."""
+"""Checks of batches, with files that order nothing: requests, plans, lists, idempotency, ends, error
+lines."""
 
 import json
 import secrets

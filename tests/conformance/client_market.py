@@ -42,7 +42,7 @@ Spoil = Callable[["ClientMarket", Body], Body]
 
 @attrs.frozen
 class Twist:
-    """The fault in one purchase. Each callable takes the honest response and returns the one that is sent."""
+    """The fault in one purchase. Each callable takes the honest response and returns the response to send."""
 
     price_changes: bool = False
     submission: tuple[Script, ...] = ()
@@ -207,7 +207,7 @@ class ClientMarket(ScriptedMarket):
         return self._twisted(self.twist.posted, posted, 201)
 
     def _take(self, order: Order, owner: bytes, job: bytes, container: bytes) -> None:
-        """Open the container like its recipient and run it. Refuse one that does not match this order."""
+        """Open the container like its recipient and run it. Refuse a container that does not match this order."""
         if commit(container).c != order.c:
             raise Refused("the container does not reproduce c", code="commitment_mismatch")
         secret = self.escrow if order.designated == 0 else self.box

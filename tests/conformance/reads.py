@@ -96,7 +96,7 @@ _LISTS: Final[dict[str, Any]] = {
 
 @attrs.define
 class Reads:
-    """The checks, and what they learn about the market for later checks."""
+    """The checks, and facts about the market for later checks."""
 
     coordinator: TriedCoordinator
     chain: Body = attrs.field(factory=dict)

@@ -88,7 +88,7 @@ class Asked:
         return json.dumps(asked, ensure_ascii=True).encode("ascii") + b"\n"
 
     def wrong(self, answer: object) -> str | None:
-        """Describe what is wrong with the program's output."""
+        """Compare the program's output with the expected one. Describe the difference."""
         if not isinstance(answer, dict):
             return f"{shortened(answer)} is no object"
         refuses = answer.get("refused") not in (None, False)

@@ -47,8 +47,8 @@ class JournalPromises:
         self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units of the first settle, by job
         self._claimed: set[str] = set()  # jobs with a sent claim
         self._records: dict[str, list[tuple[object, ...]]] = {}  # the owner's record when a claim was decided and sent
-        self._kept: set[str] = set()  # jobs whose result is on disk
-        self._handed_in: set[str] = set()  # jobs whose claim was accepted for relaying, and that are worked on
+        self._kept: set[str] = set()  # jobs with their result on disk
+        self._handed_in: set[str] = set()  # jobs with a claim accepted for relaying, worked on
         self._ahead: set[str] = set()  # jobs worked on before their block
 
     def breaks(self, what: str) -> None:

@@ -1,5 +1,5 @@
-"""Run a module with a wall clock that other processes can shift, like a machine whose clock is wrong and then
-corrected.
+"""Run a module with a wall clock that other processes can shift, like a machine with a wrong clock that is corrected
+later.
 
     python -m tests.soak.shifted_clock <file> <module> <argument>…
 

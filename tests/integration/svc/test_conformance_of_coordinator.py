@@ -1,4 +1,4 @@
-"""The conformance runner passes a real coordinator, and fails one that breaks a promise."""
+"""The conformance runner passes a real coordinator, and fails a coordinator that breaks a promise."""
 
 import json
 from collections import Counter

@@ -216,7 +216,7 @@ class _Run:
         return self.loop.time() < self.plan.noisy and self._chance.random() < 0.1
 
     async def _alone(self, part: Coroutine[Any, Any, None]) -> None:
-        """Run a part. Its failure is reported at the end and stops no other part."""
+        """Run a part. A failure is reported at the end, and does not stop other parts."""
         try:
             await part
         except asyncio.CancelledError:

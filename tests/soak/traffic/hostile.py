@@ -75,7 +75,7 @@ class Hostile:
         return "all opened" if opened == _SIGN_INS else "some opened"
 
     async def outlived_session(self, _n: int) -> str:
-        """Use an expired session, whose lifetime is shortened for the test. Every coordinator must reject it (I8)."""
+        """Use an expired session, with a lifetime shortened for the test. Every coordinator must reject it (I8)."""
         wallet = Wallet(secrets.token_bytes(32))
         async with plain_http(self.ground.base_urls[0]) as http:
             token = await self._signed_in(http, wallet)

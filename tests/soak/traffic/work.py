@@ -29,7 +29,7 @@ _LARGE: Final = 16_000_000  # above the inline limit, so container and result bo
 
 @attrs.define
 class Work:
-    """State shared by all buyers. `promised` holds jobs whose post was answered 201."""
+    """State shared by all buyers. `promised` holds the jobs that a 201 has confirmed."""
 
     ground: Ground
     timeline: Timeline

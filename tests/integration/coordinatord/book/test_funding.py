@@ -1,4 +1,4 @@
-"""Jobs whose payment would fail are not leased."""
+"""Jobs with failing payments are not leased."""
 
 from collections.abc import AsyncIterator
 from typing import Any

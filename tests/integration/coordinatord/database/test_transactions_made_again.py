@@ -1,4 +1,5 @@
-"""Retry a transaction whose commit succeeded while its connection broke. The client cannot know that it committed."""
+"""Retry a transaction after its connection broke during a successful commit. The client cannot know that it
+committed."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar

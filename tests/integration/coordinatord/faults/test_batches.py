@@ -1,4 +1,4 @@
-"""Batches whose workers crash, race and lose the store."""
+"""Batches with workers that crash and race, and with a failing store."""
 
 from collections.abc import AsyncIterator, Sequence
 

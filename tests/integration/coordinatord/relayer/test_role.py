@@ -1,4 +1,4 @@
-"""One account without its role among others, and one that loses the role while transactions are pending."""
+"""An account without its role among others, and an account that loses the role while transactions are pending."""
 
 import anyio
 import pytest

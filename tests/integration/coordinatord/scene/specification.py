@@ -1,7 +1,7 @@
 """Every (route, status, code) that the specification lists for this coordinator's routes.
 
-An error with a null code is listed by its type, and a response without an error envelope by None. A test marks the
-responses that it demonstrates with `@shows`. Unmarked rows fail a test.
+An error with a null code is listed by its type, and a response without an error envelope by None. Tests mark the
+responses that they demonstrate with `@shows`. A test fails if a row is unmarked.
 """
 
 from typing import Final
