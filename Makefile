@@ -193,7 +193,7 @@ node-check: tests/node/node_modules/.ready ## the shared test vectors, read by i
 	@$(WITH_NODE) node tests/node/check.mjs
 
 .PHONY: openapi openapi-check
-openapi: setup ## renew common/openapi.json and the contract errors of docs/protocol/contracts.md from the routes
+openapi: setup ## renew common/openapi.json from the routes
 	@$(BIN)/python -m tests.openapi
 
 .venv-openapi/.ready: config/requirements-openapi.lock | $(VENV)/.ready

@@ -134,7 +134,7 @@ def address_at(data: bytes, word: int) -> bytes:
 
 
 def bytes_at(data: bytes, word: int, head: int = 0) -> bytes:
-    """Decode the `bytes` whose offset is in the head's word `word`. The head has at least `head` words."""
+    """Decode the `bytes` at the offset in the head's word `word`. The head has at least `head` words."""
     start, length = _tail(data, word, head)
     end = start + length
     padding = -length % 32
@@ -146,7 +146,7 @@ def bytes_at(data: bytes, word: int, head: int = 0) -> bytes:
 
 
 def text_at(data: bytes, word: int, head: int = 0) -> str:
-    """Decode the `string` whose offset is in the head's word `word`."""
+    """Decode the `string` at the offset in the head's word `word`."""
     try:
         return bytes_at(data, word, head).decode("utf-8")
     except UnicodeDecodeError:
@@ -164,7 +164,7 @@ def rows_at(data: bytes, word: int, words_per_row: int, head: int = 0) -> list[b
 
 
 def _tail(data: bytes, word: int, head: int) -> tuple[int, int]:
-    """Return the start and the length of the content whose offset is in the head's word `word`."""
+    """Return the start and the length of the content at the offset in the head's word `word`."""
     offset = uint_at(data, word)
     if offset < 32 * max(head, word + 1):
         raise Refused(f"ABI word {word} is an offset into the head")

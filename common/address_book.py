@@ -67,7 +67,7 @@ class AddressBook:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Return the value whose JSON text `parse` reads back to this book."""
+        """Return the book as a JSON value, from which `parse` reads an equal book."""
         return {
             "chainId": self.chain_id,
             "deployBlock": self.deploy_block,

@@ -14,7 +14,7 @@ from common.strict_json import MAX_DEPTH
 
 
 def canonical(value: object) -> bytes:
-    """Return the canonical text of a JSON value. Refuses all that `parse` refuses, and integers beyond ±(2^53−1)."""
+    """Return the canonical text of a JSON value. Refuse values that `parse` refuses, and integers beyond ±(2^53−1)."""
     written: list[str] = []
     _write(value, written, 0)
     try:

@@ -1,4 +1,4 @@
-"""Table of checks that every program prints: what was checked, its result, and the remedy."""
+"""Table of checks that every program prints, with the result and the remedy of each."""
 
 import json
 from collections.abc import Iterable, Sequence

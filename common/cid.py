@@ -159,7 +159,7 @@ def cid_of(data: Piece, profile: ImportProfile | None = None) -> Cid:
 
 
 def dag_leaf(data: bytes) -> Cid:
-    """Return the id of a one-chunk file whose leaf is a dag-pb block, as in CIDv0 imports."""
+    """Return the id of a one-chunk file with a dag-pb leaf, as in CIDv0 imports."""
     size = _varint(len(data))
     unixfs = b"\x08\x02" + (_field(0x12, data) if data else b"") + b"\x18" + size
     return Cid("dag-pb", hashlib.sha256(_field(0x0A, unixfs)).digest())

@@ -1,6 +1,6 @@
 """Shared parts of the command lines: the style of help texts, and shell completion.
 
-Only programs whose extra has click import this module.
+Only programs with the click extra import this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _SCRIPT_PLACES: Final = """\
 
 
 class Program(click.Group):
-    """Group whose help ends with the environment variables and exit codes."""
+    """Group with a help text that ends with the environment variables and exit codes."""
 
     def __init__(
         self,

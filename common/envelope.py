@@ -15,12 +15,11 @@ from common.box import PublicKey
 from common.canonical_json import canonical
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
-from common.strict_json import parse
+from common.strict_json import has_more_values, parse
 
 MAX_CUSTOM_ID_LENGTH: Final = 64  # code points
 VERSION: Final = 1
-# Parsed JSON takes up to 100 bytes per value, so 200 MiB of `[],[],…` would take 5 GiB. The counts include commas and
-# brackets in texts. A result may hold the embeddings of 2,048 texts.
+# 200 MiB of `[],[],…` would take 5 GiB. A result may hold the embeddings of 2,048 texts.
 MAX_ENVELOPE_VALUES: Final = 1 << 21
 MAX_RESULT_VALUES: Final = 1 << 23
 
@@ -97,7 +96,7 @@ class ResultBody:
 
 
 def _require_few_values(raw: bytes, most: int) -> bytes:
-    if len(raw) > most and sum(map(raw.count, (b",", b"[", b"{"))) > most:
+    if has_more_values(raw, most):
         raise Refused(f"the plaintext must have at most {most} JSON values")
     return raw
 

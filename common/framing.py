@@ -66,7 +66,7 @@ class Pusher:
         self._finished = False
 
     def push(self, piece: Piece) -> bytes:
-        """Seal and return the frames that cannot be the last one. Often there are none."""
+        """Seal and return the frames that cannot be the last one. Often the result is empty."""
         if self._finished:
             raise RuntimeError("push() was called after finish(); use a new Pusher for another stream")
         if len(piece) == FRAME_BYTES and not self._partial and isinstance(piece, bytes):  # no copy needed

@@ -23,7 +23,7 @@ def require_plain(headers: Mapping[str, str]) -> None:
 
 
 def require_short(length: int, longest: int) -> None:
-    """Refuse a response whose length so far is above its limit."""
+    """Refuse a response if its length so far is above the limit."""
     if length > longest:
         raise Refused(f"the response is longer than {longest} bytes")
 

@@ -129,7 +129,7 @@ def settlement(
 
 
 def cost_parts(provider: int, terms: FeeTerms) -> CostParts:
-    """Return the parts of the cost of a job whose provider was paid this much."""
+    """Return the parts of a job's cost from the provider's payment."""
     return CostParts(provider, _fee(provider, terms), terms.gas_fee)
 
 

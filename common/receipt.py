@@ -1,8 +1,8 @@
-"""Receipt of a job: a JSON file that proves to a third party what was ordered, paid and delivered.
+"""Receipt of a job: a JSON file that proves order, payment and delivery to a third party.
 
-`claims_of` builds the claims of a receipt. `verified` checks a file: it computes every field again from signatures and
-from logs with a proof of inclusion in a block. The verifier still has to know that the blocks belong to the chain, and
-that the job registry's address is this market's (`docs/protocol/formats.md`, Receipts).
+`claims_of` builds the claims of a receipt. `verified` checks a file: it recomputes every field from signatures and from
+logs with a proof of inclusion in a block. The verifier still has to check that the blocks belong to the chain, and that
+the job registry's address is this market's (`docs/protocol/formats.md`, Receipts).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """Steps of a receipt: one event of the job each, with the proof that a block includes the event.
 
-header              the block's header, whose keccak256 is `block`
-transaction_proof   from the header's transactions root to the transaction at `index`, whose keccak256 is `transaction`
-receipt_proof       from the header's receipts root to the receipt at `index`, whose log number `log` is the event
+header              the block's header; its keccak256 is `block`
+transaction_proof   from the header's transactions root to the transaction at `index`; its keccak256 is `transaction`
+receipt_proof       from the header's receipts root to the receipt at `index`; its log number `log` is the event
 """
 
 from collections.abc import Mapping

@@ -49,7 +49,7 @@ def _read_number(value: object, bits: int, param: str) -> int:
 
 def read_decimal(text: str, bits: int, param: str) -> int:
     """Read an unsigned integer in plain decimal digits."""
-    # The longest uint256 has 78 digits. Refuse longer strings before int(), whose time is quadratic in the length.
+    # The longest uint256 has 78 digits. Refuse longer strings before int(), which takes quadratic time.
     if len(text) > 78 or not (text.isascii() and text.isdigit()) or (text[0] == "0" and len(text) > 1):
         raise Refused(f"{param} must be a decimal integer without sign or leading zeros", param)
     number = int(text)
@@ -124,7 +124,7 @@ def hex_of(raw: bytes) -> str:
 
 
 def checksummed(address: bytes) -> str:
-    """Return an address in the mixed case of EIP-55, whose checksum detects typing errors."""
+    """Return an address in the mixed case of EIP-55, which detects typing errors."""
     digits = address.hex()
     digest = keccak256(digits.encode()).hex()
     return "0x" + "".join(

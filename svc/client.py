@@ -324,7 +324,7 @@ class Client:
         return self._account.transport.clock.now()
 
     def clock_skew(self) -> float:
-        """Return how many seconds the coordinator's clock was ahead of ours at its last answer."""
+        """Return the seconds that the coordinator's clock was ahead of this machine's at its last answer."""
         return self._clock.skew
 
 

@@ -1,4 +1,4 @@
-"""Provisional results: the progress of a posted order is followed, and its result opened once its settle is stored.
+"""Provisional results: follow the progress of a posted order, and open its result once the settle is stored.
 
     post stored ─► claim stored ─► settle stored ─► opened ─► provisional ─► confirmed by the chain: final
                                         │              │           └─► rejected by the chain: ResultTakenBack
@@ -6,8 +6,8 @@
 
 Progress is unverified: only the coordinator reports it. Its result is checked like any other (content id, job key, job
 id in the body), so a false report can at most show an answer sealed by someone who knows the job's key. Such an answer
-costs nothing, because only the chain moves money. A provisional result says what it rests on, and `settled` waits for
-its confirmation.
+costs nothing, because only the chain moves money. A provisional result names its evidence, and `settled` waits for the
+confirmation.
 """
 
 from typing import Final

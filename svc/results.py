@@ -43,7 +43,7 @@ class Result:
     )
 
     async def settled(self, timeout: float | None = None) -> "Result":  # noqa: ASYNC109 - it may be repeated
-        """Return the result once the chain has settled it, with what was paid.
+        """Wait until the chain has settled the result. Return it with the amount paid.
 
         Raises ResultTakenBack if the job ended without this result, and WaitTimedOut.
         """

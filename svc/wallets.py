@@ -3,7 +3,7 @@
     SVC_WALLET_KEY          the private key: 32 bytes of hex
     SVC_WALLET_KEY_FILE     a file with the private key, as `svc keygen` writes it, or a JSON keystore of version 3, as
                             `svc keygen --encrypted`, geth, clef and cast write it; the keystore's password is in
-                            SVC_KEYSTORE_PASSWORD_FILE, or the command line asks for it
+                            SVC_KEYSTORE_PASSWORD_FILE, or the command line prompts for it
     SVC_SIGNER_COMMAND      a program that reads EIP-712 JSON and prints the signature for SVC_WALLET_ADDRESS
 
 Only one of them may be set, so that it is clear which account pays.

@@ -155,7 +155,7 @@ class DaemonConfig:
     metrics_host: str
     metrics_port: int
     models: tuple[ModelConfig, ...]
-    private: tuple[Path, ...] = ()  # what a program of an exec backend must not reach
+    private: tuple[Path, ...] = ()  # paths that programs of exec backends must not access
 
     @property
     def slots(self) -> dict[str, int]:

@@ -67,7 +67,7 @@ class JobAsOf(JobShape[Digits], frozen=True, kw_only=True):
 
 
 class PendingJobShape(Shape, frozen=True):
-    """A job that is being posted, with all that a provider needs to check it without the chain."""
+    """Job with a pending post, and the data for a provider to check it without the chain."""
 
     job_id: Bytes32
     owner: Address

@@ -28,7 +28,7 @@ class Systemd:
             return
 
     async def keep_alive(self) -> None:
-        """Feed the watchdog from the event loop, so that systemd restarts a process whose loop hangs."""
+        """Feed the watchdog from the event loop, so that systemd restarts the process if the loop hangs."""
         if self.watchdog_seconds is None:
             return
         while True:

@@ -1,10 +1,10 @@
-"""Encode a block header that a node returned as the bytes whose keccak256 is the block hash, and read such bytes.
+"""Encode a node's block header as the bytes that hash to the block hash (keccak256), and decode such bytes.
 
     rlp([parent, uncles, miner, state root, transactions root, receipts root, bloom, difficulty, number, gas limit,
          gas used, time, extra data, mix hash, nonce,
          base fee?, withdrawals root?, blob gas used?, excess blob gas?, parent beacon root?, requests hash?])
 
-London, Shanghai, Cancun (three) and Prague added the optional fields, each of which requires those before it.
+London, Shanghai, Cancun (three) and Prague added the optional fields. Each requires all earlier ones.
 """
 
 from collections.abc import Mapping

@@ -58,7 +58,7 @@ class Trie:
             child, digits = step
 
     def _built(self, pairs: Sequence[tuple[_Digits, bytes]], depth: int) -> Item:
-        """Return the node over these pairs, whose paths share their first `depth` digits."""
+        """Return the node over these pairs. Their paths share the first `depth` digits."""
         first, last = pairs[0][0], pairs[-1][0]
         if len(pairs) == 1:
             return [_path(first[depth:], leaf=True), pairs[0][1]]

@@ -32,7 +32,7 @@ def _fixed(length: int) -> _Validator:
 
 
 def checked_by_class(validator: _Validator) -> Any:
-    """Declare a field whose class checks all fields in one expression.
+    """Declare a field of a class that checks all fields in one expression.
 
     Used for messages of batch lines, where calling one validator per field takes longer than hashing the message. If
     the class's check fails, it calls `raise_misfit`.

@@ -51,7 +51,7 @@ def units_of(modality: Modality, model_input: Input, *, units_out: int | None = 
 
 
 def text_units(canonical_bytes: int) -> int:
-    """Return the units of an input whose canonical JSON has this many bytes."""
+    """Return the units of an input from the length of its canonical JSON in bytes."""
     return max(1, -(-canonical_bytes // BYTES_PER_UNIT))
 
 

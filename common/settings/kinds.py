@@ -25,8 +25,8 @@ class Kind(Generic[T]):
     """Kind of a value.
 
     `expected` completes the sentence "KEY must be …". `range` is its short form in the table of settings. A reader
-    raises ValueError for a value that is not as expected, and `Refused` to give a problem of its own, which continues a
-    sentence that begins with the key.
+    raises ValueError for a value that is not as expected. It raises `Refused` for another problem, with a text that
+    continues a sentence after the key.
     """
 
     expected: str

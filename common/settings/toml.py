@@ -57,9 +57,9 @@ def tables(cls: type[T], at_least: int = 0) -> Kind[tuple[T, ...]]:
 
 
 def variants(key: str, classes: Mapping[str, type[T]], default: str | None = None) -> Kind[T]:
-    """Return the kind of a table whose value of `key` selects the class of its other settings.
+    """Return the kind of a table in which `key` selects the class of the other settings.
 
-    `default` is the name of the class that is used without the key.
+    `default` names the class for a table without the key.
     """
     names = ", ".join(classes)
 

@@ -31,8 +31,7 @@ async def read_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[
         async with read_ahead(source) as pieces:
             async for piece in pieces: ...
 
-    While the block works on one piece, the next one is produced. At most `slack` finished pieces wait between the two,
-    which bounds memory whichever side is slower.
+    The next piece is produced while the block works on one. At most `slack` finished pieces wait, which bounds memory.
     """
     send, receive = anyio.create_memory_object_stream[T](slack)
     async with send, receive, unwrap_single_error() as tasks:

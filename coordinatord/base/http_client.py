@@ -57,7 +57,7 @@ class HttpResponse:
     pieces: AsyncIterator[bytes]
 
     def require_plain(self) -> None:
-        """Raise UnfitResponse for an encoded body, whose length does not limit the content's."""
+        """Raise UnfitResponse for an encoded body, because its length does not limit the decoded length."""
         try:
             require_plain(self.headers)
         except Refused as error:
@@ -201,7 +201,7 @@ async def _session(
 async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Yield the body of a response. Raise NoResponse when the response breaks off.
 
-    The loop checks for the end, because all empty bodies share one stream in aiohttp, whose iter_chunks() ends only
+    The loop checks for the end, because all empty bodies share one stream in aiohttp, and its iter_chunks() ends only
     once.
     """
     try:

@@ -87,8 +87,8 @@ _UNCODED_NAMES: Final = {
 def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
     """Return the schemas of the shapes and of the components that they refer to.
 
-    They use the coordinator's number type, so that a generic shape has its plain name. All members are required except
-    those that are `Omittable`.
+    They use the coordinator's number type, so that a generic shape has its plain name. All members except `Omittable`
+    ones are required.
     """
     schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
     plain = {name: _plain(component["title"]) for name, component in components.items()}

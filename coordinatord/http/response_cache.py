@@ -55,7 +55,7 @@ def etag_of(snapshot: Snapshot, target: bytes) -> bytes:
 
 
 def names_etag(if_none_match: bytes, etag: bytes) -> bool:
-    """Return True if an If-None-Match header contains `etag`. Weak tags match too, as RFC 9110 requires."""
+    """Return True if an If-None-Match header contains `etag`. Weak tags also match, as RFC 9110 requires."""
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag in tags
 

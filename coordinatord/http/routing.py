@@ -100,7 +100,7 @@ class Form:
 class Reply:
     """Response that the route may send.
 
-    `code` tells errors of one status apart: the error's code or, without one, its type. `shape` is the shape of the
+    `code` distinguishes errors of one status: the error's code or, without one, its type. `shape` is the shape of the
     body, `about` its description, and `example` overrides the example composed from its members. `media` lists the
     types of a body that is not JSON, and `lines` the shapes of its lines if it is JSONL. `headers` are specific to this
     response.

@@ -23,7 +23,7 @@ class CutShort(Exception):
 class StreamedResponse:
     """Response with a body that is produced while it is sent. `length` is None if unknown, as for events.
 
-    `content` opens the body. An error raised while it opens is answered instead.
+    `content` opens the body. If it raises, the error is the response.
     """
 
     status: int

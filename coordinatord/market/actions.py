@@ -118,7 +118,7 @@ VERBS: Final[dict[str, Verb]] = {
         Admin.set_token_gas,
     ),
     "point-price": Verb(
-        "Set what the treasury must get for a point of a provider's reputation.",
+        "Set the treasury's income for a point of reputation.",
         (Argument("price", _uint(96, param="the price"), "Amount in the token's smallest unit."),),
         Admin.set_point_price,
     ),

@@ -1,6 +1,6 @@
 """Administration of a market: the calls of each action, compared with the state of the chain.
 
-A call that would change nothing is left out, and an action without a call left is refused.
+Calls that would change nothing are left out. An action with no calls left is rejected.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ class Admin:
     def set_allowlist(self, key: bytes, status: int, entry: str) -> Action:
         now = self._read(PROVIDERS, "allowlistStatus", key)
         words = f"escrow allowlist: 0x{key.hex()} {STATUSES[status]}{f' ({entry})' if entry else ''}"
-        # Only events have the entry, so it can be published again. A tombstone is final.
+        # An entry is only in events, so it may be published again.
         return self._one(PROVIDERS, words, now == status and not entry, "setAllowlist", key, status, entry)
 
     def set_model(self, model: ModelTerms, enabled: bool) -> Action:
@@ -180,7 +180,7 @@ class Admin:
         return self._one(JOBS, words, same, "setModel", *told)
 
     def _model(self, model_id: int) -> ModelTerms | None:
-        """Return the model as it was set last. Only events have its name."""
+        """Return the latest terms of the model from events, because its name is not in the contract's state."""
         head = self.node.eth.block_number
         events = admin_events(self.node, self._contracts(), self.book.deploy_block, head, self.span)
         told = [e.values for e in events if e.name == "ModelSet" and e.values["modelId"] == model_id]

@@ -1,4 +1,4 @@
-"""Events that admins caused: the only list of a registry's relayers, models, windows and escrow keys."""
+"""Events of admin calls, which are the only list of a registry's relayers, models, windows and escrow keys."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -48,7 +48,7 @@ def admin_events(node: Web3, registries: Mapping[str, Contract], first: int, las
             span = max(1, span // 2)
             continue
         for log in sorted(logs, key=lambda log: (log["blockNumber"], log["logIndex"])):
-            # A node may send logs that nobody asked for.
+            # A node may send logs outside of the filter.
             found = known.get((log["address"], log["topics"][0].to_0x_hex()))
             if found is not None:
                 yield _read(*found, log)

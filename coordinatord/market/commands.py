@@ -1,4 +1,4 @@
-"""The command line of `coordinatord market`. docs/operators/market.md is its manual."""
+"""Command line of `coordinatord market`. docs/operators/market.md is its manual."""
 
 import os
 import sys
@@ -110,7 +110,7 @@ class Failed(click.ClickException):
 @click.option("--out", type=_FILE, required=True, help="The new keystore.")
 @click.option("--password-file", type=_FILE, help="Password of the keystore (default: ask).")
 def _new_key(out: Path, password_file: Path | None) -> None:
-    """Create a key in an encrypted keystore, and show its address."""
+    """Create a key in an encrypted keystore. Shows its address."""
     try:
         click.echo(new_keystore(out, keystore_password(password_file, os.environ)))
     except (Fatal, Refused) as error:
@@ -240,8 +240,8 @@ def _deploy(options: Options, node: Web3) -> None:
 
 def _deploy_test_token(options: Options, node: Web3) -> None:
     chain_id = node.eth.chain_id
-    trial_token.require_trial_chain(chain_id)  # before a password is asked for
-    # Not resumed by a journal: a token whose address was lost is deployed again.
+    trial_token.require_trial_chain(chain_id)  # before the signer prompts for a password
+    # No journal: if this run is killed, the next one deploys another token.
     sender = Sender(node, _signer(options), chain_id, _send_options(options), DeploymentJournal(None, {}), _aside)
     print(trial_token.deploy_test_token(sender, options.mints))
 
@@ -292,7 +292,7 @@ def _admin(make: Callable[[Admin, Options], Action], options: Options, node: Web
 
 
 def _try_out(node: Web3, action: Action) -> None:
-    """Raise Fatal when a contract would revert one of the calls now. The calls are independent of each other."""
+    """Raise Fatal if a contract would revert one of the calls now. Each call is tried independently."""
     for call in action.calls:
         try:
             eth_call(node, str(call.to), call.data, action.by)
@@ -399,7 +399,7 @@ for _each in (
     ),
     _command(
         "deploy-test-token",
-        "Deploy a payment token for a trial market, and show its address.",
+        "Deploy a payment token for a trial market. Shows its address.",
         _deploy_test_token,
         *_CHAIN_OPTIONS,
         click.option(
@@ -418,7 +418,7 @@ for _each in (
 
 @market.group()
 def admin() -> None:
-    """Change a deployed market, or print the calldata for a multisig that owns it."""
+    """Change a deployed market. With --calldata, prints the calls for a multisig that owns it."""
 
 
 for _name, _verb in actions.VERBS.items():

@@ -33,7 +33,7 @@ _LANGUAGE_ERRORS: Final = {
 
 @attrs.frozen(slots=True)
 class ContractCall:
-    """One transaction to be made: `to` is None for a deployment. `words` describes it to a person."""
+    """Transaction to send. `to` is None for a deployment. `words` describes the call for people."""
 
     words: str
     to: str | None
@@ -42,7 +42,7 @@ class ContractCall:
 
 @attrs.frozen(slots=True)
 class Contract:
-    """The contract whose artifact is `name`, at `address`."""
+    """Contract at `address` with the artifact `name`."""
 
     name: str
     address: ChecksumAddress = attrs.field(converter=to_checksum_address)
@@ -94,9 +94,9 @@ def constructor_arguments(name: str, *arguments: object) -> bytes:
 
 
 def is_code_of(name: str, code: bytes) -> bool:
-    """Return True when `code` is the contract's, whatever its immutable values are.
+    """Return True if `code` is the contract's code, with any immutable values.
 
-    The compiler leaves each immutable value as the 32 zero bytes of a PUSH32; every other byte must be equal.
+    The compiler emits each immutable value as a PUSH32 of zeros. All other bytes must be equal.
     """
     template = artifacts.deployed_code(name)
     if len(code) != len(template):

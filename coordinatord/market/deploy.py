@@ -1,7 +1,7 @@
-"""Deployment of a market: checked, deployed, wired, set, handed over, verified, written down.
+"""Deployment of a market: check, deploy, wire and configure the contracts, hand them over, verify, write address book.
 
-A run may be killed at any moment; the same command goes on where it stood (see `journal`). The address book is written
-last, when the chain says that every fact is right.
+A run may be killed at any moment. The same command then resumes it (see `journal`). The address book is written last,
+after the chain has confirmed every fact.
 """
 
 import json
@@ -121,7 +121,7 @@ def journal_path(out: Path) -> Path:
 
 
 def acceptance(market: MarketState) -> list[ContractCall]:
-    """Return the calls with which the new owner accepts each registry that is offered to it."""
+    """Return the calls with which the new owner accepts the registries offered to it."""
     return [
         Contract(name, registry.contract.address).call(
             f"{name}: accept ownership, as {registry.pending_owner}", "acceptOwnership"

@@ -1,7 +1,7 @@
-"""The facts of a deployment: what is deployed, with which arguments, and what is set afterwards, in which order.
+"""Steps of a deployment: the contracts, their arguments, and the calls that configure them, in order.
 
-Steps of one stage do not need each other and wait for the chain together. Everything else (sending, resuming,
-verifying, explorers) follows from here.
+Steps of one stage are independent, and are confirmed together. Sending, resuming, verification and explorer files all
+use this list.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ REGISTRIES: Final = (PROVIDERS, JOBS, ASKS)
 
 
 def arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> tuple[object, ...]:
-    """The constructor's arguments. The deployer owns what it deploys until everything is set."""
+    """Return the constructor's arguments. The deployer owns the contracts until they are configured."""
     match name:
         case "ProviderRegistry":
             return (deployer, terms.point_price)
@@ -34,12 +34,12 @@ def encoded_arguments(name: str, terms: MarketTerms, deployer: str, addresses: A
 
 
 def steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
-    """In the order of their nonces."""
+    """Return the steps in the order of their nonces."""
     plan = [_creation(PROVIDERS, 1, terms, deployer)]
     plan += [_creation(name, 2, terms, deployer) for name in (JOBS, ASKS)]
     plan += [_step(3, PROVIDERS, "setJobRegistry", "wire the job registry", lambda at: (at[JOBS],))]
     plan += [_set(3, JOBS, "setFees", f"fees {terms.fee_bps} bps + {terms.gas_fee}", terms.fee_bps, terms.gas_fee)]
-    if terms.token_gas != MIN_TOKEN_GAS:  # which a new registry has
+    if terms.token_gas != MIN_TOKEN_GAS:  # a new registry's default
         plan += [_set(3, JOBS, "setTokenGas", f"let a call of the token use {terms.token_gas} gas", terms.token_gas)]
     plan += [_set(3, JOBS, "setSla", f"allow windows of {seconds} s", seconds, True) for seconds in terms.slas]
     plan += [

@@ -1,4 +1,4 @@
-"""Files for block explorers to verify a contract by: the compiler's standard JSON input, the constructor's
+"""Files with which block explorers verify a contract: the compiler's standard JSON input and the constructor's
 arguments."""
 
 import json
@@ -29,7 +29,7 @@ def standard_input(name: str) -> dict[str, Any]:
 
 
 def write_folder(folder: Path, node: Web3, market: MarketState) -> list[Path]:
-    """Two files for each registry, and one that says what to fill into an explorer's form. The files written."""
+    """Write two files per registry, and one with the values for an explorer's form. Return the written files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,7 +60,7 @@ def write_folder(folder: Path, node: Web3, market: MarketState) -> list[Path]:
 
 
 def creation_arguments(node: Web3, market: MarketState, name: str) -> bytes:
-    """The encoded arguments that a registry was deployed with: what follows the bytecode in its transaction."""
+    """Return the encoded arguments that a registry was deployed with. They follow the bytecode in its transaction."""
     created = market.registries[name].created
     if created is None:
         raise Fatal(f"{name}: its deployment is before the address book's deployBlock: correct that first")

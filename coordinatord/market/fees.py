@@ -1,4 +1,4 @@
-"""Fees of EIP-1559: what a transaction offers, below the ceiling that the operator sets."""
+"""EIP-1559 fees that a transaction offers, up to the operator's ceiling."""
 
 from decimal import Decimal
 from typing import Final
@@ -25,7 +25,7 @@ class FeeOptions:
 
 @attrs.frozen(slots=True)
 class Fees:
-    """Fees per unit of gas, in wei: the chain's base fee now, and what a transaction offers."""
+    """Fees per unit of gas, in wei: the chain's current base fee, and the fees that a transaction offers."""
 
     base: int
     tip: int
@@ -37,7 +37,7 @@ class Fees:
 
 
 def current_fees(node: Web3, options: FeeOptions) -> Fees:
-    """Return the fees to offer now. Raise Fatal when the ceiling is below what the chain asks."""
+    """Return the fees to offer now. Raise Fatal when the ceiling is below the chain's current fees."""
     base = _base_fee(node)
     tip = _proposed_tip(node) if options.tip is None else options.tip
     if options.ceiling is not None and base + tip > options.ceiling:
@@ -67,5 +67,5 @@ def _base_fee(node: Web3) -> int:
 def _proposed_tip(node: Web3) -> int:
     try:
         return node.eth.max_priority_fee
-    except RpcError:  # not every node proposes one
+    except RpcError:  # some nodes do not support the method
         return _DEFAULT_TIP

@@ -1,7 +1,7 @@
 """The journal of a deployment: each signed transaction is on disk before it is broadcast.
 
-A run that is killed leaves a file that says which transactions may be on the chain; the next run asks for their
-receipts, broadcasts identical bytes where there are none, and signs nothing a second time. The file holds no key.
+After a killed run, the file lists the transactions that may be on the chain. The next run reads their receipts,
+rebroadcasts the same bytes of those without a receipt, and signs nothing twice. The file contains no key.
 """
 
 import fcntl
@@ -32,25 +32,25 @@ class Attempt:
 
 @attrs.frozen(slots=True)
 class DeploymentEntry:
-    """A step that was signed. `block` is None until it is confirmed."""
+    """Signed step. `block` is None until the step is confirmed."""
 
     nonce: int
     attempts: tuple[Attempt, ...]
-    address: str | None = None  # of the contract that it creates
+    address: str | None = None  # of the created contract
     block: int | None = None
     mined: str | None = None  # hash of the attempt that was mined
 
 
 @attrs.define(slots=True)
 class DeploymentJournal:
-    """Entries by step. `path` is None for a deployment that is not resumed, such as a local chain's."""
+    """Entries by step. `path` is None for a deployment that cannot be resumed, such as on a local chain."""
 
     path: Path | None
-    run: Mapping[str, Any]  # identity of the deployment: a run that resumes it must have the same
+    run: Mapping[str, Any]  # identity of the deployment; only a run with the same identity may resume it
     entries: dict[str, DeploymentEntry] = attrs.field(factory=dict)
 
     def write(self, key: str, entry: DeploymentEntry | None) -> None:
-        """Write the entry to disk before returning. None removes a step that can never be mined."""
+        """Write the entry to disk before returning. With None, remove a step that can never be mined."""
         if entry is None:
             del self.entries[key]
         else:
@@ -80,7 +80,7 @@ def opened(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Fatal(f"another run is at work on {path}: let it end, or end it") from None
-        run = json.loads(json.dumps(run))  # as it reads back
+        run = json.loads(json.dumps(run))  # with JSON's types, like the file's
         yield _read(path, run) if path.exists() else DeploymentJournal(path, run)
     finally:
         os.close(lock)

@@ -85,7 +85,7 @@ class RetryingProvider(HTTPProvider):
 
 
 def _has_error(response: requests.Response) -> bool:
-    """Some nodes send the error of a call with an HTTP status of 400 or 500."""
+    """Return True if the body has a JSON-RPC error. Some nodes send those with an HTTP status of 400 or 500."""
     try:
         answer = response.json()
     except ValueError:
@@ -134,7 +134,7 @@ def eth_call(node: Web3, to: str, data: bytes, sender: str | None = None) -> byt
 
 
 def broadcast(node: Web3, raw: bytes) -> None:
-    """Send signed bytes. A node that has them already raises nothing."""
+    """Send signed bytes. Do not raise if the node has them already."""
     try:
         node.eth.send_raw_transaction(HexBytes(raw))
     except RpcError as error:
@@ -143,7 +143,7 @@ def broadcast(node: Web3, raw: bytes) -> None:
 
 
 def receipt_of(node: Web3, transaction_hash: str) -> TxReceipt | None:
-    """Return the receipt of a mined transaction. Some nodes send one without a block for a pending transaction."""
+    """Return the receipt of a mined transaction. For a pending transaction, some nodes send one without a block."""
     try:
         receipt = node.eth.get_transaction_receipt(HexStr(transaction_hash))
     except TransactionNotFound:

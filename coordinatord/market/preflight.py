@@ -21,10 +21,10 @@ from coordinatord.market.token_checks import TokenFacts, check_token
 
 # PUSH0 TLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: creation code that returns a word of transient storage.
 _READS_TRANSIENT_STORAGE: Final = HexBytes("0x5f5c5f5260205ff3")
-# More than the admin functions use besides their data: the transaction, two new slots, an event.
+# Upper bound of an admin call's gas without its data: the transaction, two new slots and an event.
 _GAS_OF_A_SETTING: Final = 90_000
 _GAS_OF_A_BYTE: Final = 16 + 8  # as calldata, and in the event
-# Address of a contract that is not deployed yet, in calls that are only estimated.
+# Stands for a contract that is not deployed yet, in calls that are only estimated.
 _PLACEHOLDER: Final = "0x" + "11" * 20
 
 

@@ -16,7 +16,7 @@ from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
 from coordinatord.market.node import balance_of, code_at
 from coordinatord.market.terms import ModelTerms
 
-_TOKEN: Final = "DevToken"  # noqa: S105 - the contract whose interface every payment token has
+_TOKEN: Final = "DevToken"  # noqa: S105 - a contract with the interface of every payment token
 
 STATUSES: Final = ("none", "allowed", "tombstoned")
 
@@ -54,7 +54,7 @@ class Listing:
 
 @attrs.frozen(slots=True, kw_only=True)
 class MarketState:
-    """State of the market at about `block`: later blocks may have changed what was read last."""
+    """State of the market at about `block`. Values that were read last may be from later blocks."""
 
     block: int
     chain_id: int
@@ -71,16 +71,16 @@ class MarketState:
     providers_of_asks: str
     jobs_of_providers: str
     slas: frozenset[int]
-    models: Mapping[int, tuple[ModelTerms, bool]]  # and whether it is enabled
+    models: Mapping[int, tuple[ModelTerms, bool]]  # True if the model is enabled
     listings: tuple[Listing, ...]
     allowlist: Mapping[str, tuple[str, str]]  # by key: status and entry
     token_decimals: int
     token_separator: bytes
     escrowed: int
     credits: int
-    held: int  # of the token, by the job registry
+    held: int  # tokens that the job registry holds
     treasury_holds: int
-    native: Mapping[str, int]  # by account: the owners, the relayers
+    native: Mapping[str, int]  # native balance by account, of owners and relayers
 
 
 def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[str], None]) -> MarketState:
@@ -182,7 +182,7 @@ def _listing(node: Web3, providers: Contract, provider_id: int, pairs: set[tuple
         operator=told["operator"],
         listed=told["listed"],
         all_models=told["allowAllModels"],
-        # `modelAllowed` answers yes for every model where all are allowed.
+        # `modelAllowed` returns true for every model if all are allowed.
         models=frozenset(
             m for m in models if not told["allowAllModels"] and providers.read(node, "modelAllowed", provider_id, m)
         ),
@@ -197,7 +197,7 @@ def _listing(node: Web3, providers: Contract, provider_id: int, pairs: set[tuple
 
 
 def provider(node: Web3, providers: Contract, provider_id: int) -> dict[str, Any]:
-    """Return the struct `Provider`, by the names of its members."""
+    """Return the members of the struct `Provider` by name."""
     values: dict[str, Any] = providers.read(node, "provider", provider_id)._asdict()
     return values
 

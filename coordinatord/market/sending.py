@@ -1,11 +1,11 @@
 """Send the transactions of a deployment or of an admin: sign, write to the journal, broadcast, wait.
 
-    nothing written         → signed at the next nonce, written, broadcast
-    written, not confirmed  → broadcast again, the same bytes, until an attempt is mined deep enough
-    confirmed               → left alone
+    not written             → sign at the next nonce, write, broadcast
+    written, not confirmed  → rebroadcast the same bytes until an attempt is mined deep enough
+    confirmed               → skip
 
-A pending transaction is replaced only with `replace`: the step is signed again at the same nonce for a higher fee, and
-either attempt may be mined. The run ends when another transaction used a nonce.
+With `replace`, a pending step is signed again at the same nonce for a higher fee, and either attempt may be mined. The
+run ends if a foreign transaction uses one of the nonces.
 """
 
 import time
@@ -32,12 +32,12 @@ from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJour
 from coordinatord.market.node import broadcast, code_at, nonce_of, receipt_of
 
 Say = Callable[[str], None]
-Addresses = Mapping[str, str]  # of the contracts that are deployed, by name
+Addresses = Mapping[str, str]  # of the deployed contracts, by name
 
 MAX_GAS: Final = 1 << 24  # of one transaction (EIP-7825)
-_MAX_PENDING: Final = 16  # transactions of one account that every node keeps in its pool
+_MAX_PENDING: Final = 16  # pending transactions per account that every node accepts
 _REBROADCAST_S: Final = 15.0
-_NONCE_SIGHTINGS: Final = 3  # in a row: one address may stand for several nodes, and one of them may be behind
+_NONCE_SIGHTINGS: Final = 3  # in a row, because a load balancer's nodes may differ
 
 
 @attrs.frozen(slots=True)
@@ -74,7 +74,7 @@ class Sender:
     say: Say
 
     def run(self, steps: Sequence[SendingStep]) -> None:
-        """Return when every step is confirmed. Otherwise raise Fatal with the step and the remedy."""
+        """Send the steps. Return when all are confirmed, otherwise raise Fatal with the step and the remedy."""
         self._forget_reorged(steps)
         for _, of_stage in groupby(steps, lambda step: step.stage):
             waiting, addresses = list(of_stage), self.addresses(steps)
@@ -87,7 +87,7 @@ class Sender:
         return {str(step.creates): entry.address for step, entry in entries if entry is not None and entry.address}
 
     def _forget_reorged(self, steps: Sequence[SendingStep]) -> None:
-        """Find steps that an earlier run saw confirmed and that a reorg has removed since. They are broadcast again."""
+        """Mark steps as unconfirmed if a reorg removed them after an earlier run, so that they are rebroadcast."""
         for step in steps:
             entry = self.journal.entries.get(step.key)
             if entry is not None and entry.block is not None and self._receipt(entry) is None:

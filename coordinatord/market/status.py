@@ -22,13 +22,13 @@ _OTHER_TERMS_REMEDY: Final = "correct the market (`coordinatord market admin`) o
 
 
 def soundness(market: MarketState, book: AddressBook) -> list[CheckRow]:
-    """Checks of every market, whatever its terms: its code, its wiring, its money, its address book."""
+    """Check code, wiring, money and address book. These checks are the same for all market terms."""
     rows = (*_registries(market, book), *_wiring(market, book))
     return [_with_remedy(row, _OTHER_MARKET_REMEDY) for row in rows]
 
 
 def conformity(market: MarketState, terms: MarketTerms) -> list[CheckRow]:
-    """Checks that the market has what the terms say, and nothing beside it."""
+    """Check that the market matches the terms and has nothing in addition."""
     rows = (*_ownership(market, terms), *_settings(market, terms))
     return [_with_remedy(row, _OTHER_TERMS_REMEDY) for row in rows]
 
@@ -95,7 +95,7 @@ def _text(model: ModelTerms) -> str:
 
 
 def facts(market: MarketState, book: AddressBook) -> list[CheckRow]:
-    """One row each, with a verdict where there can only be one right value."""
+    """Return one row per fact, with a verdict if only one value is right."""
 
     def amount(units: int) -> str:
         return f"{units} ({Decimal(units).scaleb(-book.payment_token_decimals):f})"
@@ -157,7 +157,7 @@ def as_text(market: MarketState, rows: Sequence[CheckRow]) -> str:
 
 
 def as_document(market: MarketState, rows: Sequence[CheckRow]) -> str:
-    """The same for programs."""
+    """Return the status as JSON."""
     document: dict[str, Any] = {
         "block": market.block,
         "facts": check_records(rows),

@@ -16,13 +16,13 @@ from common.scalars import read_uint
 from common.strict_json import parse
 from coordinatord.market.contracts import read_address
 
-# The contracts' own limits: what they would refuse is refused before anything is deployed.
+# Limits of the contracts. Terms beyond them are rejected before the deployment starts.
 MAX_FEE_BPS: Final = 2000
 LONGEST_SLA: Final = limits.LONGEST_SLA
 MAX_NAME_BYTES: Final = 256
 MIN_TOKEN_GAS: Final = 200_000
 MAX_TOKEN_GAS: Final = 2_000_000
-_MAX_SCHEMA_BYTES: Final = 16_384  # it is stored in a log, and paid for by the byte
+_MAX_SCHEMA_BYTES: Final = 16_384  # stored in a log, which costs gas per byte
 
 _KEYS: Final = (
     *("chain_id", "token", "decimals", "token_name", "token_version", "owner", "treasury"),
@@ -44,8 +44,8 @@ class ModelTerms:
 
 @attrs.frozen(slots=True, kw_only=True)
 class MarketTerms:
-    """Amounts are in the token's smallest unit. `token_name` and `token_version` are None for what the token says.
-    `max_gas_fee` is the one value that no admin can change afterwards."""
+    """Amounts are in the token's smallest unit. If `token_name` or `token_version` is None, the token is read.
+    `max_gas_fee` is the only value that an admin cannot change later."""
 
     chain_id: int
     token: str
@@ -57,8 +57,8 @@ class MarketTerms:
     fee_bps: int
     gas_fee: int
     max_gas_fee: int
-    point_price: int  # what the treasury must get for a provider to gain a point of reputation
-    token_gas: int = MIN_TOKEN_GAS  # what one call of the token may use
+    point_price: int  # treasury income per reputation point of a provider
+    token_gas: int = MIN_TOKEN_GAS  # gas limit of a call to the token
     slas: tuple[int, ...]
     relayers: tuple[str, ...]
     models: tuple[ModelTerms, ...]
@@ -68,7 +68,7 @@ class MarketTerms:
 
 
 def read_terms(path: Path | None, flags: Mapping[str, object]) -> MarketTerms:
-    """Read the file, with each value replaced by the flag of its name that is set. Raise Fatal with the wrong value."""
+    """Read the file. Flags that are set override its values. Raise Fatal with the wrong value."""
     try:
         values = dict(_read_file(path)) if path is not None else {}
         values |= {name: value for name, value in flags.items() if value is not None}
@@ -135,7 +135,7 @@ def read_model(model_id: object, name: object, owned_by: object, schema: object,
     if schema is not None and not isinstance(schema, dict):
         raise Refused(f"{param}.params_schema must be a JSON Schema, as an object", param)
     if schema is not None:
-        parse(model.params_schema.encode())  # as the coordinator reads it: what it refuses it would not publish
+        parse(model.params_schema.encode())  # the coordinator would not publish an invalid schema
     if len(model.params_schema.encode()) > _MAX_SCHEMA_BYTES:
         raise Refused(f"{param}.params_schema must be at most {_MAX_SCHEMA_BYTES} bytes", param)
     return model

@@ -1,7 +1,7 @@
-"""Checks of a payment token before a market is built on it: it cannot be exchanged afterwards.
+"""Checks of a payment token before a market is deployed, because a market's token cannot be replaced.
 
-The functions of EIP-3009 are tried out by calls that change nothing: an account that was made up for the purpose
-authorises 0 units, and the token must take what it signed and must refuse what it did not.
+The EIP-3009 functions are tested with calls that change nothing. A temporary account signs an authorisation of 0 units.
+The token must accept it, and must reject one with a wrong signature.
 """
 
 import secrets
@@ -34,7 +34,7 @@ _FOREVER: Final = 2**256 - 1
 
 @attrs.frozen(slots=True)
 class TokenFacts:
-    """`domain` is what the address book takes."""
+    """`domain` is written to the address book."""
 
     address: str
     symbol: str
@@ -43,7 +43,7 @@ class TokenFacts:
 
 
 def check_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[CheckRow]]:
-    """Return the token's facts, with a row for each check. Raise Fatal when it is no token at all."""
+    """Return the token's facts, with a row for each check. Raise Fatal if the contract is not a token."""
     code = code_at(node, terms.token)
     if not code:
         raise Fatal(f"token: there is no contract at {terms.token} on chain {terms.chain_id}")
@@ -108,7 +108,7 @@ def _refused(node: Web3, token: Contract, data: bytes, sender: bytes) -> str:
 
 
 def _domain(node: Web3, token: Contract, terms: MarketTerms) -> TokenDomain:
-    """Return the domain of the terms. What they leave out comes from the token: by EIP-5267, or as FiatToken has it."""
+    """Return the signing domain of the terms. Read missing parts from the token, by EIP-5267 or like FiatToken's."""
     name, version = terms.token_name, terms.token_version
     if name is None or version is None:
         told_name, told_version = _told_domain(node, token)
@@ -127,7 +127,7 @@ def _told_domain(node: Web3, token: Contract) -> tuple[str, str]:
 
 
 def _text(node: Web3, token: Contract, function: str) -> str:
-    """Return nothing where the token has no such function, or answers it with something other than a string."""
+    """Call the token's function. Return an empty string if it does not exist or does not return a string."""
     selector = HexBytes(function_signature_to_4byte_selector(f"{function}()"))
     try:
         [text] = node.codec.decode(["string"], eth_call(node, token.address, selector))
@@ -144,7 +144,7 @@ def _decimals(node: Web3, token: Contract) -> int:
 
 
 def _attempt(node: Web3, token: Contract, data: bytes, sender: str | None = None) -> str:
-    """Return the answer in hex, or why the token refused the call."""
+    """Return the answer in hex, or the reason for the revert."""
     try:
         return "0x" + eth_call(node, token.address, data, sender).hex()
     except RpcError as error:

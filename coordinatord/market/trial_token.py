@@ -1,4 +1,4 @@
-"""A payment token for an operator's trial market, which its deployer mints."""
+"""Payment token for an operator's trial market. Its deployer can mint it."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +11,7 @@ from coordinatord.market.sending import Addresses, Sender, SendingStep
 
 DECIMALS: Final = 6
 _CONTRACT: Final = "DevToken"
-# By chain id. Money on these chains is real, and a token that anybody could mistake for money is not deployed there.
+# By chain id. No test token is deployed on these chains, because it could be mistaken for real money.
 MAIN_NETWORKS: Final = {
     1: "Ethereum",
     10: "OP Mainnet",
@@ -61,7 +61,7 @@ def require_trial_chain(chain_id: int) -> None:
 
 
 def deploy_test_token(sender: Sender, mints: Sequence[Mint]) -> str:
-    """Deploy the token and mint; return its address. The sender owns it: it alone can mint, pause and shut out."""
+    """Deploy the token, mint, and return its address. Only its owner, the sender, can mint, pause or block accounts."""
     require_trial_chain(sender.chain_id)
     steps = [SendingStep("deploy the test token", 1, _CONTRACT, lambda _: _creation(sender.signer.address))]
     steps += [_minting(mint) for mint in mints]

@@ -15,7 +15,7 @@ def as_text(calls: Sequence[ContractCall]) -> str:
 
 
 def as_document(calls: Sequence[ContractCall], chain_id: int) -> str:
-    """The format of Safe's Transaction Builder, with the words of each call beside it."""
+    """Return the calls with their descriptions, in the format of Safe's Transaction Builder."""
     document = {
         "version": "1.0",
         "chainId": str(chain_id),

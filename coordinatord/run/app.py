@@ -70,7 +70,7 @@ from coordinatord.storage.pins.containers import Containers
 
 log = structlog.get_logger(__name__)
 
-_UNREADY_PAUSE: Final = 0.5  # seconds in which balancers may see that this node is not ready, before it stops listening
+_UNREADY_PAUSE: Final = 0.5  # seconds for balancers to notice that this node is not ready, before it stops listening
 
 
 async def run(config: Config, limits: Limits | None = None) -> None:
@@ -113,7 +113,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
                 systemd.say("STOPPING=1")
                 log.info("stopping", grace_seconds=limits.shutdown_grace_s)
                 await anyio.sleep(_UNREADY_PAUSE)
-                dependencies.events.close()  # streams would be in flight until the grace is over
+                dependencies.events.close()  # open streams would use up the grace period
 
             systemd.say("READY=1")
             log.info(
@@ -245,8 +245,8 @@ async def relay(dependencies: Dependencies) -> None:
 
 
 async def _stop_on_signal(stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Set `stop` on a signal, or when another task ends the daemon: serving is shielded from cancellation. Started once
-    signals are received."""
+    """Set `stop` on a signal, or when this task is cancelled, because serving is shielded from cancellation. The task
+    reports started once it receives signals."""
     try:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             task_status.started()

@@ -1,4 +1,4 @@
-"""The ASGI application: every route, behind the layers that every request passes."""
+"""ASGI application: all routes, behind the layers that every request passes."""
 
 from typing import Final
 
@@ -147,7 +147,7 @@ def build_application(
 def compose(
     dependencies: Dependencies, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: Stopping
 ) -> ASGIApp:
-    """Services, and the routes over them."""
+    """Build the services and the routes that use them."""
     config, database, domains = dependencies.config, dependencies.database, dependencies.domains
     book = config.addresses
     asked = dependencies.rpc_for_callers
@@ -204,7 +204,7 @@ def compose(
     burst = limits.requests_burst or config.requests_per_second * _BURST_SECONDS
     buckets = TokenBuckets(config.requests_per_second, burst)
     hub = dependencies.events
-    hub.watch(lambda _: reads.position.forget())  # who is told of an event reads what it says
+    hub.watch(lambda _: reads.position.forget())  # reads after an event must include it
     hub.watch(waiting.hear)
     places = Places(limits.event_listeners, limits.event_listeners_per_caller)
     polls = Polls(
@@ -250,7 +250,7 @@ def compose(
 
 
 def webhook_endpoints(config: Config, database: Database, token: PaymentToken) -> WebhookEndpoints | None:
-    """None where they are switched off."""
+    """Return the endpoints, or None if webhooks are switched off."""
     if not config.webhooks_key:
         return None
     return WebhookEndpoints(database, SealedSecrets(config.webhooks_key), token, config.webhooks_private == "allow")
@@ -260,7 +260,7 @@ def hosted_escrow(dependencies: Dependencies, escrow: Escrow | None, posted: Pos
     if escrow is None:
         return None
     book = dependencies.config.addresses
-    # A key given to the wrong wallet cannot be taken back: two nodes, where there are two, have to name the claimer.
+    # A released key cannot be taken back. So if there are several nodes, two must agree on the claimer.
     agreed = Rpc(dependencies.nodes.agreed_transport()) if len(dependencies.nodes.all) > 1 else posted.registry.rpc
     claims = Claims(
         JobRegistry(agreed, book.job_registry),

@@ -19,10 +19,9 @@ _SEPARATOR = abi.selector("DOMAIN_SEPARATOR()")
 
 
 async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
-    """Fatal, naming what differs: another chain, or a contract whose signing domain is not the address book's.
+    """Raise Fatal for another chain, or for a contract with a signing domain other than the address book's.
 
-    Raises Retryable when the node does not answer, or answers with trouble of its own that may pass; the caller decides
-    how long to wait for it.
+    Raise Retryable when the node does not answer or reports a temporary error.
     """
     try:
         chain_id = quantity(await rpc.call("eth_chainId"))
@@ -49,8 +48,8 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
 
 
 async def check_nodes(nodes: Nodes, book: AddressBook, domains: Domains) -> None:
-    """`check_chain` of every node. One that does not answer is left for later where another does: `Retryable` only when
-    none does. Fatal names the node where there are several."""
+    """Run `check_chain` on every node. Raise Retryable only if no node answers. Fatal names the node if there are
+    several."""
     away: list[Retryable] = []
     for node in nodes.all:
         try:

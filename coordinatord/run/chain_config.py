@@ -1,4 +1,4 @@
-"""Settings of the chain's nodes, of the relayer's account and of its transactions: a part of the configuration."""
+"""Settings of the chain's nodes, of the relayer's account and of its transactions."""
 
 import attrs
 
@@ -58,7 +58,7 @@ class ChainConfig:
         return [self.rpc_url, *self.rpc_urls]
 
     def check_chain(self) -> None:
-        """Raise Refused for settings that do not go together."""
+        """Raise Refused for settings that contradict each other."""
         self._check_signer()
         if len(set(self.node_urls)) < len(self.node_urls):
             raise Refused("must name each node once, and not RPC_URL again: a node cannot check itself", "rpc_urls")

@@ -14,7 +14,7 @@ from common.extras import missing_extra
 
 _MARKET: Final = "market"
 _ENVIRONMENT: Final = (
-    ("(settings)", "`coordinatord settings` lists every variable with its value, range and default"),
+    ("DATABASE_URL, RPC_URL, PORT, …", "settings; `coordinatord settings` shows all with value, range and default"),
     ("CREDENTIALS_DIRECTORY", "folder of secret settings, set by systemd"),
 )
 _EXIT_CODES: Final = {
@@ -27,7 +27,7 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Write a lis
 
 
 class _Coordinatord(Program):
-    """Group that imports `market` only to run it, because it needs an extra of its own."""
+    """Group that imports `market` only to run it, because that command needs an optional dependency."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -44,7 +44,7 @@ def _market() -> click.Command:
 
 
 def _commands() -> Any:
-    """Import the daemon, which `--help` and completion do without."""
+    """Import the daemon. `--help` and completion work without it."""
     try:
         return import_module("coordinatord.run.commands")
     except ModuleNotFoundError as error:
@@ -52,7 +52,7 @@ def _commands() -> Any:
 
 
 def main() -> None:
-    """Exit with 0 after an orderly stop, 1 if it cannot run or something is wrong, 2 for a wrong command line."""
+    """Run the command. Exit with 0 on success, 1 on an error or failed check, 2 for a wrong command line."""
     hide_memory()  # before a key is read
     coordinatord(prog_name="coordinatord")
 
@@ -115,21 +115,21 @@ def relayers(as_json: bool) -> None:
 
 @coordinatord.command()
 def drain() -> None:
-    """Follow a replaced relayer account until its key is no longer needed."""
+    """Follow a replaced relayer account until its key is not needed."""
     _commands().run("drain")
 
 
 @coordinatord.command()
 @_JSON
 def budgets(as_json: bool) -> None:
-    """Show the signers whose ops used most gas in the last 24 hours."""
+    """Show the signers with the highest gas use in the last 24 hours."""
     _commands().run("budgets", as_json=as_json)
 
 
 @coordinatord.command("new-key")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), help="Path of the new file.")
 def new_key(file: Path) -> None:
-    """Create a private key in a new file that only its owner can read, and show its address."""
+    """Create a private key file. Only its owner can read it. Shows the address."""
     _commands().make_key(file)
 
 

@@ -162,7 +162,7 @@ def check(as_json: bool) -> int:
     """Print the checks. Return the exit status: 1 when something is wrong."""
     from coordinatord.run.checks.examine import examine  # noqa: PLC0415
 
-    set_up_logging("error")  # the table tells what a warning would
+    set_up_logging("error")  # the table shows everything that warnings would
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
     print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
     return 1 if wrong_names(rows) else 0

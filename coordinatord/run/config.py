@@ -1,4 +1,4 @@
-"""Settings of the coordinator: read once into one frozen value. Nothing else reads the environment."""
+"""Settings of the coordinator, read once into a frozen value. No other module reads the environment."""
 
 from collections.abc import Mapping
 from typing import Final, Literal, cast
@@ -42,7 +42,7 @@ _MOCK_ONLY: Final = (
 
 @attrs.frozen(slots=True, kw_only=True)
 class Config(ChainConfig):
-    """Settings of the specification first, then the added ones. `ChainConfig` has those of nodes and the relayer."""
+    """Settings of the specification first, then this project's. `ChainConfig` has the settings of nodes and relayer."""
 
     addresses_file: AddressBook | None = setting(address_book_file, "address book of the market", None)
     addresses_json: AddressBook | None = setting(address_book, "the same, inline; set exactly one of both", None)

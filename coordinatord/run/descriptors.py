@@ -1,4 +1,4 @@
-"""Room for connections of callers: file descriptors and memory of this process."""
+"""Limits on callers' connections from the file descriptors and memory of this process."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ _BESIDE_POOL: Final = PREPARED_CONNECTIONS + _ROLES + _LISTENING
 _NODE_CONNECTIONS: Final = 40
 _STORE_CONNECTIONS: Final = 160
 _WEBHOOK_CONNECTIONS: Final = 512
-_ANYTHING_ELSE: Final = 128  # listening sockets, the operators' port, the event loop, threads that look names up
+_ANYTHING_ELSE: Final = 128  # listening sockets, operators' port, event loop, threads for name lookups
 _MIN_CONNECTIONS: Final = 16
 _MEMORY_SHARE: Final = 4  # connections may use one part in four of the memory
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -30,9 +30,9 @@ def database_connections(config: Config) -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit to the hard one, and return the limit that now holds."""
+    """Raise the soft limit to the hard one. Return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS reports no hard limit, and has one
+    with suppress(ValueError, OSError):  # macOS has a hard limit that it does not report
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
@@ -57,7 +57,7 @@ def connections_within(descriptors: int, memory: int, config: Config) -> int:
 
 
 def _own_descriptors(config: Config) -> int:
-    """Return the number of descriptors that the daemon needs itself when it is busiest."""
+    """Return the peak number of descriptors that the daemon uses for other purposes."""
     return (
         database_connections(config)
         + len(config.database_replica_urls) * (config.database_pool_max + PREPARED_CONNECTIONS)

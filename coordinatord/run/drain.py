@@ -23,7 +23,7 @@ _INTERVAL_S: Final = 5.0
 
 
 async def drain(config: Config, settled_s: float = SETTLED_S) -> None:
-    """Follow the account, and sign nothing but replacements. Return when its key is no longer needed."""
+    """Follow the account, and sign only replacements. Return when its key is no longer needed."""
     async with AsyncExitStack() as stack:
         patience = StartupPatience(config.limits.boot_patience_s)
         dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))

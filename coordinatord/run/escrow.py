@@ -31,7 +31,7 @@ class EscrowDependencies:
 
 @asynccontextmanager
 async def open_escrow(config: Config, ground: EscrowDependencies, clock: Clock) -> AsyncIterator[Escrow | None]:
-    """None with ESCROW_MODE=off. Nothing is minted or pulled before `custody.begin()`."""
+    """Return the escrow, or None with ESCROW_MODE=off. No key is minted or pulled before `custody.begin()`."""
     if config.escrow_mode == "off":
         yield None
         return

@@ -1,8 +1,7 @@
-"""Janitor: shows the state of replication, sums up how jobs ended lately, and removes lapsed nonces, sessions and
-leases, ended relays, lines of old batches, objects that no job names, files past their time and uploads that died on
-the way. docs/operators/limits.md, "Retention", lists the rules.
+"""Janitor: deletes expired rows and stored objects, and refreshes the metrics of replication, storage and reliability.
+docs/operators/limits.md, "Retention", lists the rules.
 
-A role, so that one process at a time does it. A sweep may be cut anywhere: the next one does the rest.
+It is a role, so that one process at a time runs it. A sweep may be interrupted anywhere. The next one does the rest.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,7 +37,7 @@ INTERVAL: Final = 60.0
 _ATTACH_BEFORE_EXPIRY_S: Final = 3 * INTERVAL
 _AT_ONCE: Final = 200
 _ROWS_AT_ONCE: Final = 1_000
-_REMOVALS_AT_ONCE: Final = 4  # each waits for the store, and may hold a connection of the pool meanwhile
+_REMOVALS_AT_ONCE: Final = 4  # each waits for the store, and may hold a pooled connection while it waits
 _BATCHES_AT_ONCE: Final = 20
 
 
@@ -64,12 +63,12 @@ class Janitor:
                 _show_replication(await read_replication(connection))
                 await self.sweep(connection)
                 await anyio.sleep(INTERVAL)
-        finally:  # the next holder of the role shows it
+        finally:  # the next holder of the role sets these metrics
             metrics.database_standbys.clear()
             metrics.database_replay_lag.clear()
 
     async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        """All that is due now."""
+        """Remove everything that is due now."""
         await sessions_sql.drop_expired(connection)
         await leases_sql.drop_expired(connection)
         await liveness_sql.delete_old(connection)
@@ -109,7 +108,7 @@ def _show_replication(replication: Replication) -> None:
 
 
 async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
-    """From the store, several at a time: one after another they would take as long as the way to it, every time."""
+    """Run the removals concurrently, because each waits for the store."""
     turns = anyio.CapacityLimiter(_REMOVALS_AT_ONCE)
     async with unwrap_single_error() as tasks:
         for what, removal in removals.items():
@@ -121,5 +120,5 @@ async def _removing(what: str, removal: Callable[[], Awaitable[None]], turns: an
         async with turns:
             await removal()
     except Retryable as error:
-        # Its lease lapses, and a later sweep takes it again.
+        # The lease expires, and a later sweep retries.
         log.warning("object not removed", key=what, reason=error.message)

@@ -60,7 +60,7 @@ def key_rows(config: Config) -> list[tuple[str, str]]:
     if config.escrow_mode == "off":
         return rows
     operators = [bytes.fromhex(key.reveal()) for key in config.operator_keys]
-    if config.escrow_mode == "mock":  # its escrow keys are made by itself, and change by themselves
+    if config.escrow_mode == "mock":  # the coordinator creates and rotates its escrow keys
         uses = ["operator, signs", *["operator, trusted"] * len(operators)]
         return rows + [(use, hex_of(Wallet(key).address)) for use, key in zip(uses, operators, strict=False)]
     uses = ["escrow, announced", *["escrow, opens"] * len(operators)]
@@ -81,7 +81,7 @@ def new_key(path: Path) -> str:
     key = secrets.token_bytes(32)
     try:
         wallet = Wallet(key)
-    except Refused:  # one number in 2**128 is none
+    except Refused:  # about one number in 2**128 is not a valid key
         return new_key(path)
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:

@@ -24,18 +24,18 @@ class Limits:
     `body_silence_s`: longest wait for the next byte of a body or an upload. `body_least_rate` and `upload_least_rate`:
     bytes per second that they must average.
 
-    `requests_burst`: requests of one caller at once. None: 2.5 seconds of REQUESTS_PER_SECOND.
+    `requests_burst`: burst of one caller's requests. None means 2.5 seconds of REQUESTS_PER_SECOND.
 
     `connections`, `event_listeners` (event streams and waiting polls): the defaults suit a process with enough
     descriptors and memory. See `within`.
 
     `journal_blocks`: blocks whose changes can be undone after a reorg.
 
-    `rpc_lag_blocks`: blocks that a node's head may differ from the other nodes' before the node is not asked.
+    `rpc_lag_blocks`: blocks by which a node's head may differ from the other nodes' heads before the node is skipped.
 
     `unsettled_retention_s`: retention of an inline container after its job was cancelled, failed, expired or never
     posted. `failed_batch_retention_s`: retention of a batch without a result. `endings_retention_s`: retention of the
-    transaction that ended a job. Later, the chain is asked.
+    transaction that ended a job. After that, it is read from the chain.
 
     `gas` and `storage`: None means that the settings decide.
     """

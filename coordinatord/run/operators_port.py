@@ -1,4 +1,4 @@
-"""The operators' port: /metrics and a page of it, served by hypercorn."""
+"""Operators' port: /metrics and a web page of the metrics, served by hypercorn."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from common.daemon.operators_port import OperatorsApp, Page
 from coordinatord.api.pages.files import operators_page
 from coordinatord.base.metrics import REGISTRY
 
-_IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop makes a scrape wait
+_IDLE_TIMEOUT_S: Final = 30.0  # longer than a busy event loop delays a scrape
 _GRACE_S: Final = 1.0
 
 
@@ -37,14 +37,14 @@ def operators_app(refresh: Callable[[], None]) -> OperatorsApp:
 
 
 async def serve_operators(app: OperatorsApp, bound: socket.socket) -> None:
-    """Serve until cancelled. hypercorn ends by its trigger: when cancelled, it would leave connections open."""
+    """Serve until cancelled. Stop hypercorn by its trigger, because it leaves connections open when cancelled."""
     config = Config()
     config.bind = [f"fd://{os.dup(bound.fileno())}"]  # hypercorn closes it
     config.keep_alive_timeout = _IDLE_TIMEOUT_S
     config.graceful_timeout = _GRACE_S
     config.include_server_header = False
     config.errorlog = logging.getLogger("hypercorn")
-    served: Any = app  # hypercorn has its own types of the same shapes
+    served: Any = app  # hypercorn's own ASGI types differ in name only
     stop = anyio.Event()
 
     async def shielded() -> None:

@@ -1,4 +1,4 @@
-"""Open the relayer account's signer that the configuration names."""
+"""Opens the configured signer of the relayer account."""
 
 import os
 from collections.abc import AsyncIterator
@@ -17,13 +17,13 @@ from coordinatord.chain.signing.keystores import from_keystore
 from coordinatord.chain.signing.signers import from_command
 from coordinatord.run.config import Config
 
-# The program that signs gets no variable that may hold a secret.
+# The signing program receives only these variables, none of which holds a secret.
 _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "CREDENTIALS_DIRECTORY")
 
 
 @asynccontextmanager
 async def open_signer(config: Config) -> AsyncIterator[AccountSigner]:
-    """The one signer that the configuration names."""
+    """Open the configured signer."""
     if config.relayer_key is not None:
         yield WalletSigner(Wallet(bytes.fromhex(config.relayer_key.reveal())))
     elif config.relayer_keystore is not None and config.relayer_keystore_password is not None:

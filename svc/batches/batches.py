@@ -210,7 +210,7 @@ class Batches:
     ) -> AsyncGenerator[BatchResult, None]:
         """Yield the result of every line: lines of settled jobs in file order, opened, then lines of failed jobs.
 
-        `custom_ids` and `charges`: those of the prepared batch, by line number and as `fees`. Raises BatchFailed if the
+        `custom_ids` (by line number) and `charges` (as `fees`) are from the prepared batch. Raises BatchFailed if the
         input was rejected, and ResultUnreadable (`no_result`) while the batch is running.
         """
         ended = batch if isinstance(batch, Batch) else await self.get(batch)

@@ -275,7 +275,7 @@ def custom_ids_of(lines: Iterable[BatchLine]) -> dict[int, str]:
 
 
 def _with_lines(plan: ModelPlan, lines: Sequence[int]) -> ModelPlan:
-    """Return a plan whose shares count the lines of their bundles."""
+    """Return the plan, with shares that count the lines of their bundles."""
     shares = zip(plan.allocation, lines, strict=True)
     return msgspec.structs.replace(
         plan, allocation=tuple(msgspec.structs.replace(share, lines=count) for share, count in shares if count)

@@ -35,7 +35,7 @@ class BatchResult:
     """Result of one line, or its `error`. `id` is the line's id in the batch, and `line` its number.
 
     A `settled` line was completed and paid. If its result could not be read, it also has an error, with the code of
-    ResultUnreadable. `cost` is what it was paid, or None if that is unknown.
+    ResultUnreadable. `cost` is the amount paid, or None if it is unknown.
     """
 
     id: str

@@ -137,7 +137,7 @@ class Chain:
 
 
 def _log(log: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that all nodes report alike. Some nodes add other fields."""
+    """Return the fields that all nodes report. Some nodes add other fields."""
     return {
         "address": octets(log, "address", 20),
         "topics": texts(log, "topics", 32),

@@ -99,7 +99,7 @@ class Connection:
 
 
 def ask_password(path: Path) -> str:
-    """Ask for the password of a keystore on the terminal."""
+    """Prompt for the password of a keystore on the terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         message = f"{path} is encrypted, and there is no terminal to ask for its password: set {PASSWORD_FILE}"
         raise Refused(message, PASSWORD_FILE)

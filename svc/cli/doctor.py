@@ -21,7 +21,7 @@ _NO_WALLET: Final = unknown("wallet", "no key", "create one with svc keygen, and
 @click.command()
 @connected
 async def doctor(connection: Connection) -> Exit:
-    """Check everything that a job needs, and say how to fix what is wrong.
+    """Check everything that a job needs. Says how to fix it.
 
     Checks the clock, versions, deployment, session, gateway and escrow key. With a node of the chain (--rpc-url,
     SVC_RPC_URL) also contracts, fees, models, providers' keys and the balance. Nothing is posted or paid. Ends with 9

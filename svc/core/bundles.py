@@ -18,7 +18,7 @@ from svc.records import Ask
 
 MAX_BUNDLE_BYTES: Final = 4 * 2**20  # of input
 UNMEASURED_ITEMS: Final = 64  # for a provider whose speed is unknown
-_WINDOW_SHARE: Final = 0.5  # of the window, for a bundle of measured speed
+_BUNDLES_PER_WINDOW: Final = 2  # one after another, at the provider's measured speed
 
 LINES_KEY: Final = "svc-lines"  # metadata of the market's batch: lines of each of its jobs
 _VALUE_LENGTH: Final = 512
@@ -38,15 +38,15 @@ SINGLE: Final = BundleLimits()
 
 def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
     """Return the limits for the provider of an ask. `max_items` is the caller's own limit."""
-    items = min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS)
+    items = max(1, min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS))
     speed = None if ask.reliability is None else ask.reliability.units_per_sec
-    if not speed:
+    if speed is None or speed <= 0:
         return BundleLimits(min(items, UNMEASURED_ITEMS))
-    return BundleLimits(items, int(speed * ask.sla * _WINDOW_SHARE))
+    return BundleLimits(items, speed * ask.sla // _BUNDLES_PER_WINDOW)
 
 
 def may_bundle(line: PricedRequest, rates: Rates) -> bool:
-    """Return True for texts and embeddings whose input can be counted as output."""
+    """Return True for text and embedding inputs that can be counted as output."""
     if line.modality not in BUNDLED:
         return False
     return bool(rates.rate_out) or not rates.rate_in or line.modality == "embeddings"

@@ -3,8 +3,8 @@
     validating ── lines read ── posting ── in_progress ── finalizing ── completed, expired, cancelled
          └─► failed: a line is wrong, with its number        └─► results in OpenAI's form, with custom_id
 
-A batch continues without its client, and after a restart from where it stopped. The market's batch carries our batch
-id as metadata, so that a post whose reply was lost is found again instead of repeated.
+A batch continues without its client and after a restart. The market's batch has our batch id as metadata. So if the
+reply to a post is lost, the batch is found again instead of being posted twice.
 """
 
 from collections.abc import Callable, Sequence

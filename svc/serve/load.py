@@ -1,7 +1,7 @@
 """Load of each provider: our jobs there, its free capacity, how fast it claims, and recent failures.
 
 The cheapest provider gets as many jobs as it has capacity for, and the next ones get the rest, up to the configured
-premium. Free capacity is what the market reports, less our own jobs. Our jobs are counted at once, so that parallel
+premium. Free capacity is the market's report less our own jobs. Our jobs are counted at once, so that parallel
 requests do not all choose the same provider.
 """
 

@@ -1,4 +1,4 @@
-"""Read answers as they were sent, up to a limit of bytes."""
+"""Read answers without decoding, up to a limit of bytes."""
 
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -13,25 +13,25 @@ from common.plain_answers import IDENTITY, require_plain
 from common.refusal import Refused
 
 MAX_ANSWER_BYTES: Final = 16 << 20  # the coordinator cuts its pages at 4 MiB
-MAX_CONTENT_BYTES: Final = 1 << 30  # of a file or a result: no coordinator accepts larger ones
+MAX_CONTENT_BYTES: Final = 1 << 30  # of a file or a result; no coordinator accepts larger ones
 _MAX_REDIRECTS: Final = 5
 _PIECE_BYTES: Final = 65_536  # the size that sealing is fastest with
 
 
 class UnfitAnswer(httpx.DecodingError):
-    """An answer that is encoded, or longer than it may be."""
+    """Answer that is encoded or too long."""
 
 
 class InvalidAddress(httpx.RequestError):
-    """A name or an id makes an invalid URL."""
+    """Name or id that would make an invalid URL."""
 
 
 class ForeignRedirect(httpx.RequestError):
-    """A redirect to another host in the clear, which is not followed."""
+    """Redirect to another host without TLS, which is not followed."""
 
 
-# Errors that httpx lets through from the layers below: a damaged TLS record, a host name that cannot be encoded, a port
-# out of range (in a group, from attempts at several addresses).
+# Errors of lower layers that httpx does not convert: a damaged TLS record, a host name that cannot be encoded, a port
+# out of range (in a group, after attempts at several addresses).
 _FOREIGN_ERRORS: Final = (
     OSError,
     ValueError,
@@ -60,8 +60,8 @@ def request_errors() -> Iterator[None]:
 async def opened(
     http: httpx.AsyncClient, method: str, url: str | httpx.URL, *, headers: Mapping[str, str] | None = None, **more: Any
 ) -> AsyncIterator[httpx.Response]:
-    """Send a request, and yield the answer with its body unread: read it with `whole` or `pieces_of`. Redirects are not
-    followed. Raises httpx.RequestError."""
+    """Send a request, and yield the answer with its body unread. Read the body with `whole` or `pieces_of`. Redirects
+    are not followed. Raises httpx.RequestError."""
     with request_errors():
         request = http.build_request(method, url, headers={**(headers or {}), **IDENTITY}, **more)
         response = await http.send(request, stream=True, follow_redirects=False)
@@ -75,8 +75,8 @@ async def opened(
 async def followed(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
     """Send a GET, follow its redirects and yield the last answer with its body unread. Bodies on the way are not read.
 
-    A redirect may lead to the same host, or to an https address: a gateway must not be a way to services on this
-    machine's network, which are spoken to in the clear."""
+    A redirect may lead only to the same host or to an https address, so that a gateway cannot redirect to plain HTTP
+    services in the local network."""
     with request_errors():
         request = http.build_request("GET", url, headers=dict(IDENTITY))
     for _ in range(_MAX_REDIRECTS):

@@ -1,6 +1,6 @@
 """Read content as the blocks of its tree, from a gateway that serves blocks (`?format=raw`).
 
-Each block is checked against its own id, so the content is proved however a store cut it.
+Each block is checked against its own id, so the check works with every layout.
 """
 
 from collections.abc import AsyncGenerator
@@ -14,15 +14,15 @@ from common.refusal import Refused
 from common.unixfs_blocks import read_block
 from svc.wire.answers import MAX_CONTENT_BYTES, followed, whole
 
-LARGEST_BLOCK: Final = 4 << 20  # more than stores put into one: what goes on for longer is not waited out
-_MOST_BLOCKS: Final = 1 << 16  # of one file; a tree may name nodes that hold nothing
-_SECONDS: Final = 60.0  # for one block
+LARGEST_BLOCK: Final = 4 << 20  # larger than the blocks of any store
+_MOST_BLOCKS: Final = 1 << 16  # per file, because a tree may contain any number of empty nodes
+_SECONDS: Final = 60.0  # per block
 _OK: Final = 200
 
 
 async def content_of(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncGenerator[bytes, None]:
-    """A file's content, in order, every piece proved. Raises Refused for blocks that are others', or not of a file;
-    httpx.RequestError and TimeoutError where one is not served."""
+    """Yield a file's content in order, every piece checked. Raise Refused if a block does not match its id or is not
+    part of a file, httpx.RequestError or TimeoutError if a block is not served."""
     left, length, blocks = [root], 0, 0
     while left:
         cid = left.pop()

@@ -1,10 +1,12 @@
 """Reads of results that are checked against their content id.
 
 A gateway's answer is not trusted. A provider that ran a job for this wallet knows the key that its results are sealed
-to, and could forge another result with a gateway's help. An id of one raw block is the hash of the content. An id of
-several is what the blocks of the file hash to, cut as stores cut them. Content that was cut in another way is read
-block by block, from a gateway that serves blocks. Ids of other kinds cannot be checked: what does not open may be an
-error page with status 200, and the next gateway is asked.
+to, and could forge another result with a gateway's help.
+
+The id of a single raw block is the hash of the content. The id of a larger file is the hash of its tree of blocks, and
+depends on how the store cut the file. The usual layouts are computed from the content. A file with another layout is
+read block by block, from a gateway that serves blocks. Ids of other kinds cannot be checked. If such content does not
+open, it may be an error page with status 200, so the next gateway is tried.
 """
 
 import hashlib
@@ -24,9 +26,9 @@ from svc.wire.gateways import Gateways, NoGateway, NotServed, is_content_id
 
 S = TypeVar("S")
 
-_OTHER: Final = "other bytes than those of this id"
-_CUT: Final = "cut as no known store cuts, or forged: SVC_PIN_GATEWAY or --gateway must name one that serves blocks"
-# How stores cut files that they import: the protocol's own first, then those of widespread implementations.
+_OTHER: Final = "the content does not match its id"
+_CUT: Final = "forged or of an unknown layout: SVC_PIN_GATEWAY or --gateway must name a gateway that serves blocks"
+# Layouts with which stores import files: the protocol's layout, then those of widespread implementations.
 _PROFILES: Final = (
     ImportProfile(),
     ImportProfile(1 << 20, 174),
@@ -37,23 +39,23 @@ _PROFILES: Final = (
 
 @attrs.frozen
 class CheckedReads:
-    """Reads from gateways; without any, reads are disabled."""
+    """Reads from gateways. Without gateways, reads are disabled."""
 
     gateways: Gateways
 
     async def read(
         self, cid: str, begin: Callable[[], S], take: Callable[[S, bytes], object], end: Callable[[S], object]
     ) -> S:
-        """Feed the content's pieces to `take`, and call `end` after the last. Each attempt feeds a new sink, which
-        `begin` makes.
+        """Feed the content's pieces to `take`, then call `end`, and return the sink. `begin` creates a new sink for
+        each attempt.
 
-        Content that breaks off is read again from its start. ResultUnreadable, raised by `take` and `end`, is raised at
-        once where the content is proved to be that of the id. Where it cannot be proved, it is raised when no other
-        gateway serves better content."""
+        Content that breaks off is read again from its start. If `take` or `end` raises ResultUnreadable and the content
+        matches the id, the error is raised at once. If the id cannot be checked, the error is raised after all other
+        gateways have failed."""
         if not self.gateways.urls:
             raise ResultUnreadable("no gateway is set, so that results cannot be read", code="reads_disabled")
         if not is_content_id(cid):
-            raise ResultUnreadable(f"{cid!r} is no content id", code="bad_cid")
+            raise ResultUnreadable(f"{cid!r} is not a content id", code="bad_cid")
         unproved: list[ResultUnreadable] = []
 
         async def attempt(url: str) -> S:
@@ -107,14 +109,14 @@ class CheckedReads:
 
 @attrs.frozen(slots=True, eq=False)
 class _Unproved(Exception):
-    """Content that does not open, of an id that cannot tell whether the gateway or the provider is to blame."""
+    """Content does not open, and its id cannot be checked. So either the gateway or the provider is at fault."""
 
     error: ResultUnreadable
 
 
 @attrs.define
 class _Checked(Generic[S]):
-    """One attempt's content. `identity` is what it is checked against, where its id allows that."""
+    """Content of one attempt. `identity` checks it, or is None if the id cannot be checked."""
 
     identity: "_Identity | None"
     sink: S
@@ -124,7 +126,7 @@ class _Checked(Generic[S]):
     _unreadable: ResultUnreadable | None = None
 
     async def feed(self, piece: bytes) -> None:
-        """Raises _Unproved as soon as content does not open that no hash will prove."""
+        """Take a piece. Raise _Unproved if the content does not open and cannot be checked."""
         self._length += len(piece)
         if self.identity is not None:
             self.identity.update(piece)
@@ -140,7 +142,7 @@ class _Checked(Generic[S]):
         return self.identity is None or self.identity.holds()
 
     def finish(self) -> None:
-        """Raises ResultUnreadable where the content does not open, and _Unproved where it is not proved either."""
+        """Call `end`. If the content does not open, raise ResultUnreadable, or _Unproved for an unchecked id."""
         try:
             if self._unreadable is not None:
                 raise self._unreadable
@@ -153,8 +155,8 @@ class _Checked(Generic[S]):
 
 @attrs.define
 class _Identity:
-    """Whether the bytes that passed are those of an id. What does not open is waited out up to `longest` bytes, to
-    learn whose fault it is."""
+    """Compares the bytes read with an id. Content that does not open is still read, up to `longest` bytes, to find out
+    if the gateway or the provider is at fault."""
 
     cid: Cid
     _block: "hashlib._Hash" = attrs.field(factory=hashlib.sha256)

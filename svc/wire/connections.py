@@ -1,7 +1,7 @@
-"""HTTP connections to any number of servers, on httpx, with the proxies that the environment names.
+"""HTTP connections to any number of servers, on httpx, with the proxies of the environment.
 
-One pool of httpx examines each of its connections several times for every request, which takes milliseconds where
-hundreds are open. Each pool here therefore has a single connection, and an idle one is taken from the top of a stack.
+A pool of httpx examines all its connections several times per request, which takes milliseconds with hundreds of
+connections. So each pool here has a single connection, and idle pools are kept on a stack.
 """
 
 import ssl
@@ -13,8 +13,8 @@ from urllib.request import getproxies, proxy_bypass
 import anyio
 import httpx
 
-_MAX_IDLE: Final = 256  # to one server
-_MAX_SERVERS: Final = 64  # with idle connections: a gateway may redirect to any number of hosts
+_MAX_IDLE: Final = 256  # per server
+_MAX_SERVERS: Final = 64  # with idle connections, because a gateway may redirect to any number of hosts
 _IDLE_SECONDS: Final = 30.0  # coordinators keep an idle connection for longer
 _LIMITS: Final = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_SECONDS)
 _PROXY_SCHEMES: Final = ("http", "https")
@@ -23,7 +23,7 @@ Origin = tuple[str, str, int | None]
 
 
 def open_client(*, transport: httpx.AsyncBaseTransport | None = None, **settings: Any) -> httpx.AsyncClient:
-    """Return a client of httpx over `Connections`, or over `transport` where one is given."""
+    """Return an httpx client over `transport`, by default over `Connections`."""
     return httpx.AsyncClient(transport=transport if transport is not None else Connections(), **settings)
 
 
@@ -31,7 +31,7 @@ class Connections(httpx.AsyncBaseTransport):
     """Transport without a limit on connections. Idle ones are kept for the next request to the same server."""
 
     def __init__(self) -> None:
-        self._idle: dict[Origin, list[httpx.AsyncHTTPTransport]] = {}  # the server that was used last at the end
+        self._idle: dict[Origin, list[httpx.AsyncHTTPTransport]] = {}  # the most recently used server last
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         origin = request.url.scheme, request.url.host, request.url.port
@@ -77,7 +77,7 @@ class Connections(httpx.AsyncBaseTransport):
 
     @cached_property
     def _trusted(self) -> ssl.SSLContext:
-        """Certificates of the machine, or those that SSL_CERT_FILE names. Reading them takes tens of milliseconds."""
+        """Return the certificates of the machine or of SSL_CERT_FILE. Reading them takes tens of milliseconds."""
         return httpx.create_ssl_context()
 
 
@@ -95,14 +95,14 @@ class _Content(httpx.AsyncByteStream):
         return self._pieces
 
     async def end(self) -> None:
-        """Close the iterator, which otherwise the garbage collector would."""
+        """Close the iterator. Otherwise the garbage collector would close it later."""
         if isinstance(self._pieces, AsyncGenerator):
             with anyio.CancelScope(shield=True):
                 await self._pieces.aclose()
 
 
 class _Body(httpx.AsyncByteStream):
-    """Body of one answer. `close`: called once, when the body is closed."""
+    """Body of one answer. `close` is called once, when the body is closed."""
 
     def __init__(self, stream: httpx.AsyncByteStream, close: Callable[[], Awaitable[None]]) -> None:
         self._stream = stream
@@ -121,12 +121,12 @@ class _Body(httpx.AsyncByteStream):
 
 
 async def _close(connection: httpx.AsyncHTTPTransport) -> None:
-    with anyio.CancelScope(shield=True):  # it closes a socket, and waits for nothing
+    with anyio.CancelScope(shield=True):  # closing a socket does not block
         await connection.aclose()
 
 
 def _proxy_of(request: httpx.Request) -> str | None:
-    """Address of the proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY name for a request.
+    """Return the proxy for a request by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.
 
     Raises httpx.ProxyError for a proxy of another kind."""
     proxies = getproxies()

@@ -1,7 +1,7 @@
-"""Changes heard of as they happen, by server-sent events, so that a wait need not poll.
+"""Changes reported by server-sent events, so that a wait does not need to poll.
 
-What is heard is believed in nothing: it only says that a look is worth while, and when none is. Without events (an
-older coordinator, a proxy that keeps them, a connection that breaks) a wait polls as if there were none.
+Events are not trusted. They only decide when a wait reads again. Without events (an older coordinator, a proxy that
+buffers them, a lost connection), the wait polls.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -19,32 +19,33 @@ from svc.wire.answers import opened, raw_pieces, whole
 from svc.wire.server_sent_events import EventReader
 from svc.wire.transport import Transport, error_of, is_of_proxy
 
-QUIET: Final = 25.0  # seconds between looks while events come; a heartbeat comes sooner, or they do not
+QUIET: Final = 25.0  # seconds without an event or heartbeat after which the stream counts as lost
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _STREAM: Final = "text/event-stream"
 _MAX_MESSAGE_BYTES: Final = 1 << 20
 
-# Runs its argument with the headers that the route wants.
+# Calls its argument with the headers that the route requires.
 Authorised = Callable[[Callable[[dict[str, str]], Awaitable[None]]], Awaitable[None]]
-Take = Callable[[bytes], bool]  # True for a message that it has read, and that is worth a look
+Take = Callable[[bytes], bool]  # True if the wait should read again because of this message
 
 
 async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """Yield the `data` of each complete message, and None for each piece. Raise ConnectionFailed for a message that is
-    too long."""
+    """Yield None for each piece, then the `data` of each message that it completes. Raise ConnectionFailed if a message
+    is too long."""
     reader = EventReader()
     async for piece in pieces:
         yield None
         for data in reader.feed(piece):
             yield data
         if reader.unfinished_bytes > _MAX_MESSAGE_BYTES:
-            raise ConnectionFailed("an event without an end")
+            raise ConnectionFailed(f"an event is longer than {_MAX_MESSAGE_BYTES} bytes")
 
 
 @attrs.define(eq=False)
 class ToldChanges:
-    """`status`: of what is waited for, as it was last read; an event of it is none, nor one of an `ignored`."""
+    """Changes of the object that a wait follows. `status` is its status when it was last read. Events with this status,
+    or with one of `ignored`, do not end a pause."""
 
     transport: Transport
     take: Take = lambda _: False
@@ -56,15 +57,16 @@ class ToldChanges:
 
     @property
     def live(self) -> bool:
-        """True while a change would be heard of."""
+        """Return True while the stream delivers events or heartbeats."""
         return anyio.current_time() - self._heard_at < QUIET
 
     def listen(self) -> None:
-        """From now on: there is something to follow."""
+        """Start following the stream."""
         self._wanted.set()
 
     async def pause(self, polling: float, streaming: float) -> None:
-        """Until a change is heard of: `streaming` seconds at most while a stream would tell, else `polling` (fewer)."""
+        """Sleep until a change is reported, at most `streaming` seconds. Without a live stream, sleep at most `polling`
+        seconds, which are fewer."""
         async with anyio.create_task_group() as tasks:
 
             async def heard() -> None:
@@ -73,14 +75,14 @@ class ToldChanges:
 
             tasks.start_soon(heard)
             await self.transport.sleep(polling)
-            if self.live:  # maybe since just now: what is known was told once more, and nothing else
+            if self.live:  # the stream may have become live during the sleep
                 await self.transport.sleep(streaming - polling)
             tasks.cancel_scope.cancel()
         if self._heard.is_set():
             self._heard = anyio.Event()
 
     async def follow(self, path: str, authorised: Authorised) -> None:
-        """Until cancelled, or until it is clear that there are no events to be had."""
+        """Follow the stream until cancelled, or until the coordinator refuses it."""
         await self._wanted.wait()
         attempt = 0
         while True:
@@ -106,7 +108,7 @@ class ToldChanges:
                 if response.is_error:
                     raise error_of(await whole(response))
                 if not response.headers.get("content-type", "").startswith(_STREAM):
-                    raise ConnectionFailed(f"GET {path} is answered with another kind of body")
+                    raise ConnectionFailed(f"GET {path}: the answer is not {_STREAM}")
                 async with raw_pieces(response) as pieces:
                     async for data in messages(pieces):
                         self._came(data)
@@ -120,7 +122,7 @@ class ToldChanges:
             self._heard.set()
 
     def _lost(self) -> None:
-        """One more look: what happened since the last one may not have been told."""
+        """End the current pause, because changes since the last event may have been missed."""
         if self.live:
             self._heard.set()
         self._heard_at = float("-inf")
@@ -138,7 +140,7 @@ def _status_in(data: bytes) -> Any:
 async def changes_of(
     transport: Transport, path: str, authorised: Authorised, take: Take = lambda _: False, ignored: Collection[str] = ()
 ) -> AsyncIterator[ToldChanges]:
-    """Changes that the stream at `path` tells of, once `listen` is called, while the block runs."""
+    """Follow the stream at `path` while the block runs, from the call of `listen` on."""
     changes = ToldChanges(transport, take, ignored)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
@@ -153,5 +155,5 @@ async def changes_of(
 
 
 async def unauthorised(ask: Callable[[dict[str, str]], Awaitable[None]]) -> None:
-    """For a public route."""
+    """Call `ask` without headers, for a public route."""
     await ask({})

@@ -1,7 +1,7 @@
 """Reads of content by its id from storage gateways, without credentials.
 
-A round asks each gateway in turn. While one of them failed to answer, or answered 404 or 5xx (content may be seconds
-old), there is another round. A gateway that gave any other answer is left out of it.
+A round tries each gateway in turn. Another round follows if a gateway failed to answer, or answered 404 or 5xx, because
+the content may be new. Gateways with any other answer are left out of it.
 """
 
 import math
@@ -21,14 +21,14 @@ _OK: Final = 200
 _NOT_FOUND: Final = 404
 _SERVER_ERROR: Final = 500
 _CID: Final = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
-_PIECE_SECONDS: Final = 180.0  # for the next 64 KiB: a gateway that sends a byte at a time would never end
+_PIECE_SECONDS: Final = 180.0  # per 64 KiB, against gateways that send a byte at a time
 
 T = TypeVar("T")
 
 
 @attrs.frozen(slots=True, eq=False)
 class NotServed(Exception):
-    """A gateway did not serve the content. `may_come`: it may do so later; `answered`: it gave any answer at all."""
+    """A gateway did not serve the content. `may_come`: it may serve it later. `answered`: there was an answer."""
 
     detail: str
     may_come: bool
@@ -40,7 +40,7 @@ class NotServed(Exception):
 
 @attrs.frozen(slots=True, eq=False)
 class NoGateway(Exception):
-    """No gateway served the content. `may_come`: one of them may do so later."""
+    """No gateway served the content. `may_come`: a gateway may serve it later."""
 
     failures: Sequence[str]
     may_come: bool
@@ -56,7 +56,7 @@ def is_content_id(cid: str) -> bool:
 
 @attrs.define
 class Gateways:
-    """`attempts`: rounds at most, `pause` seconds apart."""
+    """Gateways, which are tried in up to `attempts` rounds, `pause` seconds apart."""
 
     http: httpx.AsyncClient
     urls: Sequence[str]
@@ -65,7 +65,7 @@ class Gateways:
     sleep: Sleep = anyio.sleep
 
     async def first(self, attempt: Callable[[str], Awaitable[T]], deadline: float = math.inf) -> T:
-        """Return what `attempt` returns for the first gateway's address for which it does not raise NotServed.
+        """Call `attempt` with each gateway's address. Return the first result without NotServed.
 
         With a `deadline`, in the event loop's time, a round without any answer does not count: the network of this
         machine may be down. Raises NoGateway."""
@@ -86,7 +86,7 @@ class Gateways:
         raise NoGateway([f"{url}: {failure}" for url, failure in failures.items()], bool(left))
 
     async def get(self, url: str, take: Callable[[bytes], Awaitable[object]]) -> None:
-        """Read what an address of a gateway serves, and hand its pieces to `take`. Raises NotServed."""
+        """Read the content at an address of a gateway, and pass its pieces to `take`. Raises NotServed."""
         try:
             with anyio.fail_after(_PIECE_SECONDS) as waiting:
                 async with followed(self.http, url) as response:

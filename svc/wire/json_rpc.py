@@ -26,12 +26,12 @@ Call = tuple[str, Sequence[Any]]
 
 
 class NodeRefusal(NodeFailed):
-    """The node answered with an error of its own."""
+    """The node answered with a JSON-RPC error."""
 
 
 @attrs.frozen(eq=False)
 class Node:
-    """One endpoint. Its address may carry a key, so messages name its host alone."""
+    """One endpoint. Its address may contain a key, so messages name only the host."""
 
     url: str = attrs.field(repr=False)
     http: httpx.AsyncClient
@@ -42,12 +42,12 @@ class Node:
         return httpx.URL(self.url).host
 
     async def call(self, method: str, *params: Any) -> Any:
-        """Return the result. Raises NodeFailed; NodeRefusal where the node says why not."""
+        """Return the result. Raises NodeRefusal for an error of the node, NodeFailed without a valid answer."""
         return self._result(method, await self._posted(_request(method, params, 1)))
 
     async def call_all(self, calls: Sequence[Call]) -> list[Any] | None:
-        """Make several calls in one request, and return their results in order. Return None when the node does not
-        accept several. Raises NodeFailed when it does not answer, or one of the calls failed."""
+        """Make several calls in one request, and return their results in order. Return None if the node does not accept
+        batches. Raises NodeFailed if the node does not answer or a call fails."""
         requests = [_request(method, params, number) for number, (method, params) in enumerate(calls)]
         try:
             answers = await self._posted(requests)
@@ -67,7 +67,7 @@ class Node:
         return octets_of(await self.call(method, *params), method)
 
     async def block(self, number: int) -> Mapping[str, Any]:
-        """Return a block without its transactions. Raises Refused where the node has none of this number."""
+        """Return a block without its transactions. Raises Refused if the node does not have the block."""
         found = await self.call("eth_getBlockByNumber", hex(number), False)
         return objects({"blocks": [found]}, "blocks")[0]
 

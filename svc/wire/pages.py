@@ -16,7 +16,7 @@ R = TypeVar("R")
 _OFFSET: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 LARGEST_PAGE: Final = limits.LARGEST_PAGE
-# Pages in total. The list of a thousand providers' asks takes a quarter of it.
+# All pages together. The asks of a thousand providers take a quarter of it.
 MAX_LIST_BYTES: Final = 64 << 20
 
 
@@ -31,7 +31,7 @@ async def paged(
     params: Mapping[str, object] | None = None,
     max_bytes: int = MAX_LIST_BYTES,
 ) -> list[R]:
-    """Up to `limit` entries from `offset` on; all of them when `limit` is None."""
+    """Return up to `limit` entries from `offset` on, or all if `limit` is None."""
     entries: list[R] = []
     received = 0
     while limit is None or len(entries) < limit:
@@ -59,7 +59,7 @@ def _rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
 
 
 def _next(response: httpx.Response, at: int, counted: int) -> int:
-    """Where the next page begins: always further on, or there would be no end of them."""
+    """Return the offset of the next page. Raise for an offset that does not increase, which would loop forever."""
     named = response.headers.get("x-svc-next-offset") or str(counted)
     if not _OFFSET.fullmatch(named) or int(named) <= at:
         raise unexpected(response, f"the page after offset {at} begins at {named!r}")

@@ -15,20 +15,20 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 @attrs.define(slots=True)
 class EventReader:
     _rest: bytearray = attrs.field(factory=bytearray)
-    _searched: int = 0  # so much of `_rest` holds no line end: an image of megabytes is one line
+    _searched: int = 0  # bytes of `_rest` without a line end; an image of megabytes is one line
     _data: list[bytes] = attrs.field(factory=list)
     _data_bytes: int = 0
 
     @property
     def unfinished_bytes(self) -> int:
-        """Return the length of the event that has begun and not ended."""
+        """Return the length of the incomplete event."""
         return len(self._rest) + self._data_bytes
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the data of each event that `piece` completes. Names, ids and comments are skipped: the servers that
-        name their events name them in the data too."""
+        """Return the data of each event that `piece` completes. Names, ids and comments are skipped, because servers
+        that name their events repeat the name in the data."""
         self._rest += piece
-        # A CR at the very end may be the first half of a CRLF: it waits for what follows.
+        # A CR at the end may be the first half of a CRLF, so it waits for the next byte.
         end = len(self._rest) - 1 if self._rest.endswith(b"\r") else len(self._rest)
         events, begin = [], 0
         for line_end in _LINE_END.finditer(self._rest, self._searched, end):

@@ -1,4 +1,4 @@
-"""Bearer session of one wallet: created when first needed, renewed before its end, and once when it is refused."""
+"""Bearer session of one wallet: created when first needed, renewed before it expires and when it is refused."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -13,13 +13,13 @@ from svc.wire.transport import Transport, read
 
 T = TypeVar("T")
 
-RENEW_SECONDS: Final = 60  # before its end
+RENEW_SECONDS: Final = 60  # before the session expires
 _REFUSED: Final = 401
 
 
 @attrs.define(eq=False)
 class Sessions:
-    """`sign_in`: return the signed request for a session, by a nonce of the coordinator."""
+    """Sessions of a wallet. `sign_in` signs the request for a session from a nonce of the coordinator."""
 
     transport: Transport
     address: bytes
@@ -30,7 +30,7 @@ class Sessions:
     async def current(self, deadline: float | None = None) -> SessionShape:
         """Return a session with more than a minute to go. Callers that need a new one share it.
 
-        Until the `deadline`, failed attempts are repeated. Raises ApiError or ConnectionFailed."""
+        Failed attempts are retried until the `deadline`. Raises ApiError or ConnectionFailed."""
         try:
             with anyio.fail_after(None if deadline is None else max(0.0, deadline - anyio.current_time())):
                 async with self._turn:
@@ -42,7 +42,7 @@ class Sessions:
             raise ConnectionFailed("no session within the time that was left") from None
 
     async def authorised(self, ask: Callable[[dict[str, str]], Awaitable[T]]) -> T:
-        """Call `ask` with the session's header, and again with a new session when this one is refused."""
+        """Call `ask` with the session's header. If the session is refused, call it again with a new session."""
         session = await self.current()
         try:
             return await ask(authorization(session))
@@ -53,13 +53,12 @@ class Sessions:
         return await ask(authorization(await self.current()))
 
     def drop(self, session: SessionShape) -> None:
-        """Forget a session that was refused, unless another one has replaced it."""
+        """Forget a refused session, unless another session has replaced it."""
         if self._session is session:
             self._session = None
 
     async def _create(self, deadline: float | None) -> SessionShape:
-        """Repeat the handshake with another nonce: an attempt may use its nonce up, and a stranger may have it
-        evicted."""
+        """Create a session. Each attempt uses a new nonce, because the last one may be used up or evicted."""
         query, attempt = {"address": hex_of(self.address)}, 0
         while True:
             nonce = read(await self.transport.send("GET", "/auth/nonce", params=query, deadline=deadline), Nonce)

@@ -1,4 +1,4 @@
-"""Requests to the coordinator: typed answers, typed errors, and retries where the answer's header allows them.
+"""Requests to the coordinator with typed answers, typed errors, and retries if the answer's header allows them.
 
 Runs on asyncio and on trio.
 """
@@ -24,11 +24,13 @@ from svc.wire.answers import InvalidAddress, UnfitAnswer, opened, pieces_of, who
 
 __all__ = ["ApiError", "ConnectionFailed", "RetryPolicy", "Transport"]
 
-REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute or says that it did not
+REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute, even if its transaction is not mined
 ATTEMPT_SECONDS: Final = 300.0
-_MAX_RETRY_AFTER: Final = 60.0  # seconds; after a longer wait a job would be late
+_MAX_RETRY_AFTER: Final = 60.0  # seconds; longer waits would miss deadlines of jobs
+# Ten times a page's. Parsing the largest answer of nothing but values would block the event loop for ten seconds.
+_MAX_VALUES: Final = 1 << 18
 _OK: Final = frozenset({200, 201})
-# Every answer of a coordinator has a request id, and its errors say whether to retry. Without these, a proxy answered.
+# Answers of a coordinator have a request id or a retry header. If both are missing, a proxy answered.
 _PROXY_STATUSES: Final = frozenset({502, 503, 504})
 _RETRYABLE: Final = "x-svc-retryable"
 _SECONDS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -38,14 +40,14 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class ProxyAnswered(ConnectionFailed):
-    """A proxy answered in the coordinator's place. Not retryable: the header that says so is missing."""
+    """A proxy answered instead of the coordinator. Not retryable, because the retry header is missing."""
 
 
 class Clock(Protocol):
-    """Clock that the coordinator's answers correct."""
+    """Clock that is corrected by the coordinator's answers."""
 
     def heard(self, date: float) -> None:
-        """Note the Unix seconds in the `date` header of an answer that has just begun to arrive."""
+        """Record the Unix seconds in the `date` header of an answer. Call this before its body is read."""
 
     def now(self) -> int:
         """Return the Unix seconds of the coordinator's clock."""
@@ -53,8 +55,8 @@ class Clock(Protocol):
 
 @attrs.define
 class Transport:
-    """One coordinator. `attempt_seconds` limits each attempt without a deadline, for servers that answer a byte at a
-    time. Uploads of files may take longer."""
+    """Transport to one coordinator. `attempt_seconds` limits each attempt without a deadline, against servers that send
+    a byte at a time. Uploads of files may take longer."""
 
     http: httpx.AsyncClient
     clock: Clock
@@ -87,11 +89,11 @@ class Transport:
         expected: frozenset[int] = _OK,
         **request: Any,
     ) -> httpx.Response:
-        """Return the answer when its status is expected. Raise its error otherwise, after the retries.
+        """Return the answer if its status is expected. Otherwise raise its error, after the retries.
 
-        A request that is not `safe` is sent once. Others are sent again after an error whose header allows it, and,
-        with `resend`, when no answer came. Retries end at the `deadline`, in the event loop's time; without one, after
-        as many as the policy has.
+        A request that is not `safe` is sent once. Other requests are retried if the error's header allows it and, with
+        `resend`, after a missing answer. Retries end at the `deadline`, in the event loop's time. Without a deadline,
+        they end after the policy's number of attempts.
         """
         attempt = 0
         while True:
@@ -110,24 +112,24 @@ class Transport:
             attempt += 1
 
     def may_repeat(self, failed: ApiError | ConnectionFailed) -> bool:
-        """Return whether the same request may succeed later."""
+        """Return True if the same request may succeed later."""
         return failed.retryable or (isinstance(failed, ProxyAnswered) and self.retries.after_proxy)
 
     def pause(self, attempt: int, retry_after: float, deadline: float | None) -> float | None:
-        """Return the seconds before a retry; None when there is to be none."""
+        """Return the seconds before the next retry, or None after the last one."""
         pause = self.retries.pause(attempt)
         if deadline is None:
             return max(pause, retry_after) if attempt < self.retries.most else None
         left = deadline - anyio.current_time()
-        if retry_after < left:  # an exit must not be given up for a wait that ends after its deadline
+        if retry_after < left:  # do not skip the final attempt because of a wait beyond the deadline
             pause = max(pause, retry_after)
         return pause if pause < left else None
 
     async def once(self, method: str, path: str, *, deadline: float | None = None, **request: Any) -> httpx.Response:
-        """Send the request once, and return its answer, whatever the status.
+        """Send the request once. Return its answer with any status.
 
-        Raises ConnectionFailed when no whole answer came, or a proxy answered: the coordinator may still have received
-        the request."""
+        Raises ConnectionFailed if the answer is incomplete or from a proxy. The coordinator may still have received the
+        request."""
         usual = math.inf if "files" in request else self.attempt_seconds
         seconds = usual if deadline is None else deadline - anyio.current_time()
         try:
@@ -137,9 +139,12 @@ class Transport:
                     if is_of_proxy(unread):
                         raise proxy_failure(method, path, unread)
                     try:
-                        return await whole(unread)
+                        response = await whole(unread)
                     except UnfitAnswer as unfit:
                         raise unexpected(unread, str(unfit)) from None
+                    if strict_json.has_more_values(response.content, _MAX_VALUES):
+                        raise unexpected(response, f"the answer has more than {_MAX_VALUES} JSON values")
+                    return response
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
         except TimeoutError as late:
@@ -147,7 +152,7 @@ class Transport:
 
     @asynccontextmanager
     async def streaming(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Yield the pieces of a GET's body, as they arrive. Failures before the first piece are retried."""
+        """Yield the pieces of a GET's body as they arrive. Errors before the first piece are retried."""
         attempt, began = 0, False
         while True:
             error: ApiError | ConnectionFailed
@@ -181,14 +186,14 @@ class Transport:
             raise OrderRefused(f"{path!r} cannot be requested: {invalid}", code="invalid_value") from None
 
     def _hear(self, response: httpx.Response) -> None:
-        """Correct the clock, unless a cache kept the answer for a while."""
+        """Correct the clock, unless the answer is from a cache."""
         date = _date(response.headers.get("date"))
         if date is not None and "age" not in response.headers:
             self.clock.heard(date)
 
 
 def read(response: httpx.Response, kind: type[R]) -> R:
-    """The body as a record. Decimal strings become integers."""
+    """Return the body as a record. Decimal strings become integers."""
     try:
         return msgspec.json.decode(response.content, type=kind, strict=False)
     except strict_json.UNREADABLE as malformed:
@@ -196,7 +201,7 @@ def read(response: httpx.Response, kind: type[R]) -> R:
 
 
 def error_of(response: httpx.Response) -> ApiError:
-    """The coordinator's error, whichever of its forms it has; a stranger's answer is an internal error of its."""
+    """Return the error of an answer. An answer without an error body becomes an internal error."""
     try:
         body = strict_json.parse(response.content)
     except Refused:
@@ -218,7 +223,7 @@ def error_of(response: httpx.Response) -> ApiError:
 
 
 def unexpected(response: httpx.Response, what: str) -> ApiError:
-    """For an answer that is none of this interface."""
+    """Return an internal error for an answer that does not follow the API."""
     place = f"{response.request.method} {response.request.url.path}"
     return ApiError.class_of("internal_error")(
         f"{place}: {what}",
@@ -230,16 +235,16 @@ def unexpected(response: httpx.Response, what: str) -> ApiError:
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """Return the seconds that the coordinator asks to wait."""
+    """Return the seconds to wait by the `retry-after` header."""
     text = response.headers.get("retry-after", "")
     return min(_MAX_RETRY_AFTER, float(text)) if _SECONDS.fullmatch(text) else 0.0
 
 
 def _date(text: str | None) -> float | None:
-    """Return the Unix seconds of a `date` header, which is in UTC whether it says so or not."""
+    """Return the Unix seconds of a `date` header, which is always in UTC."""
     try:
         date = parsedate_to_datetime(text) if text else None
-    except (ValueError, OverflowError):  # the latter for years beyond any calendar
+    except (ValueError, OverflowError):  # OverflowError for years out of range
         return None
     return None if date is None else date.replace(tzinfo=date.tzinfo or UTC).timestamp()
 
@@ -258,5 +263,5 @@ def proxy_failure(method: str, path: str, response: httpx.Response) -> Connectio
 
 
 def given(params: Mapping[str, object] | None) -> dict[str, str]:
-    """Query parameters without those that are None."""
+    """Return the query parameters that are not None."""
     return {name: str(value) for name, value in (params or {}).items() if value is not None}

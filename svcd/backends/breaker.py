@@ -60,7 +60,7 @@ class Breaker:
     def looked(self, up: bool) -> None:
         """Record a probe's result while the circuit is open.
 
-        The backoff grows after successful probes too, because a server may pass its health check and fail every job.
+        The backoff also grows after successful probes, because a server may pass its health check and fail every job.
         """
         self._backoff = min(self._backoff * 2, _LONGEST_BACKOFF)
         if up:

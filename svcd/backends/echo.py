@@ -107,7 +107,7 @@ def picture(prompt: str) -> bytes:
     raw = hashlib.shake_256(prompt.encode("utf-8", "surrogatepass")).digest(6 + PICTURE_CELLS)
     palette, pattern = raw[:6], raw[6:]
     side = PICTURE_CELLS * CELL_PIXELS
-    # Colour type 3: one byte per pixel, an index into the palette. Each row begins with its filter, which is none.
+    # Colour type 3: one byte per pixel, an index into the palette. Each row begins with filter type 0 (no filter).
     header = struct.pack(">IIBBBBB", side, side, 8, 3, 0, 0, 0)
     rows = b"".join(b"\0" + bytes(_row(bits)) for bits in pattern for _ in range(CELL_PIXELS))
     chunks = ((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))

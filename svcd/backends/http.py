@@ -37,8 +37,8 @@ _CANCEL_SECONDS: Final = 5.0
 class _HttpSubmission:
     """Submission of one job.
 
-    A submit whose answer was lost is repeated with the same idempotency key. After a failed job the key changes,
-    because the server would repeat the failure for the old one.
+    If the answer to a submit is lost, the submit is retried with the same idempotency key. After a failed job the key
+    changes, because the server would repeat the failure for the old key.
     """
 
     work: ModelWork
@@ -149,7 +149,7 @@ class HttpBackend:
         return WorkOutput(for_the_seal(output), units, {"units": units})
 
     async def _ask(self, method: str, url: str, **request: Any) -> dict[str, object]:
-        longest = self.settings.max_answer_bytes  # with `download` too: files may stand in the answer as data:
+        longest = self.settings.max_answer_bytes  # also with `download`: answers may contain data: URLs
         try:
             async with opened(self.client, method, url, **request) as response:
                 if not response.is_success:

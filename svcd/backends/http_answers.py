@@ -14,7 +14,9 @@ from typing import Final
 import httpx
 import trio
 
+from common.envelope import MAX_RESULT_VALUES
 from common.refusal import Refused
+from common.strict_json import has_more_values
 from svc.wire.answers import UnfitAnswer, pieces_of
 from svcd.backends.attempts import TryAgain
 from svcd.base.end_reasons import WorkFailed
@@ -124,7 +126,9 @@ def check_length(length: int, longest: int) -> None:
 
 
 def read_object(raw: bytes) -> dict[str, object]:
-    """Return the JSON object. Raise `TryAgain` for anything else."""
+    """Return the JSON object. Raise `TryAgain` for anything else, and `WorkFailed` for one too large to be sealed."""
+    if has_more_values(raw, MAX_RESULT_VALUES):
+        raise WorkFailed("backend_error", f"the answer has more than {MAX_RESULT_VALUES} JSON values", True)
     try:
         value: object = json.loads(raw)
     except (ValueError, RecursionError):

@@ -33,7 +33,7 @@ class Assembler(Protocol):
 
 @attrs.define(slots=True)
 class ResponsesAssembler:
-    """Assembler of `/v1/responses`, whose last event has the whole answer. Deltas are only counted."""
+    """Assembler of `/v1/responses`. The last event has the whole answer, so deltas are only counted."""
 
     counted: int = 0
     _answer: dict[str, object] | None = None
@@ -125,7 +125,7 @@ class _Text(list[str]):
 
 
 class _Items(list[object]):
-    """Items of a list, with those that have an index by their index. Searching for one would be quadratic."""
+    """Items of a list, with a lookup by `index`. Searching the list would be quadratic."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ class ServedModels:
 
     names: tuple[str, ...]
     software: str | None = None
-    max_model_len: int | None = None  # tokens of the longest request, as vLLM tells it
+    max_model_len: int | None = None  # tokens of the longest request, reported by vLLM
 
     def knows(self, name: str) -> bool:
         if self.software in _ANSWER_ANY_NAME and len(self.names) == 1:

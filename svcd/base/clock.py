@@ -10,7 +10,7 @@ import trio
 MOST_SKEW: Final = 900.0
 # A `date` header has whole seconds and arrives late. Smaller differences are ignored.
 _TRIFLE: Final = 5.0
-_SET: Final = 60.0  # one of the two clocks was set: what was known of them is known no longer
+_SET: Final = 60.0  # larger jumps mean that a clock was set, so earlier estimates are dropped
 
 
 @attrs.define(slots=True, eq=False)

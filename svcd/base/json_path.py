@@ -16,7 +16,7 @@ _STEP: Final = re.compile(r'\.?([A-Za-z_][A-Za-z0-9_-]*)|\[(-?[0-9]{1,9})\]|\["(
 
 @attrs.frozen(slots=True)
 class JsonPath:
-    """Path whose steps are members' names, items' indexes, or None for every item."""
+    """Path of steps: a member's name, an item's index, or None for every item."""
 
     steps: tuple[str | int | None, ...]
 

@@ -68,7 +68,7 @@ def _no_text(text: str) -> NoReturn:
 
 
 def unordered(kind: Kind[T], at_least: int = 0) -> Kind[frozenset[T]]:
-    """Return the kind of a list whose order does not matter."""
+    """Return the kind of a list without a meaningful order."""
     one = listed(kind, at_least)
     return Kind(
         one.expected, lambda text: frozenset(one.from_text(text)), lambda value: frozenset(one.from_toml(value))

@@ -53,7 +53,7 @@ _QUOTED: Final = frozenset({200, 402})
 
 T = TypeVar("T")
 
-# This provider as the registry has it, and what it asks for. Unknown members are ignored.
+# This provider's registry entry and its asks. Unknown members are ignored.
 ProviderRecord = ProviderFields[int]
 PostedAsk = AskShape[int]
 _Deployment = DeploymentFields[int]
@@ -305,7 +305,7 @@ class Coordinator(MarketReads):
 
 
 def _failure(failed: ApiError | ConnectionFailed) -> CoordinatorRefusal | Unanswered:
-    """Return the outcome of a request that failed. An answer of success that cannot be read is none."""
+    """Return the outcome of a failed request. An unreadable success answer counts as no answer."""
     if isinstance(failed, ConnectionFailed) or failed.status < httpx.codes.BAD_REQUEST:
         return Unanswered(failed.message)
     return _refusal(failed)

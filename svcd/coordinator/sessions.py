@@ -27,12 +27,12 @@ class SignInRefused:
 
     @property
     def final(self) -> bool:
-        """Return whether another attempt would be refused again."""
-        return self.status is not None and self.status < 500 and self.status != httpx.codes.TOO_MANY_REQUESTS
+        """Return whether another attempt would be refused again. An unreadable answer of success may be a proxy's."""
+        return self.status is not None and 400 <= self.status < 500 and self.status != httpx.codes.TOO_MANY_REQUESTS
 
     @property
     def advice(self) -> str:
-        """Return what to tell an operator."""
+        """Return advice for the operator."""
         if self.detail == "not_registered":
             return "not a registered provider: the wallet registers with the market first"
         return f"{self.detail} ({self.status})" if self.status is not None else self.detail

@@ -135,7 +135,7 @@ class Finished:
 
 @attrs.frozen(slots=True, eq=False)
 class SealedJob:
-    """Job whose sealed result is in the journal.
+    """Job with its sealed result in the journal.
 
     `result` repeats a small result, and `result_cid` is the content id of an uploaded one. `started` is None for a job
     that an earlier process ran.

@@ -30,7 +30,7 @@ class ItemSeal:
         return bytes(self._box.encrypt(canonical(item_json(result))))
 
     def open(self, sealed: bytes) -> ItemResult | None:
-        """Return None for an entry of another box key, whose item must be run again."""
+        """Decrypt an entry. Return None if it was made with another box key. The item must then run again."""
         try:
             return read_item(parse(self._box.decrypt(sealed)))
         except (CryptoError, Refused):

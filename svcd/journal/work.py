@@ -24,7 +24,7 @@ class ModelWork:
 
     @property
     def id(self) -> str:
-        """Return an id that no other work has."""
+        """Return the unique id of the work."""
         return "0x" + self.job_id.hex() + ("" if self.item is None else f"-{self.item}")
 
 

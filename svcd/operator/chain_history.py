@@ -53,7 +53,7 @@ class ChainHistory:
         moved = await _logs(chain, address=address, artifact=providers, event="StandingSet", topics=[me], **blocks)
         times = await _times(chain, {block for block, _ in moved})
         by_day: dict[str, int] = defaultdict(int)
-        # Each event tells what it came to, and not from what.
+        # Events have only the new value, so read the value before the first event.
         before = await _reputation_at(chain, min(posts) - 1)
         for block, values in moved:
             if times[block] >= since and before is not None:

@@ -15,11 +15,11 @@ from svcd.backends.load_request import fetch
 from svcd.backends.load_settings import PrometheusSettings
 from svcd.backends.servers import ServedModels, read_served
 
-# Where each listens unless it is told otherwise: vLLM, SGLang, llama.cpp, Ollama, LMDeploy.
+# Default ports of vLLM, SGLang, llama.cpp, Ollama and LMDeploy.
 USUAL_PORTS: Final = (8000, 30000, 8080, 11434, 23333)
 _LOOK_SECONDS: Final = 2.0
 _MAX_SLOTS: Final = 256
-# Servers that batch any number of requests. Others run one at a time unless they are told otherwise.
+# Servers that batch any number of requests. By default, others run one request at a time.
 _BATCHING: Final = frozenset({"vLLM", "SGLang", "LMDeploy"})
 _BATCHING_SLOTS: Final = 8
 
@@ -74,7 +74,7 @@ async def _metrics(url: str) -> str | None:
 
 
 async def read_parallel(http: httpx.AsyncClient, url: str, served: ServedModels) -> int | None:
-    """Return the number of requests that the server runs at a time, as llama.cpp and vLLM tell it."""
+    """Return the number of concurrent requests that llama.cpp and vLLM report."""
     match served.software:
         case "llama.cpp":
             props = await fetch(http, f"{url}/props", _LOOK_SECONDS)

@@ -42,9 +42,9 @@ class ModelDay:
 
     settled: int = 0
     earned: int = 0
-    fees: int = 0  # what the treasury got of the settled ones, the gas fee among it
+    fees: int = 0  # the treasury's share of settled jobs, including the gas fee
     gas_fees: int = 0
-    refunded: int = 0  # to clients: what settled jobs did not use, and the whole of the others
+    refunded: int = 0  # to clients: the unused part of settled jobs, and the whole amount of others
     failed: int = 0
     reclaimed: int = 0
 

@@ -25,7 +25,7 @@ from svcd.coordinator.sessions import SignInRefused, sessions_of
 log = structlog.get_logger(__name__)
 
 LONGEST_EVIDENCE: Final = 32_768
-_AHEAD_S: Final = 60  # newer than the registration, whose block's time may be ahead of this clock
+_AHEAD_S: Final = 60  # added to the time, because the registration's block may be ahead of this clock
 _IDENTITY_PATIENCE: Final = 120.0
 
 

@@ -1,4 +1,4 @@
-"""Compare a model's configuration with what the market publishes, and with the prices of other providers."""
+"""Compare a model's configuration with the market's catalogue and with the prices of other providers."""
 
 from collections.abc import Collection
 from typing import Final
@@ -19,9 +19,9 @@ _WRONG_RATIO: Final = 1000
 
 
 def kind_of(model: ModelConfig, endpoint: str | None) -> CheckRow | None:
-    """Compare the kind that the model is sold as with what is served, and with the route of its server.
+    """Compare the kind that the market sells with `serves` and with the backend's route.
 
-    Return None if the market publishes no route, or one that is not known here.
+    Return None if the market publishes no route or an unknown one.
     """
     kind = _KINDS.get(endpoint or "")
     if kind is None:

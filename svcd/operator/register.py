@@ -1,4 +1,4 @@
-"""`svcd register`: simulate, price and send the registration, then show what the market's admin must do."""
+"""`svcd register`: simulate, price and send the registration, then show the admin's next steps."""
 
 from collections.abc import Callable
 from functools import partial

@@ -191,7 +191,7 @@ def _chosen(texts: Sequence[str], market: MarketTold, servers: Sequence[ModelSer
 
 
 def _with_slots(options: SetupOptions, offered: Sequence[OfferedModel], asking: Dialogue) -> list[OfferedModel]:
-    """Set the jobs that each model runs at a time. The models of one server share what it runs."""
+    """Set each model's concurrent jobs. The models of one server share its capacity."""
     models = []
     for model in offered:
         sharing = sum(other.server.url == model.server.url for other in offered)

@@ -1,7 +1,7 @@
 """Payloads of jobs, read from storage gateways.
 
-A gateway's answer is not trusted: the caller checks the content. A gateway that serves other content (an error page
-with status 200, a truncated file) must not fail jobs whose content another gateway has.
+A gateway's answer is not trusted: the caller checks the content. If a gateway serves other content (an error page with
+status 200, a truncated file), the job must not fail while another gateway has the content.
 """
 
 from collections.abc import Awaitable, Callable

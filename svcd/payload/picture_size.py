@@ -21,8 +21,8 @@ from typing import Final
 import attrs
 
 _HEAD: Final = 1 << 20
-_MOST_PIECES: Final = 20_000  # chunks, segments, boxes, tags before all is told
-_MOST_BLOCKS: Final = 100_000  # of a GIF: 25 MB of it
+_MOST_PIECES: Final = 20_000  # chunks, segments, boxes or tags that are read at most
+_MOST_BLOCKS: Final = 100_000  # blocks of a GIF, which are 25 MB
 
 _MARKER: Final = re.compile(rb"\xff+([^\xff])", re.DOTALL)
 _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -50,9 +50,9 @@ def measure(content: bytes) -> Picture:
     try:
         picture = _measured(content, head)
     except (struct.error, IndexError):
-        raise Untold("it ends before it tells its size") from None
+        raise Untold("it ends before its size") from None
     if picture.width <= 0 or picture.height <= 0:
-        raise Untold("it tells no size")
+        raise Untold("it has no size")
     return picture
 
 
@@ -71,7 +71,7 @@ def _measured(content: bytes, head: bytes) -> Picture:
         return _tiff(content)
     if head[4:8] == b"ftyp":
         return _avif(head)
-    raise Untold("it is of no known format")
+    raise Untold("its format is unknown")
 
 
 def _png(content: bytes) -> Picture:
@@ -97,17 +97,17 @@ def _jpeg(head: bytes) -> Picture:
     for _ in range(_MOST_PIECES):
         found = _MARKER.match(head, at)
         if found is None:
-            raise Untold("it ends before it tells its size")
+            raise Untold("it ends before its size")
         marker, at = found[1][0], found.end()
         if marker in _ALONE:
             continue
         if marker in (_START_OF_SCAN, _END_OF_IMAGE):
             if picture is None:
-                raise Untold("it tells no size before its data")
+                raise Untold("it has no size before its data")
             return picture
         if marker in _START_OF_FRAME:
             if picture is not None:
-                raise Untold("it tells two sizes")
+                raise Untold("it has two sizes")
             height, width = struct.unpack_from(">HH", head, at + 3)
             picture = Picture(width, height)
         at += max(2, struct.unpack_from(">H", head, at)[0])
@@ -169,7 +169,7 @@ def _webp(head: bytes) -> Picture:
         case b"VP8L" if head[20:21] == b"\x2f":
             (bits,) = struct.unpack_from("<I", head, 21)
             return Picture((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
-    raise Untold("it tells no size where a WebP does")
+    raise Untold("it has no size where a WebP does")
 
 
 def _three(head: bytes, at: int) -> int:
@@ -182,7 +182,7 @@ def _bmp(head: bytes) -> Picture:
     if length == 12:
         return Picture(*struct.unpack_from("<HH", head, 18))
     if length < 40:
-        raise Untold("it tells no size where a BMP does")
+        raise Untold("it has no size where a BMP does")
     width, height = struct.unpack_from("<ii", head, 18)
     return Picture(width, abs(height))  # below zero: from the top down
 
@@ -198,11 +198,11 @@ def _tiff(content: bytes) -> Picture:
         tag, kind, count = struct.unpack_from(order + "HHI", content, entry)
         if tag in (_TIFF_WIDTH, _TIFF_HEIGHT):
             if tag in told or kind not in _TIFF_NUMBERS or count != 1:
-                raise Untold("it tells no size where a TIFF does")
+                raise Untold("it has no size where a TIFF does")
             (told[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], content, entry + 8)
     (following,) = struct.unpack_from(order + "I", content, at + 2 + 12 * tags)
     if len(told) != 2:
-        raise Untold("it tells no size where a TIFF does")
+        raise Untold("it has no size where a TIFF does")
     return Picture(told[_TIFF_WIDTH], told[_TIFF_HEIGHT], several=following != 0)
 
 
@@ -212,12 +212,12 @@ def _avif(head: bytes) -> Picture:
     _, begin, end = next(_boxes(head, 0, len(head), pieces))
     brands = {head[begin : begin + 4], *(head[at : at + 4] for at in range(begin + 8, min(end, 4096), 4))}
     if not brands & _AVIF_BRANDS:
-        raise Untold("it is of no known format")
+        raise Untold("its format is unknown")
     place = (0, len(head))
     for name, prefix in ((b"meta", 4), (b"iprp", 0), (b"ipco", 0)):
         inner = next(((b + prefix, e) for kind, b, e in _boxes(head, *place, pieces) if kind == name), None)
         if inner is None:
-            raise Untold("it tells no size where an AVIF does")
+            raise Untold("it has no size where an AVIF does")
         place = inner
     sizes = [
         struct.unpack_from(">II", head, begin + 4) for kind, begin, _ in _boxes(head, *place, pieces) if kind == b"ispe"

@@ -42,7 +42,7 @@ class Spool:
         self.length = 0
         self._memory.clear()
         if self._file is not None:
-            with suppress(OSError):  # a full disk: what it could not take is given up here
+            with suppress(OSError):  # closing fails if buffered data does not fit on a full disk
                 self._file.close()
             self._file = None
 

@@ -56,8 +56,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_MOST_WORKERS: Final = 256  # of a stage that waits for the network: an op, for the block that takes it
-_LAST_SECONDS: Final = 15.0  # of the shutdown's grace: for failing what could not be finished
+_MOST_WORKERS: Final = 256  # per stage that waits for the network, such as for an op's block
+_LAST_SECONDS: Final = 15.0  # of the grace period, for failing unfinished jobs
 
 
 async def run(config: DaemonConfig) -> None:

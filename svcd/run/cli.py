@@ -16,7 +16,7 @@ from common.daemon.secrets import hide_memory
 C = TypeVar("C", bound=Callable[..., Any])
 
 DEFAULT_CONFIG: Final = Path("/etc/svcd/svcd.toml")
-_INTERRUPTED: Final = 130  # as shells count it: 128 and the signal's number
+_INTERRUPTED: Final = 130  # as in shells: 128 plus the signal's number
 _ENVIRONMENT: Final = (
     ("CREDENTIALS_DIRECTORY", "folder of the keys, set by systemd (default: `credentials` beside the configuration)"),
     ("HTTP_PROXY, HTTPS_PROXY, NO_PROXY", "proxies for the coordinator, gateways and nodes, never for backends"),
@@ -133,7 +133,7 @@ def identity(config: Path) -> int:
 @click.option("--state-directory", type=click.Path(path_type=Path, file_okay=False), help="Folder of the journal.")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Port of /metrics and /healthz (default: 9403).")
 def init(password_file: Path | None, **options: Any) -> int:
-    """Write a configuration and keys. Asks for what no option sets, and overwrites nothing."""
+    """Write a configuration and keys. Prompts for missing options, and overwrites nothing."""
     return _call("init", password_file, **options)
 
 
@@ -152,7 +152,7 @@ def init(password_file: Path | None, **options: Any) -> int:
     help="Wait for the market's admin (default: a day).",
 )
 def register(config: Path, rpc_url: str | None, wait_seconds: float | None, *, dry_run: bool, yes: bool) -> int:
-    """Register the wallet with the market, and list what its admin has to do."""
+    """Register the wallet with the market. Lists what its admin has to do."""
     return _call("register", config, rpc_url, wait_seconds, dry_run=dry_run, yes=yes)
 
 
@@ -172,7 +172,7 @@ def try_(config: Path, units_out: int | None, model: str, text: str) -> int:
 @click.option("--csv", "as_csv", is_flag=True, help="Write CSV, with amounts in base units.")
 @_JSON
 def earnings(config: Path, days: int, as_csv: bool, as_json: bool) -> int:
-    """Show what was earned, failed and left, by day and model."""
+    """Show earnings, failed jobs and abandoned jobs by day and model."""
     return _call("earnings", config, days, as_csv=as_csv, as_json=as_json)
 
 

@@ -30,7 +30,7 @@ from svcd.operator.trial import told_of, try_model
 from svcd.operator.written_config import SetupOptions
 from svcd.run import app
 
-_LEFT_TO_DO: Final = 3  # nothing failed, and the provider may not work yet
+_LEFT_TO_DO: Final = 3  # nothing failed, but the provider cannot work yet
 
 
 def init(password_file: Path | None, **options: Any) -> int:

@@ -39,7 +39,7 @@ from svcd.payload.gateway import PayloadGateways
 log = structlog.get_logger(__name__)
 
 _MAX_WAIT_S: Final = 5.0  # for a coordinator that is starting
-_OP_SECONDS: Final = 100.0  # the coordinator answers an op after its receipt: up to a minute, and its queue before
+_OP_SECONDS: Final = 100.0  # an op is answered after its receipt, which takes up to a minute plus the time in the queue
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -68,7 +68,7 @@ class DaemonDependencies:
     gateways: PayloadGateways
     slots: Slots
     equipment: dict[str, Equipment]
-    chain: ChainReader | None  # None: what the coordinator says of claims is believed
+    chain: ChainReader | None  # None: claims reported by the coordinator are not verified
 
     @property
     def offered(self) -> dict[str, Equipment]:
@@ -124,10 +124,9 @@ async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook
     def report(error: Exception) -> None:
         log.warning("waiting for the coordinator", reason=str(error))
 
-    try:
-        deployment = await retry(partial(read_deployment, transport), on=Unavailable, max_s=_MAX_WAIT_S, report=report)
-    except Refused as malformed:
-        raise Fatal(f"{config.coordinator_url} is no coordinator: {malformed}") from None
+    # A malformed answer may be a proxy's page while the coordinator restarts.
+    read = partial(read_deployment, transport)
+    deployment = await retry(read, on=(Unavailable, Refused), max_s=_MAX_WAIT_S, report=report)
     if config.addresses is not None:
         found = config.addresses.differences(deployment)
         if found:

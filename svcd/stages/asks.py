@@ -35,7 +35,7 @@ _MAX_SKIP_S: Final = 3000
 
 @attrs.define(slots=True, eq=False)
 class AskPublisher:
-    """Publish and withdraw this daemon's asks, leaving those of another daemon on the same wallet."""
+    """Publish and withdraw this daemon's asks. Keep the asks of another daemon on the same wallet."""
 
     coordinator: Coordinator
     signer: OpSigner

@@ -1,7 +1,7 @@
 """Run the items of a bundle on the model's slots.
 
-Each finished item is in the journal before another one takes its place, so a restart repeats none of them. What is
-finished by the deadline is settled, and the rest is `not_run`.
+Each finished item is written to the journal before another one takes its slot, so a restart repeats no finished item.
+Items that are finished by the deadline are settled, and the others are `not_run`.
 """
 
 from collections import deque

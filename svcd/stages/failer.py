@@ -58,7 +58,7 @@ class Failer:
         if outcome == STALE:
             self.clock.was_stale()
         match (await self.lookup.after(outcome, held)).standing:
-            case "settled":  # by an earlier settle whose answer was lost
+            case "settled":  # an earlier settle was mined, but its answer was lost
                 return await self.pipeline.settled(held, None)
             case "ended":
                 return await self.pipeline.failed(held, reason)

@@ -103,7 +103,7 @@ class Guard:
     async def _rival(self) -> Risk | None:
         """Return a warning about another daemon on this wallet.
 
-        Polls show another daemon only until this daemon polls, because the coordinator does not tell the two apart.
+        Polls show another daemon only until this daemon polls, because the coordinator cannot distinguish the two.
         """
         if trio.current_time() < self._rival_until:
             return self._claimed()

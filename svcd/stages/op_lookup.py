@@ -1,4 +1,4 @@
-"""Look up a job after an op whose answer was lost or was a refusal."""
+"""Look up a job after an op that was refused or had no answer."""
 
 from typing import Final, Literal
 

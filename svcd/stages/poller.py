@@ -106,14 +106,17 @@ class Poller:
         for job in wanted:
             free -= await self._take_on(job, free)
         taken = 0
-        for job in await self._checked(handed, floors):
+        for job in await self._checked(handed, floors, asked):
             taken += await self._take_on(job, free - taken, pending=True)
         return taken > 0 or (wait > 0 and not jobs and not handed.pending and waited >= wait / 2)
 
-    async def _checked(self, handed: Handed, floors: dict[int, AskRates]) -> list[Job]:
-        """Return the pending jobs that are wanted and whose signatures are valid."""
+    async def _checked(self, handed: Handed, floors: dict[int, AskRates], asked: int) -> list[Job]:
+        """Return the wanted pending jobs that have valid signatures.
+
+        Further ones than were requested are ignored: checking thousands of signatures would block the other jobs.
+        """
         found = []
-        for offer in handed.pending:
+        for offer in handed.pending[:asked]:
             job = offer.job(handed.block)
             if offer.designated in (0, self.provider_id) and self._is_wanted(job, floors):
                 fault = await self.check.fault(offer)

@@ -112,8 +112,8 @@ class Reconciler:
     async def _is_from_another_daemon(self, job: Job) -> bool:
         """Return True for a recent claim that the journal does not have.
 
-        This daemon writes every claim to the journal before sending it. In the second half of its window an unknown
-        claim is adopted, whichever daemon sent it, so that the job is not lost.
+        This daemon writes every claim to the journal before sending it. In the second half of its window, an unknown
+        claim is adopted from any daemon, so that the job is not lost.
         """
         if await self.pipeline.journal.state(job.job_id) is not None:
             return False

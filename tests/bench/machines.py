@@ -223,7 +223,7 @@ async def _scene() -> AsyncIterator[Scene]:
             market = await deployed_market(anvil, cast)
             world = World(anvil, pins, postgres, cast, market)
             book = AddressBook.parse(json.dumps(market.address_book).encode())
-            more = {"RELAY_MAX_DEPTH": "4096", "LOG_LEVEL": "warning", "EVENT_LISTENERS_PER_CALLER": str(STREAMS)}
+            more = {"RELAY_MAX_DEPTH": 4096, "LOG_LEVEL": "warning", "event_listeners_per_caller": STREAMS}
             client = cast.with_role("client")[0]
             async with open_rpc(anvil.rpc_url) as rpc:
                 terms = await JobRegistry(rpc, book.job_registry).fees()

@@ -8,9 +8,9 @@ indexes.
 
 from typing import Final
 
-from coordinatord.run.cli import main
 from coordinatord.storage.database import migration
 from coordinatord.storage.database.migration import Migration
+from tests.support.coordinator import main
 
 ADDED: Final = {
     900: Migration(

@@ -180,7 +180,8 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
         address_book=world.market.address_book,
         metrics_port=metrics_port,
     )
-    keystore, password, owner_key = shared / "relayer.json", shared / "password", shared / "owner.key"
+    keystore, password = shared / "relayer.json", shared / "relayer_keystore_password"
+    owner_key = shared / "owner.key"
     password.write_text("only a test")
     owner_key.write_text(world.cast.admin.private_key)
     for file in shared.iterdir():
@@ -191,7 +192,7 @@ def test_job_passes_through_both_images(world: World, database_url: str, create:
         shared,
         {
             **{"ADDRESSES_FILE": str(shared / "addresses.json"), "DATABASE_URL": database_url},
-            **{"RELAYER_KEYSTORE": str(keystore), "RELAYER_KEYSTORE_PASSWORD_FILE": str(password)},
+            **{"RELAYER_KEYSTORE": str(keystore), "CREDENTIALS_DIRECTORY": str(shared)},
             **{"RPC_URL": world.anvil.rpc_url, "PORT": str(port), "METRICS_PORT": "0", "BLOCK_TIME_MS": "100"},
             **{"PIN_STORE": world.pins.kind, "PIN_STORE_ENDPOINT": world.pins.endpoint},
             **{"PIN_STORE_KEY": world.pins.key, "PIN_STORE_SECRET": world.pins.secret},

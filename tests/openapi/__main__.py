@@ -1,10 +1,6 @@
-"""Write common/openapi.json and the contract errors of docs/protocol/contracts.md from the routes: `make openapi`.
-
-A test compares both with the routes.
-"""
+"""Write common/openapi.json from the routes: `make openapi`. A test compares it with the routes."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,11 +20,8 @@ from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.http.openapi import describe
 from coordinatord.http.routing import Route
 from coordinatord.run.application import Endpoints
-from docs.http_reference import contract_errors
 
-COMMON: Final = Path(__file__).parents[2] / "common"
-CONTRACTS_PAGE: Final = COMMON.parent / "docs" / "protocol" / "contracts.md"
-_TABLE: Final = re.compile(r"(## Contract errors\n.*?\n\n)(\| error .*?\n)(\n## |\Z)", re.DOTALL)
+OPENAPI: Final = Path(__file__).parents[2] / "common" / "openapi.json"
 
 
 def declared() -> list[Route]:
@@ -53,20 +46,13 @@ def declared() -> list[Route]:
     return [route for route in endpoints.routes() if route.path != "/openapi.json"]
 
 
-def pages() -> dict[Path, str]:
-    """The texts that the committed files must have."""
-    document = json.loads(json.dumps(describe(declared())))
-    contracts = CONTRACTS_PAGE.read_text("utf-8")
-    table = contract_errors(document)
-    return {
-        COMMON / "openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
-        CONTRACTS_PAGE: _TABLE.sub(lambda found: f"{found[1]}{table}{found[3]}", contracts),
-    }
+def document() -> str:
+    """The text that the committed file must have."""
+    return json.dumps(json.loads(json.dumps(describe(declared()))), indent=1, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    for path, text in pages().items():
-        path.write_text(text, "utf-8")
+    OPENAPI.write_text(document(), "utf-8")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ _DATABASE_TESTS: Final = (
     f"{IN}/book/test_leases.py",
     f"{IN}/book/test_polling_together.py",
     f"{IN}/events/test_progress.py",
+    f"{IN}/failover/test_connecting.py",
+    f"{IN}/failover/test_commits.py",
+    f"{IN}/failover/test_epochs.py",
 )
 # And plans of reads that must not grow with the book, by counts that a server before 15 tells too late to be held.
 _PLANS: Final = f"{IN}/book/test_growth.py"

@@ -14,6 +14,7 @@ from nacl import bindings
 
 from common import abi, artifacts
 from common.address_book import AddressBook, TokenDomain
+from common.api.errors import CONTRACT_ERRORS
 from common.api.fields import read_object
 from common.contract_events import call_data, returned_values
 from common.domains import Domains
@@ -134,9 +135,6 @@ def sentences() -> list[str]:
         f"or, above {INLINE_BYTES:,} bytes, upload it",
         f"with 1 to {MOST_LINES:,} lines that are not blank",
         f"`completion_window` is {' or '.join(f'`{window}` ({seconds} s)' for window, seconds in WINDOWS.items())}",
-        f"`EvidenceTooLong` | set_identity | above {LONGEST_EVIDENCE:,} bytes",
-        f"`TooManyQuotes` | asks | above {constant('AskRegistry', 'MOST_QUOTES')};",
-        f"`InvalidCid` | post, settle | empty or above {constant(jobs, 'LONGEST_CID')} bytes",
     ]
 
 
@@ -269,21 +267,11 @@ def test_exchange_with_a_node_is_a_call_and_its_answer(at: int, order: Case) -> 
     assert {name: read[name] for name in expected} == expected
 
 
-# What an admin's or a registry's own call meets, a relayer's transaction, or nobody.
-NOT_TOLD = {
-    *("FeeTooHigh", "InvalidModel", "InvalidSla", "InvalidTokenGas", "InvalidTreasury", "InvalidStatus", "ZeroAddress"),
-    *("OwnableInvalidOwner", "OwnableUnauthorizedAccount", "ExpectedPause", "NotJobRegistry", "SenderNotRelayer"),
-    *("CallStarved", "ReentrancyGuardReentrantCall", "InvalidShortString", "StringTooLong"),
-    *("InvalidJobRegistry", "NestedRelay"),
-}
-
-
-def test_every_contract_error_is_explained() -> None:
-    errors = {error for name in REGISTRIES for error in artifacts.load(name).errors.values()}
-    told = [name for row in rows("Contract errors") for name in re.findall(r"`(\w+)`", row[0])]
-    assert len(told) == len(set(told))
-    assert set(told) == errors - NOT_TOLD
-    assert errors >= NOT_TOLD
+def test_contract_errors_name_the_contracts_limits() -> None:
+    causes = {name: error.cause for error in CONTRACT_ERRORS for name in error.names}
+    assert f"above {LONGEST_EVIDENCE:,} bytes" in causes["EvidenceTooLong"]
+    assert f"above {constant('AskRegistry', 'MOST_QUOTES')};" in causes["TooManyQuotes"]
+    assert f"above {constant('JobRegistry', 'LONGEST_CID')} bytes" in causes["InvalidCid"]
 
 
 def test_signed_types_are_those_of_the_vectors() -> None:
@@ -470,14 +458,6 @@ def test_lines_of_batch_files_are_written_so() -> None:
     assert json.loads(error_line(batch, ended)) == failed
     ended = EndedLine(3, None, refused["error"]["code"], refused["error"]["message"], False, None)
     assert json.loads(error_line(batch, ended)) == refused
-
-
-def test_codes_of_batch_lines_are_codes_of_the_coordinator() -> None:
-    sources = [path for package in ("coordinatord", "common") for path in (ROOT / package).rglob("*.py")]
-    text = "".join(path.read_text("utf-8") for path in sources)
-    told = [code for row in rows("Batches") for code in re.findall(r"`([a-z_]+)`", row[0])]
-    assert len(told) > 20
-    assert [code for code in told if f'"{code}"' not in text and f"'{code}'" not in text] == []
 
 
 def test_every_status_of_a_batch_is_named() -> None:

@@ -39,8 +39,8 @@ class LineAllowances:
     async def allow(
         self, connection: Connection, checked: Sequence[CheckedLine], balances: Mapping[bytes, int]
     ) -> tuple[list[CheckedLine], dict[bytes, Allowance]]:
-        """Return the lines that may be posted or recorded now, in their order, and the limits of their owners. Lines
-        behind them have to wait. `balances`: the latest of each owner whose balance the token returned."""
+        """Return the lines that may be posted or recorded now, in order, and the limits of their owners. Later lines
+        have to wait. `balances` has the latest known balance of each owner."""
         standings = await _standings(connection, sorted({one.owner for one in checked if isinstance(one, PaidLine)}))
         lines, raised = await self._solvent(checked, standings, balances)
         allowances = {owner: self._allowance(owner, each, raised.get(owner)) for owner, each in standings.items()}
@@ -55,7 +55,7 @@ class LineAllowances:
         return lines, allowances
 
     async def again(self, connection: Connection, owners: Sequence[bytes]) -> dict[bytes, Allowance]:
-        """Return the limits of owners whose posts were dropped before they were signed, and are to be queued again."""
+        """Return the limits of owners with posts that were dropped before signing and will be queued again."""
         standings = await _standings(connection, owners)
         async with kept_open(connection):
             views = [self.promises.token.balance_view(owner) for owner in owners]

@@ -84,7 +84,7 @@ class Page:
 
 
 def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
-    """Read a body. A body without an input file asks for a plan."""
+    """Read a body. A body without an input file requests a plan."""
     return read_plan(values) if values.get("input_file_id") is None else read_object(BatchBody, values)
 
 
@@ -124,7 +124,7 @@ class BatchService:
         if upload is None or upload.purpose != "batch":
             raise Refused("there is no such batch upload", "input_file_id", "invalid_input_file")
         created = await batches_sql.create(connection, attrs.evolve(new, lines=upload.lines))
-        if created is None:  # the same key, a moment ago, in another process
+        if created is None:  # another process has just created a batch with this key
             earlier = await self._earlier(connection, new)
             if earlier is None:
                 raise AssertionError("a batch with this key exists and is not found")

@@ -198,7 +198,7 @@ async def cancel(connection: Connection, batch_id: str, owner: bytes) -> bool:
     found = await connection.fetchval(
         "with cancelled as (update batches set cancelling_at = coalesce(cancelling_at, clock_timestamp())"
         " where id = $1 and owner = $2 and ends_as is null and failed_at is null returning true),"
-        # A worker that holds the row makes the batch due again by itself.
+        # A worker that holds the row makes the batch due again when it finishes.
         " due as (update batch_work set due_at = clock_timestamp() where batch_id in (select batch_id from batch_work"
         " where batch_id = $1 for update skip locked))"
         " select pg_notify('outbox_moved', 'batch ' || $1) is not null from cancelled",

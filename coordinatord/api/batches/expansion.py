@@ -40,7 +40,7 @@ NOT_POSTED: Final = {
     "cancelled": "the batch was cancelled before this line was posted",
     "expired": "the batch's window ended before this line was posted",
 }
-BUDGET_RETRY_S: Final = 2.0  # until a batch whose owner's gas budget is used up is due again
+BUDGET_RETRY_S: Final = 2.0  # until the next attempt after the owner's gas budget was exhausted
 MAX_MISSING: Final = 3  # answers of the store that the input file does not exist
 
 
@@ -102,8 +102,8 @@ class Expansion:
         return await LineReader(read, work.input_bytes, max_lines=max_lines).read_lines(start)
 
     async def _give_up(self, connection: Connection, work: BatchWork) -> None:
-        """End a batch whose input file the store lost. With nothing recorded the batch fails as a whole. Otherwise the
-        remaining lines end as errors, and posted lines are followed to their end."""
+        """End a batch after the store lost its input file. Without any recorded line, the whole batch fails. Otherwise
+        the remaining lines end as errors, and posted lines are followed to their end."""
         message = "the object store no longer holds the input file"
         line = work.lines_done + 1 if work.lines_done else None
         error = {"code": "object_missing", "message": message, "param": "input_file_id", "line": line}
@@ -166,7 +166,7 @@ def _named(lines: Sequence[CheckedLine]) -> list[Named]:
 def _checked_further(
     one: CheckedLine, facts: ChainFacts, uploads: Mapping[Named, FileRow], posted: set[bytes]
 ) -> CheckedLine:
-    """Check a line against the chain, its upload and the lines before it, whose jobs are in `posted`."""
+    """Check a line against the chain, its upload and the earlier lines' jobs in `posted`."""
     if isinstance(one, LineRecord):
         return one
     body = one.paid.body
@@ -183,7 +183,7 @@ def _checked_further(
 
 
 def _posts_of(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[Post]:
-    """Return the posts of the lines whose container is stored."""
+    """Return the posts of the lines that have a stored container."""
     paid = [one.paid for one in lines if isinstance(one, PaidLine)]
     return [
         Post(one.body.job_id, one.dedupe(cid), one.calldata(cid), one.body.owner, one.amount)

@@ -1,4 +1,4 @@
-"""Checks of the lines of a batch, each by itself: the same as POST /v1/jobs runs on a submission."""
+"""Checks of single batch lines. They are the same as the checks of POST /v1/jobs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -45,7 +45,7 @@ CheckedLine: TypeAlias = PaidLine | LineRecord
 @attrs.frozen(slots=True)
 class LineChecks:
     """Checks each line alone, in a thread, because recovering signatures takes long. `registry` is the job registry's
-    address. `terms` and `now` are those of the moment of processing."""
+    address. `terms` and `now` are the terms and the time of processing."""
 
     domains: Domains
     registry: bytes
@@ -115,7 +115,7 @@ def _read_order(values: Mapping[str, object]) -> OrderBody:
 
 
 def _unpaid(values: Mapping[str, object]) -> list[Refused]:
-    """Return what a line lacks of the payment and the container."""
+    """Return the fault of a line that lacks a payment or a container."""
     lacking = [name for name in ("auth_sig", "amount") if values.get(name) is None]
     if values.get("container") is None and values.get("container_cid") is None:
         lacking.append("container or container_cid")

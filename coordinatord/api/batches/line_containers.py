@@ -51,7 +51,7 @@ class LineContainers:
                 for _ in range(min(MAX_REQUESTS, len(contents))):
                     tasks.start_soon(put_some)
         finally:
-            if stored:  # the next attempt finds what is stored
+            if stored:  # the next attempt skips stored containers
                 with anyio.move_on_after(10, shield=True):
                     async with self.database.connection() as connection:
                         await objects_sql.set_cids(connection, stored)

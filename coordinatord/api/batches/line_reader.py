@@ -25,7 +25,7 @@ ReadRange = Callable[[int, int], AbstractAsyncContextManager[AsyncIterator[bytes
 
 @attrs.frozen(slots=True)
 class InputLine:
-    """Line of the file. `number` counts from 1, with blank lines. `text` is None for a line above MAX_LINE_BYTES."""
+    """Line of the file. `number` counts from 1 and includes blank lines. `text` is None above MAX_LINE_BYTES."""
 
     number: int
     text: bytes | None = attrs.field(repr=False)
@@ -102,7 +102,7 @@ class LineReader:
         return LineBatch(tuple(lines), Cursor(start.offset + offset, number))
 
     async def _pass_over(self, start: Cursor, known: int) -> LineBatch:
-        """Read to the end of a line whose first `known` bytes hold no newline."""
+        """Skip the rest of a line that has no newline in its first `known` bytes."""
         offset = start.offset + known
         while offset < self.size:
             ahead = bytearray()

@@ -73,7 +73,7 @@ async def recorded(connection: Connection, batch_id: str) -> int:
 
 
 async def end_dropped(connection: Connection, batch_id: str, code: str, message: str, *, late: bool) -> None:
-    """End lines whose posts were dropped before they were signed, and are not to be queued again."""
+    """End lines if their posts were dropped before signing and must not be queued again."""
     await connection.execute(
         "update batch_lines l set code = $2, message = $3, late = $4 from relays r"
         " where l.batch_id = $1 and l.code is null and r.id = l.relay_id and r.state = 'dropped'",
@@ -150,8 +150,8 @@ _ENDED: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at)"
 
 
 async def drop_finished(connection: Connection, older_than_seconds: int, failed_seconds: int, limit: int) -> int:
-    """Drop batches whose files are gone, with all their records. Return how many. Batches without a result are kept for
-    `failed_seconds`."""
+    """Delete batches and their records once their files are removed. Return the number of batches. Keep batches without
+    a result for `failed_seconds`."""
     dropped: list[str] = await connection.fetchval(
         "select coalesce(array_agg(b.id), '{}') from ("
         f" (select id from batches where completed > 0 and {_ENDED}"

@@ -66,9 +66,9 @@ def _text(line: Shape) -> bytes:
 
 @attrs.frozen(slots=True)
 class Finalising:
-    """Streams the files of a batch whose lines have all ended from their records to the store, and ends the batch.
+    """Writes the output files of a batch after all its lines have ended, and ends the batch.
 
-    A file's id is derived from the batch's, so a finaliser that was killed writes the same files again."""
+    Each file's id is derived from the batch's id, so a run after a crash overwrites the same files."""
 
     files: FileStore
     failed_seconds: int = 259_200  # life of the error file of a batch without a result

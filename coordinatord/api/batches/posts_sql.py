@@ -16,7 +16,7 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.notices import RELAY_QUEUED, notify_outbox
 
 MAX_QUEUED: Final = 1024
-_WITHDRAWN: Final = "relay_queue_timeout"  # a request that joined such a post is told to try again
+_WITHDRAWN: Final = "relay_queue_timeout"  # requests that joined such a post receive a retryable error
 
 
 @attrs.frozen(slots=True)

@@ -24,8 +24,8 @@ async def fail(connection: Connection, batch_id: str) -> None:
 
 
 async def settle_counts(connection: Connection, batch_id: str) -> None:
-    """Store the final counts of a batch whose lines have all ended. It expired when a line ended late, unless it was
-    cancelled before."""
+    """Store the final counts of a batch after all its lines have ended. If a line ended late, the batch has expired,
+    unless it was cancelled before."""
     await connection.execute(
         "update batches b set finalizing_at = clock_timestamp(), total = c.total, completed = c.completed,"
         " failed = c.total - c.completed,"
@@ -46,7 +46,7 @@ async def settled_counts(connection: Connection, batch_id: str) -> tuple[int, in
 
 
 async def finish(connection: Connection, batch_id: str, output_file_id: str | None, error_file_id: str | None) -> None:
-    """End a batch whose files are stored."""
+    """End a batch after its files were stored."""
     await connection.execute(
         "update batches b set output_file_id = $2, error_file_id = $3,"
         " completed_at = case when ends_as = 'completed' then t.now end,"
@@ -88,7 +88,7 @@ async def take(connection: Connection) -> BatchWork | None:
     )
     if batch_id is None:
         return None
-    # A statement of its own, so that it sees what the previous worker committed.
+    # A separate statement, so that it sees the previous worker's commit.
     row = await connection.fetchrow(
         "select b.id, b.owner, b.endpoint, b.input_file_id, w.attempts, w.bytes_done, w.lines_done, w.expanded,"
         " b.cancelling_at is not null, b.expires_at <= clock_timestamp(), b.ends_as, f.bytes, f.lines"

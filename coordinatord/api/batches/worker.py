@@ -1,7 +1,7 @@
-"""Moves batches, in every process: one step of one batch at a time, under a lock that ends with the process.
+"""Batch workers: every process runs one step of one batch at a time, under a lock that ends with the process.
 
-A step is a small transaction: the next portion of the input file, a look at what was posted, or the files at the end.
-When a worker is killed, the next one finds the batch as the last commit left it.
+A step is a small transaction: it reads the next portion of the input file, checks posted lines, or writes the output
+files. After a crash, another worker continues from the last commit.
 """
 
 import time

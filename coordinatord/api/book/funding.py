@@ -54,7 +54,7 @@ class Funding:
         return True
 
     async def read(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> Funds:
-        """Return the known balances of the jobs' owners, and the jobs whose authorisation is used or cancelled."""
+        """Return the known balances of the jobs' owners, and the jobs with a used or cancelled authorisation."""
         if self._block_hash != snapshot.block_hash:
             self._block_hash, self._balances, self._unspent = snapshot.block_hash, {}, set()
         balances, unspent = self._balances, self._unspent  # of this block, also after another call replaces them

@@ -2,9 +2,9 @@
 
 A page is read from the index that holds its list in that order. The table `job_counts` has the number of a list's jobs
 in each chunk of 4096 ordinals, and in each 64 chunks. With it, a page deep inside a list starts in the chunk of its
-offset, and walks less than one chunk. Lists with counts are all jobs and those of one model, owner or provider, each
-with or without a state and `posted_before`. A list by two of these keys, or by rates, has no counts. Its statement
-walks a list that contains it.
+offset, and walks less than one chunk. There are counts for the list of all jobs and for the lists of one model, owner
+or provider, each with or without a state and `posted_before`. A list by two of these keys, or by rates, has no counts.
+Its statement walks a list that contains it.
 """
 
 from typing import Final
@@ -186,7 +186,7 @@ class _Listing:
         order, scans = f"order by ordinal {self.direction}", self._scans(start)
         if len(scans) == 1:
             return f"select j.ordinal {scans[0]} {order} limit {limit} offset {offset}"
-        # Every scan is ordered and limited by itself, so that PostgreSQL merges the scans instead of sorting.
+        # Every scan has its own order and limit, so that PostgreSQL merges the scans instead of sorting.
         merged = [f"(select j.ordinal {scan} {order} limit {limit} + {offset})" for scan in scans]
         return f"{' union all '.join(merged)} {order} limit {limit} offset {offset}"
 

@@ -1,6 +1,6 @@
 """Jobs of the index by id.
 
-An open job whose expiry is before the time of the indexed block reads as ended by expiry.
+An open job counts as expired if the indexed block is later than its expiry.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 
 # Open jobs that expired together with very many others may not be marked yet.
 _UNMARKED: Final = f"j.state = {JobState.OPEN} and j.expires_at < p.block_time"
-AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"  # what the claim of a job `j` collects
+AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"  # payment that the claim of job `j` collects
 # Columns of a `JobRow`, from `jobs j` and `index_position p`. Numbers that the API returns as strings are read as text,
 # because decoding a Decimal costs more than the rest of the row.
 JOB_COLUMNS: Final = (
@@ -71,7 +71,7 @@ _JOB_FIELDS: Final = attrs.fields_dict(JobRow)
 
 
 def job_row(record: asyncpg.Record) -> JobRow:
-    """Return the row of a record whose first columns are JOB_COLUMNS."""
+    """Return the job row of a record that starts with JOB_COLUMNS."""
     return JobRow(*record[: len(_JOB_FIELDS)])
 
 

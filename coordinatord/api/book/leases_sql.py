@@ -1,7 +1,6 @@
 """Leases of open jobs to polling providers: at most one live lease per job.
 
-The next poll overwrites an expired lease. A job whose payment cannot be collected is held back: leased to no provider
-for a while.
+The next poll overwrites an expired lease. If a job's payment cannot be collected, the job is not leased for a while.
 """
 
 from collections.abc import Sequence

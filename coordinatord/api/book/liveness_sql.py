@@ -48,5 +48,5 @@ async def mark_picked(database: Database, provider_id: int, model_id: int) -> No
 
 
 async def delete_old(connection: Connection) -> None:
-    """Delete polls of more than a day ago. A provider that returns ranks like one that was never picked."""
+    """Delete polls of more than a day ago. A provider that returns later ranks like a new provider."""
     await connection.execute("delete from liveness where seen_at < clock_timestamp() - interval '1 day'")

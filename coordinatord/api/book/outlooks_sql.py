@@ -12,9 +12,9 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 
 @attrs.frozen(slots=True)
 class Outlook:
-    """What a poll may find. `some_open`: jobs for the provider, held or free. `some_free`: jobs that no provider
-    holds. `some_offered`: pending offers. `may_claim`: the provider may be given free jobs and offers. `holds_some`: it
-    has leases already."""
+    """Outlook of a poll. `some_open`: there are open jobs for the provider. `some_free`: some of them are not leased.
+    `some_offered`: there are pending offers. `may_claim`: the provider may lease free jobs and take offers.
+    `holds_some`: the provider has leases."""
 
     known_model: bool
     some_open: bool

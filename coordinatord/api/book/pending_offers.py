@@ -87,8 +87,8 @@ class PendingOffers:
                 log.warning("pending offers not passed on", reason=str(error))
 
     async def claimed(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
-        """Return the terms of a job whose post is under way, if the provider was offered it last, and keep the job
-        leased to it."""
+        """Return the terms of a job with a pending post, and keep the job leased to the provider. Return nothing if
+        the last offer of the job went to another provider."""
 
         async def body(connection: Connection) -> PendingJob | None:
             return await pending_offers_sql.claim(connection, job_id, provider_id, seconds=_CLAIM_LEASE_S)
@@ -97,15 +97,15 @@ class PendingOffers:
         return None if job is None else job.registered
 
     async def claimed_by(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
-        """Return the terms of a job whose post is under way, if the provider has claimed it."""
+        """Return the terms of a job with a pending post, if the provider has claimed it."""
         async with self._database.connection() as connection:
             job = await pending_offers_sql.claimed_by(connection, job_id, provider_id)
         return None if job is None else job.registered
 
 
 async def keep_offers(database: Database, offered: Mailbox[PendingJob]) -> NoReturn:
-    """Store offers, and once a second delete those of all processes that have ended. Offers that the database fails to
-    store are dropped."""
+    """Store offers. Once a second, delete ended offers of all processes. If the database fails to store offers, they
+    are dropped."""
     next_deletion = 0.0
     while True:
         jobs = await offered.take(max(0.0, next_deletion - time.monotonic()))

@@ -1,6 +1,6 @@
-"""Offers of jobs whose post is under way: stored with the post, taken by one provider at a time, deleted after its end.
+"""Offers of jobs with a pending post. They are stored with the post, and deleted after its end.
 
-The provider that took an offer has a lease of the job, so a job has one holder before and after its block.
+A provider that takes an offer gets a lease of the job, so at most one provider holds a job before and after its block.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ _POST_LIVES: Final = "exists (select from relays r where r.id = o.relay_id and r
 
 @attrs.frozen(slots=True)
 class PendingJob:
-    """Job whose post is under way, with the signatures that a provider checks itself."""
+    """Job with a pending post, and the signatures for the provider to verify."""
 
     relay_id: int
     posted: PostedOrder
@@ -91,7 +91,7 @@ async def take(
     connection: Connection, poller: PollKey, free: int, wanted: JobFilter, *, milliseconds: int
 ) -> list[PendingJob]:
     """Lease the provider up to `free` offers that it may claim and was not offered before, oldest first. Its capacity
-    must have room for them beside everything that it holds. Call this in a transaction."""
+    must have room for them in addition to its current jobs. Call this in a transaction."""
     await leases_sql.lock_leases(connection, poller.model_id)
     rows = await connection.fetch(
         "with room as (select least($3::bigint, c.room - (select count(*) from leases l where l.provider_id = $1"
@@ -163,8 +163,8 @@ async def claimed_by(connection: Connection, job_id: bytes, provider_id: int) ->
 
 
 async def delete_ended(connection: Connection) -> int:
-    """Delete up to MAX_ENDED_OFFERS offers whose post and claim have ended. End the job's lease where the claim was
-    refused. Return the number of leases ended."""
+    """Delete up to MAX_ENDED_OFFERS offers after their post and claim have ended. End the lease of a job if its claim
+    was refused. Return the number of ended leases."""
     freed: int = await connection.fetchval(
         f"with ended as (select o.job_id, o.claimed_by from pending_offers o where not {_POST_LIVES} and not exists"
         " (select from relays r where r.subject = o.job_id and r.kind = 'claim' and r.state in ('queued', 'signed'))"

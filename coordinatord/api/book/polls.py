@@ -1,7 +1,7 @@
 """Polls (GET /evm/jobs with `free`): a provider reports that it is live, and leases jobs that no other provider holds.
 
-read what there is, in one statement for all polls of the moment ─► nothing ─► answer, or wait for news
-                                                                └─► something ─► lease it in a transaction
+read all waiting polls' outlooks in one statement ─► nothing to lease ─► answer, or wait for news
+                                                  └─► jobs or offers ─► lease them in a transaction
 """
 
 from typing import Final
@@ -35,7 +35,7 @@ _EXPIRED_LEASE_CHECK_S: Final = 2.0  # a waiting poll is not notified of a lease
 
 @attrs.frozen(slots=True)
 class Leased:
-    """Answer to a poll. `pending` has the pending offers; it is None when the poll did not request them."""
+    """Answer to a poll. `pending` has the pending offers, or is None if the poll did not request them."""
 
     snapshot: Snapshot
     rows: list[JobRow]

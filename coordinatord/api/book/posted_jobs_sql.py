@@ -37,8 +37,8 @@ def posted_order(row: Mapping[str, Any]) -> PostedOrder:
 
 
 async def overdue_jobs(connection: Connection, limit: int, but_not: Collection[bytes]) -> dict[bytes, PostedOrder]:
-    """Return the terms of claimed jobs whose provider missed the window, by id, oldest claim first, except `but_not`.
-    Time is the chain's. Return nothing while the index is rebuilt."""
+    """Return the terms by id of claimed jobs that are past their window, oldest claim first, except `but_not`. Time is
+    that of the latest block. Return nothing while the index is rebuilt."""
     rows = await connection.fetch(
         f"select {_COLUMNS} from jobs j, index_position p"
         f" where j.state = {JobState.CLAIMED} and not p.rebuilding"

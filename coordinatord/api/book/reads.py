@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 @attrs.frozen(slots=True)
 class IndexReads:
-    """Readers of the index. Each reader by key has a connection of its own."""
+    """Readers of the index. Each reader by key has a separate connection."""
 
     job: BatchedReads[bytes, IndexRead[JobRow]]
     model: BatchedReads[str, IndexRead[ModelRow]]

@@ -78,7 +78,7 @@ _WHY = {"state": 0}
 
 @attrs.frozen(slots=True)
 class BookRoutes:
-    """`buckets` are those that count requests per caller: a page that walks many rows counts as several requests."""
+    """`buckets` limits requests per caller. A page that walks many rows counts as several requests."""
 
     reads: IndexReads
     polls: Polls

@@ -1,8 +1,8 @@
-"""Why a job is unclaimed: which providers could take it, what keeps the others from it, and what would change that.
+"""Why a job is unclaimed: which providers could take it, what prevents the others, and what would change that.
 
-The answer contains what the chain and the quotes show anybody, and only one lease: that of the job itself, whose holder
-is about to claim it under its name. What else a provider holds stays private, and so does its number of free slots,
-except that there are none.
+The answer contains public data of the chain and the quotes, and the lease of this job, because its holder is about to
+claim it publicly. A provider's other leases and its number of free slots stay private. The answer only shows if a
+provider has no free slot.
 """
 
 import time
@@ -40,7 +40,7 @@ _MAX_PROVIDERS: Final = 50
 
 @attrs.define(slots=True)
 class WhyReads:
-    """Reader of answers. It has a `funding` of its own, so that its requests to the node cannot delay polls."""
+    """Reader of answers. Its `funding` is separate, so that its requests to the node cannot delay polls."""
 
     reads: IndexReads
     funding: Funding
@@ -77,7 +77,7 @@ class WhyReads:
             raise Retryable("busy", "too many requests ask why jobs are unclaimed", retry_after=1)
         async with self._turns:
             _, read = await self.reads.lists.read(facts)
-        if read is None:  # the job moved on since its row was read
+        if read is None:  # the job's state changed after its row was read
             found = await self.reads.job.get(row.job_id)
             return _moved(found.value or row, found.snapshot)
         job, providers = read

@@ -95,7 +95,7 @@ def _unwanted(job: JobRow, provider: ProviderFacts) -> tuple[str, str]:
 
 
 def ranked(standings: Sequence[ProviderStanding]) -> list[ProviderStanding]:
-    """Sort providers: those that would take the job, then live ones, listed ones, and those with the fewest reasons."""
+    """Sort providers: first any that would take the job, then live ones, listed ones, and ones with fewer reasons."""
 
     def rank(standing: ProviderStanding) -> tuple[bool, bool, bool, int, int]:
         provider = standing.provider

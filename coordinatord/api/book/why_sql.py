@@ -19,7 +19,7 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 _MAX_LISTED_POLLERS: Final = 100
 _MAX_UNLISTED_POLLERS: Final = 10  # anybody may register and poll
 _MAX_ASKERS: Final = 100
-_MAX_WINDOWS: Final = 16  # of a provider's asks for a model
+_MAX_WINDOWS: Final = 16  # per provider and model
 
 
 @attrs.frozen(slots=True)
@@ -100,7 +100,7 @@ async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, Ope
     )
 
 
-# `near`: providers that poll for the model or ask for it, and those that the job names.
+# `near`: providers that poll for the model or have an ask for it, and the job's named providers.
 _PROVIDERS: Final = f"""
     with near as (
         (select l.provider_id from liveness l join providers v using (provider_id)

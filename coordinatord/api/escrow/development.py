@@ -63,7 +63,7 @@ class MockCustody:
         self._peer = peer
         self._clock = clock
         self._generations = Generations(settings.rotate_every_ms, settings.lead_ms)
-        # Generation whose announcement is recorded with its block.
+        # Generation with an announcement that is recorded with its block.
         self._noted: bytes | None = None
         self._pulling = anyio.Lock()
         self._pulled_at = float("-inf")

@@ -1,9 +1,9 @@
 """Generations of escrow keys, in Unix milliseconds.
 
-    minted          announced_from            the next one's announced_from        + RETENTION
+    minted          announced_from            announced_from of the next           + RETENTION
     │── lead ──────│── announced ────────────│── retired, opens still ────────────│ erased
 
-A generation is minted some time before it is announced, so that all peers have pulled it by then.
+A generation is minted before it is announced, so that all peers can pull it in time.
 """
 
 from collections.abc import Iterable

@@ -29,8 +29,8 @@ from coordinatord.chain.contracts.provider_registry import NOT_LISTED, TOMBSTONE
 
 @attrs.frozen(slots=True)
 class SealingKey:
-    """Reader of an X25519 public key without 0x. Rejects low-order points, because anyone could open what is sealed
-    to them."""
+    """Reader of an X25519 public key without 0x. It rejects low-order points, because anyone could open data sealed to
+    them."""
 
     def read(self, value: object, param: str) -> PublicKey:
         try:

@@ -178,7 +178,7 @@ class Releases:
             return NotReleased("no_claim", "the chain has no such job")
         if job.state != CLAIMED:
             return NotReleased("not_claimed", "the job is not claimed")
-        # The job id is a hash of owner and commitment, so any matching owner is the owner, whatever its source.
+        # The job id is a hash of owner and commitment, so a matching owner is right even from an untrusted source.
         found = await self.posted.find(body.job_id)
         if found is None or derive_job_id(found.posted.owner, c) != body.job_id:
             return NotReleased("wrap_mismatch", "seed_wrap and ct_hash do not reproduce the job's commitment")

@@ -35,7 +35,8 @@ Missed = Callable[[], Awaitable[News | None]]
 
 class Listener:
     """Reader of the events of a filter, and of one job's progress. Call `wait` from one task, the rest from any task of
-    the loop. The loop must be asyncio's, whose futures are the cheapest way to wait for thousands of listeners."""
+    the loop. The loop must be asyncio's, because its futures are the cheapest way for thousands of listeners to
+    wait."""
 
     __slots__ = ("_behind", "_due", "_missed", "_news", "_progress", "_waiter", "ended", "wanted")
 
@@ -96,7 +97,7 @@ class Listener:
         return news
 
     def take_progress(self) -> bytes:
-        """Return the message of the job's newest progress, once. Return nothing when there is none."""
+        """Return the message of the job's newest progress, or nothing if it was returned before."""
         message, self._progress = self._progress or b"", None
         return message
 

@@ -58,7 +58,7 @@ def opening(after: int) -> bytes:
 
 
 def farewell() -> bytes:
-    """Return the end of a stream whose process stops."""
+    """Return the last message of a stream before its process stops."""
     metrics.connections_ended.labels("listener", "stopping").inc()
     return b": this process stops: come back with Last-Event-ID\nretry: %d\n\n" % pause_before_return()
 

@@ -1,7 +1,7 @@
-"""Progress of a job: its state, and what is under way for it before its blocks.
+"""Progress of a job: its state, and its ops that are not mined yet.
 
-An op that is in the outbox cannot be lost any more: what is `stored` will be sent, by this process or another. Nothing
-of it is final before the chain has it, so each step says what it rests on.
+An op in the outbox (`stored`) cannot be lost: this process or another will send it. It is not final before it is mined,
+so each step names its evidence.
 """
 
 from collections.abc import Iterable, Mapping

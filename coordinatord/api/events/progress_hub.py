@@ -1,9 +1,9 @@
-"""Progress hub: reads the progress of followed jobs when one of the two logs moves, and tells their listeners.
+"""Progress hub: reads the progress of followed jobs when one of the two logs moves, and notifies their listeners.
 
     index's log ──► event hub ──► events of a followed job ─┐
     outbox's log ──► relay queued or ended ─────────────────┴─► one read for all followed jobs ─► streams
 
-A signature moves no log, so followed jobs are also read once a second.
+Signing adds no log entry, so followed jobs are also read once a second.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -44,7 +44,7 @@ def message_of(progress: ProvisionalJob) -> bytes:
 
 
 def _changing(progress: ProvisionalJob) -> _Changing:
-    """Return the members whose change is news. The block changes all the time."""
+    """Return the members to compare with the last message. They exclude the block, which always changes."""
     return progress.status, progress.provisional, progress.steps
 
 
@@ -65,7 +65,7 @@ class ProgressHub:
 
     @asynccontextmanager
     async def following(self, job_id: bytes, listener: Listener) -> AsyncIterator[None]:
-        """Tell the listener the job's progress, and each change while the block runs."""
+        """Send the listener the job's progress, and each change while the block runs."""
         self._followers.setdefault(job_id, {})[listener] = None
         try:
             present = await self.read(job_id)

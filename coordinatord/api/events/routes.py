@@ -1,4 +1,4 @@
-"""Routes of events: all events, and those of one job, as server-sent events."""
+"""Routes that stream all events, or the events of one job, as server-sent events."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -53,7 +53,7 @@ class BeforeBlocks:
     async def stored(self, job_id: bytes) -> Response:
         """Return 202 for an op of the job that is in the outbox."""
         progress = await self.progress.read(job_id)
-        if progress is None:  # refused and deleted already; the same request again returns the reason
+        if progress is None:  # refused and deleted already; resubmitting returns the reason
             raise Retryable("not_ready", "the job's progress is not known yet; send the same again", retry_after=1)
         location = f"/v1/jobs/{hex_of(job_id)}/progress"
         headers = ((b"preference-applied", RESPOND_ASYNC.encode()), (b"location", location.encode()))
@@ -234,7 +234,7 @@ class EventRoutes:
             turn = partial(self.buckets.turn, request.caller, REPLAY_PIECE_REQUESTS)
             listener, since = await held.enter_async_context(self.hub.following(wanted, after, turn))
             present, job_id = None, wanted.job_id
-            if job_id is not None and after is None:  # read after the listener is there, so that no event is missed
+            if job_id is not None and after is None:  # read after the listener has started, so that no event is missed
                 present = (await self.present.get(job_id)).value
             if job_id is not None and provisional:
                 await held.enter_async_context(self.progress.following(job_id, listener))

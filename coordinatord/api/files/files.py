@@ -1,8 +1,8 @@
 """Files in the pin store: uploads of wallets, and output of batches.
 
-A row is written before the upload, so that a crash leaves nothing unknown in the store. Receiving, sending and hashing
-run concurrently, hashing in threads. An upload takes as long as the slowest of them, and holds a few pieces and two
-parts in memory, whatever its size.
+A row is written before the upload, so that a crash leaves no unknown object in the store. Receiving, sending and
+hashing run concurrently, hashing in threads. An upload takes as long as the slowest of the three. It holds only a few
+pieces and two parts in memory.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator
@@ -27,7 +27,7 @@ from coordinatord.storage.pins.store import Pinned, PinStore
 
 log = structlog.get_logger(__name__)
 
-# Smallest piece for a thread. Half the size that the upload reader joins, whose pieces then pass unchanged.
+# Smallest piece for a thread. It is half of the upload reader's piece size, so the reader's pieces pass unchanged.
 _PIECE_BYTES: Final = 1 << 18
 
 

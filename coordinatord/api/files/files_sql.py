@@ -146,7 +146,7 @@ async def find(connection: Connection, file_id: str, owner: bytes) -> FileRow | 
 
 
 async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: Purpose) -> FileRow | None:
-    """Return the owner's live upload with this content id. Of several, return the one that expires last."""
+    """Return the owner's live upload with this content id. If there are several, return the last to expire."""
     row = await connection.fetchrow(
         f"select {_COLUMNS} from files where owner = $1 and cid = $2 and purpose = $3 and {_LIVE}"
         " order by expires_at desc limit 1",

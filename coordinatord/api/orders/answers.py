@@ -53,7 +53,7 @@ def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) ->
 
 
 def _cost(row: JobRow) -> tuple[Digits, jobs.CostPartsShape[Digits]]:
-    """Return what a settled job's client paid in all, and its parts; both are omitted from other jobs."""
+    """Return the total that a settled job's client paid, and its parts. Omit both for other jobs."""
     if row.provider_paid is None:
         return OMITTED, OMITTED
     parts = quotes.cost_parts(int(row.provider_paid), FeeTerms(row.fee_bps, int(row.gas_fee)))

@@ -17,8 +17,8 @@ MAX_RANGES: Final = 400  # of blocks; a job lives for two days at most
 class Endings:
     """Finds the transactions that ended jobs.
 
-    The outbox has one that this deployment relayed. For others, the chain's logs are searched from the block of the
-    post on, once for each job. `widest`: blocks of one search."""
+    Transactions of this deployment are in the outbox. Others are searched in the chain's logs from the block of the
+    post on, once per job. `widest` is the number of blocks per search."""
 
     database: Database
     registry: JobRegistry

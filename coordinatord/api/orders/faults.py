@@ -1,4 +1,4 @@
-"""Faults of submissions: what a check reports, and how each is answered."""
+"""Faults of submissions, and the response to each."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -22,7 +22,7 @@ class Matchmaker:
         return await candidates_sql.read_candidates(self.database, demand, self.liveness_ms, None)
 
     async def matching(self, order: OrderBody) -> list[LiveAsk]:
-        """Return the cheapest live providers whose ask the order clears."""
+        """Return the cheapest live providers with an ask that the order meets."""
         demand = Demand(
             order.model_id,
             order.sla_secs,

@@ -1,7 +1,7 @@
 """POST /v1/jobs/check: reports every check that an order fails. Nothing is stored, relayed or counted.
 
-It is a route of its own and no parameter of POST /v1/jobs, because a coordinator that did not know the parameter would
-post the order.
+It is a separate route and not a parameter of POST /v1/jobs, because a coordinator that does not know the parameter
+would post the order.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ MAX_WAITING: Final = 64
 
 @attrs.frozen(slots=True)
 class CheckedOrder:
-    """`quoted` is None where the order has no price, or could not be read."""
+    """`quoted` is None if the order has no price or could not be read."""
 
     failures: tuple[FailedCheck, ...]
     paid: bool

@@ -80,7 +80,7 @@ def submitted(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Response:
             listed = market.Candidates[Digits](tuple(answers.candidate(row) for row in outcome.candidates))
             return responses.final(402, listed)
         case QuotedOrder():
-            # A quote asks for payment; one that answers an outdated amount is a conflict.
+            # 402 requests payment. 409 means that the signed amount is outdated.
             quote = answers.quote_body(book, outcome)
             return responses.final(409 if outcome.changed else 402, quote)
         case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():

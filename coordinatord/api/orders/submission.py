@@ -36,7 +36,7 @@ class Probed:
 
 @attrs.frozen(slots=True)
 class QuotedOrder:
-    """Quote. `changed`: it answers a submission whose amount is not the current one."""
+    """Quote. `changed`: the submission had an outdated amount."""
 
     order: OrderBody
     quote: Quote
@@ -65,8 +65,8 @@ class Submissions:
     relaying: Relaying
 
     async def submit(self, body: MarketProbe | OrderBody, *, wait: bool = True) -> SubmitOutcome | Queued:
-        """Raise Refused for what the specification answers with 400, Retryable for errors outside. Without `wait`, a
-        post is answered with `Queued` once it is in the outbox."""
+        """Submit an order. Raise Refused for a 400 of the specification, Retryable for errors of other services.
+        Without `wait`, return `Queued` once a post is in the outbox."""
         if isinstance(body, MarketProbe):
             return Probed(await self.market.probe(body))
         for fault in self.checks.order_faults(body):

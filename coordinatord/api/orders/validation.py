@@ -45,7 +45,7 @@ from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.views import Reverted, View, is_true, read_many
 
 HASHED_IN_THREAD_BYTES: Final = 1 << 16
-# Content id of a trial post, whose container is not stored yet. The registry does not look at it.
+# Content id of a trial post. Its container is not stored yet, and the registry does not check the id.
 TRIAL_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 DUPLICATE_JOB: Final = "DuplicateJob"
 
@@ -100,7 +100,7 @@ def container_faults(body: OrderBody) -> Iterator[Fault]:
 
 
 def upload_fault(body: OrderBody, upload: FileRow | None) -> Fault | None:
-    """Check the upload that `container_cid` names. `upload` is None when the owner has no live upload of that id."""
+    """Check the upload that `container_cid` names. `upload` is None if the owner has no live upload with that id."""
     if upload is None:
         return faults.UNKNOWN_UPLOAD
     return None if upload.commitment == body.c else faults.WRONG_UPLOAD
@@ -113,7 +113,7 @@ class ChainFacts:
     models: Collection[int]  # enabled ones
     windows: Collection[int] | None  # allowed ones; None when they were not read
     payers: Collection[bytes]  # owners without contract code
-    balances: Mapping[bytes, int]  # of owners whose balance the token returned
+    balances: Mapping[bytes, int]  # missing for owners with an unknown balance
     refusal: Reverted | None  # of the trial post
 
     def faults(self, body: OrderBody) -> Iterator[Fault]:
@@ -164,7 +164,7 @@ Failure: TypeAlias = Fault | WouldRefuse | RefusedByChain | Retryable
 
 @attrs.define(slots=True)
 class Findings:
-    """What the checks read about an order: `terms` before them, the rest when no check failed."""
+    """Data that the checks read about an order. `terms` is read first, the rest only if no check failed."""
 
     terms: FeeTerms
     upload: FileRow | None = None

@@ -1,8 +1,8 @@
 """Static files of the web pages, held in memory with their ETags and headers.
 
-The content security policy allows a page to run its own scripts and read its own coordinator, and nothing else: no
-other host, no inline script or style, no frame. Text published by providers or admins is inserted as text. If it were
-ever parsed as markup, the policy would keep it from running or sending data.
+The content security policy allows a page only to run its own scripts and read its own coordinator. It forbids other
+hosts, inline scripts and styles, and frames. Text published by providers or admins is inserted as text. If it were ever
+parsed as markup, the policy would keep it from running or sending data.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Jobs are stored in the order of posting, and `job_counts` lists the chunks of 4096 ordinals that hold settled jobs of
 the model. Each of the newest chunks contributes an equal share of the sample: all recent jobs of a model with few, or
-some jobs per hour of a model with millions. So the number of rows read is bounded, whatever the size of the table.
+some jobs per hour of a model with millions. So the number of rows read does not grow with the table.
 """
 
 import statistics

@@ -48,7 +48,7 @@ def job_transactions(found: list[JobTransaction]) -> jobs.JobTransactions[Digits
     return jobs.JobTransactions(
         tuple(
             jobs.JobTransactionShape(
-                one.kind,  # type: ignore[arg-type] # the kinds that its statement asks for
+                one.kind,  # type: ignore[arg-type] # the kinds that its statement selects
                 hex_of(one.tx_hash),
                 None if one.block_number is None else str(one.block_number),
             )

@@ -1,4 +1,4 @@
-"""Reclaim claimed jobs whose provider missed its window, so that owners get their money back without a request.
+"""Reclaim claimed jobs that are past their window, so that owners get their money back without a request.
 
 One process at a time holds this role. Two concurrent reclaims of a job are harmless: the outbox joins them, and the
 chain accepts only one.

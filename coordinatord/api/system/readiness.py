@@ -144,7 +144,7 @@ class ReadinessCheck:
 def judge(position: IndexPosition | None, head: int | None, ready_lag: int) -> ReadinessReport:
     """Return the report for an index at `position` and a node at `head`. None means no indexed block, or no answer.
 
-    A head far below the index is as bad as one far above: the node, or the chain, is not the one that was indexed.
+    A head far below the index means that the node serves another chain or branch than the indexed one.
     """
     if head is None:
         return ReadinessReport(False, "chain_unreachable", None, None, None)

@@ -1,7 +1,7 @@
 """Addresses and URLs that webhooks may be posted to.
 
-An owner names a host, and could name one that only this machine reaches: its own services, a private network, a cloud's
-metadata service.
+An owner could name a host that only this machine can reach: a local service, a private network, or a cloud's metadata
+service.
 """
 
 import ipaddress

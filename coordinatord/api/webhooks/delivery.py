@@ -1,12 +1,11 @@
 """Delivery of webhooks: processes take turns of endpoints, sign their due messages, post them, and retry.
 
     turn    one process has the endpoint for a minute
-      post  a few messages at a time; after the first failure no other begins
+      post  a few messages at a time; stop after the first failure
       end   delivered messages are removed, failed ones are due again later, in one transaction
 
-A message that was posted, but whose turn was not stored, is posted again under the same id. Endpoints that answered
-their last turn well and quickly have a lane of their own. New, slow and failing endpoints share a quarter of the
-places, so that they delay no others.
+If the result of a turn could not be stored, its messages are posted again under the same ids. New, slow and failing
+endpoints share a quarter of the places, so that they do not delay endpoints that answered their last turn quickly.
 """
 
 import random
@@ -60,7 +59,7 @@ _GONE: Final = 410
 
 @attrs.frozen(slots=True)
 class PostAttempt:
-    """Attempt to post a message. `status` is None when no answer came."""
+    """Attempt to post a message. `status` is None if there was no response."""
 
     status: int | None
     seconds: float
@@ -152,8 +151,8 @@ class Deliveries:
                     await wake.wait(POLL_S)
 
     async def _take(self, tasks: TaskGroup, running: set[str], places: int, wake: Wake, quick: bool) -> int:
-        """Start turns in the free places. Skip endpoints whose turn is still running here, because their turn in the
-        database may have ended just before or timed out."""
+        """Start turns in the free places. Skip an endpoint while its previous turn runs in this process, because that
+        turn may have ended or timed out in the database already."""
         if len(running) >= places:
             return 0
         async with self.database.connection() as connection:
@@ -187,7 +186,7 @@ class Deliveries:
                 await turns_sql.put_off(connection, turn.webhook_id, SECRET_RETRY_S)
                 return
             due = await turns_sql.read_due(connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES)
-            if not due:  # another process, whose turn timed out, has posted them
+            if not due:  # posted by another process after its turn had timed out
                 await turns_sql.put_off(connection, turn.webhook_id, 0)
                 return
         attempts = await self._post_all(http, turn, secret, due)

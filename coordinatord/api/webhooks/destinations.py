@@ -26,7 +26,7 @@ class DestinationRefused(OSError):
 
 
 class PublicResolver(AbstractResolver):
-    """Looks names up in threads of its own, so that a name server that never answers delays no other work."""
+    """Looks names up in separate threads, so that an unresponsive name server does not delay other work."""
 
     def __init__(self, lookups: int) -> None:
         self._turns = anyio.CapacityLimiter(lookups)

@@ -121,7 +121,7 @@ class WebhookEndpoints:
         removed = False
 
         async def write(connection: Connection) -> bool:
-            """Return True also when an earlier attempt, whose commit seemed to fail, removed it."""
+            """Return True also if an earlier attempt with an unconfirmed commit removed the endpoint."""
             nonlocal removed
             removed = await endpoints_sql.remove(connection, webhook_id, owner) or removed
             return removed

@@ -91,7 +91,7 @@ async def addressee(connection: Connection, webhook_id: str, owner: bytes) -> tu
 
 
 async def drop_old(connection: Connection) -> None:
-    """Drop endpoints that never answered well in a week, and those that were disabled a month ago."""
+    """Delete endpoints that had no success within their first week, or were disabled a month ago."""
     await remove_due(connection, "webhooks", f"delivered = 0 and created_at < clock_timestamp() - {_UNANSWERED_KEPT}")
     await remove_due(connection, "webhooks", f"disabled_at < clock_timestamp() - {_DISABLED_KEPT}")
 

@@ -102,7 +102,7 @@ class FanOut:
         return len(events) == MAX_CHANGES or more_batches
 
     async def _write_gap(self, connection: Connection, event_id: int) -> None:
-        """Tell every endpoint to read again, and continue after this event."""
+        """Send every endpoint a message to reload its state, and continue after this event."""
         everyone = await fanout_sql.addressees(connection, None)
         if everyone:
             body = _encode(_gap(event_id))

@@ -73,7 +73,7 @@ async def note_missed(connection: Connection, missed: dict[str, int]) -> None:
 
 
 async def note_told(connection: Connection, webhook_ids: Sequence[str]) -> None:
-    """Note that these endpoints have a message about what they missed."""
+    """Record that these endpoints have a message about missed events."""
     await connection.execute("update webhooks set missed = false where id = any($1::text[])", list(webhook_ids))
 
 

@@ -55,7 +55,7 @@ _OFF: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable")
 
 @attrs.frozen(slots=True)
 class WebhookRoutes:
-    """`endpoints` is None where webhooks are switched off."""
+    """`endpoints` is None if webhooks are switched off."""
 
     endpoints: WebhookEndpoints | None
 

@@ -1,6 +1,6 @@
-"""Turns of endpoints: one process posts the due messages of an endpoint and stores how that went.
+"""Turns of endpoints: one process posts the due messages of an endpoint and stores the results.
 
-The database's clock decides what is due, because all processes share it.
+The database's clock decides which messages are due, because all processes share it.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +13,7 @@ from coordinatord.storage.database.connections import Connection
 
 @attrs.frozen(slots=True)
 class Turn:
-    """Endpoint whose due messages one process posts."""
+    """Endpoint, while one process posts its due messages."""
 
     webhook_id: str
     url: str
@@ -24,7 +24,7 @@ class Turn:
 async def take_turns(
     connection: Connection, most: int, seconds: float, *, quick: bool, except_for: Collection[str] = ()
 ) -> list[Turn]:
-    """Take endpoints whose messages are due, the longest waiting first. No other process takes them for `seconds`."""
+    """Take endpoints with due messages, longest waiting first. Other processes skip these endpoints for `seconds`."""
     rows = await connection.fetch(
         "update webhooks set not_before = clock_timestamp() + $2 * interval '1 second' where id in"
         " (select id from webhooks where quick = $3 and turn_at <= statement_timestamp() and id <> all($4::text[])"

@@ -161,7 +161,7 @@ class Layout:
 
     @classmethod
     def of(cls, spans: Sequence[Span], raw: bytes) -> "Layout":
-        """Return the layout of a log whose values are at these consecutive spans."""
+        """Return the layout of a log with values at these consecutive spans."""
         values, between, at = ">", ">", 0
         for span in spans:
             values += f"{span.start - at}x{span.code}"

@@ -46,7 +46,7 @@ class _Reader:
 
 
 class _AsksReader(_Reader):
-    """Reader of an event whose quotes are an array of structs."""
+    """Reader of an event with an array of quote structs."""
 
     _ROW: Final = struct.Struct(">28xI28xI16x16s16x16s")
     _UNSET: Final = int.from_bytes(

@@ -230,8 +230,8 @@ class Source:
         return found
 
     async def _clear(self, silent: Sequence[BlockHeader]) -> None:
-        """Fetch the receipts of blocks without logs whose bloom filter matches. Raise Retryable if the node withheld
-        logs."""
+        """Fetch the receipts of blocks that have no logs although their bloom filter matches. Raise Retryable if the
+        node withheld logs."""
         doubtful = suspects(silent, self._masks)
         if not doubtful:
             return

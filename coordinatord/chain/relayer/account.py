@@ -47,8 +47,8 @@ class _FeeHistory(msgspec.Struct):
 class RelayerAccount:
     """Shared by the tasks of one term. Each task changes it only after its database transaction has committed.
 
-    `lost`: transactions whose nonces foreign transactions used a short while ago. Their bytes were sent, so a reorg may
-    let them be mined after all.
+    `lost`: transactions with nonces that foreign transactions used recently. Their bytes were sent, so they may be
+    mined after a reorg.
     """
 
     chain_id: int
@@ -63,7 +63,7 @@ class RelayerAccount:
     pool_end: int = 0
     # The pools of all nodes were read in this term.
     pools_read: bool = False
-    # Used nonces whose bytes were looked for in the blocks.
+    # Used nonces that were searched in the blocks.
     searched: set[int] = attrs.field(factory=set)
     balance: int = 0
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
@@ -108,7 +108,7 @@ class RelayerAccount:
         self.lost.add(tx)
 
     async def read(self, rpc: Rpc, block: HeadBlock) -> None:
-        """Read nonce, balance, fees and role as of `block`, by its hash, so that no other branch answers."""
+        """Read nonce, balance, fees and role at `block`. Use its hash, so that no value is from another branch."""
         address = "0x" + self.address.hex()
         at = {"blockHash": block.hash}
         nonce, pool, balance, tip, history, *roles = await rpc.batch(

@@ -1,8 +1,8 @@
-"""Transactions of ours that the database lost in a failover, found again in the chain's blocks.
+"""Adoption of the account's transactions that the database lost in a failover, from the chain's blocks.
 
-An asynchronous standby may lack the last transactions that the former primary stored and that were broadcast. Their
-nonces count as used by somebody else, and their relays wait in the queue, or are gone. Their bytes are in the blocks:
-they are stored again, and relays with the same call data end with them instead of being sent for a second time.
+An asynchronous standby may lack the last broadcast transactions of the former primary. Their nonces then look foreign,
+and their relays are queued or missing. Adoption stores the transactions again from the blocks. Queued relays with the
+same call data end with them and are not sent twice.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 
-MAX_BLOCKS: Final = 256  # that are read back from the head
+MAX_BLOCKS: Final = 256  # read from the head backwards
 _BLOCKS_PER_REQUEST: Final = 8
 _PRIORITY: Final = 0
 
 
 class _MinedTx(msgspec.Struct, rename="camel"):
-    """A transaction as a block lists it. The members from `to` on are those of type 2."""
+    """Transaction in a block. The members from `to` on are set for type 2."""
 
     hash: str
     nonce: str
@@ -69,8 +69,8 @@ class _Found:
 async def adopt_forgotten(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, head: HeadBlock, *, wanted: set[int], foreign: range
 ) -> int:
-    """Look for the bytes of used nonces that the database does not know. `foreign`: those that it has no row of. Return
-    the number of relays that they carried."""
+    """Search the blocks for transactions with used nonces that the database does not know. `foreign`: nonces without a
+    row. Return the number of relays in the transactions found."""
     chain_id, address = account.chain_id, account.address
     found = await _read_blocks(rpc, account, head, wanted)
     if any(tx.nonce in foreign for tx in found):
@@ -92,8 +92,8 @@ async def adopt_forgotten(
 async def adopt_versions(
     term: RoleConnection, rpc: Rpc, account: RelayerAccount, head: HeadBlock, missing: Sequence[PendingTx]
 ) -> set[int]:
-    """Look for forgotten versions of transactions whose nonces were used by bytes that the database does not know.
-    Return the nonces of those found. Their receipts end them."""
+    """Search the blocks for forgotten versions of transactions whose nonces were used by unknown bytes. Return these
+    nonces. Receipts then end the transactions."""
     forgotten = {tx.nonce: tx for tx in await _read_blocks(rpc, account, head, {tx.nonce for tx in missing})}
     if not forgotten:
         return set()

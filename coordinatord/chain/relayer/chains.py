@@ -44,7 +44,7 @@ _NOT_SERVED: Final = (Meaning.REFUSED, Meaning.UNSUPPORTED, Meaning.RATE_LIMITED
 
 @attrs.frozen(slots=True)
 class _Chained:
-    """Op of a chain. `gas` is its limit. `relay` is None for a signed op. `tried` means that it does not pass alone."""
+    """Op of a chain. `gas` is its limit. `relay` is None for a signed op. `tried`: the op alone would revert."""
 
     id: int
     call: CallData

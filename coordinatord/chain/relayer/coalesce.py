@@ -4,8 +4,8 @@ Relays of one registry and one rank share a transaction, in their order, within 
 are separate, so that low funds or high fees hold back only their own rank. A relay that came back to the queue is sent
 alone, so that its failure affects no other relay.
 
-An op that builds on another op of the same round (a claim on its post) follows it in the same transaction, which ranks
-as the less urgent of the two. A relay that does not fit stays queued, for a transaction with a higher nonce.
+If an op builds on another op of the same round (a claim on its post), it follows in the same transaction. The
+transaction has the less urgent rank of the two. A relay that does not fit stays queued for a later transaction.
 """
 
 import enum

@@ -20,10 +20,10 @@ _PAUSE_S: Final = 0.1
 
 
 async def confirmed(rpc: Rpc, receipts: Sequence[TxReceipt]) -> list[TxReceipt]:
-    """Return the receipts once another node reports the same ones, or at once when no other node answers.
+    """Return the receipts if another node reports the same ones, or if no other node answers.
 
-    Raise Retryable while the other nodes lack a receipt or report a different one. The relays then stay signed, and the
-    next look tries again. One agreeing node is enough: of three nodes, two decide.
+    Raise Retryable while the other nodes lack a receipt or report a different one. The relays then stay signed until
+    the next check. One agreeing node is enough.
     """
     others = rpc.others
     if not others or not receipts:

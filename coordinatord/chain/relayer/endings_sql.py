@@ -31,7 +31,7 @@ async def ending_of(connection: Connection, job_id: bytes) -> bytes | None:
 
 @attrs.frozen(slots=True)
 class JobTransaction:
-    """Transaction of a job. `block_number` is None for an ending of which only the hash is kept."""
+    """Transaction of a job. `block_number` is None if only the hash of an ending is kept."""
 
     kind: str
     tx_hash: bytes

@@ -12,8 +12,8 @@ from coordinatord.storage.database.connections import Connection
 
 
 async def book(connection: Connection, mined: Sequence[MinedTx]) -> dict[str, int]:
-    """Book mined transactions to the signers of their relays, each by its share of the estimates. Skip transactions
-    that are booked already. Return what was booked, by kind.
+    """Book the gas of mined transactions to the signers of their relays, in proportion to the estimates. Skip
+    transactions that are booked already. Return the booked gas by kind.
 
     Call it before any relay goes back to the queue: a requeued relay is no longer bound to its transaction.
     """

@@ -1,4 +1,4 @@
-"""One round from the queue to signed transactions: take, simulate, plan, sign and store. Nothing is sent here.
+"""One round from the queue to signed transactions: take, simulate, plan, sign and store. Sending is separate.
 
 Relays taken in a round stay locked, so that no other account takes them. A crash leaves them queued.
 """
@@ -193,7 +193,7 @@ class RelayIntake:
 
 
 def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[Simulated]:
-    """Leave out dropped relays and the relays that build on them. A relay comes after the one that it builds on."""
+    """Leave out dropped relays and the relays that build on them. Relays must follow the relays that they build on."""
     gone = set(dropped)
     kept: list[Simulated] = []
     for one in simulated:

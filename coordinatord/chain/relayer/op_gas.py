@@ -23,10 +23,10 @@ _MAX_CORRECTION: Final = 4.0
 
 @attrs.frozen(slots=True)
 class OpGas:
-    """Gas of an op with up to PLAIN_BYTES of calldata, its bytes included.
+    """Gas of an op with up to PLAIN_BYTES of calldata, including its bytes.
 
-    `alone` is its cost in a separate transaction. `shared` is its cost within a relay of many, both above the forge
-    snapshots. `shared` is None for kinds whose costs vary so much that each op is estimated.
+    `alone` is its cost in a separate transaction, `shared` its cost in a transaction with others. Both are above the
+    forge snapshots. `shared` is None for kinds with very variable costs, where each op is estimated.
     """
 
     alone: int
@@ -88,7 +88,7 @@ class PlannedGas:
             self.token_call = min(max(self.token_call, shown), MAX_TOKEN_CALL_GAS)
 
     def was_used(self, expected: int, used: int) -> None:
-        """Learn from a relay whose ops all took effect. The correction rises at once and falls slowly."""
+        """Learn from a relay with only successful ops. The correction rises at once and falls slowly."""
         if expected >= _MIN_EXPECTED:
             ratio = used / expected
             self.correction = max(1.0, ratio, self.correction - (self.correction - ratio) / _FALLS_BY)

@@ -60,7 +60,7 @@ class NewRelay:
     `subject` is the key of its queue: a job id, or the op's signer padded to 32 bytes. `content` is data of the request
     outside of `dedupe`: a request with different content does not join. `held_for` are seconds without a queue timeout,
     for a request that builds on a relay under way. `signer` is the owner of a post or cancel, the wallet of a
-    provider's op, or None for the coordinator's own. Gas counts by `gas_estimate` until it is booked. `spending` is
+    provider's op, or None for ops of the coordinator. Until the gas is booked, `gas_estimate` counts. `spending` is
     None if no budget may refuse the op.
     """
 
@@ -200,7 +200,7 @@ class RelayStatus:
 
 
 async def statuses(connection: Connection, relay_ids: Sequence[int]) -> dict[int, RelayStatus | None]:
-    """Return the state of each relay, None for one that does not exist."""
+    """Return the state of each relay, or None if the relay does not exist."""
     rows = await connection.fetch(
         "select r.id, r.dedupe, r.state::text, r.reason, r.raw,"
         " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"

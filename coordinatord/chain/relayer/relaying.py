@@ -55,8 +55,8 @@ class RelayMined:
 
 @attrs.frozen(slots=True)
 class RefusedByChain:
-    """The chain refused the op, and nothing took effect. `name` is the contract's error, or None for an unknown one,
-    whose data is in `raw`."""
+    """The chain refused the op, which had no effect. `name` is the contract's error. It is None for an unknown error,
+    with the data in `raw`."""
 
     name: str | None
     raw: bytes
@@ -290,8 +290,8 @@ class Relaying:
             self._awaiting_index.discard(wake)
 
     async def run(self) -> NoReturn:
-        """Wake callers of `wait`. Drop relays that exceeded the queue timeout, including those of other processes,
-        because a caller may have died with its process."""
+        """Wake callers of `wait`. Drop relays that exceeded the queue timeout. Include relays of other processes,
+        because those may have crashed."""
         async with (
             self._notices.subscribe(RELAY_ENDED, self._hear_end),
             self._notices.subscribe(INDEX_MOVED, self._hear_index),

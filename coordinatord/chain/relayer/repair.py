@@ -71,15 +71,15 @@ class Findings:
 def examine(
     floor: int, stored_next: int | None, pending: Iterable[int], pool_end: int = 0, lost: Iterable[int] = ()
 ) -> Findings:
-    """Return the nonces that went wrong.
+    """Return the nonces that need repair.
 
-    The chain's count is the floor. From there up to the highest nonce given out, every nonce must have a live
-    transaction: nothing above a missing one is ever mined. `stored_next`: one above the highest nonce ever given out,
-    None for a new account, which starts at the floor.
+    The chain's count is the floor. From the floor up to the highest assigned nonce, every nonce must have a live
+    transaction, because a missing one blocks all higher nonces. `stored_next` is one above the highest assigned nonce,
+    or None for a new account.
 
-    Up to `pool_end`, nodes have bytes of the account. A failover made the database forget those that it does not know:
-    they are left to be mined, and never outbid. `lost`: nonces whose bytes the database knows, although foreign
-    transactions used them.
+    Nodes have transactions of the account up to `pool_end`. If the database does not know some of them, it forgot them
+    in a failover. They are left to be mined, and never replaced. `lost`: nonces that foreign transactions used,
+    although the database has transactions for them.
     """
     waiting, known = set(pending), set(lost)
     taken = max(floor, pool_end)

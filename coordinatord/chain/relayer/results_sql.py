@@ -142,12 +142,12 @@ async def undecided_with(
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
-    """Put signed relays, whose transaction can take no effect any more, back into the queue.
+    """Requeue signed relays after their transaction has become ineffective.
 
-    A relay that came back too often is dropped with `code`. So is a relay that is not live: it ended, a reorg removed
-    its block, and the same request is under way again.
+    Drop a relay with `code` if it was requeued too often. Also drop it if it had ended, a reorg removed its block, and
+    the same request is under way again.
 
-    The transactions that carried the relays are kept: their bytes were sent and may take effect after all.
+    Keep the transactions, because their bytes were sent and may still be mined.
     """
     await connection.execute(
         "with kept as (insert into relay_formers (relay_id, tx_id, call_index) select id, tx_id, call_index from relays"

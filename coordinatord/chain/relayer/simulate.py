@@ -1,7 +1,7 @@
 """Simulation of relays on the latest state, from the relayer's account, in batches: each alone, or on top of others.
 
-Most relays need only one call, with the gas limit of their kind. A relay that fails this way or has no limit is
-estimated without a limit, so that a refusal never results from a limit of ours.
+Most relays need only one call, with the gas limit of their kind. If that call fails, or the kind has no limit, the
+relay is estimated without a limit. So a refusal never results from our gas limit.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class WouldPass:
 
 @attrs.frozen(slots=True)
 class WouldRevert:
-    """The call would revert. `name` is the contract's error, or None for an unknown one, whose data is in `raw`."""
+    """The call would revert. `name` is the contract's error, or None for an unknown error with its data in `raw`."""
 
     name: str | None
     raw: bytes

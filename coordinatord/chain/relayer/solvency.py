@@ -1,8 +1,8 @@
 """Solvency check: an owner's open jobs and posts under way must not exceed its balance.
 
-Otherwise a wallet could have any number of posts relayed whose claims then fail. Open jobs are summed from the index,
-and posts that the index does not show yet from the outbox. `submit_relays` adds them up under the outbox's lock, so
-that concurrent posts see each other.
+Otherwise a wallet could have many posts relayed whose claims would all fail. The sum consists of open jobs in the
+index, and of posts in the outbox that are not indexed yet. `submit_relays` computes it under the outbox's lock, so that
+concurrent posts see each other.
 """
 
 from typing import Final

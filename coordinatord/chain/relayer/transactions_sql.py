@@ -118,7 +118,7 @@ async def pending(connection: Connection, chain_id: int, account: bytes) -> list
 
 
 async def lost(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
-    """Return the transactions whose nonces foreign transactions used in the last hour. A reorg may bring them back."""
+    """Return the transactions that lost their nonce to a foreign one in the last hour. A reorg may revive them."""
     return await _stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
 
 

@@ -87,7 +87,7 @@ class _RpcAnswer(msgspec.Struct):
 
 class _Result(msgspec.Struct, Generic[T]):
     result: T
-    # Some nodes send a null result beside the error.
+    # Some nodes send a null result together with the error.
     error: dict[str, Json] | None = None
 
 

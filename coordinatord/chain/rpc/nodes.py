@@ -43,7 +43,7 @@ class Nodes:
     def fit(self) -> list[Node]:
         """Return the fit nodes: reachable, on this chain, not contradicted and in step with the others.
 
-        Nodes whose last request failed come last. If none is fit, return all nodes of this chain.
+        Nodes with a failed last request come last. If no node is fit, return all nodes of this chain.
         """
         reference = self.reference
         fit = [node for node in self.all if self._serves(node) and self._in_step(node, reference)]

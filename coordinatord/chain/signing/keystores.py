@@ -75,7 +75,7 @@ def read_private(path: Path, option: str) -> str:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             mode = status.st_mode
-            # If another user owns the file, as with a systemd credential, the group bits are those of its access list.
+            # If another user owns the file (such as a systemd credential), the group bits reflect its access list.
             forbidden = stat.S_IRWXO | (stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP)
             if mode & forbidden:
                 raise Fatal(

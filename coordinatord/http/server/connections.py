@@ -1,9 +1,8 @@
 """Limits on open connections, per caller and in total, and the choice of a connection to close.
 
-An idle connection is free for the client but costs the server a descriptor and some kilobytes. So a new connection
-replaces the one that has been idle for longest: a connection of the same caller if that caller is at its limit, any
-connection if the total is reached. A partial head does not count as a request. When no connection is idle, the new one
-is closed.
+An idle connection is free for the client but costs the server a descriptor and some kilobytes. So at a limit, a new
+connection replaces the connection that has been idle for longest. At the caller's limit, only connections of that
+caller are replaced. A partial head does not count as a request. When no connection is idle, the new one is closed.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The chain as a coordinator will need it: its nodes, the contracts, and the relayer's account."""
+"""Checks of the chain: its nodes, the contracts, and the relayer's account."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -40,7 +40,7 @@ class ChainLook:
         return self.config.addresses
 
     async def rows(self) -> AsyncIterator[CheckRow]:
-        """Of every node, and of the market by the first that serves this chain."""
+        """Yield the checks of every node, and those of the market by the first node that serves this chain."""
         looks, of_nodes = await look_at_nodes(self.config)
         for row in of_nodes:
             yield row
@@ -78,7 +78,7 @@ class ChainLook:
             yield wrong("token decimals", detail, f"set paymentTokenDecimals to {decimals} in the address book")
 
     async def _deploy_block(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
-        """Too high, and the first events are missed; too low, and the first start takes longer."""
+        """Check deployBlock. If it is too high, the index misses events. If it is too low, the first start is slow."""
         first = self.book.deploy_block
         if first > head:
             detail = f"block {first} is above the node's head, {head}"

@@ -1,4 +1,4 @@
-"""PostgreSQL as a coordinator needs it: version, connections, clock, replication, migrations, and the role holder."""
+"""Checks of PostgreSQL: version, connections, clock, replication, migrations, and the role holder."""
 
 import re
 import time
@@ -66,7 +66,7 @@ def replication_row(state: Replication) -> CheckRow:
 
 
 def _spare_standbys(state: Replication) -> int:
-    """Connected standbys beyond those that every commit waits for."""
+    """Return the number of connected standbys beyond the number that every commit waits for."""
     found = _STANDBY_NAMES.match(state.standby_names)
     if found is None:
         return 0
@@ -91,7 +91,7 @@ def _migrations(state: SchemaState) -> CheckRow:
 
 
 async def _relayer(config: Config, connection: Connection) -> CheckRow:
-    """Of the account that signed last."""
+    """Check the role of the account that signed last."""
     for use in await transactions_sql.account_uses(connection, config.addresses.chain_id):
         process = await holder(connection, role_of(config.addresses.chain_id, use.account))
         if process is None:

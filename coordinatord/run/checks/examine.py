@@ -36,11 +36,11 @@ from coordinatord.run.descriptors import connections_within, memory_limit, raise
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 
-_CLOCK_TOLERANCE: Final = 60.0  # seconds, of the fifteen minutes within which the store takes requests
+_CLOCK_TOLERANCE: Final = 60.0  # seconds, far below the fifteen minutes that object stores tolerate
 _STORE_SECONDS: Final = 60.0
-_GATEWAY_PATIENCE: Final = 20.0  # a public gateway finds new content after some seconds
+_GATEWAY_PATIENCE: Final = 20.0  # seconds; a public gateway needs some to find new content
 _ENOUGH_CONNECTIONS: Final = 1024
-_FULL: Final = 0.9  # of a node's storage
+_FULL: Final = 0.9  # share of a node's storage
 _STORE_REMEDY: Final = "compare PIN_STORE_* with docs/operators/stores.md, and check that the store is up"
 _DATABASE_REMEDY: Final = "see DATABASE_URL, and whether PostgreSQL is up"
 _MODES: Final = {
@@ -179,7 +179,7 @@ async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_PATIENCE):
         async with open_http(connections=1, patience=8) as http:
-            while (answer := await _served(http, url, probe)) != "":  # noqa: ASYNC110 - nobody tells
+            while (answer := await _served(http, url, probe)) != "":  # noqa: ASYNC110 - gateways send no events
                 await anyio.sleep(1)
             return right("gateway", f"{gateway} serves the probe")
     remedy = "clients read containers and results there: see docs/operators/stores.md"

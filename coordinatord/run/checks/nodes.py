@@ -1,7 +1,7 @@
-"""Nodes of RPC_URL and RPC_URLS, each asked all that a coordinator will ask of it: chain, head, history, state, ranges
-of logs, and a call as large as the largest transaction.
+"""Checks of the nodes in RPC_URL and RPC_URLS: chain, head, history, state, log ranges, and a call with as much gas as
+the largest transaction.
 
-Any of them may be the one that answers, so a node that is too small is wrong whatever its place.
+The coordinator may use any of the nodes, so each must pass all checks.
 """
 
 import time
@@ -26,12 +26,12 @@ from coordinatord.run.checks.parts import CheckPart, run_each
 from coordinatord.run.config import Config
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
-PATIENCE: Final = 8.0  # seconds for one answer
+PATIENCE: Final = 8.0  # seconds per request
 _OTHER_REMEDY: Final = "take another address into RPC_URLS, or leave this one out"
-_SECONDS: Final = 30.0  # for all that one node is asked
-_LEAST_BLOCK_GAS: Final = 8_000_000  # half of it holds the dearest op alone, and what a transaction of many needs once
-_STALE: Final = 600.0  # seconds: signatures count for as long
-_AHEAD: Final = 15.0  # seconds that a block may be ahead of a clock that is right
+_SECONDS: Final = 30.0  # for all checks of one node
+_LEAST_BLOCK_GAS: Final = 8_000_000  # half a block must fit the most expensive op and a transaction's fixed costs
+_STALE: Final = 600.0  # seconds, the time that signatures are valid
+_AHEAD: Final = 15.0  # seconds that a block may be ahead of a correct clock
 _DEPTH: Final = 128  # blocks whose state every node keeps
 
 
@@ -42,7 +42,7 @@ class _Block(msgspec.Struct):
 
 @attrs.define(slots=True)
 class NodeLook:
-    """A look at one node. `head` is known once it told that it is of this chain."""
+    """Checks of one node. `head` is set once the node has shown that it serves this chain."""
 
     config: Config
     url: str = attrs.field(repr=False)
@@ -80,7 +80,7 @@ class NodeLook:
     async def _history(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
         first = self.book.deploy_block
         if first > head:
-            return  # the address book's fault or the node's lag, each of which has a row
+            return  # a wrong address book or a lagging node; another row reports either
         block = await rpc.call("eth_getBlockByNumber", hex(first), False)
         logs = {**registries(self.book), "fromBlock": hex(first), "toBlock": hex(first)}
         try:
@@ -94,7 +94,7 @@ class NodeLook:
             yield right("history", f"blocks and logs from deployBlock on ({head - first} blocks)")
 
     async def _state(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
-        """Claims are read at CONFIRMATIONS below the head, and refusals at the block that they were mined in."""
+        """Check old state. Claims are read CONFIRMATIONS below the head, and reverts at the block that mined them."""
         needed = self.config.confirmations
         for depth in sorted({needed, min(_DEPTH, head), min(10 * _DEPTH, head)}, reverse=True):
             try:
@@ -144,8 +144,7 @@ class NodeLook:
 
 
 async def look_at_nodes(config: Config) -> tuple[list[NodeLook], list[CheckRow]]:
-    """Looks, side by side, and their rows: a row for each thing that the first was asked, and one for each further
-    node."""
+    """Check all nodes concurrently. Return their rows: one per check of the first node, and one per further node."""
     names = node_names(config.node_urls)
     looks = [NodeLook(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
     found = await run_each([CheckPart("node", look.rows, NODE_REMEDY, _SECONDS) for look in looks])
@@ -158,7 +157,7 @@ async def look_at_nodes(config: Config) -> tuple[list[NodeLook], list[CheckRow]]
 
 
 def _out_of_step(look: NodeLook, looks: Sequence[NodeLook], lag: int) -> str | None:
-    """As the running coordinator sees it: beside the middle head of all, the higher one of two."""
+    """Compare the node's head with the median head, like the running coordinator. Of two heads, use the higher one."""
     heads = sorted((other.head, other.name) for other in looks if other.head is not None)
     if look.head is None or abs(look.head - heads[len(heads) // 2][0]) <= lag:
         return None
@@ -167,7 +166,7 @@ def _out_of_step(look: NodeLook, looks: Sequence[NodeLook], lag: int) -> str | N
 
 
 def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:
-    """All that one of RPC_URLS was asked: what is wrong with it, or everything that it told."""
+    """Return one row for a node of RPC_URLS: its faults or, without faults, all results."""
     faults = [row for row in rows if row.result is Result.WRONG]
     if not faults:
         return right(f"node {place}", "; ".join(row.detail for row in rows))
@@ -177,7 +176,7 @@ def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:
 
 
 def registries(book: AddressBook) -> dict[str, object]:
-    """The filter of logs by who emits them."""
+    """Return the log filter for the registries' addresses."""
     return {"address": [hex_of(a) for a in (book.provider_registry, book.job_registry, book.ask_registry)]}
 
 

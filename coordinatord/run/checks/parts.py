@@ -13,7 +13,7 @@ from coordinatord.chain.rpc.errors import RpcError
 
 @attrs.frozen(slots=True)
 class CheckPart:
-    """Rows that need each other. Parts run side by side, each for at most `seconds`."""
+    """Checks that run one after another. Parts run concurrently, each for at most `seconds`."""
 
     name: str
     rows: Callable[[], AsyncIterator[CheckRow]]
@@ -22,12 +22,12 @@ class CheckPart:
 
 
 async def run_parts(parts: Sequence[CheckPart]) -> list[CheckRow]:
-    """The rows of all parts, in the order of the parts. A part that fails or takes too long ends with a wrong row."""
+    """Return the rows of all parts in order. A part that fails or times out ends with a wrong row."""
     return [row for rows in await run_each(parts) for row in rows]
 
 
 async def run_each(parts: Sequence[CheckPart]) -> list[list[CheckRow]]:
-    """The same, with the rows of each part by themselves."""
+    """Run the parts like `run_parts`, and return one list of rows per part."""
     found: list[list[CheckRow]] = [[] for _ in parts]
 
     async def run(part: CheckPart, rows: list[CheckRow]) -> None:

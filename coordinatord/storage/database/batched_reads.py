@@ -1,6 +1,6 @@
 """Reads by key that share queries.
 
-Keys that callers ask for while one query runs are read together by the next query. A single caller never waits.
+Keys that callers request while one query runs are read together by the next query. A single caller never waits.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ class BatchedReads(Generic[K, V]):
         at_once: int = 1,
         most: int | None = None,
     ) -> None:
-        """`read` returns a value for every key. It gets at most `most` keys. Up to `at_once` reads run at a time. With
-        one, `source` may be a prepared connection."""
+        """`read` returns a value for every key. It gets at most `most` keys. Up to `at_once` reads run concurrently. If
+        `at_once` is 1, `source` may be a prepared connection."""
         self._read = partial(read, source)
         self._at_once = at_once
         self._most = most
@@ -68,7 +68,7 @@ class BatchedReads(Generic[K, V]):
         self._chosen = False  # a caller has the turn and has not begun its read
 
     async def get(self, key: K) -> V:
-        """Return the value of the key. Raise what the read raises, to every caller whose key was in it."""
+        """Return the value of the key. If the read fails, every caller with a key in it gets the error."""
         future: asyncio.Future[V | _Turn] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         self._choose()
@@ -134,7 +134,7 @@ class BatchedReads(Generic[K, V]):
 
 
 def _live(waiting: "Iterable[list[asyncio.Future[V | _Turn]]]") -> "Iterator[asyncio.Future[V | _Turn]]":
-    """Yield the futures whose callers still wait."""
+    """Yield the futures that a caller still waits for."""
     return (future for futures in waiting for future in futures if not future.done())
 
 

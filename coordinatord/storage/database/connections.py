@@ -1,11 +1,9 @@
 """The PostgreSQL connections of one process.
 
-A database may be gone without a word: its machine cut off, its disk hung. So every statement has a timeout.
+A database may stop responding without closing its connections, so every statement has a timeout.
 
-Transactions are retried as a whole at their edge, and only there: a body handed to `transact` runs again after a
-serialization failure, a deadlock or a lost connection, so it must do nothing but SQL. It must be idempotent, too: where
-the connection is lost in the middle of a commit, that may have gone through, and what is left over is at worst what a
-crash leaves.
+`transact` retries its whole body after a serialization failure, a deadlock or a lost connection. So a body must only
+run SQL. It must also be idempotent, because a connection that is lost during a commit leaves the outcome unknown.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
-# Errors after which a transaction is tried again at once. The other failures need time: the caller hears of them.
+# Errors after which a transaction is retried immediately. Other errors are raised to the caller.
 _AGAIN = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
@@ -40,19 +38,19 @@ _AGAIN = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
+    asyncpg.InternalClientError,  # a statement on a connection that the server is closing
     ConnectionError,
 )
 
-PREPARED_CONNECTIONS: Final = 3  # that the readers of a process share
+PREPARED_CONNECTIONS: Final = 3  # shared by all readers by key of a process
 STATEMENT_TIMEOUT_S: Final = 10.0
-_ROLES_SHARE: Final = 10  # times as long for a connection of one's own: the indexer writes ranges, the janitor sweeps
-_SERVERS_MARGIN: Final = 5.0  # seconds after which the server gives up by itself what we did
+_ROLES_SHARE: Final = 10  # factor on the statement timeout of dedicated connections: roles run longer statements
+_SERVERS_MARGIN: Final = 5.0  # seconds by which the server's statement timeout exceeds the client's
 _CLOSING_SECONDS: Final = 5.0
 
 
 class Database:
-    """A pool, a way to run transactions, and connections of one's own for roles and listening."""
+    """Connection pool with transactions, and dedicated connections for roles and listening."""
 
     def __init__(
         self,
@@ -71,14 +69,14 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A pooled connection, for reads and single statements."""
+        """Lend a pooled connection for reads and single statements."""
         with retryable_errors():
             async with self.pool.acquire(timeout=self._acquire_timeout) as connection:
                 yield connection
 
     @asynccontextmanager
     async def connection_for_lists(self) -> AsyncIterator[Connection]:
-        """The same for what a caller can make long, as a page far into a list. It leaves half of the pool to others."""
+        """Lend a pooled connection for queries that a caller can make slow. They use at most half of the pool."""
         try:
             with anyio.fail_after(self._acquire_timeout):
                 await self._lists.acquire()
@@ -91,7 +89,7 @@ class Database:
             self._lists.release()
 
     async def transact(self, body: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run `body` in a transaction, again when it was rolled back through no fault of its own."""
+        """Run `body` in a transaction. Retry after a serialization failure, a deadlock or a lost connection."""
         with retryable_errors():
             async for attempt in _attempts():
                 with attempt:
@@ -103,19 +101,19 @@ class Database:
         raise AssertionError("tenacity returns or raises")
 
     def prepared_connection(self, timeout_s: float = READ_TIMEOUT_S) -> PreparedConnection:
-        """Reader by key, beside the pool. It ends with the pool."""
+        """Return a reader by key. Its connections are separate from the pool and are closed with it."""
         return self._prepared.reader(timeout_s)
 
     async def end_prepared(self) -> None:
         await self._prepared.end()
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
-        """A connection outside the pool, whose life is its owner's: it carries a lock or listens."""
+        """Open a dedicated connection, for a lock or for listening. The caller closes it."""
         return await self._connect(_ROLES_SHARE * self._statement_timeout)
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
-        """A connection whose statements may take any time, as those of migrations do."""
+        """Open a connection without a statement timeout, for migrations."""
         connection = await self._connect(None)
         try:
             with retryable_errors():
@@ -130,14 +128,14 @@ class Database:
 
 
 async def is_read_only(line: PreparedConnection) -> bool:
-    """True when new transactions may not write: by a setting, or because the server is a standby."""
+    """Return True if new transactions cannot write, by a setting or because the server is a standby."""
     (row,) = await line.fetch("select current_setting('transaction_read_only')::boolean as read_only")
     return bool(row["read_only"])
 
 
 @attrs.frozen(slots=True)
 class ServerFacts:
-    """Of PostgreSQL itself. `clock`: its time, in Unix seconds."""
+    """Facts about the PostgreSQL server. `clock` is its time in Unix seconds."""
 
     version: str
     max_connections: int
@@ -174,11 +172,11 @@ async def open_database(
     """Open the pool, and close it when the block ends. Raise Retryable when the server does not answer or refuses the
     login, Fatal when `dsn` is not a PostgreSQL URL or names a pooler that does not keep sessions.
 
-    `statement_timeout`: seconds for one statement of the pool. The server ends a statement a little later, because it
-    may not hear that the client gave up. `standby`: the URL is a standby's.
+    `statement_timeout`: seconds for one statement of the pool. The server's own timeout is a little longer. It ends
+    statements for which the client's cancel request was lost. `standby`: the URL is a standby's.
 
-    Connections are not reset between uses: nobody sets session state on a pooled connection (`set local` only), and
-    the reset costs a third of the throughput of point reads.
+    Connections are not reset between uses, because a reset costs a third of the throughput of point reads. So code that
+    uses a pooled connection must not set session state, except with `set local`.
     """
 
     async def connect(*_: object, **__: object) -> "asyncpg.Connection[asyncpg.Record]":
@@ -189,10 +187,10 @@ async def open_database(
         if smallest > 0:
             await primary.refuse_transaction_pooling()
         pool = await asyncpg.create_pool(connect=connect, min_size=smallest, max_size=largest, reset=_no_reset)
-    except ValueError:  # asyncpg's own for a wrong string is one, too; what it says may hold parts of the password
+    except ValueError:  # from asyncpg, whose message may contain parts of the password
         raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
-        # The server may accept it a moment later: a password is being changed, a database restored.
+        # Retryable, because the password may just be changing, or the database may be being restored.
         raise Retryable("not_ready", f"DATABASE_URL: {refused}") from None
     except DATABASE_ERRORS as error:
         raise database_unavailable(error) from error
@@ -204,7 +202,7 @@ async def open_database(
         try:
             with anyio.fail_after(_CLOSING_SECONDS):
                 await pool.close()
-        except TimeoutError:  # it does not even answer to that
+        except TimeoutError:
             pool.terminate()
 
 

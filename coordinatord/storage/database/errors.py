@@ -1,4 +1,4 @@
-"""Failures of the database, and which of them another attempt may mend."""
+"""Errors of the database, and which of them a retry may resolve."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ import asyncpg
 
 from coordinatord.base.errors import Retryable
 
-# Everything that PostgreSQL, asyncpg and the operating system raise when the database, or the way to it, fails. A
-# violated constraint or a value that PostgreSQL rejects is no such failure: it is a bug of ours, see `is_our_bug`.
+# Errors of PostgreSQL, asyncpg and the operating system when the database or the network fails. A violated constraint
+# or a rejected value is a bug of this program instead (see `is_our_bug`).
 DATABASE_ERRORS: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
-    OSError,  # TimeoutError is one; so are a name server that is down, a socket file that is gone, no free descriptor
+    asyncpg.InternalClientError,  # a statement on a connection that the server is closing
+    OSError,  # includes TimeoutError, failed name lookups, missing socket files and a lack of descriptors
 )
 _OUR_BUGS: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)
 
@@ -24,13 +24,13 @@ class NoPrimary(ConnectionError):
 
 
 def is_our_bug(error: BaseException) -> bool:
-    """True for an error that another attempt would raise again, because our statement or its values are wrong."""
+    """Return True if a retry would raise the error again, because the statement or its values are wrong."""
     return isinstance(error, _OUR_BUGS)
 
 
 @contextmanager
 def retryable_errors() -> Iterator[None]:
-    """Raise Retryable in place of any failure of the database. Only roles use asyncpg outside of this block."""
+    """Raise Retryable in place of any error of the database. Only roles use asyncpg outside of this block."""
     try:
         yield
     except DATABASE_ERRORS as error:
@@ -40,6 +40,6 @@ def retryable_errors() -> Iterator[None]:
 
 
 def database_unavailable(cause: BaseException) -> Retryable:
-    """Retryable that a caller reads as a node not ready: the specification has no word for the database."""
+    """Return a Retryable with the code `not_ready`, because the specification has no code for database errors."""
     reason = str(cause) if isinstance(cause, NoPrimary) else type(cause).__name__
     return Retryable("not_ready", f"the database did not answer ({reason}); try again")

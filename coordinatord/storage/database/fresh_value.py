@@ -15,7 +15,7 @@ MAX_AGE_S: Final = 0.010  # far below the time of any chain's block
 
 
 class FreshValue(Generic[T]):
-    """Value that callers read together. Its age counts from the start of the read that brought it."""
+    """Value whose reads callers share. Its age counts from the start of the read that returned it."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class FreshValue(Generic[T]):
         self._forgotten_at = -math.inf
 
     async def get(self) -> T:
-        """Read the value now. Raise what the read raises."""
+        """Read the value now. Errors of the read pass to the caller."""
         return await self._reads.get(None)
 
     def recent(self, within: float = MAX_AGE_S) -> T | None:
@@ -42,7 +42,7 @@ class FreshValue(Generic[T]):
         return self._known
 
     def asking(self) -> Callable[[T], None]:
-        """Return a callback that stores a value which another read brings along. Call this before that read starts."""
+        """Return a callback that stores the value from another read. Call this before that read starts."""
         return partial(self._learn, self._clock())
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
 """Roles that one process at a time may hold: the indexer, a relayer account, the janitor.
 
-A role is a PostgreSQL advisory lock on a connection of its own. The holder does its guarded writes through that very
-connection: a process that lost the lock (paused, cut off) has lost the connection too, and its late writes fail instead
-of meeting those of its successor.
+A role is a PostgreSQL advisory lock on a dedicated connection. The holder does its guarded writes through the same
+connection. So a process that lost the lock, because it was paused or disconnected, has also lost the connection. Its
+late writes fail and cannot conflict with writes of the next holder.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from coordinatord.storage.database.terms_sql import begin_term
 
 log = structlog.get_logger(__name__)
 
-CLAIM_INTERVAL = 1.0  # seconds between attempts; with the death of a process its lock is free at once
+CLAIM_INTERVAL = 1.0  # seconds between attempts
 
 
 _TERM_ENDERS = (Retryable, *DATABASE_ERRORS)
@@ -35,7 +35,7 @@ def lock_key(role: str) -> int:
 
 
 async def is_held(reader: "Connection | PreparedConnection", role: str) -> bool:
-    """True when any process holds the role."""
+    """Return True if any process holds the role."""
     (row,) = await reader.fetch(
         "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 1 and granted"
         " and database = (select oid from pg_database where datname = current_database())"
@@ -46,7 +46,7 @@ async def is_held(reader: "Connection | PreparedConnection", role: str) -> bool:
 
 
 async def holder(connection: Connection, role: str) -> str | None:
-    """Address and server process of the connection that holds the role; None when no process holds it."""
+    """Return address and server process of the connection that holds the role, or None if no process holds it."""
     row = await connection.fetchrow(
         "select coalesce(host(a.client_addr), 'local') as address, l.pid from pg_locks l"
         " left join pg_stat_activity a on a.pid = l.pid where l.locktype = 'advisory' and l.objsubid = 1 and l.granted"
@@ -66,7 +66,7 @@ async def hold_role(
     while True:
         try:
             await _one_term(database, role, key, work)
-        # A group, because the term is a task group and so may the work be.
+        # except*, because task groups wrap their errors in groups.
         except* _TERM_ENDERS as errors:
             log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in leaves(errors)))
         await anyio.sleep(CLAIM_INTERVAL)
@@ -86,32 +86,32 @@ async def _one_term(
         log.info("role acquired", role=role)
         metrics.roles_held.labels(role).set(1)
         async with anyio.create_task_group() as term:
-            # An idle holder would not notice that its connection died, and nobody else's work would wait for it.
+            # An idle holder does not use its connection, so only this listener notices that the connection was lost.
             connection.add_termination_listener(lambda _: term.cancel_scope.cancel())
             await work(connection)
             term.cancel_scope.cancel()
     finally:
         metrics.roles_held.labels(role).set(0)
-        with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):  # it would hide why the term ended
+        with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):  # would hide why the term ended
             await connection.close(timeout=1)
 
 
-_EVERY: Final = 15.0  # seconds: servers are told to end sessions that are idle in a transaction for a minute
+_EVERY: Final = 15.0  # seconds, well below the minute after which servers end sessions that are idle in a transaction
 
 
 @asynccontextmanager
 async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncIterator[None]:
-    """Transaction kept open over work elsewhere, for the sake of its lock.
+    """Keep a transaction and its locks alive while the block does work outside the database.
 
-    While the block runs, which must not use the connection itself, the server hears of it now and then. When the
-    connection is lost, the first statement after the block tells.
+    The block must not use the connection. A statement every few seconds keeps the server from ending the idle session.
+    If the connection is lost, the first statement after the block raises.
     """
 
     async def speak() -> None:
         while True:
             await anyio.sleep(every)
             try:
-                with anyio.CancelScope(shield=True):  # a statement that is cut off would take the connection with it
+                with anyio.CancelScope(shield=True):  # cancelling a statement would close the connection
                     await connection.execute("select")
             except DATABASE_ERRORS:
                 return
@@ -121,7 +121,7 @@ async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncItera
         tasks.start_soon(speak)
         try:
             yield
-        except Exception as caught:  # handed on below
+        except Exception as caught:  # raised below
             failure = caught
         tasks.cancel_scope.cancel()
     if failure is not None:

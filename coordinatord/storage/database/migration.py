@@ -1,21 +1,22 @@
 """Apply numbered SQL files to the database, each once, in order, under one lock for the whole deployment.
 
-A file begins with the least release that runs on what it leaves behind:
+A file begins with the oldest release that can run on the resulting schema:
 
     -- least release: 0.1.0
 
-The runner stores it beside the migration. An older process that starts later reads there whether it may run on a
-migration that it does not know. docs/contributors/migrations.md lists what a file may do to keep that number low.
+The runner stores this release with the migration. An older process that starts later compares its own release with the
+stored one of each migration that it does not know. docs/contributors/migrations.md lists what a file may do without
+requiring a newer release.
 
-Each file runs in a transaction, together with the row that records it. PostgreSQL runs some statements outside of a
-transaction only, such as `create index concurrently`. A file of those has a second line:
+Each file runs in a transaction, together with the row that records it. PostgreSQL runs some statements only outside of
+a transaction, such as `create index concurrently`. A file with such statements has a second line:
 
     -- outside a transaction
 
-Its statements run one by one; each ends with a semicolon at the end of a line. The file is recorded after the last
-statement. When a statement fails or the process dies, the next start runs the whole file again, so that every statement
-must be repeatable: `drop index concurrently if exists` before `create index concurrently`, because a `create` that died
-leaves an invalid index.
+Its statements run one by one. Each ends with a semicolon at the end of a line. The file is recorded after the last
+statement. When a statement fails or the process dies, the next start runs the whole file again, so every statement must
+be idempotent. For example, put `drop index concurrently if exists` before `create index concurrently`, because an
+interrupted `create` leaves an invalid index.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
 
-# The oldest PostgreSQL that this release is tried on (`make peers`).
+# The oldest PostgreSQL that `make peers` tests.
 LEAST_SERVER: Final = 14
 _LOCK: Final = 0x5356_4300  # advisory lock that a process holds while it migrates; an arbitrary constant
 _LOCK_RETRY_S: Final = 0.1
@@ -56,7 +57,7 @@ class Migration:
 
     @property
     def least_release(self) -> str:
-        """Oldest release that runs on what the file leaves behind."""
+        """Oldest release that can run on the resulting schema."""
         return self._header[1]
 
     @property
@@ -83,8 +84,8 @@ class Applied:
 
 
 async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
-    """Apply missing migrations and return their names. Processes that start together take turns. Raise Fatal when the
-    database was made by another version that this one cannot run beside, or when the server is too old."""
+    """Apply missing migrations and return their names. Processes that start together take turns. Raise Fatal when this
+    release cannot run on the database's migrations, or when the server is too old."""
     if (refusal := server_refusal(connection.get_server_version().major)) is not None:
         raise Fatal(refusal)
     async with _locked(connection):
@@ -126,19 +127,19 @@ async def _record(connection: Connection, file: Migration, least: str) -> None:
 
 @asynccontextmanager
 async def _locked(connection: Connection) -> AsyncIterator[None]:
-    """Hold the lock for the connection. Polls for it: a statement that waits for the lock would hold a snapshot, and
-    `create index concurrently` of the process that has the lock waits for the end of all older snapshots."""
+    """Hold the lock on the connection. Poll for it, because a statement that waits for the lock would hold a snapshot,
+    and `create index concurrently` in the process that has the lock waits until all older snapshots end."""
     while not await connection.fetchval("select pg_try_advisory_lock($1)", _LOCK):  # noqa: ASYNC110 - another process has it
         await anyio.sleep(_LOCK_RETRY_S)
     try:
         yield
     finally:
-        if not connection.is_closed():  # the end of the connection frees the lock as well
+        if not connection.is_closed():  # closing the connection also releases the lock
             await connection.execute("select pg_advisory_unlock($1)", _LOCK)
 
 
 def server_refusal(major: int) -> str | None:
-    """Return the error for a PostgreSQL that is too old for this release; None for a supported one."""
+    """Return an error if PostgreSQL is too old for this release, otherwise None."""
     if major >= LEAST_SERVER:
         return None
     return (
@@ -149,7 +150,7 @@ def server_refusal(major: int) -> str | None:
 
 @attrs.frozen(slots=True)
 class SchemaState:
-    """Migrations of a database beside those of this release. `refusal`: why this release must not start on it."""
+    """Migrations of a database compared with those of this release. `refusal`: why this release must not start."""
 
     applied: int
     missing: tuple[str, ...]
@@ -177,7 +178,7 @@ async def _applied(connection: Connection) -> dict[int, Applied]:
 
 
 def _database_refusal(files: dict[int, Migration], applied: dict[int, Applied], release: str) -> str | None:
-    """Return the error for a database that this release must not run on; None when it may."""
+    """Return an error if this release must not run on the database, otherwise None."""
     for number, row in applied.items():
         if number in files and files[number].digest != row.digest:
             return (

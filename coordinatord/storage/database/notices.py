@@ -7,8 +7,8 @@
                   offered MODEL:PROVIDER   a job whose post is under way waits for a provider
                   batch BATCH              a batch was created or cancelled, or a worker moved it
 
-PostgreSQL delivers entries in the order of the commits. Entries that are sent while the connection is lost do not come
-again. Every subscriber receives RESET after each connect and reads its tables then.
+PostgreSQL delivers entries in the order of the commits. Entries that are sent while the connection is lost are not
+repeated. So every subscriber receives RESET after each connect, and then reads its tables.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -45,7 +45,7 @@ class Notices:
     """Delivers each entry to all subscribers of its topic: the index's log, or one kind of the outbox's entries."""
 
     def __init__(self, heartbeat: float = 3.0) -> None:
-        """`heartbeat`: seconds after which the connection is tried."""
+        """`heartbeat`: seconds between checks of the connection."""
         self._heartbeat = heartbeat
         self._subscribers: dict[str, set[Callable[[str], None]]] = {topic: set() for topic in _TOPICS}
 
@@ -96,7 +96,7 @@ class Notices:
             while not closed.is_set():
                 with anyio.move_on_after(self._heartbeat):
                     await closed.wait()
-                # A listening connection sends nothing, so it does not notice by itself that the server is gone.
+                # A listening connection sends nothing, so only this query notices an unreachable server.
                 await connection.fetchval("select 1", timeout=HEARTBEAT_TIMEOUT_S)
         finally:
             with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):

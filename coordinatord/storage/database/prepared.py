@@ -1,7 +1,7 @@
-"""Reads by key over a few connections that keep their statements prepared: the cheapest way to read.
+"""Reads by key over a few connections that keep their statements prepared, which is the cheapest way to read.
 
-All readers of a process share the connections. A read takes the one that was used last, so that further ones are opened
-only when reads overlap.
+All readers of a process share the connections. A read takes the most recently used connection, so that another is
+opened only when reads overlap.
 """
 
 from collections.abc import Awaitable, Callable
@@ -61,8 +61,8 @@ class PreparedPool:
                 raise database_unavailable(error) from error
 
     async def end(self) -> None:
-        """Close the idle connections, and wait for the reads under way, each of which closes its connection: a read
-        that is cut off would leave its statement running in the database."""
+        """Close the idle connections, and wait for running reads, each of which then closes its connection. Cancelling
+        a read would leave its statement running in the database."""
         self._ended = True
         for line in self._idle:
             line.drop()
@@ -79,8 +79,8 @@ class PreparedConnection:
         self._timeout_s = timeout_s
 
     async def fetch(self, query: str, *arguments: object) -> "list[asyncpg.Record]":
-        """Raise Retryable when the database does not answer, also after a second attempt on a new connection, and once
-        the pool has ended."""
+        """Return the rows. If the connection fails, retry once on a new one. Raise Retryable if that fails as well, or
+        if the pool has ended."""
         return await self._pool.fetch(self._timeout_s, query, arguments)
 
 
@@ -114,7 +114,7 @@ class _Line:
         return rows
 
     def drop(self) -> None:
-        """Close the connection; the next read opens another."""
+        """Close the connection. The next read opens a new one."""
         if self._connection is not None:
             self._connection.terminate()
         self._connection = None

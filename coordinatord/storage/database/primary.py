@@ -1,10 +1,10 @@
-"""Connections to the primary, whichever host of DATABASE_URL it is.
+"""Connections to the primary among the hosts of DATABASE_URL.
 
 DATABASE_URL may name several hosts: `postgresql://user:password@db1:5432,db2:5432/coordinatord`. Each attempt to
 connect tries all of them, the last good one first, and skips standbys.
 
-A promotion raises the server's timeline. Once this process has seen the new timeline, it refuses servers of an older
-one, and it terminates the connections that it still has there: a server that hangs would keep them until they time out.
+A promotion raises the server's timeline. Once this process has seen the new timeline, it rejects servers on an older
+one. It also terminates its open connections to those servers, which would otherwise hang until they time out.
 """
 
 import socket
@@ -24,13 +24,13 @@ from coordinatord.storage.database.errors import DATABASE_ERRORS, NoPrimary
 
 log = structlog.get_logger(__name__)
 
-# Several hosts share the time that a caller waits for a connection, so each gets this much of it.
+# Time to connect to one host, if there are several.
 HOST_TIMEOUT_S: Final = 1.5
-# A peer that acknowledges nothing for so long is gone. The first is for bytes that were sent, the others for a
-# connection that waits. The kernel's own timeout is a quarter of an hour.
+# Seconds without an acknowledgement after which a peer counts as unreachable: the first for sent bytes, the others for
+# idle connections. The kernel's default is a quarter of an hour.
 _UNACKNOWLEDGED_S: Final = 20
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-# PgBouncer ignores unknown session settings in a start-up packet at best, so the timeout is set by a statement.
+# A statement sets the timeout, because PgBouncer ignores or rejects unknown settings in the start-up packet.
 _BEGIN_SESSION: Final = (
     "select set_config('statement_timeout', $1, false), pg_backend_pid() as pid, pg_is_in_recovery() as standby,"
     f" {SYSTEM_IDENTIFIER} as system, case when not pg_is_in_recovery() then {TIMELINE} end as timeline"
@@ -56,12 +56,12 @@ class Host:
 class _Session:
     connection: SessionConnection
     epoch: Epoch | None  # None on a standby
-    is_pooled: bool  # the server process is not the one that answered the connection
+    is_pooled: bool  # True if the server process differs from the process that accepted the connection
 
 
 class Primary:
-    """`connect` to the primary of DATABASE_URL. `timeout_s`: for one attempt where DATABASE_URL names one host.
-    `standby`: the URL is a standby's, and the standby is what to connect to."""
+    """Connects to the primary of DATABASE_URL. `timeout_s` limits one attempt if DATABASE_URL names one host. With
+    `standby`, the URL is that of a standby, and `connect` accepts the standby."""
 
     def __init__(self, url: str, *, timeout_s: float, standby: bool = False) -> None:
         self._url = url
@@ -74,8 +74,8 @@ class Primary:
     async def connect(self, statement_timeout_s: float | None, server_timeout_s: float = 0.0) -> SessionConnection:
         """Connect to the first host that is the primary, the last good host first.
 
-        `statement_timeout_s`: asyncpg's, for each statement. `server_timeout_s`: after which the server itself ends a
-        statement; 0 for no limit. Raise NoPrimary where there are several hosts, or the one host's own error.
+        `statement_timeout_s`: asyncpg's timeout of each statement. `server_timeout_s`: the server's timeout of each
+        statement, 0 for none. Raise NoPrimary if there are several hosts, otherwise the error of the only host.
         """
         session = await self._open(statement_timeout_s, server_timeout_s)
         return session.connection
@@ -135,7 +135,7 @@ class Primary:
                 self._accept(host, epoch)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await anyio.lowlevel.checkpoint()  # asyncpg's task that cancels the statement has to begin before
+                await anyio.lowlevel.checkpoint()  # lets asyncpg's task that cancels the statement start first
             connection.terminate()
             raise
         self._connections.add(connection)
@@ -159,7 +159,7 @@ class Primary:
 
 
 def hosts_of(url: str) -> list[Host]:
-    """Hosts that a PostgreSQL URL names, at least one. Raises ValueError for a port that is no number."""
+    """Return the hosts that a PostgreSQL URL names, at least one. Raise ValueError if a port is not a number."""
     parts = urlsplit(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     specs = parts.netloc.rpartition("@")[2] or query.get("host", "")
@@ -192,7 +192,7 @@ def _transaction_pooling() -> Fatal:
 
 
 def _notice_silence(connection: SessionConnection) -> None:
-    """Set the kernel's timeouts of a TCP connection."""
+    """Set the kernel's timeouts on a TCP connection."""
     # A private member: asyncpg has no public way to its socket. test_silent_database.py fails without it.
     opened = connection._transport.get_extra_info("socket")
     if opened.family not in (socket.AF_INET, socket.AF_INET6):

@@ -1,19 +1,19 @@
-"""Removal of rows past their time, portion by portion.
+"""Removal of expired rows in portions.
 
-What is due may be ten rows or, after the janitor was away or a setting was lowered, ten million. One statement over all
-of them would hold their locks, keep vacuum waiting, and be cut off by its time limit, to begin anew for ever.
+After a pause of the janitor or a lowered setting, millions of rows may have expired. A single statement for all of them
+would hold their locks, block vacuum and exceed the statement timeout at every attempt.
 """
 
 from typing import Final
 
 from coordinatord.storage.database.connections import Connection
 
-PORTION: Final = 10_000  # rows of one statement: some tens of milliseconds
+PORTION: Final = 10_000  # rows per statement, which takes some tens of milliseconds
 
 
 async def remove_due(connection: Connection, table: str, due: str, *arguments: object) -> int:
-    """Delete the rows of `table` for which `due` holds, which an index finds; how many. Outside of any transaction, so
-    that each portion stands when the next fails."""
+    """Delete the rows of `table` that match the condition `due`, which must be indexed. Return their number. Call this
+    outside of a transaction, so that deleted portions stay deleted if a later one fails."""
     removed = 0
     while True:
         done = await connection.execute(

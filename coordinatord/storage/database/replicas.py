@@ -1,8 +1,7 @@
-"""Reads of the index by PostgreSQL standbys, where there are any.
+"""Reads of the index from PostgreSQL standbys, if any are configured.
 
-A standby is behind by what it has yet to replay. An answer of one is taken when it is of the very block that the index
-stands at, by the primary's word of a moment ago; else the primary is asked, as if there were no standby. So no caller
-sees the index go back, whichever server answers.
+A standby lags behind the primary. Its rows are used only if they are from the same block as the primary's index, which
+was read a few milliseconds ago. Otherwise the primary is read. So no caller sees the index go back.
 """
 
 import itertools
@@ -24,10 +23,10 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE: Final = 1.0  # seconds for a connection of a standby, and for a read by key: the primary is there, too
+_PATIENCE: Final = 1.0  # seconds to connect to a standby, and for a read by key; the primary is the fallback
 _SHORTEST_REST: Final = 0.05
 _LONGEST_REST: Final = 15.0
-# A standby may be away, cancel a read for what it replays, or not have a migration yet.
+# A standby may be unreachable, cancel a read that conflicts with its replay, or lack a migration.
 _NO_ANSWER: Final = (Retryable, *DATABASE_ERRORS, ValueError)
 
 S = TypeVar("S")
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class Replica:
-    """One standby. It is left alone for a while after an answer that could not be taken, longer each time."""
+    """One standby. After an unusable answer, reads skip it for a while, longer each time."""
 
     def __init__(self, name: str, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
@@ -59,7 +58,8 @@ class Replica:
     def failed(self, error: BaseException) -> None:
         metrics.replica_reads.labels("failed").inc()
         log.warning("replica did not answer", replica=self.name, reason=type(error).__name__)
-        self._in_vain = max(self._in_vain, 5)  # no moment's lag: whoever waits for it waits for a second
+        # Skip an unreachable standby for longer than a lagging one: each attempt may block a caller for a second.
+        self._in_vain = max(self._in_vain, 5)
         self._rest()
 
     def _rest(self) -> None:
@@ -68,7 +68,7 @@ class Replica:
 
 
 class IndexSource(Generic[S]):
-    """One kind of source of index rows, a pool or a connection: the primary's, and that of each standby in turn."""
+    """Source of index rows (a pool or a connection) of the primary and of each standby. Standbys are read in turn."""
 
     def __init__(self, primary: S, copies: Sequence[tuple[Replica, S]], position: FreshValue[Snapshot]) -> None:
         self._primary = primary
@@ -77,7 +77,7 @@ class IndexSource(Generic[S]):
         self._position = position
 
     async def read(self, ask: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
-        """Answer of `ask`, which reads rows and the index's position in one statement."""
+        """Return the result of `ask`, which reads rows and the index's position in one statement."""
         awake = [(replica, source) for replica, source in self._copies if not replica.resting]
         if awake:
             replica, source = awake[next(self._turns) % len(awake)]
@@ -92,7 +92,7 @@ class IndexSource(Generic[S]):
                 replica.behind()
         learn = self._position.asking()
         snapshot, found = await ask(self._primary)
-        learn(snapshot)  # so nobody has to ask for it alone as long as rows are read
+        learn(snapshot)  # saves a separate read of the position
         return snapshot, found
 
     async def _is_present(self, snapshot: Snapshot) -> bool:
@@ -114,7 +114,7 @@ def prepared(
 async def open_replicas(
     urls: Sequence[str], *, largest: int, statement_timeout: float = STATEMENT_TIMEOUT_S
 ) -> AsyncIterator[list[Replica]]:
-    """Nothing is connected before it is needed: a standby that is away holds no start up."""
+    """Open the standbys. They are connected when first read, so an unreachable standby does not delay the start."""
     async with AsyncExitStack() as stack:
         replicas = []
         for url in urls:

@@ -19,8 +19,8 @@ _SYNCHRONOUS_COMMITS: Final = ("on", "remote_write", "remote_apply")
 
 @attrs.frozen(slots=True)
 class Replication:
-    """`standby_names`: synchronous_standby_names. `standbys`: connected ones; of `hidden` ones the state is not shown.
-    `lag_s`: of the standby that is furthest behind."""
+    """`standby_names` is the setting synchronous_standby_names. `standbys` counts connected standbys. `hidden` counts
+    standbys with a state that this role may not see. `lag_s` is the lag of the slowest standby."""
 
     standby_names: str
     synchronous_commit: str
@@ -32,7 +32,7 @@ class Replication:
 
     @property
     def is_required(self) -> bool:
-        """True when commits wait for a standby."""
+        """Return True if commits wait for a standby."""
         return bool(self.standby_names) and self.synchronous_commit in _SYNCHRONOUS_COMMITS
 
 

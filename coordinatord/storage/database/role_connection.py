@@ -11,12 +11,12 @@ from coordinatord.storage.database.transactions import transaction
 
 
 def role_of(chain_id: int, account: bytes) -> str:
-    """The role of relaying from an account, which one process at a time has."""
+    """Return the name of the role that relays from this account."""
     return f"relayer:{chain_id}:0x{account.hex()}"
 
 
 class RoleConnection:
-    """Every write about an account goes through here: who lost the lock has lost the connection with it."""
+    """Connection for every write about an account. A process that lost the lock has lost this connection too."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Snapshot of the index: the block that rows were read at, read by the statement that reads the rows."""
+"""Snapshot of the index: the block of the rows, read in the same statement as the rows."""
 
 import asyncpg
 import attrs
@@ -16,23 +16,24 @@ class Snapshot:
 
 
 SNAPSHOT = "p.block_number as as_of_number, p.block_hash as as_of_hash, p.block_time as as_of_time, p.rebuilding"
-# False during a first backfill, which counts jobs when it is done.
+# False during the first backfill, which counts jobs at its end.
 JOBS_COUNTED = (
     "exists (select from pg_trigger where tgrelid = 'jobs'::regclass and tgname = 'count_insert' and tgenabled <> 'D')"
 )
 
 
 async def read_snapshot(line: PreparedConnection) -> Snapshot:
-    """Snapshot of the index as it is now."""
+    """Read the current snapshot of the index."""
     return snapshot_of(await line.fetch(f"select {SNAPSHOT} from index_position p"))
 
 
 def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
-    """Of rows selected `from index_position p left join ...`: at least one once the index has begun."""
+    """Return the snapshot of rows selected `from index_position p left join ...`. No rows means that the index has not
+    begun."""
     if not rows:
         raise Retryable("not_ready", "the index has not begun")
     row = rows[0]
-    if row["rebuilding"]:  # the tables are being replayed: what they hold is of no block
+    if row["rebuilding"]:  # the tables are being replayed, and match no block
         raise Retryable("not_ready", "the index is being rebuilt")
     return Snapshot(row["as_of_number"], row["as_of_hash"], row["as_of_time"])
 

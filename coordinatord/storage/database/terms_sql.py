@@ -1,8 +1,8 @@
-"""The beginning of each term of a role: a confirmed commit, and what a promotion of the database makes necessary.
+"""Start of each term of a role: a confirmed commit, and the repairs after a promotion of the database.
 
-An asynchronous standby may lack the last commits of the primary that it replaces. Ids that those had would then be
-handed out again. So the first role holder after a promotion moves every sequence forward, and logs a `reset` event,
-which tells readers of events to read again what they follow.
+An asynchronous standby may lack the last commits of the primary that it replaces, and would assign their ids again. So
+the first role holder after a promotion moves every sequence forward. It also logs a `reset` event, after which readers
+of events reload the objects that they follow.
 """
 
 from typing import Final

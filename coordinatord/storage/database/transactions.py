@@ -1,8 +1,8 @@
-"""Transactions whose commit is either confirmed or counts as lost.
+"""Transactions in which a commit is either confirmed or counts as lost.
 
 With synchronous replication a COMMIT waits for a standby. A cancel request ends that wait: PostgreSQL then reports
 success with a warning, although the standby may not have the transaction. asyncpg sends such a request when a statement
-times out or its task is cancelled. So a COMMIT is never cancelled: when its time is over, the socket is dropped.
+times out or its task is cancelled. So a COMMIT is never cancelled. When it times out, the socket is closed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COMMIT_TIMEOUT_S: Final = 5.0
 _ROLLBACK_TIMEOUT_S: Final = 2.0
-_NO_TIMEOUT_S: Final = 3600.0  # for asyncpg, whose timeout would cancel
+_NO_TIMEOUT_S: Final = 3600.0  # a timeout of asyncpg would send a cancel request
 
 
 class CommitUnconfirmed(TimeoutError):
@@ -70,15 +70,15 @@ async def _commit(connection: "Connection") -> None:
         raise
     finally:
         timer.cancel()
-        with suppress(asyncpg.InterfaceError):  # of a closed connection
+        with suppress(asyncpg.InterfaceError):  # the connection is closed
             connection.remove_log_listener(hear)
-    # The warning was delivered before the answer: both are callbacks of the loop, in the order of the messages.
+    # The loop delivers the warning before the answer, in the order of the messages.
     if doubts:
         _terminate(connection)
         raise CommitUnconfirmed(doubts[0])
 
 
 def _terminate(connection: "Connection") -> None:
-    """Drop the socket. No request to cancel is sent."""
-    with suppress(asyncpg.InterfaceError):  # a pooled connection that is closed already
+    """Close the socket without a cancel request."""
+    with suppress(asyncpg.InterfaceError):  # a pooled connection may be closed already
         connection.terminate()

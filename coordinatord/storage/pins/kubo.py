@@ -5,8 +5,8 @@
     pin/rm   allows the next garbage collection to remove it; pin/add, pin/ls
     every call is a POST; a failure is a 500 with `{"Message": …, "Code": 0, "Type": "error"}`
 
-Kubo chooses the content id and serves the content by no other. The import options request the coordinator's layout (1
-MiB chunks, raw leaves, CIDv1). A node with another layout returns another id for the same bytes. A CIDv0 is the same
+Kubo chooses the content id, and serves the content only by that id. The import options request the coordinator's layout
+(1 MiB chunks, raw leaves, CIDv1). A node with another layout returns another id for the same bytes. A CIDv0 is the same
 block in another encoding.
 """
 
@@ -287,7 +287,7 @@ def _require_done(status: int, command: str, answer: bytes) -> None:
 async def open_kubo(
     endpoint: str, user: Secret, password: Secret, keys: KeyBook, *, patience: float = 30.0
 ) -> AsyncIterator[KuboStore]:
-    """Open a Kubo store. `user` and `password` are for basic authorisation, both empty for none.
+    """Open a Kubo store. `user` and `password` are for basic authorisation. Both may be empty.
 
     `patience` is the longest wait in seconds between two reads. Connecting gets a third of it.
     """

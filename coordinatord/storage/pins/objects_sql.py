@@ -73,7 +73,7 @@ async def forget(connection: Connection, key: str) -> None:
 
 
 async def settle_expired(connection: Connection, retention_seconds: int) -> None:
-    """Attach unattached rows past their deadline if a job names them, and extend those that a relay under way needs."""
+    """Attach unattached rows past their deadline if a job names them. Extend rows that a pending relay needs."""
     await connection.execute(
         "update objects o set attached = named.named,"
         " expires_at = case when named.named then o.created_at + $1 * interval '1 second'"

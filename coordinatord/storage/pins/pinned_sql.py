@@ -30,7 +30,7 @@ class KeyBook(Protocol):
         ...
 
     async def unpin(self, key: str, remove: Callable[[str], Awaitable[None]]) -> None:
-        """Forget the key and its replaced content. Remove each content that no other key holds.
+        """Forget the key and its replaced content. Remove content that is under no other key.
 
         Forget nothing when `remove` fails.
         """

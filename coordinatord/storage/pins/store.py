@@ -1,7 +1,7 @@
 """Pin store: objects by key. The store returns the content id of each object.
 
-An upload fails without a content id or with one that cannot belong to the content, so that no job is posted whose
-content could not be fetched.
+An upload fails if the content id is missing or cannot belong to the content, so that every posted job's content can be
+fetched.
 """
 
 import re

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("job_id", help="The job's id.")
 @connected
 async def verify(connection: Connection, job_id: str) -> Exit:
-    """Show how each fact of a job is verified: by a signature, by the chain, or not at all.
+    """Show how each fact of a job is verified, if at all.
 
     With a node of the chain (--rpc-url, SVC_RPC_URL; several must agree), reads the job from the registry's events and
     checks the owner's signature over the payment. Ends with 3 if the coordinator contradicts the chain. Without a node

@@ -20,7 +20,7 @@ _MAX_JOBS: Final = 1000  # open and claimed jobs that are added up
 @click.option("--owner", metavar="ADDRESS", help="Show this address instead of yours.")
 @connected
 async def balance(connection: Connection, owner: str | None) -> None:
-    """Show the wallet's balance, and how much of it open jobs may spend.
+    """Show the wallet's balance and what open jobs may spend.
 
     The balance is read from a node of the chain (--rpc-url, SVC_RPC_URL). The payment of an open job is authorised but
     still in the wallet. The payment of a claimed job is held by the job registry, which pays the provider or refunds

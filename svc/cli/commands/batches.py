@@ -81,7 +81,7 @@ def _takes_offer(command: Callable[..., Any]) -> Callable[..., Any]:
 _BUNDLE = click.option(
     "--bundle",
     type=click.IntRange(1, MAX_ITEMS),
-    help="Maximum lines per job (1: no bundles; default: by size, units and the provider's speed).",
+    help="Highest number of lines in a job (1: no bundles).",
 )
 
 
@@ -193,7 +193,7 @@ async def run_(
     out: Path | None,
     again: str | None,
 ) -> Exit:
-    """Start a batch, wait for it, and write a JSON line for each of its lines.
+    """Start a batch, wait for it, and write its results.
 
     Runs svc batch create, wait and results. Progress is on standard error. Ends with 5 if some lines have no result.
     Lines share jobs, which costs less, where their provider takes bundles: --bundle 1 turns this off.

@@ -1,4 +1,4 @@
-"""Commands that explain: why a job is unclaimed, and what is wrong with an order."""
+"""Commands that explain why a job is unclaimed, or why an order would be rejected."""
 
 from collections import defaultdict
 from typing import Final

@@ -79,7 +79,7 @@ def profiles() -> Exit:
 @click.argument("value", help="The value; separate several nodes or gateways with commas.")
 @_PROFILE
 def set_(key: str, value: str, profile: str | None) -> Exit:
-    """Set a value in a profile, and create the file if it is missing.
+    """Set a value in a profile. Creates the file if it is missing.
 
     Do not store keys in it: set wallet_key_file or signer_command instead.
     """

@@ -130,7 +130,7 @@ async def wait(connection: Connection, job_id: str, timeout_seconds: float | Non
 async def result_(
     connection: Connection, *, job_id: str, out: Path | None, folder: Path | None, raw: bool, whole: Path | None
 ) -> None:
-    """Read and open the result of one of your jobs, and show its answer as svc run does.
+    """Show the result of one of your jobs, as svc run does.
 
     The result is read from the gateway, and opened with the wallet of the order on any machine.
     """

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @click.group()
 def market() -> None:
-    """Show, accept and forget the remembered keys and contracts of a market.
+    """Show, accept and forget a market's remembered keys.
 
     svc remembers for each coordinator's address: the chain, contracts, the payment token's signing domain, the key of
     the escrow and the providers' box keys. They come from an address book (--addresses, SVC_ADDRESSES_FILE) or
@@ -39,7 +39,7 @@ def market() -> None:
 @click.option("--all", "show_all", is_flag=True, help="Show every known market, without connecting to a coordinator.")
 @connected
 async def show(connection: Connection, show_all: bool) -> None:
-    """Show the remembered facts of the coordinator's market, and any that the coordinator reports differently now."""
+    """Show the remembered facts of a market, and their changes."""
     output = connection.output
     async with connection.client() as client:
         known = await _in_thread(client.vouching.known.all)
@@ -71,7 +71,7 @@ async def show(connection: Connection, show_all: bool) -> None:
 async def accept(
     connection: Connection, *, deployment: str | None, escrow: str | None, provider: int | None, box_key: str | None
 ) -> Exit:
-    """Accept a change that the market's operator or the provider has announced.
+    """Accept a change that its operator or provider announced.
 
     The command contains the new value, so that you accept exactly the value that was shown. Accepting another
     deployment forgets all keys of the old one.

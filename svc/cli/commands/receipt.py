@@ -52,7 +52,7 @@ def receipt() -> None:
 @click.option("--out", type=_FILE, help="Write the receipt to this file.")
 @connected
 async def write(connection: Connection, job_id: str, out: Path | None) -> None:
-    """Write the receipt of a job that has ended, as JSON (the same as `svc receipt JOB`)."""
+    """Write the receipt of an ended job (same as `svc receipt JOB`)."""
     async with connection.client() as client:
         raw = await client.receipt(job_id)
     if out is None:

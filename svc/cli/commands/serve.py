@@ -36,7 +36,7 @@ STATE = click.option(
 async def serve(
     connection: Connection, *, config_file: Path | None, state: Path | None, host: str | None, port: int | None
 ) -> None:
-    """Serve OpenAI's API on this machine, answered by sealed jobs that your wallet buys.
+    """Serve OpenAI's API on this machine from sealed jobs.
 
     Works with any OpenAI client: set base_url to the printed address and api_key to the printed key. Supports chat
     completions, responses, embeddings, images, files and batches, with streaming. Prompts are sealed on this machine,

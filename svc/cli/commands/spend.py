@@ -62,7 +62,7 @@ class _Total:
 def spend(  # noqa: PLR0917 - options come as arguments
     state: Path | None, by: tuple[str, ...], days: int, as_csv: bool, decimals: int | None, as_json: bool
 ) -> Exit:
-    """Show what svc serve spent, by day, model and key, from its ledger.
+    """Show what svc serve spent, by day, model and key.
 
     Amounts are base units of the payment token. A running job counts with its authorised amount.
 

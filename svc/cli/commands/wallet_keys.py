@@ -26,7 +26,7 @@ def keygen(out: Path, encrypted: bool) -> Exit:
     """Create a wallet key file.
 
     An existing file is never overwritten. Jobs are paid from the wallet's balance of the payment token; the account
-    needs no gas. An encrypted key asks for its password at each use, or reads it from SVC_KEYSTORE_PASSWORD_FILE.
+    needs no gas. For an encrypted key, each command prompts for the password or reads SVC_KEYSTORE_PASSWORD_FILE.
 
     \b
       svc keygen --out wallet.key
@@ -52,7 +52,7 @@ def keygen(out: Path, encrypted: bool) -> Exit:
 
 
 def _new_password(out: Path) -> str:
-    """Return the password of SVC_KEYSTORE_PASSWORD_FILE, or ask for it twice."""
+    """Return the password of SVC_KEYSTORE_PASSWORD_FILE, or prompt for it twice."""
     if os.environ.get(PASSWORD_FILE):
         return read_password(out, os.environ[PASSWORD_FILE], None)
     password: str = click.prompt(f"Password for {out}", hide_input=True, confirmation_prompt=True, err=True)
@@ -67,7 +67,7 @@ def _new_password(out: Path) -> str:
     help="Key file or keystore (default: the configured wallet).",
 )
 def address(key: Path | None) -> Exit:
-    """Show the address of a key file, a keystore or the configured wallet."""
+    """Show the address of a key file or of the wallet."""
     try:
         signer = read_signer(read_variables(os.environ), key, ask_password)
     except Refused as error:

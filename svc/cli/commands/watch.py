@@ -53,7 +53,7 @@ class PaneData:
 )
 @connected
 async def watch(connection: Connection, *, pane: str, once: bool, every: float) -> None:
-    """Watch the market: the book, your jobs, models, providers, and the deployment.
+    """Watch the book, your jobs, models, providers and deployment.
 
     On a terminal, fills the screen until q is pressed: tab and the arrow keys change the pane, 1 to 5 choose one, r
     refreshes. Jobs are refreshed when the coordinator reports a change, everything else every --every seconds. In a

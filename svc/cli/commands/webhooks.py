@@ -17,7 +17,7 @@ _WEBHOOK: Final = click.argument("webhook_id", help="The endpoint's id.")
 
 @click.group()
 def webhooks() -> None:
-    """Post events of your jobs and batches to your URL, as Standard Webhooks.
+    """Receive events of your jobs and batches at your URL.
 
     \b
       svc webhooks add https://hooks.example.org/market job.settled batch.completed
@@ -36,7 +36,7 @@ def webhooks() -> None:
 )
 @connected
 async def add(connection: Connection, *, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
-    """Add an endpoint and show its signing secret, which is not shown again."""
+    """Add an endpoint. Shows its signing secret, only this once."""
     secret = _secret(secret_file) if secret_file is not None else None
     async with connection.client(wallet=True) as client:
         added = await client.webhooks.add(url, events, secret=secret)

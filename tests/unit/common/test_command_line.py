@@ -15,6 +15,7 @@ from svcd.run.cli import svcd
 
 PROGRAMS = ["coordinatord", "devnet", "svc", "svcd"]
 _MAX_HELP_CHARS = 80
+_MAX_SHORT_HELP_CHARS = 62  # beside the longest name, on a terminal of 80 columns
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -49,6 +50,7 @@ def test_every_command_and_option_has_one_line_of_help(program: click.Group) -> 
     odd = []
     for name, command in commands_below(program, program.name or ""):
         assert command.help, name
+        assert not command.get_short_help_str(_MAX_SHORT_HELP_CHARS).endswith("..."), name
         context = click.Context(command, **CONTEXT)
         for parameter in command.params:
             _, text = parameter.get_help_record(context) or ("", "")

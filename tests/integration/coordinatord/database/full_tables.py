@@ -26,7 +26,7 @@ FILLED: Final = {
     "ask_times": "select n, n",
     "provider_models": "select n % 1000, n / 1000",
     "allowlist": f"select {_DIGEST}, 1, 'entry'",
-    "reliability": "select n % 1000, n / 1000, n, 0, 0, 1",
+    "reliability": "select n % 1000, n / 1000, n, 0, 0, 1, 1",
     "relay_txs": "(chain_id, account, nonce, target, calldata, gas, priority, purpose, created_at, mined_hash,"
     " block_number, block_hash, lost) select 1, case when n % 2 = 0 then '\\x01'::bytea else '\\x02' end, n, '', '', 1,"
     f" 0, 'relay', {_AGO}, case when n > 10 then {_DIGEST} end, case when n > 10 then n end, {_DIGEST}, n % 3000 = 0",

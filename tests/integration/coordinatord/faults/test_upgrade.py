@@ -27,6 +27,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "operators" / "maintenance.md"
+MIGRATIONS = "coordinatord/storage/database/migrations/*.sql"  # those of a release never change
 NO_HISTORY = "the code of release {version} is not in this checkout (a shallow clone, or a copy without its history)"
 At = Callable[[DevWallet, httpx.AsyncClient], Party]
 
@@ -100,3 +101,5 @@ def test_page_lists_the_commit_of_every_release() -> None:
         assert subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
         told = subprocess.run(("git", "show", f"{digest}:pyproject.toml"), cwd=ROOT, capture_output=True, check=True)
         assert tomllib.loads(told.stdout.decode())["project"]["version"] == version
+        changed = ("git", "diff", "--diff-filter=MDR", "--name-only", digest, "--", MIGRATIONS)
+        assert subprocess.run(changed, cwd=ROOT, capture_output=True, check=True).stdout == b""

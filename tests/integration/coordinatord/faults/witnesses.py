@@ -24,7 +24,6 @@ from common.domains import Domains
 from common.envelope import Envelope
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.rpc.client import open_rpc
-from coordinatord.run.config import read_config
 from devnet.accounts import DevWallet
 from devnet.world import World
 from tests.fakes.submissions import Submitter, jsonl
@@ -38,6 +37,7 @@ from tests.soak.audits import install_audits
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.streams import StreamWork, messages
 from tests.soak.verdict import Remains, violations
+from tests.support.coordinator import config_of
 
 _ORDERS: Final = 60  # for each fault, more than are posted
 _OPEN_ORDERS: Final = 20
@@ -200,7 +200,7 @@ class Witnesses:
     async def violations(self) -> list[str]:
         """Check I1 to I14 after everything has ended."""
         market, promised = self.market, set(self.market.load.posted)
-        config = read_config(market.settings)
+        config = config_of(market.settings)
         remains = Remains(market.world.anvil, market.database_url, market.world.pins, market.book, config)
         log = await read_market_log(market.world.anvil.rpc_url, market.book)
         return [

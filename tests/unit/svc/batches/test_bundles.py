@@ -12,7 +12,9 @@ from common.pricing.units import Units
 from common.sealed_result import seal_result
 from svc.batches.results import BatchResult
 from svc.client import Client
+from svc.core.bundles import UNMEASURED_ITEMS, BundleLimits, limits_for
 from svc.errors import OrderRefused
+from svc.records import Ask, Reliability
 from svc.vouching import MarketRemembered
 from tests.unit.svc.batches import test_batches
 from tests.unit.svc.batches.test_batches import REGISTRY, batch, opened, submissions
@@ -221,3 +223,18 @@ async def test_charge_above_the_delivered_units_is_reported(coordinator: FakeCoo
     with pytest.warns(MarketRemembered, match="was charged 10 units for 9 delivered ones: avoid provider"):
         found = await read(coordinator, (DONE, FAILED, NOT_RUN), more_units=1)
     assert found[0].result is not None
+
+
+@pytest.mark.parametrize(
+    ("largest", "speed", "limits"),
+    [
+        (-3, None, BundleLimits(1)),
+        (10**9, -1, BundleLimits(UNMEASURED_ITEMS)),
+        (500, 10**400, BundleLimits(500, 10**400 * 3600 // 2)),
+    ],
+    ids=["no items", "no speed", "no float"],
+)
+def test_absurd_announcements_give_possible_limits(largest: int, speed: int | None, limits: BundleLimits) -> None:
+    reliability = Reliability(1, 1, 0, 0, 1, speed)
+    ask = Ask(7, 1, 3600, 1, 2, largest_bundle=largest, reliability=reliability)
+    assert limits_for(ask, None) == limits

@@ -13,6 +13,10 @@ def test_sizes_survive_the_metadata(sizes: list[int]) -> None:
     assert line_count(metadata, 7) == sum(sizes)
 
 
+def test_batch_may_have_as_many_jobs_as_lines() -> None:
+    assert read_sizes({"svc-lines": "1*50000"}) == (1,) * 50_000
+
+
 def test_batch_without_bundles_has_a_line_for_each_job() -> None:
     assert sizes_metadata([1] * 9, 0) == {}
     assert (read_sizes({"run": "7"}), line_count({"run": "7"}, 9)) == (None, 9)
@@ -23,7 +27,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         sizes_metadata([n % 7 + 1 for n in range(600)], 2)
 
 
-@pytest.mark.parametrize("text", ["", "0", "2*0", "-1", "1  2", "3*x", "1e3", "50001", "99999*99999", "٣"])
+@pytest.mark.parametrize("text", ["", "0", "2*0", "-1", "1  2", "3*x", "1e3", "50001", "1*50000 1", "99999*99999", "٣"])
 def test_malformed_or_excessive_sizes_are_refused(text: str) -> None:
     with pytest.raises(Refused):
         read_sizes({"svc-lines": text})

@@ -157,7 +157,7 @@ async def test_content_that_was_cut_in_any_way_is_proved_by_its_blocks() -> None
 
 
 async def test_gateway_without_blocks_is_told_what_must_be_done() -> None:
-    with pytest.raises(ResultUnreadable, match="must name one that serves blocks") as unread:
+    with pytest.raises(ResultUnreadable, match="must name a gateway that serves blocks") as unread:
         await read(serving(BLOCKS), B, cid=str(ROOT))
     assert unread.value.code == "gateway_status"
 

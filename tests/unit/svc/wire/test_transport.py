@@ -227,6 +227,12 @@ async def test_answer_that_trickles_is_given_up() -> None:
             await Transport(http, ServerClock(), RetryPolicy(most=0)).get("/v1/models", dict[str, object])
 
 
+async def test_answer_of_countless_values_is_not_parsed(coordinator: FakeCoordinator) -> None:
+    coordinator.tell(ROUTE, Answer(200, b'{"values": [' + b"[]," * (1 << 18) + b"0]}"))
+    with pytest.raises(InternalError, match="JSON values"):
+        await coordinator.client().models.get("demo/text")
+
+
 @pytest.mark.parametrize("value", [b'"\xff"', b"[" * 9999 + b"]" * 9999], ids=["no UTF-8", "deep nesting"])
 async def test_unreadable_json_is_an_internal_error(coordinator: FakeCoordinator, value: bytes) -> None:
     coordinator.tell(ROUTE, Answer(200, b'{"id": ' + value + b', "more": ' + value + b"}"))

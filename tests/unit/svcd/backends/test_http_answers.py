@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from svcd.backends.attempts import TryAgain
-from svcd.backends.http_answers import judge, read_error, retry_after
+from svcd.backends.http_answers import judge, read_error, read_object, retry_after
 from svcd.base.end_reasons import WorkFailed
 from tests.fakes.streamed import StreamedTransport
 
@@ -77,3 +77,8 @@ async def test_of_an_errors_body_only_its_short_code_is_kept(body: bytes, named:
         trouble = await read_error(response)
     assert isinstance(trouble, WorkFailed)
     assert trouble.detail == f"the backend answered 400 {named}".strip()
+
+
+def test_answer_of_countless_values_is_not_parsed() -> None:
+    with pytest.raises(WorkFailed, match="JSON values"):
+        read_object(b'{"data": [' + b"[]," * (1 << 22) + b"0]}")

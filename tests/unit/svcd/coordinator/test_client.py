@@ -151,7 +151,7 @@ async def test_answer_that_trickles_or_has_no_end_is_none(autojump_clock: MockCl
             before = trio.current_time()
             with pytest.raises(Unavailable):
                 await MarketReads(transport_of(http)).provider(7)
-            assert trio.current_time() - before < 4 * 181
+            assert trio.current_time() - before < 4 * 185  # four attempts of at most 181 s, and the waits between them
 
 
 async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockClock) -> None:

@@ -57,7 +57,7 @@ async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tel
     ("scripts", "status_and_final"),
     [
         ({"session": instead(error(403, "not_registered"))}, (403, True)),
-        ({"session": instead(answer(200, {"token": "t"}))}, (200, True)),  # no session
+        ({"session": instead(answer(200, {"token": "t"}))}, (200, False)),  # no session
         ({"session": lost()}, (None, False)),
         ({"session": instead(NONCE_GONE)}, (None, False)),
         ({"nonce": unreached()}, (None, False)),

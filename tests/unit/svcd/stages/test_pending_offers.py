@@ -62,6 +62,19 @@ async def test_offer_that_is_not_signed_as_it_reads_or_does_not_suit_is_not_clai
     assert market.calls.count("claim") == 1
 
 
+async def test_more_offers_than_were_requested_are_ignored(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    forged = market.post(market.container())
+    market.offer(forged, auth_sig=hex_of(_STRANGER.sign(b"\x01" * 32)))
+    offers = [market.pending.pop(forged)] * 50
+    market.scripts["poll"] = [instead(answer(200, {"jobs": [], "pending": offers, "as_of_block": "1"}))]
+    left = count("svcd_pending_offers_total", outcome="left")
+    async with start(models=(MODEL,)) as running:
+        assert await running.end_of(market.post(market.container())) == ("settled", None)
+    assert count("svcd_pending_offers_total", outcome="left") == left + 4  # the model's slots
+
+
 async def test_job_whose_post_is_refused_is_forgotten_and_never_run(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:

@@ -256,3 +256,13 @@ async def test_two_daemons_do_not_share_a_state_directory(
         with pytest.raises(Fatal, match="another svcd runs"):
             async with start():
                 pass
+
+
+async def test_nonsense_of_a_starting_coordinator_is_waited_out(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    for route in ("chain", "nonce", "session", "models"):
+        market.scripts[route] = [instead(httpx.Response(200, content=body)) for body in (b"<html>", b"[]", b"{}")]
+    job = market.post()
+    async with start() as running:
+        assert await running.end_of(job) == ("settled", None)
