@@ -105,7 +105,8 @@ class Attacks:
 
 @attrs.define
 class Campaign:
-    """The market and its measurements: `alone` is honest traffic without attacks, `beside` with attacks."""
+    """The market and its measurements: `alone` is honest traffic without attacks, `beside` is honest traffic during
+    attacks."""
 
     world: World
     coordinator: Coordinator

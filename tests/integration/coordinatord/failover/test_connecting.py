@@ -37,7 +37,8 @@ async def test_standby_is_skipped(synchronous: Pair) -> None:
 
 
 async def test_hanging_primary_does_not_hold_up_its_successor(asynchronous: Pair) -> None:
-    """Three connections stay on the old primary: a pooled one, a role's, and one that waits in a statement."""
+    """Three connections stay on the old primary: a pooled connection, a role's, and a connection that waits in a
+    statement."""
     async with open_database(asynchronous.url, smallest=2, largest=2, statement_timeout=2) as database:
         role = await database.connect()
         assert await _port(role) == asynchronous.primary.port
