@@ -31,12 +31,12 @@ from tests.soak.plain_http import plain_http
 
 _READ: Final = ("/v1/models", "/evm/jobs?state=Open&limit=50", "/evm/providers?limit=50", "/evm/jobs?limit=50")
 _PAUSE: Final = 0.05
-_PATIENCE: Final = 30.0  # seconds for an honest job: its window is a minute
+_PATIENCE: Final = 30.0  # timeout of an honest job in seconds; its window is a minute
 
 
 @attrs.define
 class Times:
-    """Seconds that each post, job (from the wish to its mined result) and read took those who are honest."""
+    """Seconds of each honest post, job (from order to mined result) and read."""
 
     posts: list[float] = attrs.field(factory=list)
     jobs: list[float] = attrs.field(factory=list)
@@ -99,7 +99,7 @@ class Honest:
 
 @attrs.define
 class HonestProcess:
-    """The process, seen from the test."""
+    """The test's side of the process."""
 
     _process: Process
     _to: TextSendStream
@@ -124,7 +124,7 @@ class HonestProcess:
 async def honest_process(
     base_url: str, gateways: tuple[str, ...], book: dict[str, Any], keys: list[str], wish: Wish
 ) -> AsyncIterator[HonestProcess]:
-    """Buyers with these wallets, up and waiting for `go`."""
+    """Start buyers with these wallets. They wait for `go`."""
     told = {"base_url": base_url, "gateways": gateways, "book": book, "keys": keys, "wish": attrs.asdict(wish)}
     async with await anyio.open_process([sys.executable, "-m", "tests.abuse.honest"], stderr=None) as process:
         assert process.stdin is not None

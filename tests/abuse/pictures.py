@@ -1,4 +1,4 @@
-"""Attacks on providers: paid orders whose content is expensive to process."""
+"""Attacks on providers: paid orders with content that is expensive to process."""
 
 import base64
 import secrets
@@ -16,9 +16,9 @@ from tests.abuse.target import Target
 from tests.soak.programs import PIXEL_RATE, SLA_SECONDS
 
 _SIDE: Final = 64
-_CHUNKS: Final = 60_000  # a new wallet may not keep many more
+_CHUNKS: Final = 60_000  # close to a new wallet's storage limit
 _PATIENCE: Final = 30.0
-_NOBODY: Final = "http://127.0.0.1:9"  # a gateway: there is no result to be read
+_NOBODY: Final = "http://127.0.0.1:9"  # a gateway, unused because no result is read
 
 
 def _chunk(name: bytes, data: bytes = b"") -> bytes:

@@ -38,7 +38,8 @@ async def _answer(stream: SocketStream) -> bytes:
 
 @attrs.define
 class SilentBodies:
-    """Uploads of sixteen MiB, as they say, of which little comes. `longest`: seconds that one was held open."""
+    """Uploads that announce sixteen MiB and send little. `longest` is the longest time in seconds that one stayed
+    open."""
 
     target: Target
     at_once: int = 8
@@ -93,7 +94,7 @@ class OddMessages:
                 await stream.send(message)
                 with anyio.move_on_after(10):
                     head, whole, _ = (await _answer(stream)).lower().partition(b"\r\n\r\n")
-                    if not whole:  # it was killed
+                    if not whole:  # killed by the server
                         return f"{odd} closed"
                     if head[9:12] not in (status, b"429", b"503"):
                         self.target.timeline.complain(f"{odd} was answered {head[:60]!r}")

@@ -24,10 +24,10 @@ from tests.soak.traffic.answers import counted
 _FEES: Final = FeeTerms(FEE_BPS, GAS_FEE)
 # Below every ask, so that no provider works for jobs that cannot be opened.
 _RATE: Final = 1
-COST: Final = quotes.quote(_RATE, _RATE, 1000, 1000, _FEES).amount  # of a job by `_line`
+COST: Final = quotes.quote(_RATE, _RATE, 1000, 1000, _FEES).amount  # of a job from `_line`
 AMPLE: Final = 10**9
 _PATIENCE: Final = 10  # retries until the index shows the stranger's transaction
-_EVIDENCE: Final = b"\x01" * 32_768  # as long as it may be
+_EVIDENCE: Final = b"\x01" * 32_768  # the longest allowed
 _QUOTES: Final = tuple((1, sla, 1, 1) for sla in range(64))
 
 
@@ -38,12 +38,12 @@ class Upkeep:
     target: Target
     name: str = "upkeep"
     _party: Party | None = None
-    _unknown: int = 0  # attempts of this party that were answered as if it had not registered
+    _unknown: int = 0  # attempts answered as if the party were unregistered
 
     async def strike(self, n: int) -> str:
         outcome = await self._once(n)
         self._unknown = self._unknown + 1 if "403" in outcome else 0
-        if self._unknown > _PATIENCE:  # a reorganisation took its registration away
+        if self._unknown > _PATIENCE:  # a reorg removed the registration
             self._party, self._unknown = None, 0
         return outcome
 
@@ -55,7 +55,7 @@ class Upkeep:
                 self._party = party
             party, party.http = self._party, http
             if (refused := await self.target.sign_in(party, "provider")) is not None:
-                return refused  # the index has not seen the registration
+                return refused  # the index does not have the registration yet
             match n % 3:
                 case 0:
                     answer = await party.run(party.set_identity(party.box_key, _EVIDENCE))
@@ -68,7 +68,7 @@ class Upkeep:
 
 @attrs.define
 class PostsOnOneBalance:
-    """Many posts at once, of a wallet that can pay for one."""
+    """Concurrent posts of a wallet that can pay for one."""
 
     target: Target
     name: str = "posts on one balance"
@@ -98,12 +98,12 @@ class PostsOnOneBalance:
 
 @attrs.define
 class PostsAndCancels:
-    """Posts that are taken back, and cancels of what has been cancelled: money is there, and none is ever paid."""
+    """Posts that are cancelled, and repeated cancels. The wallet has money but never pays."""
 
     target: Target
     name: str = "posts and cancels"
     at_once: int = 3
-    wallet_lasts: int = 40  # strikes until the next wallet
+    wallet_lasts: int = 40  # strikes per wallet
     _party: Party | None = None
 
     async def strike(self, n: int) -> str:
@@ -140,7 +140,7 @@ class PostsAndCancels:
 
 @attrs.define
 class UploadedBatch:
-    """One upload of many lines that are all paid for, so that two requests make as many posts."""
+    """One upload of many funded lines, so that two requests cause many posts."""
 
     target: Target
     lines: int = 80
@@ -179,7 +179,7 @@ class UploadedBatch:
 
 @attrs.define
 class FullBatches:
-    """Posts that are all there before one of them is signed, and are paid for: each transaction as full as may be."""
+    """Funded posts queued before the first is signed, so that transactions are as full as possible."""
 
     target: Target
     name: str = "full batches"
@@ -240,7 +240,7 @@ class UnwantedOrders:
 
 
 def _line(party: Party, **terms: int) -> Body:
-    """Made without asking: a stranger does not wait for quotes, and a coordinator in trouble gives none."""
+    """Make a line without a quote. A stranger does not wait for quotes, and a failing coordinator gives none."""
     submitter = Submitter(party.wallet, party.domains, CHAIN_ID, party.registry, _FEES, party.box_key)
     return submitter.line(secrets.token_bytes(8), **{"rate_in": _RATE, "rate_out": _RATE, **terms})
 

@@ -25,7 +25,7 @@ from tests.soak.traffic.answers import counted
 
 # Limits apply per address. Linux answers on all of 127/8, so strangers can use another address than honest callers.
 STRANGERS_HOST: Final = "127.0.0.66"
-_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # plain HTTP: no certificates to be read
+_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # plain HTTP, so load no certificates
 _MINED_WITHIN: Final = 15.0
 
 
@@ -102,9 +102,9 @@ class Target:
         return None
 
     async def _transact(self, sender: str, contract: bytes, calldata: bytes) -> None:
-        """Sent, and mined unless the chain is in trouble: then the stranger goes without."""
+        """Send a transaction and wait for it. Skip the stranger if the chain does not mine it in time."""
         call: dict[str, Any] = {"from": sender, "to": hex_of(contract), "data": hex_of(calldata)}
-        async with self._sending:  # the node gives a nonce to each sender's next transaction
+        async with self._sending:  # the node assigns nonces one at a time per sender
             with suppress(RuntimeError, httpx.TransportError), anyio.move_on_after(_MINED_WITHIN):
                 sent = await self.anvil.call("eth_sendTransaction", call)
                 await self._mined(sent)

@@ -25,7 +25,7 @@ def _relay_every_cancel() -> None:
     submit_all = outbox_sql.submit_all
 
     async def submit_all_anew(connection: Any, relays: Any, *, max_depth: int) -> Any:
-        # No mined cancel is found by its job.
+        # Make mined cancels impossible to find by job.
         await connection.execute(
             "update relays set subject = subject || '\\x00' where kind = 'cancel' and state = 'mined'"
         )

@@ -78,7 +78,7 @@ BENCHMARKS = {
     "bundles": bundles.rows,
     "releases": releases.rows,
 }
-# These need an installation of their own, or many minutes: run when named.
+# These need a separate installation or many minutes, so they run only when named.
 ASIDE = {"ponder": beside_ponder.rows, "churn": churn.rows, "machines": machines.rows}
 LATEST, HISTORY, CHART, LOG = (
     Path("build") / name for name in ("bench.json", "bench-history.jsonl", "bench.svg", "bench.log")

@@ -1,12 +1,4 @@
-"""Answers before blocks: from an order to its opened result, by those who wait for the chain and by those who do not.
-
-A devnet of real daemons with echo for a model. A wallet that has had jobs settled, on a chain that does not let it
-wait, orders from the provider by name, so that its jobs may be run ahead; or bids openly; or waits for the chain
-(`final`). Blocks are counted by the chain's head at the order and at the opened result: a result that is there within
-the block under way counts none.
-
-    python -m tests.bench.answers [--blocks 1 2] [--at-once 1 16 64] [--jobs 24]
-"""
+"""Answers before blocks: time from an order to its opened result, with and without waiting for the chain."""
 
 import argparse
 import statistics
@@ -35,14 +27,14 @@ _ALLOWED: Final = 150.0  # ms beyond the run's time, which is 0
 _TWO: Final = 2  # blocks
 _BLOCK: Final = 2  # seconds
 _AHEAD: Final = 24  # orders, one after another
-_BY_CHAIN: Final = 8  # of which half are under way at a time
+_BY_CHAIN: Final = 8  # half of them are under way at a time
 
 Order = Callable[[Client], Awaitable[object]]
 
 
 @attrs.frozen
 class Taken:
-    """Of each order: milliseconds, and blocks, until its result was opened."""
+    """Milliseconds and blocks of each order until its result was opened."""
 
     times: list[float]
     blocks: list[int]
@@ -53,7 +45,7 @@ class Taken:
 
     @property
     def slow(self) -> float:
-        """The 95th of a hundred."""
+        """Return the 95th percentile."""
         return sorted(self.times)[int(0.95 * (len(self.times) - 1))]
 
     def __str__(self) -> str:
@@ -102,7 +94,7 @@ async def timed(up: Devnet, client: Client, order: Order, jobs: int, at_once: in
     left = iter(range(jobs))
 
     async def buyer(number: int) -> None:
-        await anyio.sleep(number / at_once)  # at any moment between two blocks
+        await anyio.sleep(number / at_once)  # at different moments between two blocks
         for _ in left:
             first, began = await head(up), time.perf_counter()
             await order(client)

@@ -56,22 +56,22 @@ from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 
-LINES: Final = 4_000  # the longest that there are have 50,000
+LINES: Final = 4_000  # the longest allowed have 50,000
 LINES_BY_DEFAULT: Final = 3_000
 PAYLOAD: Final = 870  # so that a line has 2 KiB
-CHECKED: Final = MAX_LINES  # as many as a worker has checked at once
+CHECKED: Final = MAX_LINES  # as many as a worker checks together
 ROUNDS: Final = 15
-PARTS: Final = 5  # of what one run gives, in the order of time
+PARTS: Final = 5  # of one run, in order of time
 DEPTH: Final = 256  # RELAY_MAX_DEPTH, of which 32 is the default; RELAY_COALESCE_MAX is at its default
 SINGLES: Final = 20  # each takes a block
-CALLERS: Final = 4  # of single submissions, at a time
+CALLERS: Final = 4  # of concurrent single submissions
 MEMORY_LIMIT: Final = 250  # MiB above idle
-_RELAYER_SHARE: Final = 5  # the relayer alone is given a fifth of the lines
+_RELAYER_SHARE: Final = 5  # the relayer alone gets a fifth of the lines
 
 
 @attrs.frozen
 class Stand:
-    """A coordinator as operators run it, and an owner who is signed in."""
+    """A coordinator as operators run it, and a signed-in owner."""
 
     coordinator: Coordinator
     database_url: str
@@ -101,7 +101,7 @@ async def stand(**tuned: int) -> AsyncIterator[Stand]:
                 httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=120) as http,
             ):
                 owner, submitter = await _owner(anvil, market, http)
-                # By the clock, as chains do it: what waits for one block is mined in it together.
+                # By the clock, like real chains: everything that waits for one block is mined in it together.
                 await anvil.mine_every(1)
                 yield Stand(coordinator, url, anvil, owner, submitter)
 
@@ -120,7 +120,7 @@ async def _owner(anvil: Anvil, market: DevnetMarket, http: httpx.AsyncClient) ->
 
 
 def checking(submitter: Submitter) -> Turns:
-    """Lines, and pairs of bare recoveries of their signatures, per second, in one thread, as a worker has it."""
+    """Return lines, and pairs of bare recoveries of their signatures, per second in one thread, as in a worker."""
     texts = [json.dumps(line).encode() for line in submitter.lines(CHECKED, PAYLOAD)]
     lines = [InputLine(number, text) for number, text in enumerate(texts, 1)]
     checks = LineChecks(submitter.domains, submitter.registry, "/v1/responses", submitter.terms, time.time())
@@ -183,7 +183,7 @@ async def _until_mined(connection: "asyncpg.Connection[asyncpg.Record]", posts: 
 
 
 async def relayer_alone(on: Stand, lines: Sequence[Body]) -> float:
-    """Seconds for ready posts: nothing is checked and nothing stored."""
+    """Return seconds for ready posts, without checks or storage."""
     posts = []
     for line in lines:
         body = read_object(OrderBody, line)
@@ -210,7 +210,7 @@ async def relayer_alone(on: Stand, lines: Sequence[Body]) -> float:
 
 
 async def by_callers(on: Stand, bodies: Iterator[Body]) -> list[float]:
-    """Seconds of single submissions, by some callers at a time."""
+    """Return seconds of single submissions, by several concurrent callers."""
     times = list[float]()
 
     async def caller() -> None:
@@ -223,7 +223,7 @@ async def by_callers(on: Stand, bodies: Iterator[Body]) -> list[float]:
 
 
 async def singles(on: Stand, bodies: Iterator[Body], count: int) -> list[float]:
-    """Seconds of single submissions, one after another."""
+    """Return seconds of single submissions, one after another."""
     times = []
     for body in islice(bodies, count):
         started = time.perf_counter()

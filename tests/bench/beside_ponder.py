@@ -31,7 +31,7 @@ _PROJECT: Final = Path(__file__).parent / "ponder"
 _PACKAGE: Final = _PROJECT / "node_modules" / "ponder" / "dist" / "esm"
 _DATABASE: Final = "ponder"
 _SCHEMA: Final = "by_ponder"
-_COMPLETED: Final = b"Completed indexing across all chains"  # said once, after the last block
+_COMPLETED: Final = b"Completed indexing across all chains"  # logged once, after the last block
 _PATIENCE: Final = 300  # seconds
 
 # Ponder starts at 20 requests a second and increases to 500. That suits a hosted node, but with a local node this
@@ -39,7 +39,7 @@ _PATIENCE: Final = 300  # seconds
 _STOCK: Final = "const INITIAL_MAX_RPS = 20;"
 _LIFTED: Final = "const INITIAL_MAX_RPS = Number.POSITIVE_INFINITY;"
 
-_BYTES: Final = ("job_id", "owner", "c", "pay_sig")  # in Ponder's table hexadecimal text
+_BYTES: Final = ("job_id", "owner", "c", "pay_sig")  # hexadecimal text in Ponder's table
 _OTHERS: Final = (
     *("model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at", "cap"),
     *("fee_bps", "gas_fee", "task_cid", "posted_block", "posted_log", "state", "ended_because", "provider_id"),
@@ -61,7 +61,7 @@ def lift_rate_limit() -> None:
 
 
 async def by_ponder(chain: Chain, folder: Path) -> float:
-    """Posts per second by Ponder's own clock, into a database made for this run."""
+    """Return posts per second by Ponder's clock, into a database made for this run."""
     connection = await asyncpg.connect(chain.database_url)
     await connection.execute(f"drop database if exists {_DATABASE} with (force)")
     await connection.execute(f"create database {_DATABASE}")
@@ -103,7 +103,7 @@ def _database(chain: Chain) -> str:
 
 
 def _seconds_taken(log: Path) -> list[float]:
-    """What Ponder's log says that all blocks took; nothing before they are done."""
+    """Return the time for all blocks from Ponder's log. Empty until they are done."""
     lines = [line for line in log.read_bytes().splitlines(keepends=True) if _COMPLETED in line]
     return [json.loads(line)["duration"] / 1000 for line in lines if line.endswith(b"\n")]
 

@@ -43,14 +43,14 @@ CHAINS_A_BLOCK: Final = 416  # the same
 LOAD: Final = 0.8
 LOADED_BLOCKS: Final = 4
 LINES: Final = int(os.environ.get("BENCH_LINES", "3400"))
-BATCH_BLOCK_SECONDS: Final = 4  # time enough to sign a block's posts on a machine that does other things as well
+BATCH_BLOCK_SECONDS: Final = 4  # enough to sign a block's posts on a busy machine
 _LONE_CALLERS: Final = 4
-_PARTS: Final = 5  # of the callers, as they ended
-LONE_SECONDS: Final = 0.05  # beyond a block, for a lone op's own way
+_PARTS: Final = 5  # of the callers, in order of their end
+LONE_SECONDS: Final = 0.05  # beyond a block, for the steps of a single op
 _POSTS: Final = 64  # in a transaction; a round takes 512
 _CHAINS: Final = 16  # in a transaction, of three ops each; a round takes 512
 _DEPTH: Final = 100_000
-_CEILING: Final = 100_000  # of jobs that a provider may have claimed at a time
+_CEILING: Final = 100_000  # of claimed jobs per provider
 _BLOCKS: Final = f"a queue of {_DEPTH:,}, blocks of 60 M gas"
 _OF_BATCHES: Final = "select exists (select from relays where priority = 3 and state = 'queued')"
 ENDED: Final = "select count(*) = 0 from relays where state in ('queued', 'signed')"
@@ -58,7 +58,7 @@ ENDED: Final = "select count(*) = 0 from relays where state in ('queued', 'signe
 
 @attrs.frozen
 class Filled:
-    """Blocks that were filled: the gas of each that was used, and ops a block."""
+    """Full blocks: gas used by each, and ops per block."""
 
     used: list[int]
     ops: float
@@ -66,13 +66,13 @@ class Filled:
 
 @attrs.frozen
 class Loaded:
-    """Seconds that callers waited at a load, as they ended, and the share of a block's gas that this load was."""
+    """Waiting times of callers in seconds, in order of their end, and this load's share of block gas."""
 
     waited: list[float]
     share: float
 
     def slow(self, many: int) -> list[float]:
-        """What one in a hundred waited longer, of so many parts of the callers."""
+        """Return the 99th percentile in each of this many parts."""
         return [sorted(part)[len(part) * 99 // 100] for part in parts(self.waited, many)]
 
 
@@ -81,9 +81,9 @@ class Beside:
     """A batch's posts, and the waiting times of concurrent single posts in seconds."""
 
     ops: int  # in the blocks that had enough of them
-    used: list[int]  # gas of each of these blocks
-    accounts: list[float]  # of the lines that each relayed
-    waited: list[float]  # as they ended
+    used: list[int]  # gas used by each of these blocks
+    accounts: list[float]  # lines that each account relayed
+    waited: list[float]  # in order of their end
 
 
 @asynccontextmanager
@@ -110,7 +110,7 @@ class Scene:
         return [self.ops.post(self.on.outsider) for _ in range(count)]
 
     def chains(self, count: int) -> list[NewRelay]:
-        """Post, claim and settle of so many jobs; of one op after the other, as a market has them."""
+        """Make post, claim and settle of this many jobs, grouped by op as in a market."""
         provider = self.on.providers[0]
         posts = self.posts(count)
         claims = [self.ops.claim(provider, post.subject) for post in posts]
@@ -128,7 +128,7 @@ class Scene:
         await self.stage.database.transact(body)
 
     async def filled(self, make: Callable[[int], list[NewRelay]], a_block: int) -> Filled:
-        """The full blocks of as many ops as some blocks hold."""
+        """Return the full blocks after queueing ops for several."""
         relays = make(a_block * FULL_BLOCKS)
         first = await self.stage.fetchval("select coalesce(max(id), 0) from relay_txs")
         await self.on.anvil.mine_every(BLOCK_SECONDS)
@@ -144,7 +144,7 @@ class Scene:
             )
         if not all(block["whole"] for block in blocks):
             raise AssertionError("a transaction ran out of the gas that was planned for it")
-        # The first and the last are partly filled. Between them those count as well in which nothing was mined.
+        # The first and the last are partly filled. Empty blocks between them count too.
         numbers = range(blocks[0]["number"] + 1, blocks[-1]["number"])
         used = [await self._used(number) for number in numbers]
         return Filled(used, statistics.median(int(block["ops"]) for block in blocks[1:-1]))
@@ -154,7 +154,7 @@ class Scene:
         return quantity(str(block["gasUsed"]))
 
     async def loaded(self, ops_a_block: float) -> Loaded:
-        """Callers that come by chance, so many a block on the average."""
+        """Run callers with random arrivals, this many per block on average."""
         chance = random.Random(26)  # noqa: S311 - the same callers in each run
         rate = ops_a_block / BLOCK_SECONDS
         relays = self.posts(int(ops_a_block * LOADED_BLOCKS))

@@ -54,7 +54,7 @@ class Bought:
 
     @property
     def cpu_per_line(self) -> float:
-        """Milliseconds of all processes."""
+        """Return milliseconds of all processes."""
         return sum(self.cpu.values()) / self.lines * 1000
 
     def __str__(self) -> str:

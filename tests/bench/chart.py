@@ -1,4 +1,4 @@
-"""The figures as a picture: how far each is from its target, and where it stood in earlier runs."""
+"""Chart of the figures: their distance from the target, now and in earlier runs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def margin(row: Row) -> float:
 
 
 def draw(runs: list[Run], out: Path) -> None:
-    """The latest value that each figure has, in the order of the table, with all before it in grey."""
+    """Draw the latest value of each figure, in table order, with earlier ones in grey."""
     points: dict[tuple[str, str], list[Row]] = {}
     for run in runs:
         for row in run.rows:

@@ -22,7 +22,7 @@ from common.secp256k1 import Wallet
 from tests.bench.row import Row, interleaved
 
 PORTION = 400
-SLOW = 80  # of what takes several times as long
+SLOW = 80  # repetitions of slow candidates
 ROUNDS = 15
 
 OWNER = Wallet(keccak256(b"bench: owner"))

@@ -22,10 +22,10 @@ from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.row import Row
 
-WINDOW: Final = 20_000  # jobs that are kept
+WINDOW: Final = 20_000  # stored jobs
 TURNS: Final = 24  # of the window
 STEP: Final = 500  # jobs at a time
-LOOKS: Final = 5  # at the sizes
+LOOKS: Final = 5  # measurements of the sizes
 MOST: Final = 2.0
 _CONF: Final = Path(__file__).parents[2] / "config" / "postgresql" / "coordinatord.conf"
 _AUTOVACUUM: Final = re.compile(r"^(autovacuum\w+) = (\S+)", re.MULTILINE)
@@ -36,7 +36,7 @@ _IDS: Final = f"any(array(select {_ID} {_JOBS}))"
 _SIGNER: Final = "substr(sha256((n % 100)::text::bytea), 1, 20)"
 _TXS: Final = "chain_id = 1 and account = 'a' and nonce between $1 and $2"
 _ENDING: Final = "state = 'mined' and kind in ('settle', 'fail', 'cancel', 'reclaim')"
-# What becomes of jobs $1 to $2, and how their rows go once they are past their time.
+# Life of jobs $1 to $2, and the removal of their rows after their retention.
 _LIVED: Final = (
     "insert into relays (kind, subject, dedupe, target, calldata, priority, signer, gas_estimate, amount)"
     f" select kind, {_ID}, sha256({_ID} || kind::bytea), '', decode(repeat('00', 400), 'hex'), 1, {_SIGNER}, 9, 9"
@@ -96,7 +96,7 @@ def rows() -> list[Row]:
 
 
 async def _churned(url: str) -> tuple[dict[str, int], list[dict[str, int]]]:
-    """Bytes of each table with its indexes: when the window is full, and at the ends of the last ones."""
+    """Return bytes of each table with its indexes, when the window is first full and after each of the last ones."""
     connection = await asyncpg.connect(url)
     await migrate(connection)
     full: dict[str, int] = {}

@@ -46,7 +46,7 @@ Call = Any  # web3 builds a separate class for each contract function
 
 @contextmanager
 def anvil() -> Iterator[Web3]:
-    [binary] = CONTRACTS_DIR.glob("node_modules/@foundry-rs/anvil-*/bin/anvil")  # of this platform
+    [binary] = CONTRACTS_DIR.glob("node_modules/@foundry-rs/anvil-*/bin/anvil")  # for this platform
     command = [
         str(binary),
         "--port",
@@ -69,7 +69,7 @@ def anvil() -> Iterator[Web3]:
 
 
 class Job(NamedTuple):
-    """What acting on a posted job takes."""
+    """Data needed to act on a posted job."""
 
     job_id: bytes
     terms: tuple[object, ...]
@@ -77,7 +77,7 @@ class Job(NamedTuple):
 
 
 class Market:
-    """The deployed contracts, an admin that is also the relayer, a provider with room for every claim."""
+    """The deployed contracts, an admin that is also the relayer, and a provider with capacity for every claim."""
 
     def __init__(self, w3: Web3) -> None:
         self.w3 = w3
@@ -186,7 +186,7 @@ def show(what: str, gas: float, single: float | None = None) -> None:
 
 
 def measure(market: Market) -> float:
-    """Prints the table; returns the smaller of the savings of coalesced posts."""
+    """Print the table. Return the smaller of the savings of coalesced posts."""
     jobs, operator = market.jobs.functions, market.operator
     regular = market.new_owner()
 

@@ -20,14 +20,14 @@ from tests.bench.provider import cpu_seconds
 from tests.bench.row import Row, parts
 
 LISTENERS: Final = int(os.environ.get("EVENT_LISTENERS", "10000"))
-IDLE_SECONDS: Final = 20.0  # a heartbeat of each
-PARTS: Final = 4  # of the listeners, opened one part after another, and of the time
+IDLE_SECONDS: Final = 20.0  # one heartbeat of each
+PARTS: Final = 4  # of the listeners, opened in groups, and of the time
 MEMORY: Final = 1024 * 1024 / 10_000  # KiB of a listener at most: a GiB for ten thousand
 SHARE: Final = 5.0 / 10_000  # percent of a core
 
 
 def _opened(port: int, n: int) -> socket.socket:
-    """A stream of the n-th job of the database."""
+    """Open a stream of the n-th job of the database."""
     stream = socket.create_connection(("127.0.0.1", port))
     job_id = hashlib.sha256(b"%d" % n).hexdigest()
     stream.sendall(f"GET /v1/jobs/0x{job_id}/events HTTP/1.1\r\nhost: x\r\n\r\n".encode())

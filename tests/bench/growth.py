@@ -57,13 +57,13 @@ SAME_OF_SHORT: Final = f"the same of {SHORT:,}"
 OPEN, MODELS, PROVIDERS = 1_600, 16, 20
 ROUNDS: Final = 9
 PORTION: Final = 10
-POSTS: Final = 16  # submissions at a time
-BLOCKS, POSTS_A_BLOCK = 10, 100  # folded at a time
-FOLDS, WARMING = 24, 8  # times; the first ones are not counted
+POSTS: Final = 16  # concurrent submissions
+BLOCKS, POSTS_A_BLOCK = 10, 100  # written at a time
+FOLDS, WARMING = 24, 8  # repetitions; the first ones do not count
 TARGET: Final = 1 / 1.3
 MOST_BYTES: Final = 1.3
 DEEP_TARGET: Final = 1 / 3
-DEEPEST: Final = 1_000_000  # the largest offset there is
+DEEPEST: Final = 1_000_000  # the largest allowed offset
 _SETTINGS: Final = ("shared_buffers=2GB", "max_wal_size=4GB")  # as config/postgresql recommends
 _FILLING: Final = 3600.0  # seconds for one statement that fills a book
 # Budgets are checked, but large enough for the benchmark.
@@ -74,7 +74,7 @@ _OWNER: Final = wallet_of(_CLIENT)
 
 @attrs.frozen(eq=False)
 class Book:
-    """`line`: one for reads by key, as the coordinator keeps it."""
+    """`line` is a connection for reads by key, as the coordinator keeps it."""
 
     jobs: int
     url: str
@@ -106,7 +106,7 @@ async def one_job(database: Database, line: PreparedConnection) -> object:
 
 
 async def poll(database: Database, line: PreparedConnection) -> object:
-    """Four bids, held for a moment so short that the next poll may have them again."""
+    """Lease four bids for so short a time that the next poll may lease them again."""
     poller = PollKey(1, 1)
     await outlooks_sql.read_outlooks(line, [poller])
 
@@ -116,7 +116,7 @@ async def poll(database: Database, line: PreparedConnection) -> object:
     return await database.transact(body)
 
 
-# Asked of the short book and of the long one.
+# Queries of both the short and the long book.
 SAME: Final[dict[str, Question]] = {
     "a poll that leases four bids": poll,
     "the summary of an owner": summary,
@@ -131,7 +131,7 @@ SAME: Final[dict[str, Question]] = {
 
 
 def deep(jobs: int) -> dict[str, tuple[Question, Question]]:
-    """By name, the deepest page of a list and its first."""
+    """Return the deepest page of a list and its first page, by name."""
     lists: dict[str, tuple[int, dict[str, object]]] = {
         "no filter, newest first": (jobs, {"newest_first": True}),
         "state=Settled": (jobs * 7 // 10, {"state": "Settled"}),
@@ -158,7 +158,7 @@ def rows() -> list[Row]:
             posts = _submissions(portal, short, long)
             sizes.append(_sizes(portal, short, long))
             found = [*reads, posts, *_size_rows(sizes)]
-        # Their books are given another chain's blocks.
+        # Last, because their books get another chain's blocks.
         return [*found, _folding(portal, {"ours": long.url, "other": short.url})]
 
 
@@ -193,7 +193,7 @@ def asked(portal: BlockingPortal, book: Book, what: Question) -> int:
 
 
 def _submissions(portal: BlockingPortal, short: Book, long: Book) -> Row:
-    """POST /v1/jobs to its 201: judged, budgeted, stored, relayed, mined. Signed beforehand."""
+    """POST /v1/jobs until its 201: checked, budgeted, stored, relayed, mined. Signed beforehand."""
     bodies = {book: book.submitter.lines(POSTS * (ROUNDS + 1), 1_000) for book in (short, long)}
 
     async def post(book: Book) -> None:
@@ -229,7 +229,7 @@ def _folding(portal: BlockingPortal, urls: dict[str, str]) -> Row:
         turns = portal.call(fetched)
 
     async def fold() -> Turns:
-        """Posts a second, of each book in turn."""
+        """Return posts per second of each book in turn."""
         lines = {name: await asyncpg.connect(url) for name, url in urls.items()}
         for line in lines.values():
             await line.execute("truncate index_blocks, undo_journal")
@@ -258,7 +258,7 @@ _SIZES: Final = {
 
 
 def _sizes(portal: BlockingPortal, short: Book, long: Book) -> dict[str, list[float]]:
-    """Bytes for each job, of the short book and of the long one."""
+    """Return bytes per job of the short and the long book."""
 
     def each(book: Book, size: str) -> float:
         return int(str(portal.call(book.stage.fetchval, f"select {size}"))) / book.jobs
@@ -267,7 +267,7 @@ def _sizes(portal: BlockingPortal, short: Book, long: Book) -> dict[str, list[fl
 
 
 def _size_rows(sizes: list[dict[str, list[float]]]) -> list[Row]:
-    """Of three moments: before the reads, after them, and after the submissions."""
+    """Compare sizes before the reads, after them, and after the submissions."""
     return [
         Row.of(
             f"{name} for each job, at three times of the run, of {JOBS:,} jobs",
@@ -286,7 +286,7 @@ def _row(name: str, unit: str, against: str, target: float, rates: Turns) -> Row
 
 
 def books(portal: BlockingPortal, ground: ExitStack, coordinators: ExitStack, lengths: list[int]) -> list[Book]:
-    """`ground` has the services, which may outlive the `coordinators`."""
+    """`ground` holds the services, which may outlive the `coordinators`."""
     folder = Path(ground.enter_context(tempfile.TemporaryDirectory()))
     for part in ("pg", "logs"):
         (folder / part).mkdir()
@@ -322,7 +322,7 @@ def _book(portal: BlockingPortal, stack: ExitStack, world: World, jobs: int) -> 
 
 
 async def _fill(dsn: str, jobs: int) -> None:
-    """In statements of minutes, which no pool of the daemon's would wait for."""
+    """Run statements that take minutes, beyond the timeouts of the daemon's pool."""
     async with (
         open_database(dsn, smallest=1, largest=1, statement_timeout=_FILLING) as database,
         database.connection() as connection,
@@ -332,7 +332,7 @@ async def _fill(dsn: str, jobs: int) -> None:
         await add_history(connection, jobs, models=MODELS, providers=PROVIDERS, owner=_OWNER.address)
         await add_jobs(connection, OPEN, models=MODELS, after=jobs)
         await connection.execute("vacuum analyze")
-        await connection.execute("checkpoint")  # else the first questions wait for the disk, which writes the book
+        await connection.execute("checkpoint")  # otherwise the first queries would wait for the disk
 
 
 if __name__ == "__main__":

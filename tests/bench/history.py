@@ -17,10 +17,10 @@ from tests.bench.row import Row
 @attrs.frozen
 class Run:
     measured_at: float
-    commit: str  # "" outside of a repository; "+" behind it: with changes that are not committed
+    commit: str  # "" outside a repository; a "+" marks uncommitted changes
     rows: tuple[Row, ...]
-    seconds: float = 0  # that it took; 0 where it was not kept
-    measured: tuple[Measured, ...] = ()  # how each benchmark was; empty where it was not kept
+    seconds: float = 0  # duration; 0 if not recorded
+    measured: tuple[Measured, ...] = ()  # of each benchmark; empty if not recorded
 
 
 def this_run(rows: list[Row], seconds: float, measured: Sequence[Measured]) -> Run:
@@ -35,7 +35,7 @@ def keep(run: Run, latest: Path, history: Path) -> None:
 
 
 def runs_of(history: Path) -> list[Run]:
-    """Oldest first. A line that a killed run left half written is passed over."""
+    """Return runs, oldest first. Skip a line that a killed run left incomplete."""
     if not history.exists():
         return []
     runs = []
@@ -63,7 +63,7 @@ def same(row: Row) -> tuple[str, str]:
 
 
 def trend(runs: Sequence[Run], shown: int = 6) -> str:
-    """The last ratios of each figure of the latest run, oldest first, and how the latest stands to those before it."""
+    """Return the last ratios of each figure of the latest run, oldest first, and the change of the latest."""
     if not runs:
         return "no run is kept yet"
     latest, *before = reversed(runs)
@@ -81,7 +81,7 @@ def trend(runs: Sequence[Run], shown: int = 6) -> str:
 
 
 def _turn(ratio: float, past: Sequence[float]) -> str:
-    """In percent of the median before it."""
+    """Return the change in percent of the median of earlier runs."""
     usual = statistics.median(past) if past else 0
     return f"{100 * (ratio / usual - 1):+.0f} %" if usual else "new"
 

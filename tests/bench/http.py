@@ -33,7 +33,7 @@ from tests.bench.http_processes import PORTION, Ask, load_client, server
 from tests.bench.row import Row, Turns, interleaved
 
 ROUNDS: Final = 7  # short, so that compared portions run within seconds of each other
-SLOW: Final = 800  # requests of a portion, of what takes longest
+SLOW: Final = 800  # requests per portion of the slowest candidates
 FEW: Final = 1_200  # the same for servers compared by CPU time
 CONNECTIONS: Final = 16  # to each server process
 PROCESSES: Final = {2: "two", 4: "four"}
@@ -154,7 +154,7 @@ class _Loaded:
 
 @contextmanager
 def filled_database() -> Iterator[str]:
-    """Its address; the id of job n is the sha256 of n."""
+    """Yield the database's URL. The id of job n is the sha256 of n."""
     with tempfile.TemporaryDirectory() as directory, start_blocking_portal("asyncio") as portal:
         folders = [Path(directory) / name for name in ("pg", "logs")]
         for folder in folders:
@@ -170,7 +170,7 @@ class _Index:
     connection: "asyncpg.Connection[asyncpg.Record]"
 
     def move(self) -> None:
-        """On to the next block."""
+        """Move the index to the next block."""
         moved = "update index_position set block_number = block_number + 1, block_hash = sha256(block_hash)"
         self.portal.call(self.connection.execute, moved)
 

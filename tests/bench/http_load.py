@@ -25,7 +25,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is no subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         self._ask()
 
     def data_received(self, data: bytes) -> None:

@@ -20,7 +20,7 @@ class Ask(Protocol):
 
 @contextmanager
 def server(name: str, port: int, environment: Mapping[str, str]) -> Iterator[int]:
-    """One of `tests.bench.http_servers`; yields its process id."""
+    """Run one of `tests.bench.http_servers`, and yield its process id."""
     command = [sys.executable, "-m", "tests.bench.http_servers", name, str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PATH": "", **environment}) as process:
         assert process.stdout is not None

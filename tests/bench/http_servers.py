@@ -51,11 +51,11 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 from coordinatord.storage.pins.store import open_pin_store
 from tests.fakes.index_position import Standing
 
-_MOST = 100_000  # listeners: more than there are
+_MOST = 100_000  # listeners, above the number used
 HELLO = b'{"hello":"world"}'
 
 
-EVENTS: Final = 10  # of a stream
+EVENTS: Final = 10  # per stream
 _EVENT: Final = b'id: 7\nevent: claimed\ndata: {"job_id":"0x' + b"0" * 64 + b'","state":"Claimed","block":"41"}\n\n'
 
 
@@ -75,10 +75,10 @@ def starlette_hello() -> ASGIApp:
 
 
 async def stock_hypercorn(listening: socket.socket) -> None:
-    """The same hello, served by hypercorn alone, as it comes."""
+    """Serve the same hello with unmodified hypercorn."""
     config = HypercornConfig()
     config.bind = [f"fd://{listening.fileno()}"]
-    wrapped: Any = starlette_hello()  # hypercorn has its own types of the same shapes
+    wrapped: Any = starlette_hello()  # hypercorn has separate types of the same shapes
     await serve_by_hypercorn(wrapped, config, shutdown_trigger=anyio.sleep_forever)
 
 
@@ -95,7 +95,7 @@ def our_stack(
     find_session: Callable[[str], Awaitable[SessionRow | None]] = no_session,
     buckets: TokenBuckets = _UNLIMITED,
 ) -> ASGIApp:
-    """Every layer that a request of the coordinator passes."""
+    """Build every layer that a request of the coordinator passes."""
 
     async def is_ready() -> bool:
         return True
@@ -125,7 +125,7 @@ def stack_hello() -> ASGIApp:
 async def _serve(name: str, port: int) -> None:
     unused: Any = None  # dependencies of routes that no benchmark requests
     listening = listening_socket(port, "127.0.0.1")
-    listening.listen(4096)  # what connects before the server is up waits for it
+    listening.listen(4096)  # early connections wait for the server to start
     print("listening", flush=True)
 
     async def serve(app: ASGIApp) -> None:

@@ -59,15 +59,15 @@ from tests.bench.row import Row, Turns, in_turn
 
 JOURNAL_BLOCKS: Final = 64
 DENSE: Final = (480, 100)  # blocks, posts per block
-SPARSE: Final = (2000, 1)  # a node takes ever longer to mine a block, the more it has
+SPARSE: Final = (2000, 1)  # few, because anvil mines more slowly as its chain grows
 LOGGED: Final = (60, 400)
 _WARMING: Final = 6  # of those blocks, of each kind
 OF_LIMIT: Final = {"dense": 0.35, "sparse": 0.05}
 UNDOABLE_OF_LIMIT: Final = {"dense": 0.15}
 OF_READY: Final = 0.45
 OF_WEB3: Final = {"dense": 25, "sparse": 5}
-SAMPLE_BLOCKS: Final = {"dense": 5, "sparse": 200}  # what web3.py is given: it would take minutes
-RANGE: Final = {"dense": 50, "sparse": 500}  # the widths that suit getLogs alone
+SAMPLE_BLOCKS: Final = {"dense": 5, "sparse": 200}  # for web3.py, which would take minutes for all
+RANGE: Final = {"dense": 50, "sparse": 500}  # best range widths for getLogs alone
 ROUNDS: Final = 3
 _ARTIFACT: Final = Path(__file__).parents[2] / "common" / "contracts" / "artifacts" / "JobRegistry.json"
 _REGISTRIES: Final = [bytes([n]) * 20 for n in (0x51, 0x52, 0x53)]
@@ -78,7 +78,7 @@ Work = Callable[["Chain", "asyncpg.Connection[asyncpg.Record]"], Awaitable[int]]
 
 @attrs.frozen
 class Chain:
-    """A chain that holds nothing but posts."""
+    """A chain of posts alone."""
 
     name: str
     rpc_url: str
@@ -93,7 +93,7 @@ class Chain:
 
 
 def get_logs_alone(chain: Chain) -> int:
-    """The limit: the same logs asked for and read from the socket, by one connection, and thrown away."""
+    """The limit: request the same logs over one connection, read them from the socket, and drop them."""
     address = urlsplit(chain.rpc_url)
     connection = http.client.HTTPConnection(str(address.hostname), address.port)
     registries = [hex_of(registry) for registry in _REGISTRIES]
@@ -145,7 +145,7 @@ async def without_reading(rows: Sequence[bytes], chain: Chain, connection: "asyn
 
 
 async def by_web3(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
-    """web3.py as its documentation has it: get_logs of the event, range by range, and executemany."""
+    """web3.py as documented: get_logs of the event, range by range, and executemany."""
     web3 = AsyncWeb3(AsyncHTTPProvider(chain.rpc_url))
     contract = web3.eth.contract(web3.to_checksum_address(_REGISTRIES[0]), abi=json.loads(_ARTIFACT.read_text())["abi"])
     names = (*NewJob.__struct_fields__[:18], "ordinal")
@@ -160,7 +160,7 @@ async def by_web3(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]"
     return posts
 
 
-def _row(event: Any) -> tuple[object, ...]:  # web3's own attribute dictionary
+def _row(event: Any) -> tuple[object, ...]:  # web3's attribute dictionary
     a = event["args"]
     cap = max(1, -(-(a["rateIn"] * a["unitsIn"] + a["rateOut"] * a["unitsOut"]) // 10**6))
     terms = (a["rateIn"], a["rateOut"], a["unitsIn"], a["unitsOut"], a["designated"], a["expiresAt"], cap)
@@ -169,7 +169,7 @@ def _row(event: Any) -> tuple[object, ...]:  # web3's own attribute dictionary
 
 
 async def timed(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]", work: Work) -> float:
-    """Posts per second of `work` on emptied tables; emptying and checking are not timed."""
+    """Return posts per second of `work` on emptied tables. Emptying and checking are not timed."""
     tables = f"{', '.join(UNDOABLE)}, job_counts, owner_sums, undo_journal, index_blocks, index_position"
     await connection.execute(f"truncate {tables}")
     started = time.perf_counter()
@@ -292,8 +292,8 @@ def rows() -> list[Row]:
     return [*_measured("dense", *DENSE), *_measured("sparse", *SPARSE), _event_log()]
 
 
-BACKFILL: Final = int(os.environ.get("INDEX_POSTS", "0"))  # posts of one backfill instead of the rows
-_SHOWN: Final = 20  # lines of it
+BACKFILL: Final = int(os.environ.get("INDEX_POSTS", "0"))  # posts of a single backfill instead of the rows
+_SHOWN: Final = 20  # printed lines
 
 
 def backfill() -> None:

@@ -35,7 +35,7 @@ _DATA: Final = ["bytes32", "uint32", "uint128", "uint128", "uint32", "uint32", "
 
 
 class Filler:
-    """One account's transactions to the emitter; each gets a block."""
+    """One account's transactions to the emitter. Each gets a block."""
 
     def __init__(self, rpc_url: str, registry: bytes, sender: str) -> None:
         self._client = httpx.Client(base_url=rpc_url, trust_env=False, timeout=60)

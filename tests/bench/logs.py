@@ -1,4 +1,4 @@
-"""A benchmark's tables on the terminal, and all else that it and its processes say in a file."""
+"""Print a benchmark's tables on the terminal, and write all other output to a file."""
 
 import os
 import sys

@@ -24,11 +24,11 @@ from tests.bench.checking import bare_recover
 from tests.bench.row import Row
 from tests.cpu_times import cpu_of
 
-US_OF_TARGETS: Final = 79.0  # of two bare recoveries, on the machine of the targets
+US_OF_TARGETS: Final = 79.0  # for two bare recoveries, on the machine of the targets
 MOST_OTHERS: Final = 0.10  # of the CPU, by other processes
 MOST_STOLEN: Final = 0.25  # of the CPU, by the hypervisor; a rented machine under full load loses less
 _PORTIONS: Final = 11  # the median ignores interrupted ones
-_PAIRS: Final = 100  # of recoveries, in a portion
+_PAIRS: Final = 100  # recoveries per portion
 _FEW: Final = 15  # portions, during measurements: a hundredth of a core
 _EVERY: Final = 0.15  # seconds
 _TICK: Final = os.sysconf("SC_CLK_TCK")
@@ -36,7 +36,7 @@ _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 @attrs.frozen
 class Bare:
-    """Microseconds that two bare recoveries take, by the CPU time of their thread, and by the clock."""
+    """Microseconds of two bare recoveries, by CPU time of their thread and by the clock."""
 
     cpu: float
     clock: float
@@ -139,7 +139,7 @@ class Measured:
 
 
 def verdict(found: Sequence[Measured]) -> str:
-    """Whether the machine was idle enough to believe figures that missed their targets."""
+    """Describe whether the machine was idle enough to trust figures that missed their targets."""
     if not found:
         return "nothing was measured"
     disturbed = [one for one in found if one.disturbed]

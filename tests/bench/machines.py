@@ -50,7 +50,7 @@ from tests.support.cid_store import running_cid_store
 
 PROCESSES: Final = (1, 2, 4, 8)
 SAMPLES: Final = 3
-# Of a sample. The kernel counts CPU in hundredths of a second, so that one takes about a second of it.
+# Per sample. The kernel counts CPU in hundredths of a second, so a sample takes about a second.
 READS: Final = 20_000
 POLLS: Final = 8_000
 POSTS: Final = 200
@@ -63,15 +63,15 @@ CHAIN_SECONDS: Final = 2
 IDLE, READ, POLL = "idle second", "read of a job", "empty poll"
 SUBMISSION, EVENT = "submission", "event sent to a stream"
 RETRY_AFTER_S: Final = 0.2
-MOST: Final = 3.0  # times what one process takes
+MOST: Final = 3.0  # times the CPU of one process
 _JOB_ID_LENGTH: Final = 66
 _UNASKED_MODEL: Final = 2  # has no jobs
-_SECONDS: Final = 120.0  # for a sample
+_SECONDS: Final = 120.0  # timeout of a sample
 
 
 @attrs.frozen
 class Cost:
-    """Seconds of CPU for one unit: of all coordinators together, of the first alone, and of PostgreSQL."""
+    """Seconds of CPU per unit: of all coordinators together, of the first alone, and of PostgreSQL."""
 
     coordinators: float
     first: float
@@ -82,7 +82,7 @@ class Cost:
         return cls(*(statistics.median(values) for values in zip(*map(attrs.astuple, costs), strict=True)))
 
     def without(self, other: "Cost", units: int) -> "Cost":
-        """Without one unit of other work in so many of these."""
+        """Subtract one unit of other work for this many units."""
         return Cost(
             self.coordinators - other.coordinators / units,
             self.first - other.first / units,
@@ -92,20 +92,20 @@ class Cost:
 
 @attrs.frozen
 class Found:
-    """Samples of each kind of work with so many processes. `slower`: than the machine of the targets."""
+    """Samples of each kind of work with this many processes. `slower` is relative to the machine of the targets."""
 
     processes: int
     work: dict[str, list[Cost]]
     slower: float
 
     def writer(self) -> list[float]:
-        """Seconds of the roles' holder for one op, where the others serve the submissions."""
+        """Return CPU seconds of the roles' holder per op, while the others serve the submissions."""
         return [cost.first for cost in self.work[SUBMISSION]]
 
 
 @attrs.define
 class Scene:
-    """The market, and the coordinators that are up."""
+    """The market and the running coordinators."""
 
     world: World
     settings: dict[str, str]
@@ -129,7 +129,8 @@ class Scene:
         return [one.port for one in self.coordinators]
 
     async def costs(self, work: Callable[[], Awaitable[int]], rest: Cost) -> Cost:
-        """CPU of a unit of the work, which returns how many there were. `rest`: of an idle second, left out."""
+        """Return CPU per unit of the work, which returns its number of units. `rest` is the CPU of an idle second,
+        subtracted."""
         pids = [one.process.pid for one in self.coordinators]
         began, before = time.monotonic(), cpu_of(*pids, self.world.postgres.child.pid)
         with anyio.fail_after(_SECONDS):
@@ -151,7 +152,7 @@ class Scene:
         return await anyio.to_thread.run_sync(ask)
 
     async def submissions(self, bodies: Sequence[Body]) -> int:
-        """Post all at once, each at the next process that holds no role, until each is in a block."""
+        """Post all at once, rotating over processes without roles, and wait until each is in a block."""
 
         async def post(http: httpx.AsyncClient, body: Body) -> None:
             answer = await http.post("/v1/jobs", json=body)
@@ -171,7 +172,7 @@ class Scene:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["_Ears"]:
-        """Streams of events, spread over the processes."""
+        """Open event streams, spread over the processes."""
         ears = _Ears()
         async with anyio.create_task_group() as readers:
             for number in range(STREAMS):
@@ -182,7 +183,7 @@ class Scene:
 
 @attrs.define
 class _Ears:
-    """How many streams have heard of each job."""
+    """Number of streams that have received each job."""
 
     heard: Counter[str] = attrs.field(factory=Counter)
     _grown: anyio.Event = attrs.field(factory=anyio.Event)
@@ -201,7 +202,7 @@ class _Ears:
                 self._grown.set()
 
     async def all_hear(self, scene: Scene, bodies: Sequence[Body]) -> int:
-        """Post, until each stream has heard of each job. Return how many events were sent."""
+        """Post, and wait until each stream has received each job. Return the number of events sent."""
         await scene.submissions(bodies)
         while any(self.heard[body["job_id"]] < STREAMS for body in bodies):
             self._grown = anyio.Event()
@@ -248,7 +249,7 @@ async def _measured() -> list[Found]:
             await scene.grow(processes)
             submit, rest = scene.submissions, Cost(0, 0, 0)
             async with slowdown() as slower:
-                await scene.submissions(scene.submitter.lines(POSTS // 2))  # opens connections, which costs
+                await scene.submissions(scene.submitter.lines(POSTS // 2))  # opens connections, which takes CPU
                 idle = [await scene.costs(scene.idle, rest) for _ in range(SAMPLES)]
                 rest = Cost.middle(idle)
                 work = {
@@ -273,7 +274,7 @@ async def _submitted(scene: Scene, posts: int, submit: Callable[[Sequence[Body]]
 
 
 async def _provider_token(scene: Scene) -> str:
-    """Session of a provider that no job is for."""
+    """Return the session of a provider without any jobs."""
     wallet = scene.world.cast.with_role("provider")[0]
     base_url = scene.coordinators[0].base_url
     async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=30) as http:
@@ -315,6 +316,6 @@ def rows() -> list[Row]:
 
 
 def _microseconds(found: Found, kind: str, part: str) -> list[float]:
-    """CPU of a unit, as the machine of the targets would take. An idle second is that of one process."""
+    """Return CPU per unit, scaled to the machine of the targets. An idle second is that of one process."""
     shared = found.processes if kind == IDLE and part == "coordinators" else 1
     return [getattr(cost, part) / shared / found.slower * 1e6 for cost in found.work[kind]]

@@ -45,17 +45,17 @@ from tests.bench.row import Row, parts
 from tests.bench.shared import WORLD, Ground
 from tests.cpu_times import cpu_of
 
-JOBS: Final = 1_000  # of a batch: more than there are slots, so that the pace is no burst's
-MOST_JOBS: Final = 4 * JOBS  # on a machine on which so many jobs settle within a few blocks
+JOBS: Final = 1_000  # per batch: more than the slots, so that the pace is not that of a burst
+MOST_JOBS: Final = 4 * JOBS  # on a machine on which this many jobs settle within a few blocks
 PARTS: Final = 3  # of a batch
 JOBS_BY_DEFAULT: Final = 300
-OF_TWO: Final = 0.8  # of the jobs: no pace is taken of them
+OF_TWO: Final = 0.8  # of the jobs, without a pace
 FIRST: Final = 150
 SLOTS: Final = 512
 GROWTH: Final = 1.4  # times the jobs, with two of each daemon; fixed work is done twice
 TARGET: Final = 80.0  # jobs a second
 OF_SLOTS: Final = 0.5  # of the default slots' rate if each job took two blocks
-CPU_LIMIT: Final = 50.0  # ms of all processes together; two cores take 25 for the pace that is aimed at
+CPU_LIMIT: Final = 50.0  # ms of all processes together; two cores take 25 at the target pace
 _RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # the devnet's provider's asks
 _SECONDS: Final = 600.0
 # A smaller pool for the buyer. httpx checks each connection for each request, which would be most of the cost of a
@@ -63,14 +63,12 @@ _SECONDS: Final = 600.0
 _CONNECTIONS: Final = httpx.Limits(max_connections=8)
 _DAEMONS: Final = ("coordinatord", "svcd")
 _GRACE: Final = 0.1  # of the jobs: the first and last ones are excluded from the pace
-_LOOK_EVERY: Final = (
-    0.5  # seconds: a page of metrics costs the provider milliseconds, and a slot is held for two blocks
-)
+_LOOK_EVERY: Final = 0.5  # seconds; reading metrics costs milliseconds, and a slot is used for two blocks
 
 
 @attrs.frozen
 class Ends:
-    """When so many jobs had settled, by the chain."""
+    """Times at which numbers of jobs had settled on the chain."""
 
     blocks: list[tuple[int, int, int]]  # time, settles, gas used
 
@@ -98,12 +96,12 @@ class Ends:
 @attrs.frozen
 class Taken:
     jobs: int
-    seconds: float  # from the first post to the last result that was opened
-    paces: list[float]  # settled a second in between, in each part
+    seconds: float  # from the first post to the last opened result
+    paces: list[float]  # jobs settled per second, in each part
     slices: list[dict[str, float]]  # seconds of CPU of each process, in equal parts of the time
     slowdown: float  # of the machine during the run, relative to the targets' machine
     gas: float  # share of the fullest block
-    held: float  # share of the slots, at most
+    held: float  # largest share of used slots
 
     @property
     def cpu(self) -> dict[str, float]:
@@ -115,7 +113,8 @@ class Taken:
 
     @property
     def cpu_a_job(self) -> list[float]:
-        """Milliseconds of all processes in each part, by as many jobs: their mean is that of the whole batch."""
+        """Return milliseconds of all processes in each part, per equal share of jobs. Their mean is that of the whole
+        batch."""
         return [sum(part.values()) * len(self.slices) / self.jobs * 1000 for part in self.slices]
 
     @property
@@ -129,7 +128,7 @@ class Taken:
 
     @property
     def each(self) -> str:
-        """CPU a job of each process, in words."""
+        """Describe the CPU per job of each process."""
         return ", ".join(f"{name} {seconds / self.jobs * 1000:.1f}" for name, seconds in self.cpu.items())
 
     @property
@@ -200,7 +199,7 @@ async def customer(up: Devnet, url: str) -> AsyncIterator[Client]:
 
 
 async def bought(client: Client, jobs: int) -> None:
-    """A batch of open lines, each opened; raises where one came back otherwise than it should."""
+    """Buy a batch of open lines, and open each. Raise if a result is wrong."""
     lines = [
         json.dumps({"body": {"model": MODELS[0].name, "input": f"job {number}", "max_output_tokens": 64, **_RATES}})
         for number in range(jobs)
@@ -218,14 +217,14 @@ async def bought(client: Client, jobs: int) -> None:
 
 
 async def shared_out(clients: Sequence[Client], jobs: int) -> None:
-    """As many jobs, by all at a time."""
+    """Split the jobs over all clients, which run concurrently."""
     async with anyio.create_task_group() as tasks:
         for client, some in zip(clients, parts(range(jobs), len(clients)), strict=True):
             tasks.start_soon(bought, client, len(some))
 
 
 async def measured(up: Devnet, clients: Sequence[Client], jobs: int, slots: int, further: Mapping[str, int]) -> Taken:
-    """Buy so many jobs, or twice as many again while they settle in too few blocks."""
+    """Buy this many jobs, and twice as many again while they settle in too few blocks."""
     await shared_out(clients, FIRST)
     watched = Watched(up.provider.metrics_url, slots, {**processes(up), **further})
     first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
@@ -248,7 +247,7 @@ async def measured(up: Devnet, clients: Sequence[Client], jobs: int, slots: int,
 @attrs.frozen
 class _Look:
     at: float
-    cpu: dict[str, float]  # seconds of each process until then
+    cpu: dict[str, float]  # seconds of each process so far
 
 
 @attrs.define
@@ -312,7 +311,7 @@ async def _ends(anvil: Anvil, up: Devnet, first: int) -> Ends:
 
 
 async def _measure(jobs: int, slots: int, on: Ground) -> tuple[Taken, Taken, Taken]:
-    """With default settings, with so many slots, and with two of each daemon."""
+    """Measure with default settings, with this many slots, and with two of each daemon."""
     url = on.coordinator.base_url
     async with on.provided() as up, customer(up, url) as client:
         default = await measured(up, [client], JOBS_BY_DEFAULT, DEFAULT_SLOTS, {})

@@ -1,7 +1,4 @@
-"""Resident memory: of a coordinator that has had nothing to do, and of an index that reads a long chain.
-
-That the index holds no more at the end of the chain than at its beginning shows in its peaks over the two halves.
-"""
+"""Resident memory of an idle coordinator, and of an index that reads a long chain."""
 
 import re
 from functools import partial
@@ -23,7 +20,7 @@ IDLE_LOOKS: Final = 3
 
 
 def resident(pid: int | str) -> float:
-    """MiB of a process in memory."""
+    """Return a process's resident memory in MiB."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     if found is None:
         raise AssertionError(f"process {pid} is no more")
@@ -31,7 +28,7 @@ def resident(pid: int | str) -> float:
 
 
 async def _peaks(chain: Chain) -> list[float]:
-    """Of as many parts of the chain, one after another."""
+    """Return the peak for each part of the chain, one after another."""
     connection, watching = await asyncpg.connect(chain.database_url), await asyncpg.connect(chain.database_url)
     peaks = [0.0] * PARTS
 

@@ -43,7 +43,7 @@ CONNECTIONS: Final = 4
 POLLERS: Final = 16  # concurrent polls, leasing or not
 ROUNDS: Final = 5
 PORTION: Final = 1_000
-SLOW: Final = 800  # requests of a portion, of what hypercorn serves as it comes
+SLOW: Final = 800  # requests per portion, with unmodified hypercorn
 LEASE_MS: Final = 2000
 
 
@@ -95,7 +95,7 @@ class _Leasing:
     _turns: "itertools.count[int]" = attrs.field(factory=itertools.count)
 
     async def together(self, once: Callable[[int], Awaitable[None]], at_once: int) -> int:
-        """A portion, so many at a time."""
+        """Run a portion with this many concurrent tasks."""
         left = iter(range(PORTION))
 
         async def some() -> None:
@@ -126,7 +126,7 @@ class _Leasing:
 
 
 class _AllPaid:
-    """The chain is no part of this: what asking it costs is the node's."""
+    """Skips the chain, because its cost is the node's."""
 
     async def hold_back_unpaid(self, _: list[JobRow], _at: Snapshot) -> bool:
         return False

@@ -27,11 +27,11 @@ JOBS: Final = 1_200
 CPU_LIMIT: Final = 8.0  # ms per job
 SLOTS: Final = 200
 HELD: Final = 1_000
-HELD_LIMIT: Final = 200.0  # MiB, with so many jobs held
-_WAVES: Final = 3  # of as many jobs as are held
-_RUNS: Final = 8.0  # seconds of each of these: longer than it takes to claim all
-_PARTS: Final = 4  # of the jobs that are measured
-_WARM: Final = 0.2  # of the jobs, before anything is measured: caches fill, pools and worker threads start
+HELD_LIMIT: Final = 200.0  # MiB, with this many held jobs
+_WAVES: Final = 3  # times the held jobs
+_RUNS: Final = 8.0  # seconds of each job, longer than claiming all takes
+_PARTS: Final = 4  # of the measured jobs
+_WARM: Final = 0.2  # of the jobs, before measuring: caches fill, pools and worker threads start
 
 
 def cpu_seconds(pid: int) -> float:
@@ -40,7 +40,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def peak(pid: int) -> float:
-    """MiB that it held at most since it was last asked."""
+    """Return the peak memory in MiB since the last call, and reset the peak."""
     (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:"))
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # reset the recorded peak memory
     return int(line.split()[1]) / 1024
@@ -48,7 +48,7 @@ def peak(pid: int) -> float:
 
 @attrs.frozen
 class Progress:
-    """Of the stand-in: jobs settled so far, and the most that were held since the look before."""
+    """The fake coordinator's settled jobs so far, and its peak of held jobs since the last read."""
 
     settled: int
     most_held: int

@@ -22,7 +22,7 @@ from tests.fakes.market_answers import Body, answer
 
 @attrs.define
 class EndlessMarket(Market):
-    """Offers `left` more jobs, and keeps none that has ended."""
+    """Offer `left` more jobs, and drop ended ones."""
 
     left: int = 0
     settled: int = 0
@@ -53,7 +53,7 @@ class EndlessMarket(Market):
         return settled
 
     def progress(self) -> Body:
-        """Jobs settled, and the most that were held since it was last asked."""
+        """Return settled jobs, and the peak of held jobs since the last call."""
         most, self.most_held = self.most_held, 0
         return {"settled": self.settled, "most_held": most}
 

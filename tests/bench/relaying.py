@@ -36,15 +36,15 @@ from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
 from tests.integration.coordinatord.relayer.running import Stage, stage
 
 ROUNDS: Final = 3
-LIMIT_OPS: Final = 600  # per round; a provider's times may run an hour ahead, which bounds the sum
+LIMIT_OPS: Final = 600  # per round; a provider's timestamps may run an hour ahead, which limits the total
 WEB3_OPS: Final = 60
 OPS: Final = {1: 300, 64: 500}  # by RELAY_COALESCE_MAX
 DEPTH: Final = 4096  # RELAY_MAX_DEPTH, for so many callers
 CALLERS: Final = 512
-BY_DEFAULT: Final = 32  # RELAY_MAX_DEPTH as it is unless it is set, and as many callers
+BY_DEFAULT: Final = 32  # default RELAY_MAX_DEPTH, and as many callers
 FULL_BLOCKS: Final = 4  # blocks whose ops are counted
 BLOCK_CALLERS: Final = 3000
-FURTHER_PROVIDERS: Final = 16  # each has times for some 3,400 ops: together enough for 9,000 ops a second
+FURTHER_PROVIDERS: Final = 16  # each has timestamps for about 3,400 ops, together enough for 9,000 ops a second
 LONE_OPS: Final = 6
 # Far above a block of coalesced operations, so that this limit is not measured.
 ROOMY_BLOCK: Final = 1_000_000_000
@@ -139,7 +139,7 @@ async def awake(anvil: Anvil) -> AsyncIterator[None]:
 
 
 class Presigned:
-    """The limit: transactions signed beforehand, in batches over a few connections, until the last is mined."""
+    """The limit: presigned transactions in batches over a few connections, until the last is mined."""
 
     def __init__(self, on: Ground, rpc: Rpc, portions: int) -> None:
         self._anvil = on.anvil
@@ -190,7 +190,7 @@ class Presigned:
         return len(raws)
 
     async def _all_mined(self) -> bool:
-        """False when they are not after five seconds."""
+        """Return False if some are not mined after five seconds."""
         with anyio.move_on_after(5):
             while await self._count() < self._mined:  # noqa: ASYNC110 - the node does not tell
                 await anyio.sleep(0.005)
@@ -202,7 +202,7 @@ class Presigned:
 
 
 async def by_web3(on: Ground, feed: Feed) -> int:
-    """One after another: estimate, sign, send, wait for the receipt."""
+    """Process ops one after another: estimate, sign, send, wait for the receipt."""
     web3 = AsyncWeb3(AsyncHTTPProvider(on.anvil.rpc_url))
     account = web3.eth.account.from_key(accounts.derive().with_role("client")[1].private_key)
     for _ in range(WEB3_OPS):
@@ -230,7 +230,7 @@ async def by_web3(on: Ground, feed: Feed) -> int:
 
 
 async def ours(on: Stage, feed: Feed, count: int, callers: int) -> int:
-    """`callers` at a time hand over an op each and wait for its end."""
+    """Let `callers` concurrent callers submit an op each and wait for its end."""
     left = iter(range(count))
 
     async def caller() -> None:
@@ -296,14 +296,14 @@ def throughput_by_default(portal: BlockingPortal) -> Turns:
 
 
 async def by_the_clock() -> tuple[list[int], list[float]]:
-    """(ops mined in each full block of one second, seconds of each lone op until it is indexed)."""
+    """Return ops mined in each full block of one second, and seconds of each single op until it is indexed."""
     async with ground() as on, relayer(on, on.relayers[0], coalesce_max=64, indexed=True) as running:
         feed = Feed(on.market, on.providers)
         await mined(running, next(feed))
         await on.anvil.mine_every(1)
         lone = []
         for number in range(LONE_OPS):
-            await anyio.sleep(0.61 * (number % 3))  # callers come at any time of a block
+            await anyio.sleep(0.61 * (number % 3))  # callers arrive at any time of a block
             started = time.perf_counter()
             await mined(running, next(feed))
             lone.append(time.perf_counter() - started)
@@ -311,7 +311,7 @@ async def by_the_clock() -> tuple[list[int], list[float]]:
 
 
 async def registered(on: Ground, count: int) -> list[Wallet]:
-    """New providers, so that there are times for ops however fast the machine is."""
+    """Register new providers, so that a fast machine does not run out of timestamps."""
     wallets = [Wallet(secrets.token_bytes(32)) for _ in range(count)]
     for wallet in wallets:
         address = hexed(wallet.address)
@@ -332,7 +332,7 @@ async def block_number(anvil: Anvil) -> int:
 async def in_full_blocks(on: Ground, running: Stage, feed: Feed) -> list[int]:
     """Ops mined in each of FULL_BLOCKS blocks, while BLOCK_CALLERS callers always wait for an op each. Raises
     TimeoutError after a minute."""
-    first = await block_number(on.anvil) + 2  # the one before is partly filled
+    first = await block_number(on.anvil) + 2  # the block before is partly filled
     enough = anyio.Event()
 
     async def caller() -> None:

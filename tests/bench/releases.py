@@ -25,7 +25,7 @@ from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 A_MINUTE: Final = 1000
 SECONDS: Final = 15
 DUE: Final = A_MINUTE * SECONDS // 60
-PARTS: Final = 5  # of these seconds
+PARTS: Final = 5  # of the measured seconds
 JOBS: Final = 4
 READS_PAUSE: Final = 0.05
 

@@ -44,7 +44,7 @@ _FILL: Final = (
 
 
 async def _fill(url: str) -> int:
-    """The newest id."""
+    """Fill the database. Return the newest id."""
     connection = await asyncpg.connect(url)
     await connection.execute(_FILL, EVENTS)
     newest: int = await connection.fetchval("select max(id) from events")
@@ -82,7 +82,7 @@ async def _attack(port: int, after: int, newest: int) -> None:
 def _replaying(port: int, after: int, newest: int) -> Iterator[None]:
     command = [sys.executable, "-m", "tests.bench.replays", str(port), str(after), str(newest)]
     with subprocess.Popen(command) as process:
-        time.sleep(1.0)  # its start, and the burst that it is let
+        time.sleep(1.0)  # its start, and its allowed burst
         try:
             yield
         finally:
@@ -90,7 +90,7 @@ def _replaying(port: int, after: int, newest: int) -> Iterator[None]:
 
 
 class _Reads:
-    """Milliseconds of reads of jobs, each another one."""
+    """Milliseconds of reads, each of another job."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -54,13 +54,7 @@ class Row:
         absolute: Absolute | None = None,
         by: Callable[[Sequence[float]], float] = statistics.median,
     ) -> "Row":
-        """Samples of one figure over `limit`: one for all, or that of each sample's own turn.
-
-        The ratio is to be `target` at least, or `at_most`. The figure is the samples' median; where its name says
-        otherwise, what `by` makes of them: `max` for the slowest or a peak, `harmonic_mean` for the rate of a whole run
-        of which they are equal slices. `absolute`: the limit was set on another machine, and is scaled to this one
-        by what its CPU, or its clock, says.
-        """
+        """Make a row from samples over `limit`: one value for all, or one per sample from the same turn."""
         if len(samples) < FEWEST:
             raise ValueError(f"{name}: {len(samples)} samples, and a row takes {FEWEST} at least")
         limits = [limit] * len(samples) if isinstance(limit, int | float) else limit

@@ -57,7 +57,7 @@ def conformance() -> None:
 
 
 def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
-    """Make a command of a function that returns a report. Show wrong rows as they come, and the table at the end."""
+    """Make a command from a function that returns a report. Print wrong rows at once, and the table at the end."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
     @click.option("--quiet", "-q", is_flag=True, help="Show no remarks during the run.")
@@ -111,11 +111,11 @@ async def coordinator(
     key_file: Path | None,
     spend: bool,
 ) -> Report:
-    """Try a coordinator over HTTP: some 160 requests, right ones and wrong ones.
+    """Try a coordinator over HTTP, with about 160 valid and invalid requests.
 
     Without --spend nothing is paid: a throw-away wallet signs in, uploads, makes two batches of lines that order
-    nothing, and asks for quotes. With --spend an order is cancelled, a job is bought from the cheapest provider, and a
-    batch of one line. Run it against a quiet coordinator: a busy one's limits would answer in its place.
+    nothing, and requests quotes. With --spend the wallet cancels an order, and buys a job and a batch of one line from
+    the cheapest provider. Run it against a quiet coordinator, because a busy one answers with its limits.
     """
     if spend and key_file is None:
         raise Refused("--spend needs a wallet to spend from: name its file with --key-file")
@@ -145,10 +145,10 @@ async def provider(
 ) -> Report:
     """Try a provider in a scripted market: coordinator, escrow, gateway and node are one address on this machine.
 
-    Start the provider yourself, or name its command: it finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_RPC_URL, SVC_ADDRESSES
-    (the address book, as JSON), SVC_ADDRESSES_FILE (the same, in a file) and SVC_MODEL in its environment, which is
-    yours for the rest. Any wallet will do: whoever signs in first is registered. It is given 27 jobs and
-    judged by what it signs and how they end.
+    Start the provider yourself, or name its command. The command gets SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_RPC_URL,
+    SVC_ADDRESSES (the address book, as JSON), SVC_ADDRESSES_FILE (the same, in a file) and SVC_MODEL in addition to
+    your environment. Any wallet works: the first one that signs in is registered. The provider gets 27 jobs, and is
+    judged by its signatures and by how the jobs end.
     """
     market = ProviderMarket(model=model)
     if box_key is not None:
@@ -179,13 +179,13 @@ async def client(
     at_once: int,
     command: Sequence[str],
 ) -> Report:
-    """Try a client: its command is run once in each of some twenty markets, and must buy one job.
+    """Try a client: its command is run once in each of about twenty markets, and must buy one job.
 
     The environment has SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_ADDRESSES (the market's address book, as JSON),
     SVC_ADDRESSES_FILE (the same, in a file), SVC_MODEL, SVC_INPUT (the text to send, as the member `input`) and
     SVC_WALLET_KEY (a throw-away key), and no SVC_RPC_URL. SVC_KNOWN_MARKETS is empty, which keeps svc from remembering
-    keys between runs; other clients ignore it. The command must write the result body's member `output` to standard
-    output, as JSON, and exit with 0. Where it rejects the market, it must write no output and exit with another code.
+    keys between runs. Other clients ignore it. The command must write the result body's member `output` to standard
+    output, as JSON, and exit with 0. If it rejects the market, it must write no output and exit with another code.
     """
     if not command:
         raise Refused("a client is tried by running it: name its command after --")
@@ -205,22 +205,22 @@ async def client(
 @_command
 @_reports
 async def vectors(report: Report, output: Output, *, folder: Path, only: str | None, command: Sequence[str]) -> Report:
-    """Feed the test vectors to a program, a JSON line each, and compare what it answers.
+    """Feed the test vectors to a program as lines of JSON, and compare its output.
 
-    It reads {"file", "name", "case"} on standard input and answers each with one line: {"refused": …} for what it
-    refuses (any value but false and null), {"skip": true} for what it does not implement, or an object with the outputs
-    that docs/protocol/vectors.md names for the file. `case` holds the inputs alone.
+    The program reads {"file", "name", "case"} from standard input and answers each with one line: {"refused": …} with
+    any value except false and null if it refuses the case, {"skip": true} if it does not implement it, or an object
+    with the outputs that docs/protocol/vectors.md names for the file. `case` holds only the inputs.
     """
     if not command:
         raise Refused("the vectors need a program to feed: name its command after --")
     return await try_vectors(folder, only.split(",") if only else None, command, report)
 
 
-# --- within ---------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------------------
 
 
 def _message(refused: BaseException) -> str:
-    """Of the first that was refused: a task group wraps what its tasks raise."""
+    """Return the message of the first error, which a task group may have wrapped."""
     while isinstance(refused, BaseExceptionGroup):
         refused = refused.exceptions[0]
     return str(refused)

@@ -19,7 +19,7 @@ _ANY: Final = object()
 
 @attrs.frozen
 class Answer:
-    """One answer. `body` is its JSON, or None where it has none; `no_answer` says why there is nothing at all."""
+    """One response. `body` is its JSON, or None. `no_answer` explains a missing response."""
 
     status: int
     headers: Mapping[str, str]
@@ -86,7 +86,7 @@ class TriedCoordinator:
         self.request_ids.append(response.headers.get("x-request-id"))
         body = _json(response.content)
         coded = isinstance(body, dict) and isinstance(body.get("error"), dict)
-        exempt = coded and body["error"].get("code") == "model_not_found"  # the specification leaves the header out
+        exempt = coded and body["error"].get("code") == "model_not_found"  # the specification omits the header
         if coded and not exempt and response.headers.get("x-svc-retryable") not in ("true", "false"):
             self.unmarked.append(f"{method} {path}: {response.status_code}")
         return Answer(response.status_code, response.headers, response.content, body)

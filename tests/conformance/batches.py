@@ -1,4 +1,5 @@
-"""Checks of batches, with files whose lines order nothing: requests, plans, lists, idempotency, ends, error lines."""
+"""Checks of batches, with files that order nothing: requests, plans, lists, idempotency, ends, error
+lines."""
 
 import json
 import secrets
@@ -19,12 +20,12 @@ from tests.conformance.uploads import upload
 _SPEC: Final = "the specification, "
 _BAD: Final = "invalid_request_error"
 _BATCHES: Final = "protocol/guide.md#batches"
-_SECONDS: Final = 60.0  # for a batch to end
+_SECONDS: Final = 60.0  # timeout of a batch
 _POLL: Final = 0.3
 
 
 async def until_ended(coordinator: TriedCoordinator, buyer: Buyer, batch: str) -> Answer:
-    """The batch once it has ended, or as it was when the time was over."""
+    """Return the ended batch, or its last state after the timeout."""
     until, answer = time.monotonic() + _SECONDS, Answer(0, {}, b"", None, "no answer")
     while time.monotonic() < until:
         answer = await coordinator.get(f"/v1/batches/{batch}", headers=buyer.session)
@@ -36,7 +37,7 @@ async def until_ended(coordinator: TriedCoordinator, buyer: Buyer, batch: str) -
 
 @attrs.frozen
 class TriedBatches:
-    """Two batches are left."""
+    """Checks of batches. They leave two batches."""
 
     coordinator: TriedCoordinator
     buyer: Buyer
@@ -101,7 +102,7 @@ class TriedBatches:
         self._judge("batches", "plan", "402 {plan}, no more lines than were asked for", wrong, _BATCHES)
 
     async def _lists(self, batch: str) -> None:
-        """Two batches, so that the order and the cursor show."""
+        """List two batches, to check order and cursor."""
         uploaded = await upload(self.coordinator, self.buyer, "batch", b'{"one": "line"}')
         body = {"input_file_id": uploaded.fields.get("id"), "endpoint": "/v1/responses", "completion_window": "24h"}
         second = (await self.coordinator.post("/v1/batches", body, headers=self.buyer.session)).fields.get("id")
@@ -158,7 +159,7 @@ _LINES: Final = b"\n".join(
         b'{"url": "/v1/embeddings"}',
     )
 )
-# By the number of the line; blank ones are counted, and are no lines of the batch.
+# By line number. Blank lines are counted but are not lines of the batch.
 _CODES: Final = {1: "invalid_json", 2: "invalid_json", 4: "invalid_line", 5: "endpoint_mismatch"}
 
 

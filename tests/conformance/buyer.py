@@ -45,7 +45,7 @@ class Buyer:
         return seal(recipient, self.chain.chain_id, self.chain.job_registry, self.wallet.address, plaintext)
 
     def order(self, container: bytes, /, **changed: Any) -> Body:
-        """A signed order. Terms that are changed are signed as changed; anything else is put over it afterwards."""
+        """Return a signed order. Changed terms are signed as changed, and other overrides apply after signing."""
         terms: Body = {
             "model_id": 1,
             "sla_secs": 3600,

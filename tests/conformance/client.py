@@ -36,14 +36,14 @@ _PROMISES: Final = (
 
 @attrs.frozen
 class _Bought:
-    """What came of one purchase."""
+    """Outcome of one purchase."""
 
     market: ClientMarket
     wrong: str | None
     gave_up: bool
 
     def untried(self, purchase: Purchase) -> str | None:
-        """Why nothing can be said of it; None where something can."""
+        """Explain why nothing can be judged, or return None."""
         if self.wrong is not None:
             return None
         if not self.market.met and purchase.twist != Twist():

@@ -42,7 +42,7 @@ Spoil = Callable[["ClientMarket", Body], Body]
 
 @attrs.frozen
 class Twist:
-    """The fault in one purchase. Each callable takes the honest response and returns the one that is sent."""
+    """The fault in one purchase. Each callable takes the honest response and returns the response to send."""
 
     price_changes: bool = False
     submission: tuple[Script, ...] = ()
@@ -52,14 +52,14 @@ class Twist:
     job: Spoil | None = None
     key: Spoil | None = None
     result: Callable[["ClientMarket", str, bytes], bytes] | None = None
-    unseen: int = 0  # reads of the job that answer 404, as an index that is behind does
+    unseen: int = 0  # reads of the job that answer 404, as from a lagging index
     unstored: int = 0  # reads of the result that answer 404
     lasts: float = _SOON  # seconds from the post to the end
     fails: bool = False
 
     @property
     def is_of_reads(self) -> bool:
-        """Whether who reads the job has met it."""
+        """Return whether reading the job exposes the client to the fault."""
         return self.fails or self.unseen > 0 or self.lasts > _SOON
 
 
@@ -207,7 +207,7 @@ class ClientMarket(ScriptedMarket):
         return self._twisted(self.twist.posted, posted, 201)
 
     def _take(self, order: Order, owner: bytes, job: bytes, container: bytes) -> None:
-        """Open the container like its recipient and run it. Refuse one that does not match this order."""
+        """Open the container like its recipient and run it. Refuse a container that does not match this order."""
         if commit(container).c != order.c:
             raise Refused("the container does not reproduce c", code="commitment_mismatch")
         secret = self.escrow if order.designated == 0 else self.box
@@ -295,7 +295,7 @@ class ClientMarket(ScriptedMarket):
 
 
 def _followed(row: Body, model: str) -> Body:
-    """A job as its owner follows it."""
+    """Return a job as its owner sees it."""
     status = job_status(row["state"], row["ended_because"])
     left_out = ("c", "claimed_at", "posted_block", "result_cid")
     details = {name: value for name, value in row.items() if name not in left_out}

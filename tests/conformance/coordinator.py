@@ -34,7 +34,7 @@ class Trial:
 
 
 async def try_coordinator(http: httpx.AsyncClient, trial: Trial, report: Report) -> Report:
-    """Every check, into `report`."""
+    """Run every check and add the rows to `report`."""
     coordinator = TriedCoordinator(http, report)
     reads = Reads(coordinator)
     await reads.run()

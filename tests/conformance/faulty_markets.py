@@ -1,4 +1,4 @@
-"""Twisted markets that a client under test buys in, each otherwise in one place, and what must come of each."""
+"""Markets for a client under test, each with one fault, and the client's expected reaction."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -17,15 +17,15 @@ _LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
 _PRICES: Final = "protocol/formats.md#prices"
 _RESULTS: Final = "protocol/formats.md#sealed-result-v1"
 _NO_JOB: Final = "0x" + "5a" * 32
-_MOST_READS: Final = 16  # of a job that takes four seconds
-_SOONEST: Final = 0.1  # seconds between two reads
+_MOST_READS: Final = 16  # for a job of four seconds
+_SOONEST: Final = 0.1  # minimum seconds between two reads
 
 Ends = Literal["bought", "refused", "either"]
 
 
 @attrs.frozen
 class Purchase:
-    """`unsigned`: nothing may have been submitted. `open_bid`: the order is to name no provider."""
+    """With `unsigned`, nothing may be submitted. With `open_bid`, the order must name no provider."""
 
     tried: str
     twist: Twist
@@ -74,7 +74,7 @@ def _authorised(**changed: Any) -> Callable[[ClientMarket, Body], Body]:
 
 
 def _dear(_: ClientMarket, quote: Body) -> Body:
-    """Ten times the price, and consistent in itself."""
+    """Return ten times the price, consistently."""
     cap = int(quote["cap"]) * 10 + 1000
     fee = cap * quote["fee_bps"] // 10_000
     amount = str(cap + fee + int(quote["gas_fee"]))
@@ -96,7 +96,7 @@ def _of_another_key(_: ClientMarket, key: Body) -> Body:
 
 
 def _of_another_job(market: ClientMarket, job: str, _: bytes) -> bytes:
-    """Sealed for another job of the same owner, as it would open there."""
+    """Seal the result for another job of the same owner."""
     raw = read_hex(_NO_JOB, 32, "job_id")
     body = ResultBody(raw, {"text": market.secret}, {})
     return market.seal(market.result_keys[job], raw, body)

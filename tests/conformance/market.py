@@ -44,7 +44,7 @@ def _address() -> bytes:
 
 @attrs.frozen
 class Heard:
-    """One request. `name`: the op or the route's first words; `job` where it is about one."""
+    """One request. `name` is the op or the route's first words. `job` is the related job, if any."""
 
     at: float
     name: str
@@ -55,7 +55,7 @@ class Heard:
 
 @attrs.frozen
 class Script:
-    """One answer that comes otherwise. `performs`: it has its effect all the same."""
+    """One changed response. With `performs`, the request still takes effect."""
 
     reply: ServedReply
     performs: bool = False
@@ -88,7 +88,7 @@ class ScriptedMarket:
     escrow: SecretKey = attrs.field(factory=SecretKey.generate)
     result_key: SecretKey = attrs.field(factory=SecretKey.generate)
     jobs: dict[str, Body] = attrs.field(factory=dict)
-    content: dict[str, bytes] = attrs.field(factory=dict)  # of the gateway, by CID
+    content: dict[str, bytes] = attrs.field(factory=dict)  # content of the gateway, by CID
     containers: dict[str, bytes] = attrs.field(factory=dict)  # by job
     sessions: dict[str, bytes] = attrs.field(factory=dict)
     nonces: dict[str, bytes] = attrs.field(factory=dict)
@@ -102,7 +102,7 @@ class ScriptedMarket:
     def __attrs_post_init__(self) -> None:
         self.domains = Domains.of(self.book)
 
-    # --- what its owner does ------------------------------------------------------------------------------
+    # --- setup by the test ----------------------------------------------------------------------------------
 
     def sealed(self, recipient: PublicKey, plaintext: bytes) -> bytes:
         return seal(recipient, self.book.chain_id, self.book.job_registry, self.owner.address, plaintext)
@@ -155,7 +155,7 @@ class ScriptedMarket:
     # --- answering ----------------------------------------------------------------------------------------
 
     async def answered(self, name: str, job: str | None, body: Body, perform: Callable[[], ServedReply]) -> ServedReply:
-        """By the next script for this name and job, or by `perform`; noted either way."""
+        """Answer by the next script for this name and job, or by `perform`. Record both."""
         queue = self.scripts.get((name, job)) or self.scripts.get((name, None))
         script = queue.pop(0) if queue else None
         at = time.monotonic()
@@ -176,7 +176,7 @@ class ScriptedMarket:
         self.faults[promise].append(what)
 
     def signed_by(self, promise: str, digest: bytes, signature: object) -> bytes | None:
-        """The address that signed; a fault of `promise` where it is no signature."""
+        """Return the signer. Record a fault of `promise` if the signature is malformed."""
         try:
             signer = recover(digest, read_hex(signature, 65, "signature"))
         except Refused as refusal:
@@ -186,10 +186,10 @@ class ScriptedMarket:
             self.fault(promise, "no signature in its one spelling (65 bytes, v 27 or 28, low s)")
         return signer
 
-    # --- routes that everybody has ------------------------------------------------------------------------
+    # --- public routes --------------------------------------------------------------------------------------
 
     def public(self, request: ServedRequest) -> ServedReply | None:
-        """The answer of a route that needs nothing; None for others."""
+        """Return the response of a public route, or None for other routes."""
         path = request.path
         if path.startswith("/ipfs/"):
             content = self.content.get(path.removeprefix("/ipfs/"))
@@ -275,7 +275,7 @@ class ScriptedMarket:
 
 
 def read_body(request: ServedRequest) -> Body | None:
-    """The request's JSON object, read strictly."""
+    """Return the request's JSON object, parsed strictly."""
     try:
         body = strict_json.parse(request.body)
     except Refused:
@@ -284,12 +284,12 @@ def read_body(request: ServedRequest) -> Body | None:
 
 
 def lost() -> Script:
-    """No answer, and no effect."""
+    """Send no response, without effect."""
     return Script(LOST)
 
 
 def lost_after() -> Script:
-    """It takes effect, and its answer is lost."""
+    """Take effect, but send no response."""
     return Script(LOST, performs=True)
 
 

@@ -1,4 +1,4 @@
-"""Checks of ops and asks, signed by a wallet that is no provider: none of them is relayed."""
+"""Checks of ops and asks, signed by a wallet that is not a provider, so none is relayed."""
 
 import time
 from collections.abc import Callable, Sequence

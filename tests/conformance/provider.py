@@ -16,7 +16,7 @@ from tests.conformance.provider_market import ProviderMarket
 from tests.conformance.situations import EIGHT, ROUNDS, Situation, never_arose
 from tests.conformance.verdicts import Report
 
-_MOST_POLLS: Final = 10.0  # a second
+_MOST_POLLS: Final = 10.0  # per second
 _TELLING: Final = 5.0  # seconds
 _PROMISES: Final = (
     ("claims", "signed by the provider, issued_at within 600 s"),

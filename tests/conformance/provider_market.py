@@ -54,9 +54,9 @@ class ProviderMarket(ScriptedMarket):
     times: dict[str, int] = attrs.field(factory=dict)
     results: dict[str, ResultBody] = attrs.field(factory=dict)  # by job
     uploads: dict[str, bytes] = attrs.field(factory=dict)
-    shown_again: dict[str, int] = attrs.field(factory=dict)  # polls still to offer a job that is claimed or has ended
+    shown_again: dict[str, int] = attrs.field(factory=dict)  # polls that still offer a claimed or ended job
     leases: dict[str, float] = attrs.field(factory=dict)
-    offered: Counter[str] = attrs.field(factory=Counter)  # leases that a job has had
+    offered: Counter[str] = attrs.field(factory=Counter)  # number of leases per job
     most_free: int = 0  # largest number of free slots in a poll
 
     async def handle(self, request: ServedRequest) -> ServedReply:
@@ -179,7 +179,7 @@ class ProviderMarket(ScriptedMarket):
         return self.listed(request, "jobs", rows)
 
     def was_shown(self, job: str) -> bool:
-        """Whether polls were answered with it, as often as its situation takes."""
+        """Return whether enough polls offered the job for its situation."""
         return self.offered[job] > 0 and self.shown_again.get(job) != SHOWN_AGAIN
 
     def _leased(self, free: int) -> list[Body]:
@@ -374,7 +374,7 @@ class ProviderMarket(ScriptedMarket):
         return self.told({"dek_sealed": base64_of(seal(response, dek))})
 
     def _upload(self, request: ServedRequest) -> ServedReply:
-        """Read as any form would be, in a few lines: the purpose first, then the file."""
+        """Parse the form in a simple way: the purpose first, then the file."""
         if self.session_of(request) is None:
             return error(401, "authentication_error", "invalid_session")
         found = re.search(r'boundary="?([^";]+)', request.headers.get("content-type", ""))

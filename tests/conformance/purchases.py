@@ -34,7 +34,7 @@ _LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
 
 @attrs.define
 class Purchases:
-    """Three orders of `buyer`, who has money: one is cancelled, one runs, one runs in a batch. Needs a provider."""
+    """Three orders of a funded `buyer`: one cancelled, one run, one run in a batch. Needs a provider."""
 
     coordinator: TriedCoordinator
     quotes: Quotes
@@ -142,7 +142,7 @@ class Purchases:
             expected = "one line, with the job's id and its result's"
             self._judge("output file", expected, wrong, "protocol/guide.md#batches")
 
-    # --- within -------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------
 
     async def _post(self, tried: str, container: bytes, **terms: Any) -> tuple[Body | None, str | None]:
         order = self.buyer.order(container, model_id=self.quotes.model_id, **terms)
@@ -160,7 +160,7 @@ class Purchases:
         return (sent, str(order["job_id"])) if wrong is None else (None, None)
 
     async def _until(self, job: str) -> Answer:
-        """The job once it has ended, or as it was when the time was over."""
+        """Return the ended job, or its last state after the timeout."""
         until, pause, answer = time.monotonic() + _JOB_SECONDS, 0.25, Answer(0, {}, b"", None, "no answer")
         while time.monotonic() < until:
             answer = await self.coordinator.get(f"/v1/jobs/{job}")

@@ -62,7 +62,7 @@ class Quotes:
             self._judge("quotes", tried, expected, wrong, "protocol/formats.md#prices")
 
     def not_a_quote(self, answer: Answer, status: int, order: Body) -> str | None:
-        """The arithmetic, and the payment that the order is to be paid with."""
+        """Check the arithmetic, and the payment for the order."""
         if (wrong := not_like(answer, status, QuoteBodyShape)) is not None:
             return wrong
         told = answer.fields["quote"]

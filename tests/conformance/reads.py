@@ -96,7 +96,7 @@ _LISTS: Final[dict[str, Any]] = {
 
 @attrs.define
 class Reads:
-    """The checks, and what they learn about the market for later checks."""
+    """The checks, and facts about the market for later checks."""
 
     coordinator: TriedCoordinator
     chain: Body = attrs.field(factory=dict)
@@ -219,7 +219,7 @@ class Reads:
         self._judge("book", "summary of an owner", "totals that are the sums of by_model", wrong, _SPEC + "4.9")
 
     async def _views(self, state: int, row: Body) -> None:
-        """One job on the book and as its owner follows it."""
+        """Read one job from the book and from its owner's view."""
         job = row["job_id"]
         booked, followed = await self.coordinator.get(f"/evm/jobs/{job}"), await self.coordinator.get(f"/v1/jobs/{job}")
         wrong = not_like(booked, 200, JobAsOf)
@@ -254,7 +254,7 @@ class Reads:
         self._judge("asks", "whose asks are told", "listed providers alone", wrong, _SPEC + "4.11")
 
     async def _not_modified(self) -> None:
-        """The index moves on with every block: asked again a few times, it must stand still between two of them."""
+        """The index changes with every block. Retry a few times until two requests see the same index."""
         wrong: str | None = "no etag"
         for _ in range(4):
             first = await self.coordinator.get("/evm/jobs")

@@ -15,7 +15,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 _PIECE: Final = 65_536
 _LONGEST_BODY: Final = 64 << 20
-_PATIENCE: Final = 120.0  # seconds that a connection may be silent
+_PATIENCE: Final = 120.0  # timeout of a silent connection in seconds
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ Handler = Callable[[ServedRequest], Awaitable[ServedReply]]
 
 @asynccontextmanager
 async def serving(handler: Handler, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """The server's URL, for as long as the block lasts. OSError where the port is taken."""
+    """Yield the server's URL. Raise OSError if the port is in use."""
     listener = await anyio.create_tcp_listener(local_host=host, local_port=port)
     bound = int(listener.extra(SocketAttribute.local_port))  # noqa: S610 - no Django here
 
@@ -66,11 +66,11 @@ async def serving(handler: Handler, host: str = "127.0.0.1", port: int = 0) -> A
 
 
 async def _converse(stream: SocketStream, handler: Handler) -> None:
-    """ServedRequest after request, until either side closes."""
+    """Serve one request after another, until either side closes."""
     connection = h11.Connection(h11.SERVER)
     while True:
         request = await _read(stream, connection)
-        if request is None or request.method == "CONNECT":  # an answer to that would begin a tunnel
+        if request is None or request.method == "CONNECT":  # a successful CONNECT response would start a tunnel
             return
         reply = await handler(request)
         if reply.lost:
@@ -110,7 +110,7 @@ async def _read(stream: SocketStream, connection: h11.Connection) -> ServedReque
         elif isinstance(event, h11.EndOfMessage) and head is not None:
             try:
                 target = urlsplit(head.target.decode("ascii"))
-            except ValueError:  # "//[" is no address
+            except ValueError:  # "//[" is not a valid address
                 return None
             headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
             query = dict(parse_qsl(target.query))

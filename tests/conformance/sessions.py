@@ -15,7 +15,7 @@ _BAD: Final = "invalid_request_error"
 
 
 async def sign_in(coordinator: TriedCoordinator, buyer: Buyer) -> Answer:
-    """The answer to a sign-in that is right; the buyer has its token afterwards."""
+    """Sign in correctly and return the response. Store the token in the buyer."""
     nonce = await coordinator.get("/auth/nonce", params={"address": buyer.address})
     answer = await coordinator.post("/auth/session", buyer.session_body(str(nonce.fields.get("nonce"))))
     buyer.token = str(answer.fields.get("token", "")) if answer.status == 200 else ""
@@ -24,7 +24,7 @@ async def sign_in(coordinator: TriedCoordinator, buyer: Buyer) -> Answer:
 
 @attrs.frozen
 class SessionTrials:
-    """`buyer` and `other` are throw-away wallets; both are signed in afterwards, where that is to be had."""
+    """`buyer` and `other` are throw-away wallets. The checks sign both in if possible."""
 
     coordinator: TriedCoordinator
     buyer: Buyer

@@ -1,4 +1,4 @@
-"""Situations that a provider under test is put in: the job, its scripts, and what must become of it."""
+"""Situations for a provider under test: the job, its scripted responses, and the expected outcome."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ _LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
 _ERRORS: Final = "protocol/contracts.md#contract-errors"
 _RETRY_AFTER: Final = 2  # seconds
 _MOST_CLAIMS: Final = 3
-_SIGNED_IN_WITHIN: Final = 15.0  # seconds, also on a slow machine; a refused claim rests for 30
+_SIGNED_IN_WITHIN: Final = 15.0  # seconds, also on a slow machine; providers pause 30 after a refused claim
 
 
 @attrs.frozen
@@ -62,7 +62,7 @@ def never_arose(market: ProviderMarket, job: str, scripted: Mapping[tuple[str, s
 
 @attrs.frozen
 class Situation:
-    """`tried` is its row. `prepare` posts the job and writes its scripts."""
+    """`tried` is the name of its row. `prepare` posts the job and adds its scripts."""
 
     tried: str
     prepare: Callable[[ProviderMarket, PublicKey], str]
@@ -175,7 +175,7 @@ def _always(name: str, reply: ServedReply) -> Callable[..., str]:
     return _scripted(name, *[Script(reply)] * 50)
 
 
-# --- further judgements ---------------------------------------------------------------------------------------
+# --- further checks -----------------------------------------------------------------------------------------------
 
 
 def _waited(name: str) -> Callable[[Situation, ProviderMarket, str], str | None]:
@@ -188,14 +188,14 @@ def _waited(name: str) -> Callable[[Situation, ProviderMarket, str], str | None]
 
 
 def again_at_once(_: Situation, market: ProviderMarket, job: str) -> str | None:
-    """After a sign-in, and not with the next poll that lists the job: that is for claims that were refused."""
+    """Check that the claim was retried right after sign-in. Waiting for the next poll is for refused claims."""
     first, *others = market.heard_of(job, "claim")
     waited = others[0].at - first.at if others else 0.0
     return None if waited <= _SIGNED_IN_WITHIN else f"the claim again after {waited:.0f} s"
 
 
 def signed_anew(name: str) -> Callable[[Situation, ProviderMarket, str], str | None]:
-    """Nothing is said of an op's time, which is judged as every op's is; only of the refused bytes, sent again."""
+    """Check that the refused bytes were not sent again. Another check covers the time of ops."""
 
     def judge(_: Situation, market: ProviderMarket, job: str) -> str | None:
         first, *others = (each.body for each in market.heard_of(job, name))
@@ -256,7 +256,7 @@ ROUNDS: Final[Sequence[Sequence[Situation]]] = (
                   attrs.evolve(_SETTLED, also="signed anew with a new issued_at", further=signed_anew("settle")),
                   "protocol/guide.md#times"),
     ),
-    # Last, because a provider may well claim nothing more for a while after these.
+    # Last, because a provider may pause claims after these.
     (
         Situation("open job whose key the escrow has not", _without_its_key, _FAILED, "protocol/formats.md#release"),
         Situation("claim refused for want of capacity", _always("claim", refused("AtCapacity")), _LEFT, _ERRORS),

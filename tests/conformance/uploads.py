@@ -14,7 +14,7 @@ _BAD: Final = "invalid_request_error"
 
 
 async def upload(coordinator: TriedCoordinator, buyer: Buyer, purpose: str | None, content: bytes | None) -> Answer:
-    """None leaves a part out."""
+    """Upload a form. None omits a part."""
     parts: dict[str, Any] = {}
     if purpose is not None:
         parts["purpose"] = (None, purpose)

@@ -22,9 +22,9 @@ from tests.conformance.verdicts import Report, shortened
 Case = dict[str, Any]
 _PAGE: Final = "protocol/vectors.md#"
 _LONGEST_LINE: Final = 64 << 20
-_SECONDS: Final = 60.0  # for one answer
+_SECONDS: Final = 60.0  # timeout of one output
 
-# Members of a case that follow from the others, by file.
+# Expected outputs of a case, by file.
 OUTPUTS: Final[Mapping[str, frozenset[str]]] = {
     name: frozenset(members.split())
     for name, members in {
@@ -55,7 +55,7 @@ OUTPUTS: Final[Mapping[str, frozenset[str]]] = {
         ),
     }.items()
 }
-# What else a large case is made from: there these are inputs.
+# Further inputs of a large case.
 _GIVEN_WITH_LENGTH: Final = frozenset({"dek", "header", "seed_wrap"})
 _ABOUT: Final = frozenset({"name", "refused", "param"})
 
@@ -88,7 +88,7 @@ class Asked:
         return json.dumps(asked, ensure_ascii=True).encode("ascii") + b"\n"
 
     def wrong(self, answer: object) -> str | None:
-        """Describe what is wrong with the program's output."""
+        """Compare the program's output with the expected one. Describe the difference."""
         if not isinstance(answer, dict):
             return f"{shortened(answer)} is no object"
         refuses = answer.get("refused") not in (None, False)
@@ -113,7 +113,7 @@ def cases_of(folder: Path, file: str) -> list[Asked]:
 
 
 async def try_vectors(folder: Path, only: Sequence[str] | None, command: Sequence[str], report: Report) -> Report:
-    """Every case of every file, one after the other; a row for each file."""
+    """Run every case of every file in order, with a row per file."""
     files = sorted(OUTPUTS if only is None else only)
     if unknown := sorted(set(files) - OUTPUTS.keys()):
         raise Refused(f"{', '.join(unknown)}: no file of vectors (there are {', '.join(sorted(OUTPUTS))})", "--only")
@@ -143,7 +143,7 @@ class _Program:
         self._lines = BufferedByteReceiveStream(self.process.stdout)
 
     async def ask(self, asked: Asked) -> object:
-        """Its answer; None once it has ended, and `ended` says how."""
+        """Return the program's output. Return None once it has exited, with the reason in `ended`."""
         if self.ended is not None or self.process.stdin is None:
             return None
         try:

@@ -1,7 +1,4 @@
-"""Rows of a conformance run, and the comparison of answers with the shapes of `common/api`.
-
-An answer must have every member that its shape promises, and may have others.
-"""
+"""Rows of a conformance run, and the comparison of responses with the shapes of `common/api`."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,7 +12,7 @@ from common.api.shapes import OMITTABLE
 from common.checks import CheckRow, Result, right, unknown, wrong
 from common.refusal import Refused
 
-_SHOWN: Final = 200  # characters of what came
+_SHOWN: Final = 200  # characters of the received value
 
 
 @attrs.define
@@ -72,7 +69,7 @@ def shortened(text: object) -> str:
 
 
 def refusal_of(read: Callable[[], object]) -> str | None:
-    """Why `read` refuses; None where it does not."""
+    """Return why `read` refuses, or None."""
     try:
         read()
     except Refused as refusal:
@@ -86,7 +83,7 @@ def refusal_of(read: Callable[[], object]) -> str | None:
 
 
 def misfit(value: object, shape: Any) -> str | None:
-    """Where and why `value` is no `shape`; None where it is one. Members that the shape does not know are let be."""
+    """Describe where `value` differs from `shape`, or return None. Unknown members are ignored."""
     try:
         msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
@@ -134,5 +131,5 @@ def _omittable(kind: inspect.Type) -> bool:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """As JSON Schema means it: `$` is the end of the text, not the place before a last line break."""
+    """Match like JSON Schema: `$` is the end of the text, not the position before a final line break."""
     return re.search(pattern.replace("$", r"\Z"), text, re.ASCII) is not None

@@ -1,4 +1,4 @@
-"""Services of a running devnet, and the errors of one that cannot start."""
+"""Services of a running devnet, and the errors of a devnet that cannot start."""
 
 import json
 import os

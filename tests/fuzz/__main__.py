@@ -24,14 +24,14 @@ ROOT: Final = Path(__file__).parents[2]
 FOUND: Final = ROOT / "build" / "fuzz"
 _INSTRUMENTED: Final = ("common", "coordinatord", "svc", "svcd", "h11", "python_multipart")
 _OURS: Final = tuple(str(ROOT / package) + os.sep for package in ("common", "coordinatord", "svc", "svcd"))
-_LONGEST_KEPT: Final = 1024  # bytes of an input, and inputs of a target, that are committed
+_LONGEST_KEPT: Final = 1024  # limit of bytes per committed input, and of inputs per target
 _MOST_KEPT: Final = 100
 
 Step = tuple[str, int, int]  # file, from line, to line
 
 
 def _fuzz(name: str, arguments: list[str]) -> None:
-    """In the process of one target: does not come back."""
+    """Fuzz in the process of one target. Does not return."""
     sys.path.insert(0, str(ROOT / ".venv-fuzz"))
     import atheris  # noqa: PLC0415 - of an environment of its own
 
@@ -58,7 +58,7 @@ def _inside(name: str, arguments: list[str], out: IO[bytes], act: str = "--insid
 
 
 def _run(name: str, seconds: int, keep: bool) -> bool:
-    """True where nothing was found."""
+    """Return True if nothing was found."""
     target, found = target_of(name), FOUND / name
     found.mkdir(parents=True, exist_ok=True)
     seeded = found / "corpus"
@@ -72,7 +72,7 @@ def _run(name: str, seconds: int, keep: bool) -> bool:
     print(f"fuzz: {name} for {seconds} s; its progress is in {log}", flush=True)
     with log.open("wb") as out:
         spent = [f"-max_total_time={seconds}", "-print_final_stats=1", *shared, str(seeded)]
-        if target.words:  # libFuzzer ends at an empty dictionary
+        if target.words:  # libFuzzer exits on an empty dictionary
             spent.append(f"-dict={words}")
         done = _inside(name, spent, out)
     text = log.read_text(errors="replace")

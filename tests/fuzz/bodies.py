@@ -1,4 +1,4 @@
-"""Bodies of the API both ways: of callers, as the coordinator reads them, of its answers, and lines of batches."""
+"""Bodies of the API in both directions: requests read by the coordinator, its responses, and lines of batches."""
 
 import importlib
 import json
@@ -57,7 +57,7 @@ def _shapes_of_callers() -> list[type[Any]]:
 
 
 def _shapes_of_answers() -> list[Any]:
-    """Every body of an answer, as clients read it: with integers for numbers."""
+    """Return every response body as clients read it, with integers for numbers."""
     found = {}
     for module in _modules(common.api):
         for each in vars(module).values():
@@ -72,7 +72,7 @@ _ANSWERS: Final = _shapes_of_answers()
 
 
 def check_bodies(data: bytes) -> None:
-    """Of each shape and any JSON: the value, or every fault at once."""
+    """Check each shape with any JSON. It returns the value, or all faults at once."""
     if not data:
         return
     shape = _CALLERS[data[0] % len(_CALLERS)]
@@ -116,7 +116,7 @@ _CHECKS: Final = LineChecks(_SUBMITTER.domains, _SUBMITTER.registry, "/v1/respon
 
 
 def check_batch_lines(data: bytes) -> None:
-    """Each line is a submission or skipped with a code that the tables of errors have."""
+    """Check that each line is a submission, or skipped with a documented error code."""
     lines = [InputLine(number, text) for number, text in enumerate(data.split(b"\n"), 1)]
     checked = _CHECKS.check(lines)
     assert [one.line for one in checked] == [line.number for line in lines]
@@ -126,7 +126,7 @@ def check_batch_lines(data: bytes) -> None:
 
 
 def check_bundles(data: bytes) -> None:
-    """A bundle that was read is written again the same, and its units are counted or refused."""
+    """Check that writing a parsed bundle gives the same bytes, and that its units are counted or refused."""
     value = refused(lambda: parse(data))
     bundle.announced(value)
     if not isinstance(value, dict):
@@ -174,7 +174,7 @@ def _example(shape: type[Any]) -> dict[str, Any]:
     while True:
         try:
             return object_example(shape, *without)
-        except KeyError as unexplained:  # a field that the pages do not show
+        except KeyError as unexplained:  # a field that the pages do not document
             without.append(unexplained.args[0])
 
 
@@ -183,7 +183,7 @@ def _answers() -> list[bytes]:
 
 
 def _sample(schema: dict[str, Any]) -> Any:
-    """A value of a JSON schema, at its least."""
+    """Return a minimal value of a JSON schema."""
     defined = schema.get("$defs", {})
 
     def made(of: dict[str, Any], depth: int) -> Any:

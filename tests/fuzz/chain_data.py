@@ -28,7 +28,7 @@ from tests.fuzz.sealed import _cases
 from tests.fuzz.target import Target, cut, refused
 
 _TYPES: Final = ("uint64", "bytes", "string", "(uint256,address)[]", "bool", "bytes32", "address")
-_HEAD: Final = len(_TYPES)  # words: each type has one
+_HEAD: Final = len(_TYPES)  # words, one per type
 
 
 def _read_abi(data: bytes) -> tuple[Any, ...]:
@@ -71,7 +71,7 @@ _EVENTS: Final = [
 
 
 def check_logs(data: bytes) -> None:
-    """Both decoders of logs, the index's and the one of proofs, take the same and say the same."""
+    """Check that both log decoders, of the index and of proofs, agree."""
     if len(data) < 2:
         return
     place, artifact, name, topic = _EVENTS[data[0] % len(_EVENTS)]
@@ -113,7 +113,7 @@ def _deep(item: object) -> int:
 
 
 def check_rlp(data: bytes) -> None:
-    """One spelling, the same as the library of Ethereum's Python reads."""
+    """Check that only the canonical encoding is accepted, and read like Python's Ethereum library."""
     read: list[Any] = []
     refused(lambda: read.append(rlp.decode(data)))
     if read:
@@ -156,7 +156,7 @@ def _receipts() -> list[bytes]:
 
 
 def check_block(data: bytes) -> None:
-    """A block that is a part of a file names blocks alone; a file has one id, however it comes."""
+    """Check that an inner block names only blocks, and that a file has one id in any encoding."""
     for codec in ("dag-pb", "raw"):
         block = refused(lambda codec=codec: read_block(Cid(codec, hashlib.sha256(data).digest()), data))
         if block is not None:

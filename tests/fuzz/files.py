@@ -20,7 +20,7 @@ _PLACE: Final = own_folder() / "file"
 
 
 def check_provider(data: bytes) -> None:
-    """Read a configuration, or refuse it with its file and key. No key is read: those are files that it names."""
+    """Read a configuration, or refuse it with its file and key. Key files that it names are not read."""
     _PLACE.write_bytes(data)
     try:
         file = read_file(_PLACE, ConfigFile)
@@ -31,7 +31,7 @@ def check_provider(data: bytes) -> None:
 
 
 def check_environment(data: bytes) -> None:
-    """A configuration, or Fatal that begins with a variable's name."""
+    """Check for a valid configuration, or Fatal that begins with a variable's name."""
     environ = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, _, value = line.partition("=")

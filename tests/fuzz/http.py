@@ -1,4 +1,4 @@
-"""HTTP/1.1 as the coordinator and the scripted markets of `tests/conformance` read it, and multipart forms."""
+"""HTTP/1.1 as parsed by the coordinator and by the scripted markets of `tests/conformance`, and multipart forms."""
 
 import asyncio
 import atexit
@@ -28,7 +28,7 @@ Asked = tuple[bytes, bytes, tuple[tuple[bytes, bytes], ...], bytes]  # method, t
 
 
 class _Transport(asyncio.Transport):
-    """Writes into `said`."""
+    """Appends writes to `said`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,12 +63,13 @@ class _Transport(asyncio.Transport):
         pass
 
 
-# Bare CR or LF, folds, control characters, versions, lists of lengths, white space and extensions of chunks.
+# Bare CR or LF, folded headers, control characters, versions, lists of lengths, and white space and extensions of
+# chunks.
 _STRICTER: Final = re.compile(
     rb"(?<!\r)\n|\r(?!\n)|\n[ \t]|[^\t\r\n -~]|HTTP/(?!1\.1)|content-length:[^\r]*[^0-9 \t\r]|[0-9a-f][ \t;][^\r]*\r\n",
     re.IGNORECASE,
 )
-_TURNS: Final = 4  # of the loop between two pieces
+_TURNS: Final = 4  # loop turns between two pieces
 
 
 async def _spoken(pieces: list[bytes]) -> tuple[list[Asked], bytes]:
@@ -102,7 +103,7 @@ async def _spoken(pieces: list[bytes]) -> tuple[list[Asked], bytes]:
 
 
 def _by_h11(data: bytes) -> list[Asked]:
-    """The requests that h11 alone hears, up to the first that it refuses."""
+    """Return the requests that h11 accepts, up to its first error."""
     connection, found = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20), []
     connection.receive_data(data)
     connection.receive_data(b"")
@@ -166,7 +167,7 @@ def _is_refused_by_our_rules(data: bytes, asked: Asked) -> bool:
 
 
 def _check_said(said: bytes, methods: list[bytes]) -> None:
-    """Whole answers, one after the other: one for each request and at most one refusal."""
+    """Check that the output is complete responses in order: one per request and at most one refusal."""
     rest, count = said, 0
     while rest:
         client = h11.Connection(h11.CLIENT)
@@ -179,7 +180,7 @@ def _check_said(said: bytes, methods: list[bytes]) -> None:
         event = client.next_event()
         while not isinstance(event, h11.EndOfMessage):
             if event is h11.NEED_DATA and client.their_state is h11.SEND_RESPONSE and rest.startswith(b"HTTP/1.1 100 "):
-                assert count == len(methods), said  # the body that was waited for did not come
+                assert count == len(methods), said  # the awaited body did not come
                 return
             assert isinstance(event, h11.Response | h11.Data | h11.InformationalResponse), (event, said)
             event = client.next_event()
@@ -232,7 +233,7 @@ async def _uploaded(pieces: list[bytes]) -> tuple[str, str, bytes, dict[str, str
 
 
 def check_forms(data: bytes) -> None:
-    """The form of an upload, however it is cut; what `svc serve` reads of the same is the same file."""
+    """Check that an upload's form is parsed independent of splits, and that `svc serve` reads the same file."""
     boundary = refused(lambda: boundary_of(data[:80].decode("latin-1")))
     if boundary is not None:
         refused(lambda: FormParser(boundary))
@@ -270,7 +271,7 @@ async def _locally(data: bytes) -> tuple[dict[str, str], str | None, bytes] | No
 
 
 def _nearly_well_formed() -> list[bytes]:
-    """Requests that differ from a well-formed one by a byte or a line."""
+    """Return requests that differ from a valid one by a byte or a line."""
     lines = (
         *(b"X-Mixed: B", b"x-a: b\rc", b"x-a: b\nc", b"x-a: b\0c", b"x-a: b\x7fc", b"x-a: b\x01c", b"x-a: b\xffc"),
         *(b"x-a : b", b" x-a: b", b"x-a", b": b", b"x-a:", b"x-a:\tb\x0b", b"x-a: b\r\n c", b"host: a", b"upgrade: a"),

@@ -52,7 +52,7 @@ def _assembled(kind: type[ChatAssembler | ResponsesAssembler], events: list[byte
 
 
 def check_streams(data: bytes) -> None:
-    """Cuts decide nothing; an answer is put together or refused."""
+    """Check that splits change nothing, and that a response is assembled or refused."""
     told = refused(lambda: driven(_told([data])), ConnectionFailed)
     assert told == refused(lambda: driven(_told(cut(data))), ConnectionFailed)
     events = _events([data])

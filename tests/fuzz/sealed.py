@@ -26,13 +26,13 @@ def _pulled(pieces: list[bytes]) -> bytes:
 
 
 def check_frames(data: bytes) -> None:
-    """Frames of any tags and lengths under the right key: only the one framing of the format is read."""
+    """Check frames of any tags and lengths under the right key. Only the canonical framing is accepted."""
     state = bindings.crypto_secretstream_xchacha20poly1305_state()
     stream = bytearray(bindings.crypto_secretstream_xchacha20poly1305_init_push(state, _KEY))
     plan = [(_LENGTHS[byte & 7], byte >> 3 & 3) for byte in data[:6]]
     for length, tag in plan:
         stream += bindings.crypto_secretstream_xchacha20poly1305_push(state, bytes(length), tag=tag)
-    for byte in data[6:9]:  # and a few bytes at fault
+    for byte in data[6:9]:  # corrupt a few bytes
         if stream and byte:
             stream[byte * 251 % len(stream)] ^= byte
     spoilt = any(data[6:9])
@@ -54,7 +54,8 @@ def check_frames(data: bytes) -> None:
 
 
 def check_container(data: bytes) -> None:
-    """A commitment of pieces is that of the whole; what does not open is refused with a code."""
+    """Check that a commitment in pieces equals that of the whole, and that invalid containers are refused with a
+    code."""
 
     def piecewise() -> container.Committed:
         commitment = container.Commitment()

@@ -32,7 +32,7 @@ class Target:
     longest: int = LONGEST
 
     def replay(self, data: bytes) -> None:
-        """`check` within its time."""
+        """Run `check` within the time limit."""
         began = time.process_time()
         self.check(data)
         took = time.process_time() - began
@@ -47,13 +47,13 @@ class Target:
             yield from (base64.b64decode(line) for line in self.kept.read_text(encoding="ascii").splitlines())
 
     def keep(self, inputs: Iterable[bytes]) -> None:
-        """One input a line, so that a diff shows which came and went."""
+        """Write one input per line, so that diffs show additions and removals."""
         lines = sorted({base64.b64encode(data).decode() for data in inputs}, key=lambda line: (len(line), line))
         self.kept.write_text("".join(line + "\n" for line in lines), encoding="ascii")
 
 
 def refused(read: Callable[[], T], *kinds: type[Exception]) -> T | None:
-    """The value, or None where its reader refused it with `Refused` or one of `kinds`."""
+    """Return the value, or None if its reader refused it with `Refused` or one of `kinds`."""
     try:
         return read()
     except (Refused, *kinds):
@@ -61,7 +61,7 @@ def refused(read: Callable[[], T], *kinds: type[Exception]) -> T | None:
 
 
 def own_folder() -> Path:
-    """A folder for files that readers are given by name; gone when the process ends."""
+    """Return a folder for files that readers open by name. It is removed when the process exits."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -78,7 +78,7 @@ def cut(data: bytes) -> list[bytes]:
 
 
 def driven(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing."""
+    """Return the result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as ended:

@@ -1,4 +1,4 @@
-"""The seeds and the kept corpus of every fuzz target, replayed."""
+"""Replay the seeds and the kept corpus of every fuzz target."""
 
 import importlib
 

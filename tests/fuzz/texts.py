@@ -22,7 +22,7 @@ _WORDS: Final = (
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal in type as well: 1, 1.0 and true are three values."""
+    """Compare values with their types: 1, 1.0 and true are different."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -33,7 +33,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _strictly(data: bytes) -> object:
-    """The value by the standard library with every rule of the format asked one by one."""
+    """Return the value read by the standard library, after checking each rule of the format separately."""
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         assert len(dict(pairs)) == len(pairs)
@@ -60,7 +60,7 @@ def _strictly(data: bytes) -> object:
 
 
 def check_json(data: bytes) -> None:
-    """Every text is taken or refused as the standard library and the rules of the format say."""
+    """Check that texts are accepted exactly if the standard library and the rules of the format accept them."""
     parsed: list[object] = []
     refused(lambda: parsed.append(parse(data)))
     try:
@@ -75,7 +75,7 @@ def check_json(data: bytes) -> None:
 
 
 def check_scalars(data: bytes) -> None:
-    """A value has one spelling."""
+    """Check that a value has only one encoding."""
     text = data.decode("latin-1")
     number = refused(lambda: scalars.read_uint(text, 256, "n"))
     assert number is None or str(number) == text
@@ -118,7 +118,7 @@ _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 def check_cid(data: bytes) -> None:
-    """A CIDv1 has one text; of the spellings of stores, each names the same bytes."""
+    """Check that a CIDv1 has one text, and that the stores' spellings name the same bytes."""
     text = data.decode("latin-1")
     one = refused(lambda: parse_cid(text, "cid"))
     assert one is None or str(one) == text

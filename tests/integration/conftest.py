@@ -56,7 +56,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the file system in memory that Linux has there
-_ROOM: Final = 2 << 30  # a run's databases take some hundred megabytes
+_ROOM: Final = 2 << 30  # databases of a run take several hundred megabytes
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def database_folder(services: Services) -> Iterator[Path]:
     if not roomy:
         yield services.folder("pg")
         return
-    for left in _MEMORY.glob("svc-tests-*"):  # by runs that were killed
+    for left in _MEMORY.glob("svc-tests-*"):  # left by killed runs
         if not Path("/proc", left.name.rpartition("-")[2]).exists():
             shutil.rmtree(left, ignore_errors=True)
     folder = _MEMORY / f"svc-tests-{os.getpid()}"
@@ -107,8 +107,8 @@ def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
 
 @pytest.fixture(scope="session")
 def database_template(services: Services, postgres: Postgres) -> str:
-    """The name of the database that each test's own is a copy of: migrated once, as migrating each would take most of
-    the time of many tests."""
+    """Create a migrated database, and return its name. Each test copies it, because migrating for each test would take
+    most of the run."""
     services.portal.call(postgres.execute, "create database for_tests")
     services.portal.call(_migrated, postgres.url("for_tests"))
     return "for_tests"
@@ -122,7 +122,7 @@ async def _migrated(url: str) -> None:
 
 @pytest.fixture
 def database_url(services: Services, postgres: Postgres, database_template: str) -> Iterator[str]:
-    """A database for this test alone."""
+    """Return the URL of a database for this test alone."""
     name = f"test_{secrets.token_hex(6)}"
     # Copy template files instead of writing them to the log twice. PostgreSQL before 15 always copies files.
     as_files = " strategy file_copy" if major_version() >= 15 else ""

@@ -1,4 +1,4 @@
-"""Prometheus' own checker, where there is one: `make programs` fetches it."""
+"""promtool, if `make programs` has fetched it."""
 
 import subprocess
 from pathlib import Path
@@ -9,6 +9,6 @@ PROMTOOL = program("promtool")
 
 
 def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:
-    """Its complaints: nothing when all is well."""
+    """Return promtool's complaints. Empty if all is well."""
     done = subprocess.run([str(PROMTOOL), *arguments], input=stdin, capture_output=True, check=False, timeout=180)
     return "" if done.returncode == 0 and not done.stderr.strip() else (done.stdout + done.stderr).decode()

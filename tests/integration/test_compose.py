@@ -31,7 +31,7 @@ from svc import SyncClient
 FILE = Path(__file__).parents[2] / "config" / "compose.yaml"
 HEALTHY_SECONDS: Final = 60
 VIRTUAL_ENVIRONMENT = Path(sys.executable).parent
-# Programs that the images start without a path. The image of the node has cast, and the npm packages do not.
+# Programs that the images start without a path. The node's image has cast, and the npm packages do not.
 ENTRYPOINTS = {"store": ["rclone"], "gateway": ["rclone"], "provider": ["/opt/svcd/bin/svcd"]}
 COORDINATOR = ["/opt/coordinatord/bin/coordinatord", "serve"]
 CAST = f"""#!{sys.executable}
@@ -73,7 +73,7 @@ def test_keys_and_ports_stay_on_this_machine(compose: dict[str, Any]) -> None:
 
 @attrs.frozen
 class Machine:
-    """Stand-in for an engine: starts services as processes."""
+    """Fake container engine that starts services as processes."""
 
     compose: dict[str, Any]
     root: Path
@@ -172,7 +172,7 @@ def test_market_starts_in_the_order_of_the_file(machine: Machine, database_url: 
         for name, process in reversed(started):
             process.send_signal(signal.SIGTERM)
             status = process.wait(60)
-            assert status == 0 or "pull_policy" not in services[name], name  # rclone and anvil have other statuses
+            assert status == 0 or "pull_policy" not in services[name], name  # rclone and anvil exit with other statuses
 
 
 def wait_until_healthy(machine: Machine, name: str, process: subprocess.Popen[bytes]) -> None:

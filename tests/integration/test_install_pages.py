@@ -29,7 +29,7 @@ COORDINATOR = PROJECT / "docs" / "operators" / "install.md"
 MAINTENANCE = PROJECT / "docs" / "operators" / "maintenance.md"
 PROVIDER = PROJECT / "docs" / "providers" / "quickstart.md"
 WITH_PIP = os.environ.get("INSTALL_CHECK") == "1"
-NOBODY_ELSE = 61_500  # of the range that systemd takes dynamic users from
+NOBODY_ELSE = 61_500  # in systemd's range of dynamic users
 ANALYZE = shutil.which("systemd-analyze")
 
 
@@ -56,9 +56,9 @@ def database_template() -> str:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """A root without anything in it but the folders of every Linux."""
+    """A root that contains only the standard folders of Linux."""
     folder = Path(tempfile.mkdtemp(prefix="machine-"))
-    folder.chmod(0o755)  # as the service's user has to pass it
+    folder.chmod(0o755)  # the service's user has to enter it
     root, tools = folder / "root", folder / "tools"
     for path in (root / "etc/systemd/system", root / "opt", tools):
         path.mkdir(parents=True)
@@ -87,7 +87,7 @@ def program(machine: Machine, name: str, page: Path, heading: str, *, blocks: in
 
 def require_valid_units(machine: Machine, name: str) -> None:
     if ANALYZE is None:
-        return  # tests/unit/systemd holds the units themselves
+        return  # tests/unit/systemd checks the units themselves
     units = machine.root / "checked"
     units.mkdir()
     for unit in (machine.root / "etc/systemd/system").glob(f"{name}*.service"):
@@ -104,7 +104,7 @@ def owners_of_processes(machine: Machine) -> set[int]:
 
 
 def table_of(page: Path) -> dict[str, str]:
-    """Path and mode of each row of the page's table."""
+    """Return path and mode of each row of the page's table."""
     rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `/")]
     return {row[1].strip(" `/"): row[2].strip() for row in rows}
 
@@ -188,7 +188,7 @@ def test_provider_is_installed_from_its_page_and_starts(machine: Machine) -> Non
     machine.follow(PROVIDER, "Install", skip=1)
     machine.follow(PROVIDER, "Keys")
     assert "state_directory" in (machine.root / "etc/svcd/svcd.toml.example").read_text(encoding="utf-8")
-    assert not (machine.root / "etc/svcd/svcd.toml").exists()  # `svcd init` writes it, and overwrites nothing
+    assert not (machine.root / "etc/svcd/svcd.toml").exists()  # `svcd init` writes it, and overwrites no file
     modes = {"etc/svcd": "755", "etc/svcd/svcd.toml.example": "644", "etc/svcd/credentials": "700"}
     modes |= {f"etc/svcd/credentials/{name}.key": "600" for name in ("wallet", "box")}
     assert {path: machine.mode(path) for path in modes} == modes

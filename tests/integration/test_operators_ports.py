@@ -1,4 +1,4 @@
-"""The operators' ports of both daemons survive slow and many clients and a lack of file descriptors."""
+"""The operators' ports of both daemons withstand slow clients, many clients and a lack of file descriptors."""
 
 import asyncio
 import resource
@@ -54,7 +54,7 @@ async def serving(serve: Serve) -> AsyncIterator[int]:
 
 
 async def scraped(port: int) -> bytes:
-    """The beginning of an answer."""
+    """Return the beginning of the response."""
     with anyio.fail_after(10):
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(SCRAPE)
@@ -86,7 +86,7 @@ async def test_port_answers_after_descriptors_ran_out(serve: Serve) -> None:
 
 
 async def test_scrape_waits_for_a_busy_process(serve: Serve) -> None:
-    """The event loop stands still for longer than hypercorn waits for a request by default."""
+    """The event loop blocks for longer than hypercorn's default request timeout."""
     async with serving(serve) as port:
         assert b" 200 " in await scraped(port)
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
@@ -116,7 +116,7 @@ async def test_unreading_clients_delay_neither_scrape_nor_exit(serve: Serve) -> 
 
 
 def _ignore_connections_that_the_kernel_ended() -> None:
-    """hypercorn's tasks end with the error of their connection, which asyncio only logs."""
+    """hypercorn's tasks end with their connection's error, which asyncio only logs."""
     with suppress(RuntimeError):  # on trio
         asyncio.get_running_loop().set_exception_handler(None)
 

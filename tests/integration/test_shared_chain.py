@@ -1,4 +1,4 @@
-"""The shared chain follows the wall clock, whatever earlier tests did."""
+"""The shared chain follows the wall clock after any earlier tests."""
 
 import time
 

@@ -66,7 +66,7 @@ class DaemonLives:
 
     @property
     def held(self) -> int:
-        """Slots that are taken; one while it does not run."""
+        """Return the number of used slots, or one while it is not running."""
         return self._started.ground.slots.held if self._started is not None else 1
 
     async def until_running(self) -> None:
@@ -74,7 +74,7 @@ class DaemonLives:
             await trio.sleep(1)
 
     async def live(self) -> None:
-        """One life after another, until `end`."""
+        """Run one life after another, until `end`."""
         async with trio.open_nursery() as self._world:
             while not self._over:
                 await self._live_once()
@@ -104,7 +104,7 @@ class DaemonLives:
         await trio.sleep(self._chance.uniform(0, _RESTARTED_AFTER))
 
     def moment(self, what: str) -> None:
-        """Between any two steps of the daemon: the place for it to die."""
+        """Maybe kill the daemon, between any two of its steps."""
         if self._over:
             return
         if what == AFTER_DISK:

@@ -23,12 +23,12 @@ from common import framing
 T = TypeVar("T")
 BEFORE_DISK: Final = "a thread's work begins"
 AFTER_DISK: Final = "a thread's work is done"
-_PROCESSORS: Final = 2  # how many workers a stage has goes by it: the same on every machine
+_PROCESSORS: Final = 2  # fixed, because the number of workers depends on it
 _NONCE_BYTES: Final = 24
 
 
 class SeededBytes:
-    """Bytes of a seed, as many as are asked for."""
+    """Return any number of bytes from a seed."""
 
     def __init__(self, seed: object) -> None:
         self._random = random.Random(f"bytes {seed}")
@@ -37,14 +37,14 @@ class SeededBytes:
         return self._random.randbytes(length)
 
     def sealed_box(self, plaintext: bytes, public: bytes) -> bytes:
-        """`crypto_box_seal`, with an ephemeral key of the seed."""
+        """Replaces `crypto_box_seal` with an ephemeral key from the seed."""
         secret = self(bindings.crypto_box_SECRETKEYBYTES)
         ephemeral = bindings.crypto_scalarmult_base(secret)
         nonce = hashlib.blake2b(ephemeral + public, digest_size=_NONCE_BYTES).digest()
         return ephemeral + bindings.crypto_box(plaintext, nonce, public, secret)
 
     def stream_header(self, state: Any, key: bytes) -> bytes:
-        """`init_push`, with a header of the seed: pushing and pulling begin from the same state."""
+        """Replaces `init_push` with a header from the seed. Pushing and pulling begin in the same state."""
         header = self(framing.HEADER_BYTES)
         bindings.crypto_secretstream_xchacha20poly1305_init_pull(state, header, key)
         return header
@@ -66,7 +66,7 @@ def seeded(seed: object, moment: Callable[[str], None]) -> Iterator[None]:
     with ExitStack() as stack:
         for target, name, stand_in in (
             (os, "urandom", draw),
-            (random, "_urandom", draw),  # secrets
+            (random, "_urandom", draw),  # random source of `secrets`
             (os, "cpu_count", lambda: _PROCESSORS),
             (bindings, "crypto_box_seal", draw.sealed_box),
             (framing, "crypto_secretstream_xchacha20poly1305_init_push", draw.stream_header),
@@ -77,7 +77,7 @@ def seeded(seed: object, moment: Callable[[str], None]) -> Iterator[None]:
         state, ours = random.getstate(), trio_run._r.getstate()
         random.seed(f"jitter {seed}")
         trio_run._r.seed(f"turns {seed}")
-        # A generator that the collector ends takes a turn of the loop, and when it collects is no matter of the seed.
+        # Garbage collection closes generators, which takes steps of the loop, and its timing does not follow the seed.
         gc.disable()
         try:
             yield

@@ -20,19 +20,19 @@ from unittest.mock import patch
 from svcd.journal.journal import JOURNAL_FILE
 
 RESULTS: Final = "results"
-_FULL: Final = 2  # of pragma synchronous
+_FULL: Final = 2  # value of pragma synchronous
 _SHM: Final = Path("/dev/shm")  # noqa: S108 - a disk that costs no time where there is one
 
 
 @contextmanager
 def empty_folder() -> Iterator[Path]:
-    """For the disk of one run."""
+    """Make an empty folder for the disk of one run."""
     with tempfile.TemporaryDirectory(prefix="simulated-", dir=_SHM if _SHM.is_dir() else None) as folder:
         yield Path(folder)
 
 
 class Disk:
-    """The folders of one provider's lives below `root`. `directory` is that of the life that is."""
+    """Folders of one provider's lives below `root`. `directory` is the current life's."""
 
     def __init__(self, root: Path, chance: random.Random) -> None:
         self._root, self._chance = root, chance
@@ -40,7 +40,7 @@ class Disk:
         self.directory = root / "life-0"
         self.directory.mkdir()
         self._synced: dict[int, bytes] = {}  # content by inode
-        self._names: dict[str, int] = {}  # of the folder of results, when it was synced
+        self._names: dict[str, int] = {}  # in the results folder, when it was last synced
         self._keeps_commits = True
 
     @contextmanager
@@ -50,7 +50,7 @@ class Disk:
             yield
 
     def opened(self, connection: sqlite3.Connection) -> None:
-        """The journal's connection of this life."""
+        """Register the current life's journal connection."""
         (synchronous,) = connection.execute("pragma synchronous").fetchone()
         self._keeps_commits = synchronous >= _FULL
 

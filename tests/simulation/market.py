@@ -23,12 +23,13 @@ OPS: Final = ("claim", "settle", "fail")
 _RECLAIM_AFTER: Final = 60  # seconds after the window
 _LATENCY: Final = 0.2
 _LONGEST_LAG: Final = 2.5
-_RECEIPT: Final = 60.0  # seconds that a coordinator waits for one
-_HELD_UP: Final = 95.0  # seconds that a request hangs at most: the clients give up after a hundred
+_RECEIPT: Final = 60.0  # a coordinator's timeout for a receipt
+_HELD_UP: Final = 95.0  # longest hang of a request in seconds, below the clients' timeout of a hundred
 
 
 class SimulatedMarket(Market):
-    """`moment` is called between any two steps of a request, `arrives` with each that the coordinator hears."""
+    """`moment` is called between any two steps of a request, and `arrives` with each request that reaches the
+    coordinator."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class SimulatedMarket(Market):
         self.noisy = plan.noisy
         self.life = 0  # number of the current daemon; requests of earlier ones are dropped
         self.world: trio.Nursery | None = None
-        self.numbers: dict[str, int] = {}  # of the jobs, in the order of their posts
+        self.numbers: dict[str, int] = {}  # of the jobs, in order of their posts
         self.reorganised: set[str] = set()
         self.disk_is_full = False
         self.faults_met = 0
@@ -198,7 +199,7 @@ class SimulatedMarket(Market):
         if not decided.is_set():
             return _pending()
         if name == "claim" and job in self._taken and job in self.jobs:
-            return mined()  # however often it is sent
+            return mined()  # also for repeated requests
         return None
 
     def _stored(self, job: str) -> httpx.Response:
@@ -208,13 +209,13 @@ class SimulatedMarket(Market):
 
     @property
     def undecided(self) -> frozenset[str]:
-        """Jobs of which the chain knows nothing yet."""
+        """Return jobs that are not on the chain yet."""
         return frozenset(self.posting)
 
     # --- the chain, and the index that follows it ---------------------------------------------------------
 
     def note(self) -> None:
-        """What has changed is indexed a little later."""
+        """Index a change a little later."""
         for job, row in self.jobs.items():
             if self._noted.get(job) != row:
                 self._noted[job] = dict(row)
@@ -237,7 +238,7 @@ class SimulatedMarket(Market):
                     self.end(job, 5)
             self.note()
 
-    # --- weather ------------------------------------------------------------------------------------------
+    # --- temporary faults -----------------------------------------------------------------------------------
 
     async def weather(self) -> None:
         for fault in self._weather:
@@ -270,7 +271,7 @@ class SimulatedMarket(Market):
                 await self._reorganised(SETTLED, CLAIMED, fault.seconds)
 
     async def _reorganised(self, state: int, former: int, seconds: float) -> None:
-        """The newest job of a state goes back to the one before; the coordinator sends the same bytes again."""
+        """Return the newest job in a state to the state before. The coordinator rebroadcasts the same bytes."""
         job = next((job for job, row in reversed(self.jobs.items()) if row["state"] == state), None)
         if job is None:
             return

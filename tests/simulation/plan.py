@@ -1,4 +1,4 @@
-"""Plans of a simulated run: what happens when, as values that can be left out one by one and pasted into a test."""
+"""Plans of a simulated run as values that can be dropped one by one and pasted into a test."""
 
 import random
 from typing import Final, Literal
@@ -40,7 +40,7 @@ class Kill:
 
 @attrs.frozen
 class Fault:
-    """On the first call of `place` from `at` on; for `seconds` from then on, where `place` is one of WEATHER."""
+    """A fault at the first call of `place` after `at`. If `place` is one of WEATHER, the fault lasts for `seconds`."""
 
     at: float
     place: str
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def has_svcd(self) -> bool:
-        """Of a plan of coordinatord's."""
+        """Return whether a real svcd takes part. For coordinatord's plans."""
         return any(post.sealed for post in self.posts)
 
     @property
@@ -70,7 +70,7 @@ class Plan:
         return len(self.posts) + len(self.kills) + len(self.faults)
 
     def __str__(self) -> str:
-        """As Python that makes it again."""
+        """Return Python code that creates this plan."""
         several = f", coordinators={self.coordinators}" if self.coordinators != 1 else ""
         lines = [f"Plan(seed={self.seed}, noisy={self.noisy!r}{several}"]
         for name, parts in (("posts", self.posts), ("kills", self.kills), ("faults", self.faults)):
@@ -109,13 +109,13 @@ PLACES: Final[dict[str, tuple[str, ...]]] = {
     "run": ("slow", "exhausted", "crash"),
     "sessions": ("forgotten",),
 }
-# For a time: an index that stands still, a full disk, a coordinator that is away, claims or settles off the chain.
+# Temporary faults: a stopped index, a full disk, an unreachable coordinator, claims or settles removed by a reorg.
 WEATHER: Final = ("index", "disk", "coordinator", "claim_reorg", "settle_reorg")
 _OFTEN: Final = ("claim", "settle", "settle", "job", "claimed", "fail", "index", "claim_reorg", "settle_reorg", "files")
 
 
 def planned(seed: int) -> Plan:
-    """The plan of a seed: from quiet ones to those where most of what can go wrong does."""
+    """Return the plan of a seed, from few faults to most of the possible ones."""
     chance = random.Random(f"plan {seed}")
     noisy = float(round(chance.uniform(80, 300)))
 

@@ -28,7 +28,7 @@ _WHILE_AHEAD: Final = ("claiming", "claimed", "sealed", "failing", "settled", "f
 # A claim that a reorg removed is sent again unless it returns. The result is stored by then.
 _CLAIMED_ANEW: Final = ("claiming", "sealed")
 _GAVE_UP: Final = ("failed", "given_up")
-_STAKE: Final = 3  # of each order of the simulation
+_STAKE: Final = 3  # limit for each order in the simulation
 AHEAD: Final = AheadTable(most_amount=8 * _STAKE, most_in_flight=2 * _STAKE, settled_jobs=1)
 
 
@@ -44,12 +44,12 @@ class JournalPromises:
         self.disk, self.named, self.sealed_in = disk, named, sealed_in
         self.broken: list[str] = []
         self.runs: Counter[str] = Counter()
-        self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units by job, of the first settle
-        self._claimed: set[str] = set()  # of which a claim was sent
-        self._records: dict[str, list[tuple[object, ...]]] = {}  # the owner's, when a claim was decided on and sent
-        self._kept: set[str] = set()  # jobs whose result is on disk
-        self._handed_in: set[str] = set()  # jobs whose claim was accepted for relaying, and that are worked on
-        self._ahead: set[str] = set()  # jobs that were worked on before their block
+        self._handed_over: dict[str, tuple[str, int]] = {}  # CID and units of the first settle, by job
+        self._claimed: set[str] = set()  # jobs with a sent claim
+        self._records: dict[str, list[tuple[object, ...]]] = {}  # the owner's record when a claim was decided and sent
+        self._kept: set[str] = set()  # jobs with their result on disk
+        self._handed_in: set[str] = set()  # jobs with a claim accepted for relaying, worked on
+        self._ahead: set[str] = set()  # jobs worked on before their block
 
     def breaks(self, what: str) -> None:
         if what not in self.broken:
@@ -58,7 +58,7 @@ class JournalPromises:
     # --- at every step ------------------------------------------------------------------------------------
 
     def arrives(self, name: str, request: httpx.Request) -> None:
-        """A request, before anybody acts on it."""
+        """Check a request before the market acts on it."""
         if name not in _BEFORE:
             return
         body = json.loads(request.content)
@@ -103,7 +103,7 @@ class JournalPromises:
             self.breaks(f"{named} is settled with a result that is not the journal's")
 
     def stepped(self) -> None:
-        """Between any two steps: nothing is unsaid that was once kept."""
+        """Check after each step that the journal forgets nothing."""
         for job_id, state in self.disk.journal("select job_id, state from jobs where state in ('claiming', 'sealed')"):
             assert isinstance(job_id, bytes)
             job = "0x" + job_id.hex()
@@ -113,7 +113,7 @@ class JournalPromises:
                 self._records[job] = self._record()
 
     def runs_now(self, job_id: bytes, *, is_ahead: bool) -> None:
-        """`is_ahead`: before its post and claim are in a block."""
+        """`is_ahead` means before the blocks of post and claim."""
         job = "0x" + job_id.hex()
         self.runs[job] += 1
         if is_ahead:
@@ -124,18 +124,18 @@ class JournalPromises:
     # --- at the end ---------------------------------------------------------------------------------------
 
     def live(self) -> list[str]:
-        """Jobs that the journal has not seen the end of."""
+        """Return jobs without an end in the journal."""
         marks = ", ".join("?" * len(LIVE))
         rows = self.disk.journal(f"select job_id from jobs where state in ({marks})", *LIVE)  # noqa: S608 - constants
         return ["0x" + job_id.hex() for (job_id,) in rows if isinstance(job_id, bytes)]
 
     def entry(self, job: str) -> tuple[object, object]:
-        """State and reason."""
+        """Return state and reason."""
         rows = self.disk.journal("select state, reason from jobs where job_id = ?", bytes.fromhex(job[2:]))
         return (rows[0][0], rows[0][1]) if rows else (None, None)
 
     def judge_ends(self, held: int, live: list[str]) -> None:
-        """When trouble has been over for long: nothing is under way any more."""
+        """Check that no work remains, when faults are long over."""
         if held:
             self.breaks(f"{held} slots are held for nothing")
         for job in live:
@@ -150,7 +150,7 @@ class Promises(JournalPromises):
         self.market = market
         self.asked: dict[str, str] = {}  # text by job
         self.is_bid: dict[str, bool] = {}
-        self._ran_in: dict[str, int] = {}  # of the jobs that ran ahead: the life that did
+        self._ran_in: dict[str, int] = {}  # jobs that ran ahead, with the life that ran them
 
     @property
     def ran_ahead(self) -> int:
@@ -164,7 +164,7 @@ class Promises(JournalPromises):
             self._runs_ahead("0x" + job_id.hex())
 
     def _runs_ahead(self, job: str) -> None:
-        """Before its block, by the owner's record and within what may be lost at a time."""
+        """Check the owner's record and the limit of jobs that run before their blocks."""
         life, named = self.market.life, self.named(job)
         self._ran_in[job] = life
         at_stake = self.market.undecided & set(self.live())  # jobs that fail for other reasons are lost in any case
@@ -179,12 +179,12 @@ class Promises(JournalPromises):
     # --- at the end ---------------------------------------------------------------------------------------
 
     def at_rest(self, held: int) -> bool:
-        """Every job has ended, and the journal knows."""
+        """Return whether every job has ended, also in the journal."""
         states = {row["state"] for row in self.market.jobs.values()}
         return not (held or self.market.undecided or states & {OPEN, CLAIMED} or self.live())
 
     def judge(self, held: int, lives: int, quiet_from: float) -> None:
-        """When trouble has been over for long."""
+        """Check all promises, when faults are long over."""
         self.judge_ends(held, self.live())
         for job, row in self.market.jobs.items():
             for found in self._of(job, row, lives, quiet_from):
@@ -218,7 +218,7 @@ class Promises(JournalPromises):
             yield "is settled by the journal, and not on the chain"
         if float(str(row["expires_at"])) - 3600 > quiet_from and row["state"] != SETTLED:
             yield f"was ordered in quiet and is {row['state']}/{row['ended_because']}; the journal has {state} {reason}"
-        unsettled = row["state"] != SETTLED and state != "settled"  # a settle that a reorganisation took was one
+        unsettled = row["state"] != SETTLED and state != "settled"  # a reorg may have removed a settle
         if unsettled and job in self._kept and self._had_time(row, quiet_from):
             yield f"had its result and quiet time to settle in, and is {row['state']}/{row['ended_because']}"
         if self.runs[job] > lives + 1:

@@ -36,7 +36,7 @@ from tests.simulation.promises import AHEAD, Promises
 from tests.simulation.trace import Trace
 from tests.unit.svcd.stages.running import Backend, config_for, model_for
 
-_PATIENCE: Final = 3000.0  # virtual seconds of quiet until everything must have ended
+_PATIENCE: Final = 3000.0  # virtual seconds without faults until all work must have ended
 _WINDOWS: Final = (120, 600)
 
 
@@ -66,7 +66,7 @@ def simulate_seed(seed: int) -> Outcome:
 
 
 class _Provider:
-    """One run."""
+    """State of one run."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
@@ -116,7 +116,7 @@ class _Provider:
     def moment(self, what: str) -> None:
         self._lives.moment(what)
 
-    # --- what happens to it -------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
     async def _post(self, post: Post) -> None:
         await trio.sleep(post.at)
@@ -168,7 +168,7 @@ class _Provider:
 
 @contextmanager
 def _disk_full(provider: _Provider) -> Iterator[None]:
-    """Commits and files are refused while the disk is full."""
+    """Refuse commits and file writes while the disk is full."""
     commit, store = journal._commit, result_files.ResultFiles.store
 
     def refusing_commit(connection: sqlite3.Connection, statements: list[Any]) -> list[int]:

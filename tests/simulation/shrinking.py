@@ -1,4 +1,4 @@
-"""A failing plan made short: parts are left out one by one for as long as it still fails, then the time."""
+"""Shrink a failing plan: drop parts one by one while it still fails, then shorten the time."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -11,7 +11,7 @@ _SHORTER: Final = 0.6
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], patience: int = 400) -> Plan:
-    """`fails` runs a plan; it is asked at most `patience` times."""
+    """`fails` runs a plan, at most `patience` times."""
     asked = 0
     again = True
     while again:
@@ -27,7 +27,8 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool], patience: int = 400) -> Pl
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    """Large steps first: a half of the faults, then each of them, kills, orders; at last the noisy time."""
+    """Yield smaller plans, largest steps first: half of the faults, single faults, kills, orders, and the noisy
+    time."""
     half = len(plan.faults) // 2
     if half > 1:
         yield attrs.evolve(plan, faults=plan.faults[half:])

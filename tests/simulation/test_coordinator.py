@@ -24,8 +24,8 @@ _SUMMARY: Final = re.compile(
     r"seed \d+: (\d+) jobs \((\d+) opened\), (\d+) lives, (\d+) faults, .* trace [0-9a-f]{16}; (\d+) promises"
 )
 
-# Two coordinators, one of which dies, as does svcd; an order, a batch, and what two clients buy of svcd, one of them by
-# an open bid; bytes that a node forgets, and a reorganisation.
+# Two coordinators, with a crash of one and of svcd. An order, a batch, and two clients that buy from svcd, once by an
+# open bid. A node forgets bytes, and a reorg occurs.
 SHORT: Final = Plan(
     seed=7,
     noisy=20.0,
@@ -72,7 +72,7 @@ def test_same_plan_gives_the_same_trace_in_every_process() -> None:
     assert "power cut at: " in one
     found = _SUMMARY.search(one)
     assert found is not None, one[-2000:]
-    assert tuple(map(int, found.groups())) == (3, 2, 5, 3, 0)  # of the jobs both opened that svcd was asked for
+    assert tuple(map(int, found.groups())) == (3, 2, 5, 3, 0)  # counts jobs of svcd that both clients opened
 
 
 @pytest.mark.long
@@ -85,13 +85,13 @@ def test_every_planted_fault_is_found(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_coordinators_keep_promises_under_sixteen_seeds() -> None:
-    """The same each time, or those from SIMULATE_FIRST on; `random` draws a first."""
+    """Fixed seeds by default. SIMULATE_FIRST sets the first seed, or `random` chooses one."""
     given = os.environ.get("SIMULATE_FIRST", "968117281")
     first = random.SystemRandom().randrange(1000, 10**9) if given == "random" else int(given)
     said = ended(simulated("--first", str(first), "--seeds", "16", "--unshrunk"))
     summaries = _SUMMARY.findall(said)
     assert len(summaries) == 16
-    # Runs in which nothing happens would show nothing.
+    # Guard against runs in which nothing happens.
     jobs, opened, lives, faults, _ = (sum(map(int, each)) for each in zip(*summaries, strict=True))
     assert jobs > 40
     assert opened > 10

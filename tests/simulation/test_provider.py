@@ -1,8 +1,4 @@
-"""Fifty seeds of a whole provider; that a seed says all; and faults put into svcd, which the simulation finds.
-
-More seeds: `make simulate`; all planted faults: `make simulate-planted`. A failing seed is shrunk there, and its plan
-belongs below, in `PLANS`.
-"""
+"""Simulate a complete provider: many seeds, deterministic runs, and planted faults in svcd that must be found."""
 
 import os
 import random
@@ -19,9 +15,9 @@ from tests.simulation.provider import simulate
 from tests.simulation.shrinking import shrunk
 
 ROOT: Final = Path(__file__).parents[2]
-BUSY: Final = 8  # several lives, and faults of most kinds
+BUSY: Final = 8  # has several lives, and faults of most kinds
 
-# Shrunk from seeds that failed once.
+# Shrunk plans of seeds that once failed.
 PLANS: Final = {
     "a settled job that a trailing index still offers": Plan(
         seed=119,
@@ -51,7 +47,7 @@ def _hold(seeds: range) -> None:
     outcomes = [simulate(planned(seed)) for seed in seeds]
     broken = {one.plan.seed: one.broken for one in outcomes if one.broken}
     assert broken == {}, "make simulate SEED=… shrinks each"
-    # Runs in which nothing happens would show nothing.
+    # Guard against runs in which nothing happens.
     assert sum(one.jobs for one in outcomes) > 2 * len(seeds)
     assert sum(one.lives for one in outcomes) > len(seeds)
     assert sum(one.faults for one in outcomes) > 2 * len(seeds)
@@ -85,7 +81,7 @@ def test_same_seed_gives_the_same_trace_in_every_process() -> None:
 
 
 def test_planted_fault_is_found() -> None:
-    """An entry that is written after its claim, which the first seeds meet."""
+    """The fault writes a journal entry after its claim. The first seeds meet it."""
     said = found("entry_after_the_claim")
     assert said is not None
     assert "before the journal says so" in said

@@ -1,4 +1,4 @@
-"""How to see that a service of the market is there again."""
+"""Wait until a service of the market answers again."""
 
 from collections.abc import Awaitable, Callable
 

@@ -76,7 +76,7 @@ async def execute_apart(database_url: str, statements: Iterable[str]) -> None:
 
 
 async def lease_violations(connection: "Connection[asyncpg.Record]") -> list[str]:
-    """A lease that was given while another provider's had not lapsed, however the row between them went."""
+    """Return leases given while another provider's lease was valid."""
     return [
         f"I9: job {row['job']} was leased to {row['provider_id']} at {row['at']} while {row['held_by']} held it"
         for row in await connection.fetch(_TAKEN_OVER)
@@ -84,7 +84,7 @@ async def lease_violations(connection: "Connection[asyncpg.Record]") -> list[str
 
 
 async def opened_without_nonce(connection: "Connection[asyncpg.Record]") -> list[str]:
-    """Sessions beyond one for each nonce that was alive, of their address, and used up with them."""
+    """Return sessions that were opened without a valid nonce of their address."""
     found = [
         f"I8: {row['sessions']} sessions of {row['address']} were opened with {row['nonces']} nonces"
         for row in await connection.fetch(f"select * from ({_WITHOUT_NONCE}) s where sessions > nonces")  # noqa: S608 - constants

@@ -43,9 +43,9 @@ from tests.integration.coordinatord.scene.stage import environment
 from tests.invariants.batches import broken_batches
 from tests.support.cid_store import running_cid_store
 
-_BAD_EVERY: Final = 10  # every so many lines one is no submission
+_BAD_EVERY: Final = 10  # one line in this many is invalid
 _SETTLED: Final = 25
-_PATIENCE: Final = 3600.0  # seconds for each stretch between two kills
+_PATIENCE: Final = 3600.0  # timeout in seconds between two kills
 
 
 @attrs.frozen
@@ -65,11 +65,11 @@ class Scene:
         return owner, Submitter(owner.wallet, owner.domains, book.chain_id, book.job_registry, terms, owner.box_key)
 
     def life(self) -> AbstractAsyncContextManager[Coordinator]:
-        """A coordinator that is killed when the block ends."""
+        """Run a coordinator, and kill it when the block ends."""
         return running(dict(self.settings), pick_free(), pick_free())
 
     async def settle_some(self, base_url: str, http: httpx.AsyncClient) -> None:
-        """A few of the batch's jobs, so that both of its files have lines."""
+        """Settle a few of the batch's jobs, so that both of its files have lines."""
         wallet = self.world.cast.with_role("provider")[0]
         provider = Party(wallet_of(wallet), Domains.of(self.book), self.book.job_registry, http, wallet.box_key)
         http.base_url = httpx.URL(base_url)
@@ -93,7 +93,7 @@ class Scene:
         await connection.close()
 
     async def until(self, query: str, *arguments: object) -> None:
-        """Until the query answers true."""
+        """Wait until the query returns true."""
         connection = await asyncpg.connect(self.database_url)
         try:
             with anyio.fail_after(_PATIENCE):
@@ -117,7 +117,7 @@ async def killed_batch(scene: Scene, lines: int, kills: int, seed: int) -> list[
             for recorded in early[1:]:
                 async with scene.life():
                     await scene.recorded(recorded)
-                    await anyio.sleep(dice.random() / 4)  # anywhere within a step
+                    await anyio.sleep(dice.random() / 4)  # at a random point of a step
                 print(f"killed with {recorded} lines recorded", file=sys.stderr)
             async with scene.life() as last_but_late:
                 await scene.until("select expanded from batch_work")

@@ -1,4 +1,4 @@
-"""A process of the soaked market that is killed and started again while the others go on."""
+"""A process of the soaked market that can be killed and restarted during the run."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -9,7 +9,7 @@ import attrs
 from devnet import child
 from devnet.child import Child, Program
 
-_READY_SECONDS: Final = 90.0  # a coordinator waits for its node up to 60
+_READY_SECONDS: Final = 90.0  # a coordinator waits up to 60 for its node
 
 
 @attrs.define(eq=False)
@@ -42,14 +42,14 @@ class Daemon:
             await process.kill()
 
     async def stop(self) -> int:
-        """As an operator does. The exit status."""
+        """Stop it like an operator. Return the exit status."""
         if (process := self._taken()) is None:
             return 0
         await process.stop()
         return int(process.process.returncode or 0)
 
     def _taken(self) -> Child | None:
-        """The process, no more watched."""
+        """Return the process, and stop watching it."""
         process, self.process = self.process, None
         return process
 

@@ -1,4 +1,4 @@
-"""The soaked market: real services, each behind a proxy that can make trouble, and daemons that can be killed."""
+"""The soaked market: real services, each behind a fault proxy, and daemons that can be killed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -33,32 +33,32 @@ from tests.support.coordinator import config_of
 BLOCK_SECONDS: Final = 1
 COORDINATORS_ROLE: Final = "coordinators"  # PostgreSQL role that faults lock out; checks use the superuser
 COORDINATORS_PASSWORD: Final = "right"
-_DURABLE: Final = ("fsync=on", "full_page_writes=on")  # it is killed, and has to recover
+_DURABLE: Final = ("fsync=on", "full_page_writes=on")  # needed for recovery, because the server is killed
 
 
 @attrs.frozen
 class Ground:
-    """`rpc`, `store`, `gateway` and `database` are what daemons talk to; the services themselves lie behind."""
+    """`rpc`, `store`, `gateway` and `database` are the proxies that daemons use."""
 
     anvil: Anvil
     postgres: Daemon
-    database_url: str  # past the proxy: for checks
+    database_url: str  # without the proxy, for checks
     pins: Daemon
     pin_store: PinStoreService
     cast: Cast
     market: DevnetMarket
-    market_block: int  # by which it was deployed, and its providers admitted
+    market_block: int  # block that completed the deployment and admitted the providers
     rpc: RpcProxy
-    second_rpc: RpcProxy  # of the same chain: every other coordinator asks both
-    write_ahead: WriteAhead  # of both: looks at every transaction that a coordinator sends
+    second_rpc: RpcProxy  # of the same chain, used by every other coordinator in addition
+    write_ahead: WriteAhead  # checks every transaction that a coordinator sends to either node
     store: TcpProxy
     database: TcpProxy
     coordinators: list[Daemon]
     base_urls: list[str]
-    metrics_urls: dict[str, str]  # by the daemon's name
+    metrics_urls: dict[str, str]  # by daemon name
     providers: list[Daemon]
     config: Config  # of the coordinators
-    clocks: Path  # a file by each daemon's name: see tests.soak.shifted_clock
+    clocks: Path  # a file per daemon: see tests.soak.shifted_clock
 
     @property
     def book(self) -> AddressBook:
@@ -74,7 +74,7 @@ class Ground:
 
     @property
     def strangers(self) -> list[DevWallet]:
-        """Providers that are registered and run no daemon."""
+        """Return registered providers without a daemon."""
         return self.cast.with_role("provider")[len(self.providers) :]
 
 

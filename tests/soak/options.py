@@ -13,13 +13,13 @@ from tests.soak.faults.kinds import KINDS
 @attrs.frozen
 class Options:
     minutes: float = 5.0
-    jobs: int = 0  # of all clients together; 0: as many as the minutes hold
+    jobs: int = 0  # of all clients; 0 means as many as fit in the time
     providers: int = 2
     coordinators: int = 2
     seed: int = 1
     faults: tuple[str, ...] = tuple(KINDS)
     fault_every: float = 8.0  # seconds from the end of one fault to the start of the next, on average
-    every: float = 0.0  # seconds from the start of one fault to the next, on average, of all services; 0: `fault_every`
+    every: float = 0.0  # mean seconds between starts of faults of all services; 0 means `fault_every`
     patience: float = (
         150.0  # seconds, after the last fault, for each: clients, a piece of each kind of work, what rests
     )

@@ -1,4 +1,4 @@
-"""HTTP to services of the loopback. Thousands of short-lived clients do not each load the world's certificates."""
+"""HTTP to loopback services. Skips loading certificates for thousands of short-lived clients."""
 
 import ssl
 from typing import Final

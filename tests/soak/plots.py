@@ -1,4 +1,4 @@
-"""The run as pictures: one over the other, on one axis of time, with every fault marked."""
+"""Plots of a run: stacked on one time axis, with every fault marked."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 def plot(timeline: Timeline) -> str:
-    """An SVG element."""
+    """Return an SVG element."""
     figure = Figure(figsize=(13, 14), layout="constrained")
     axes: Sequence[Axes] = figure.subplots(6, 1, sharex=True, height_ratios=(2, 1, 1, 1, 1, 1.5))
     _throughput(axes[0], timeline)

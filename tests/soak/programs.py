@@ -1,4 +1,4 @@
-"""The daemons of the soaked market, set up as an operator would."""
+"""The daemons of the soaked market, configured like an operator would."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from devnet.pins import PinStoreService
 from tests.soak.shifted_clock import write_shift
 from tests.support.coordinator import VARIABLE
 
-# Short enough for a run to see windows end, long enough for every fault.
+# Short enough that windows end during a run, long enough for every fault.
 SLA_SECONDS: Final = 60
 BATCH_SLA_SECONDS: Final = 3600
 RATE_IN, RATE_OUT = 1_000_000, 2_000_000
-PIXEL_RATE: Final = 1_000  # of pictures, which have a million pixels
+PIXEL_RATE: Final = 1_000  # for pictures of a million pixels
 ORIGIN: Final = "https://shop.example"  # pages of this origin may read the coordinators' responses
 _STOP_SECONDS: Final = 60
 # One wallet does in minutes the work of days in a real market. Settled jobs earn larger budgets, and the crowd's
@@ -28,7 +28,7 @@ _BUDGETS: Final = {
     "STORAGE_BYTES": "0",
     "STORAGE_NEWCOMERS_BYTES": str(2 << 30),
 }
-JOURNAL_BLOCKS: Final = 64  # so that a run of minutes has reorganisations that go deeper
+JOURNAL_BLOCKS: Final = 64  # small, so that a short run has deeper reorgs
 LIMITS: Final[dict[str, object]] = {
     "gas": {
         "posts": 20_000_000,

@@ -13,8 +13,8 @@ from tests.invariants.market_log import MarketLog
 from tests.soak.timeline import Timeline
 from tests.soak.useful import USEFUL
 
-_LEAST_MINUTES: Final = 1.0  # of a run that floors are for
-_STRIKES: Final = 4  # of faults that bring a risk about, until it has to have been met
+_LEAST_MINUTES: Final = 1.0  # shortest run with minimum counts
+_STRIKES: Final = 4  # faults after which their risk must have occurred
 _GONE: Final = (
     *("coordinator_killed", "coordinator_restarted", "database_cut", "database_restart", "database_killed"),
     *("database_password", "database_login", "backends_terminated"),
@@ -40,7 +40,7 @@ class Run:
 
 @attrs.frozen
 class Risk:
-    """`least`: how often, in this run, at the least."""
+    """`least` is the required count in this run."""
 
     invariant: str
     what: str
@@ -57,14 +57,15 @@ class Risk:
 
 @attrs.frozen
 class _Counted:
-    """`count`: SQL, or a function of the run. `a_minute` is the floor, unless `when` names the faults behind it."""
+    """`count` is SQL, or a function of the run. `a_minute` is the required rate, unless `when` names the faults that
+    cause the risk."""
 
     invariant: str
     what: str
     count: str | Callable[[Run], int]
     a_minute: float = 0.0
     when: Sequence[str] = ()
-    always: int = 0  # floor of every run, however short
+    always: int = 0  # required count of every run, however short
 
 
 def _ended(*outcomes: str) -> Callable[[Run], int]:

@@ -1,4 +1,4 @@
-"""One soak from beginning to end."""
+"""One complete soak."""
 
 import shutil
 import tempfile
@@ -26,7 +26,7 @@ from tests.soak.verdict import Remains, come_to_rest, judged, keep_unended, viol
 
 
 async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
-    """The summary that is written to soak.json; every invariant in it holds, or the run is red."""
+    """Return the summary for soak.json. The run fails if it shows a broken invariant."""
     timeline = Timeline()
     logs = (options.out / "soak-logs").absolute()
     shutil.rmtree(logs, ignore_errors=True)

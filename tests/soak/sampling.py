@@ -18,7 +18,7 @@ from tests.soak.timeline import Reading, Timeline
 
 EVERY: Final = 1.0
 _HISTORY_EVERY: Final = 15.0  # seconds
-# Series that are plotted, summed over their labels, by the name that the report gives them.
+# Plotted series, summed over their labels, by their name in the report.
 _SERIES: Final = {
     "coordinatord_relay_queue_depth": "queue",
     "coordinatord_index_lag_blocks": "lag",
@@ -43,7 +43,7 @@ async def _read(client: httpx.AsyncClient, ground: Ground, daemon: Daemon, timel
     try:
         told = (await client.get(ground.metrics_urls[daemon.name])).text
     except httpx.TransportError:
-        told = ""  # it is down, or about to be
+        told = ""  # the daemon is down or stopping
     for family in text_string_to_metric_families(told):
         for sample in family.samples:
             if sample.name in _SERIES:
@@ -54,7 +54,7 @@ async def _read(client: httpx.AsyncClient, ground: Ground, daemon: Daemon, timel
 
 @attrs.define
 class ChainHistory:
-    """Events that were on the chain at some time. Reorganisations erase them from the chain, and not from here."""
+    """All events that were ever on the chain, including those that a reorg removed."""
 
     _seen: set[tuple[str, str, str]] = attrs.field(factory=set)  # name, transaction, values
 
@@ -65,9 +65,9 @@ class ChainHistory:
         return Counter(name for name, _, _ in self._seen)
 
     async def watch(self, ground: Ground) -> None:
-        """Until cancelled."""
+        """Record events until cancelled."""
         while True:
-            with suppress(RuntimeError, httpx.HTTPError, LookupError, TypeError):  # a block is gone while it is read
+            with suppress(RuntimeError, httpx.HTTPError, LookupError, TypeError):  # a block may vanish
                 self.add(await read_market_log(ground.anvil.rpc_url, ground.book))
             await anyio.sleep(_HISTORY_EVERY)
 

@@ -1,5 +1,5 @@
-"""Run a module with a wall clock that other processes can shift, like a machine whose clock is wrong and then
-corrected.
+"""Run a module with a wall clock that other processes can shift, like a machine with a wrong clock that is corrected
+later.
 
     python -m tests.soak.shifted_clock <file> <module> <argument>…
 
@@ -20,7 +20,7 @@ _SHIFT: Final = struct.Struct("<d")
 
 
 def write_shift(path: Path, seconds: float) -> None:
-    """In place: who runs under the clock has the file mapped."""
+    """Write in place, because processes under the clock have the file mapped."""
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.write(_SHIFT.pack(seconds))
 

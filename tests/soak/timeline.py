@@ -1,4 +1,4 @@
-"""What happened when, in seconds since the run began: faults, requests, jobs, readings, complaints."""
+"""Record of a run, in seconds since its start: faults, requests, jobs, readings, complaints."""
 
 import time
 from collections import Counter
@@ -22,7 +22,7 @@ class Span:
 
 @attrs.frozen
 class Done:
-    """A piece of a client's work: what, when it ended, how long it took, and how it ended."""
+    """A piece of a client's work: what, when it ended, how long it took, and its outcome."""
 
     what: str
     at: float

@@ -12,10 +12,10 @@ import attrs
 
 from tests.soak.timeline import Done, Span, Timeline
 
-_RECOVERY: Final = 45.0  # seconds after a fault in which it may still be felt: processes start, windows of a minute end
-_IDLE_CLAIM: Final = "idle claim"  # a provider that claimed and will not deliver; its window has to end first
+_RECOVERY: Final = 45.0  # seconds of lasting effects after a fault: restarts, windows of a minute
+_IDLE_CLAIM: Final = "idle claim"  # claimed by a provider that does not deliver; its window must end first
 _IDLE_SECONDS: Final = 120.0
-_LEAST_MINUTES: Final = 1.0  # of a run that the floors are for
+_LEAST_MINUTES: Final = 1.0  # shortest run with minimum counts
 
 _COORDINATOR: Final = frozenset(
     {
@@ -41,7 +41,7 @@ _REORG: Final = frozenset({"reorg", "reorg_beyond_journal"})
 _CHAIN: Final = _RPC | _REORG | {"fee_spike", "foreign_transaction", "relayer_empty"}
 _CLOCKS: Final = frozenset({"chain_clock", "machine_clock"})
 _PROVIDER: Final = frozenset({"provider_killed", "provider_restarted", "descriptors_exhausted"})
-_AWAY: Final = _COORDINATOR | _DATABASE | _RPC | _REORG  # a coordinator that is not there, or not ready
+_AWAY: Final = _COORDINATOR | _DATABASE | _RPC | _REORG  # the coordinator is down or not ready
 _UNSETTLED: Final = _AWAY | _CHAIN | _STORE | _CLOCKS | _PROVIDER | _PAYER | {_IDLE_CLAIM}
 
 # Faults that explain a client's failed outcome, by prefix of the outcome. Outcomes not listed here have no excuse.
@@ -101,7 +101,7 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "NotCancellable": _UNSETTLED,
     "DuplicateJob": _AWAY | _CHAIN,
     "UnknownJob": _AWAY | _CHAIN,
-    "NotTheOwner": _AWAY | _CHAIN,  # of a job that is not on the chain any more
+    "NotTheOwner": _AWAY | _CHAIN,  # the job is no longer on the chain
 }
 
 
@@ -132,7 +132,7 @@ USEFUL: Final[Mapping[str, Work]] = {
 
 
 def too_little(timeline: Timeline, minutes: float) -> list[str]:
-    """Kinds of work of which less was done than their floor."""
+    """Return the kinds of work below their minimum."""
     if minutes < _LEAST_MINUTES:
         return []
     found = []

@@ -51,11 +51,12 @@ INVARIANTS: Final = {
     "I12": "budgets",
     "I13": "liveness",
 }
-_RECLAIMED_WITHIN: Final = 120.0  # seconds of the chain's clock, which faults move ahead by up to twenty at a time
-_MINED_AGAIN: Final = 8  # ops of one signer that are under way at a time: a reorganisation makes them cost twice
+_RECLAIMED_WITHIN: Final = 120.0  # seconds of the chain's clock, which faults advance by up to twenty at a time
+_MINED_AGAIN: Final = 8  # concurrent ops of one signer, which a reorg makes cost twice
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
 _OPEN: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
-# Lines over their owner's gas budget wait as long as their batch has time: buyers' have ended, strangers' may not have.
+# Lines over their owner's gas budget wait until their batch expires. Buyers' batches have ended, but strangers' may not
+# have.
 _EXPIRE: Final = f"update batches set expires_at = clock_timestamp() where {_OPEN}"  # noqa: S608 - constants
 _UNENDED: Final = f"select count(*) from batches where {_OPEN}"  # noqa: S608 - constants
 _CLAIMED: Final = "select count(*) from jobs where state = 1"
@@ -70,9 +71,9 @@ class Remains:
     pins: PinStoreService
     book: AddressBook
     config: Config  # the coordinators' settings, including budgets
-    emptied: Sequence[tuple[float, float]] = ()  # when relayers' accounts had nothing left
-    foreign: int = 0  # transactions that others sent from relayers' accounts
-    patience: float = 120.0  # seconds for each kind of thing that is under way to end
+    emptied: Sequence[tuple[float, float]] = ()  # intervals when relayers' accounts were empty
+    foreign: int = 0  # foreign transactions from relayers' accounts
+    patience: float = 120.0  # timeout in seconds for each kind of unfinished work
 
 
 async def come_to_rest(remains: Remains) -> list[str]:
@@ -172,7 +173,7 @@ async def _batch_violations(remains: Remains) -> list[str]:
 
 
 def judged(found: Collection[str]) -> dict[str, Any]:
-    """By invariant: whether it holds, and what breaks it. What belongs to none breaks `other`."""
+    """Return by invariant if it holds, and its violations. Other violations break `other`."""
     broken: dict[str, list[str]] = {name: [] for name in (*INVARIANTS, "other")}
     for line in found:
         name = line.split(":", 1)[0]

@@ -1,4 +1,4 @@
-"""Prometheus' own checker on the metrics that the daemons serve and on the files that operators are given."""
+"""Run promtool on the daemons' metrics and on the configuration files for operators."""
 
 import json
 import re
@@ -42,5 +42,5 @@ def test_every_query_of_the_dashboard_is_one(daemon: str, tmp_path: Path) -> Non
         for number, query in enumerate(queries)
     ]
     file = tmp_path / "rules.yml"
-    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))  # YAML reads JSON
+    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))  # JSON is valid YAML
     assert promtool("check", "rules", file) == ""

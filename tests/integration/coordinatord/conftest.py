@@ -22,7 +22,7 @@ def seen(request: pytest.FixtureRequest) -> Iterator[list[Seen]]:
 
 @pytest.fixture
 def stage_settings() -> dict[str, object]:
-    """Of the coordinator; a module that needs others overrides this."""
+    """Settings of the coordinator. Modules override this."""
     return {}
 
 
@@ -53,7 +53,7 @@ def client(party: Callable[[DevWallet], Party], world: World) -> Party:
 
 @pytest.fixture
 async def batching(client: Party, stage: Stage) -> Batching:
-    """The client as an owner of batches, signed in."""
+    """The client as a signed-in owner of batches."""
     await client.sign_in()
     return await Batching.of(stage, client)
 
@@ -65,7 +65,7 @@ def stranger(party: Callable[[DevWallet], Party], world: World) -> Party:
 
 @pytest.fixture
 async def provider(party: Callable[[DevWallet], Party], world: World) -> Party:
-    """Registered, listed, allowed every model, signed in."""
+    """A registered, listed, signed-in provider that may serve every model."""
     provider = party(world.cast.with_role("provider")[0])
     await provider.sign_in("provider")
     return provider

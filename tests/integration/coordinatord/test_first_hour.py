@@ -24,7 +24,7 @@ from devnet.ports import pick_free
 from tests.integration.coordinatord.market.ground import PUBLIC_CHAIN, issued_token, public_chain, rpc
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "operators" / "first-market.md"
-# What differs from run to run: addresses and hashes, ports and places, then every number.
+# Values that differ between runs: addresses, hashes, ports and paths, then every number.
 _VOLATILE: Final = (
     (re.compile(r"0x[0-9a-fA-F]{40,}|0x[0-9a-fA-F]+…[0-9a-fA-F]+"), "0x…"),
     (re.compile(r"bafkrei[a-z2-7]+"), "bafkrei…"),
@@ -59,7 +59,7 @@ class Operator:
     def type(self, command: str) -> str:
         state = self.folder / ".state"
         script = f'if test -e "{state}"; then . "{state}"; fi\n{command}\ndeclare -px > "{state}"'
-        output = self.folder / ".output"  # a file, since what runs on in the background would keep a pipe open
+        output = self.folder / ".output"  # a file, because background programs would keep a pipe open
         with output.open("wb") as said:
             subprocess.run(
                 ["bash", "-c", script],
@@ -91,7 +91,7 @@ class Operator:
 
 @contextmanager
 def operator_at_work(folder: Path, cast: Cast, settings: dict[str, str]) -> Iterator[tuple[Operator, str]]:
-    """The operator, and the token that the market is to have."""
+    """Yield the operator, and the token of the market."""
     folder.mkdir()
     with public_chain(folder.parent) as url, connect(url) as node:
         settings = settings | {"RPC_URL": url, "ADDRESSES_FILE": "addresses.json"}
@@ -104,7 +104,7 @@ def operator_at_work(folder: Path, cast: Cast, settings: dict[str, str]) -> Iter
 
 @pytest.fixture(scope="module")
 def database_template() -> str:
-    """Empty, as on a first day."""
+    """Empty, as on the first day."""
     return "template1"
 
 

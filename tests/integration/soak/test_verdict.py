@@ -1,4 +1,4 @@
-"""A check that cannot fail proves nothing: each promise is broken once, and its check says so."""
+"""Break each promise once. Its check must report this."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -33,7 +33,7 @@ JOB: Final = b"\x77" * 32
 
 
 async def nothing(*_: object) -> None:
-    """As the run left it."""
+    """Change nothing."""
 
 
 async def tokens_from_nowhere(world: World, remains: Remains, _: object) -> None:
@@ -44,7 +44,7 @@ async def tokens_from_nowhere(world: World, remains: Remains, _: object) -> None
 
 
 def statements(*all_: str | tuple[object, ...]) -> Break:
-    """SQL, or SQL with its arguments, one after the other."""
+    """Run SQL statements in order, with arguments if given."""
 
     async def run(_world: World, _remains: Remains, connection: "Connection[asyncpg.Record]") -> None:
         for one in all_:

@@ -1,4 +1,4 @@
-"""A coordinator as a process, so that clients of either event loop can reach it, and a provider who works."""
+"""A coordinator in a separate process, so that clients of either event loop can reach it, and a working provider."""
 
 import json
 import secrets
@@ -27,13 +27,13 @@ from tests.integration.svc.working_provider import WorkingProvider
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Nothing of the SDK may lean on one event loop."""
+    """The SDK must not depend on one event loop."""
     return str(request.param)
 
 
 @attrs.frozen
 class Shop:
-    """Where clients go."""
+    """Addresses for clients."""
 
     base_url: str
     gateway: str
@@ -41,7 +41,7 @@ class Shop:
 
     @property
     def options(self) -> dict[str, str]:
-        """The environment of a client that buys here with the first client's wallet."""
+        """Return the environment of a client that uses the first client's wallet."""
         return {
             "SVC_BASE_URL": self.base_url,
             "SVC_PIN_GATEWAY": self.gateway,
@@ -96,5 +96,5 @@ def _party(wallet: DevWallet, shop: Shop, http: httpx.AsyncClient) -> Party:
 
 @pytest.fixture
 def provider_id(shop: Shop) -> int:
-    """Of the provider who works."""
+    """Id of the working provider."""
     return shop.world.market.provider_ids[shop.world.cast.with_role("provider")[0].address]

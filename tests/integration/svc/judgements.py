@@ -60,7 +60,7 @@ _RELIABILITY: Final = {
     ),
 }
 
-# The answers that an order is made from.
+# Responses that affect an order.
 JUDGED: Final[dict[str, dict[str, Judged]]] = {
     "GET /evm/chain 200": {
         **dict.fromkeys(("chain_id", "decimals", "token_domain.name", "token_domain.version"), _PINNED),
@@ -159,7 +159,7 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
     },
 }
 
-# Answers that are read once everything is signed, or by commands that sign and seal nothing.
+# Responses read after everything is signed, or by commands that sign and seal nothing.
 AFTER: Final[dict[str, str]] = {
     "GET /readyz 200": "svc doctor shows it",
     "GET /v1/models 200": "listed",
@@ -186,7 +186,7 @@ AFTER: Final[dict[str, str]] = {
     "POST /v1/webhooks/{id}/test 200": "shown",
 }
 
-# Answers for providers, peers and operators.
+# Responses for providers, peers and operators.
 NEVER_ASKED: Final[frozenset[str]] = frozenset(
     {
         "GET /healthz 200",

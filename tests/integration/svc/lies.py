@@ -19,7 +19,7 @@ from tests.fakes.streamed import streamed
 ATTACKER: Final = "66" * 20
 ATTACKERS_KEY: Final = SecretKey(b"\x66" * 32).public.raw.hex()
 _HEX: Final = re.compile(r"(0x)?([0-9a-f]{40}|[0-9a-f]{64})", re.ASCII)
-_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it is plain HTTP: no certificates to be read
+_NOBODY_TRUSTED: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # plain HTTP, so load no certificates
 _SUCCESSES: Final = ("200", "201", "402")
 
 Json = Any
@@ -28,7 +28,7 @@ Change = Callable[[Json], None]
 
 @attrs.frozen
 class Field:
-    """`route` as `GET /evm/chain 200`; `path` as `candidates[].box_key`."""
+    """`route` looks like `GET /evm/chain 200`, and `path` like `candidates[].box_key`."""
 
     route: str
     path: str
@@ -38,7 +38,7 @@ class Field:
 
 
 def fields(document: dict[str, Any]) -> Iterator[Field]:
-    """The leaves of all answers that are no errors."""
+    """Return the leaf fields of all successful responses."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             for status in _SUCCESSES:
@@ -67,7 +67,7 @@ def _leaves(schema: dict[str, Any], document: dict[str, Any], at: str) -> Iterat
 
 
 def lies(value: Json) -> list[Json]:
-    """Other values that a field of this one may be given: an attacker's, more, less."""
+    """Return false values for this field: an attacker's, larger, smaller."""
     return [lie for lie in _others(value) if lie != value]
 
 
@@ -89,12 +89,12 @@ def _others(value: Json) -> list[Json]:
 
 
 def told(bodies: list[Json], path: str) -> list[Json]:
-    """The values that answers have in a field; nothing where they have none."""
+    """Return the values of a field in these responses. Empty if the field is missing."""
     return [holder[name] for body in bodies for holder, name in _places(body, path.split("."))]
 
 
 def lying(path: str, pick: Callable[[list[Json]], Json]) -> Change:
-    """Changes one field of a body, wherever in a list it stands."""
+    """Change one field of a body, at any position in a list."""
 
     def change(body: Json) -> None:
         for holder, name in _places(body, path.split(".")):
@@ -123,10 +123,8 @@ def _places(body: Json, parts: list[str]) -> Iterator[tuple[Json, str | int]]:
 
 @attrs.define
 class Liar(httpx.AsyncBaseTransport):
-    """Between a client and an honest coordinator. `changes` by route; submissions are kept, and never passed on.
-
-    `templates`: the paths of the routes, the longest first. `heard`: the honest answers by route.
-    """
+    """A transport between a client and an honest coordinator. `changes` is by route. Submissions are recorded and never
+    passed on."""
 
     templates: list[str]
     changes: dict[str, Change] = attrs.field(factory=dict)

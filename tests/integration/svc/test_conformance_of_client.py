@@ -1,4 +1,4 @@
-"""The scripted markets for clients find svc right, and each client that breaks a promise wrong."""
+"""The scripted markets pass svc as a client, and fail each client that breaks a promise."""
 
 import json
 import os
@@ -49,7 +49,7 @@ async def test_svc_is_right_in_every_market() -> None:
     report = await trial.run()
     assert report.wrong == []
     gave_up = [(tried(row), row.detail) for row in report.unknown]
-    # It sends a submission again after a broken connection alone, never after an error.
+    # It repeats a submission only after a broken connection, never after an error.
     assert gave_up == [
         ("submission answered 503", "it gave up after one submission: nothing shows how it would send again")
     ]

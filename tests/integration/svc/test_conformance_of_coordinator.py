@@ -1,4 +1,4 @@
-"""The conformance runner passes a real coordinator, and fails one that breaks a promise."""
+"""The conformance runner passes a real coordinator, and fails a coordinator that breaks a promise."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One loop will do: what runs on both is httpx's."""
+    """One loop is enough, because only httpx differs."""
     return "asyncio"
 
 
@@ -48,7 +48,7 @@ Spoil = Callable[[httpx.Request, httpx.Response], httpx.Response]
 
 
 class _Spoiling(httpx.AsyncHTTPTransport):
-    """The real coordinator but for one promise."""
+    """The real coordinator with one broken promise."""
 
     def __init__(self, spoil: Spoil) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ async def test_each_broken_promise_is_found_by_its_row(shop: Shop) -> None:
         report = await try_coordinator(http, Trial(), Report())
     wrong = {tried(row) for row in report.wrong}
     assert set.union(*_SPOILS.values()) <= wrong
-    # An error without its header fails the row of that error, too.
+    # An error without its header also fails the row of that error.
     assert "job id that is none" in wrong
     assert "GET /healthz" not in wrong
 

@@ -1,4 +1,4 @@
-"""The vectors before programs that answer by line: one over `common`, and ones that are wrong in one place."""
+"""Run the vectors with programs that answer by line: one based on `common`, and some with one mistake."""
 
 import json
 import sys
@@ -111,7 +111,7 @@ def test_command_exits_0_when_right_and_9_when_wrong(
     assert "1 right, 0 WRONG, 0 unknown" in said.err
     assert run([*asked, "--", *program("answer = {}")]) == Exit.UNHEALTHY
     assert capsys.readouterr().out.startswith("WRONG    vectors: job_id.json  ")
-    assert run([*asked, "--", *program("answer = {'skip': True}")]) == Exit.UNHEALTHY  # nothing was looked at
+    assert run([*asked, "--", *program("answer = {'skip': True}")]) == Exit.UNHEALTHY  # nothing was checked
 
 
 @pytest.mark.parametrize(

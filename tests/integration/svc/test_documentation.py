@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Both faces run programs of their own here."""
+    """Both interfaces start programs here."""
     return "asyncio"
 
 
@@ -45,7 +45,7 @@ async def test_quick_start_works_as_it_stands(shop: Shop, provider: WorkingProvi
 
 
 async def test_examples_of_docstrings_and_page_show_what_happens(shop: Shop, provider: WorkingProvider) -> None:
-    text = PAGE.read_text("utf-8").replace("```", "")  # else the fence is taken for output
+    text = PAGE.read_text("utf-8").replace("```", "")  # otherwise the fence would count as output
 
     def run() -> list[doctest.TestResults]:
         finder, runner = doctest.DocTestFinder(exclude_empty=True), doctest.DocTestRunner()

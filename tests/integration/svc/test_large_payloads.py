@@ -1,4 +1,4 @@
-"""What does not fit into a body: the container goes through an upload, the result straight into a file."""
+"""Payloads too large for a body: the container is uploaded, and the result is written to a file."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One of the two will do: what differs between them is not the size."""
+    """One loop is enough, because size does not depend on it."""
     return "trio"
 
 

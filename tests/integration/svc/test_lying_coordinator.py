@@ -1,8 +1,4 @@
-"""A coordinator that lies in one field, in every field, gets nothing that an honest one would not have got.
-
-No payment for more, to another contract, on another chain or in another token; no payload sealed to another key. The
-client has what anybody has after a first use of an honest market: it is pinned or known, and a ceiling is set.
-"""
+"""A coordinator that lies in any single field gains nothing over an honest one."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -46,7 +42,7 @@ _CHAIN, _QUOTE, _KEY = "GET /evm/chain 200", "POST /v1/jobs 402", "GET /key 200"
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """One event loop is enough to be lied to."""
+    """One event loop is enough for lies."""
     return "asyncio"
 
 
@@ -67,7 +63,7 @@ class Recorder:
         return self.wallet.sign(request.digest)
 
     def payments(self) -> list[tuple[object, bytes, int]]:
-        """Of each payment: the token's domain, who may collect it, and how much."""
+        """Return the token's domain, the collector and the amount of each payment."""
         found = [(each.domain, each.message) for each in self.asked if each.purpose == "payment"]
         return [(domain, message.to, message.value) for domain, message in found]  # type: ignore[attr-defined] # one type
 
@@ -124,7 +120,7 @@ _WAY = {
 
 @attrs.frozen
 class Ended:
-    """`refused` is the error, if there was one."""
+    """`refused` is the error, if any."""
 
     refused: SvcError | None
     signed: Recorder
@@ -162,8 +158,8 @@ class Ground:
         return Ended(refused, recorder, [*liar.submissions, *made], liar)
 
     async def lied_to(self, way: Order, changes: dict[str, Change], **liar: Any) -> Ended:
-        """An order by a client that knows this market, at no more than the honest price."""
-        await self.provider.poll()  # or it would not be live any more
+        """Order with a client that knows this market, at no more than the honest price."""
+        await self.provider.poll()  # keep the provider live
         ((_, _, amount),) = self.honest[way.name].signed.payments()
         known = KnownMarkets()
         for url, entry in self.known.items():
@@ -183,7 +179,7 @@ class Ground:
             assert b"hello" in self.opened(way, order)
 
     def opened(self, way: Order, order: Json) -> bytes:
-        """By whom the honest coordinator would have named."""
+        """Open the orders with the keys of the honestly named recipients."""
         provider = self.shop.world.cast.with_role("provider")[0]
         secret = escrow_key(OPERATOR_KEY) if way is OPEN else SecretKey(provider.box_secret)
         owner, container = bytes.fromhex(order["owner"][2:]), read_base64(order["container"], 1 << 24, "container")
@@ -258,7 +254,7 @@ def _set(path: str, value: Json) -> Change:
 
 
 def _dear_quote(body: Json) -> None:
-    """Sound in itself, of a registry that charges the most that one may."""
+    """Return a consistent quote of a registry with the highest allowed fees."""
     said = body.get("quote")
     if said is not None:
         fee = int(said["cap"]) // 5

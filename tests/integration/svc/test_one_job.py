@@ -1,4 +1,4 @@
-"""The way of one job through a real coordinator, on both event loops."""
+"""One job through a real coordinator, on both event loops."""
 
 import anyio
 import pytest

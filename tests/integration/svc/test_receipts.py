@@ -25,7 +25,7 @@ MODEL = "demo/text-small"
 
 @pytest.fixture
 async def client(shop: Shop, anyio_backend: str) -> AsyncIterator[Client]:
-    """One with a node of the chain."""
+    """A client with a node of the chain."""
     async with Client(environment=shop.options, rpc_url=shop.world.anvil.rpc_url) as client:
         yield client
 
@@ -50,7 +50,7 @@ async def test_receipt_of_a_settled_job_is_proved_by_blocks(client: Client, prov
     assert chain is not None
     await check_blocks(chain.later(), proved)
     receipts = Receipts(chain.later(), (await client._account.market()).for_receipts)
-    with pytest.raises(ResultUnreadable, match="no post of the job from block") as unproved:  # as a coordinator may say
+    with pytest.raises(ResultUnreadable, match="no post of the job from block") as unproved:
         await receipts.make(proved.job_id, job.posted_block + 1)
     assert unproved.value.code == "receipt_unproved"
     higher = attrs.evolve(proved, blocks=(attrs.evolve(proved.blocks[0], number=1 << 40),))

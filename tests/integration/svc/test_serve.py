@@ -1,7 +1,4 @@
-"""`svc serve` as it listens: TLS from files, two hundred callers at a time, a connection that breaks.
-
-The market is a fake coordinator in this process; sockets, server and clients are real.
-"""
+"""The listening `svc serve`: TLS from files, two hundred concurrent callers, a broken connection."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -31,7 +28,7 @@ SECRET: Final = "sk-of-the-tests-0123"
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # hypercorn's
+    return "asyncio"  # the loop of hypercorn
 
 
 @attrs.frozen
@@ -75,7 +72,7 @@ async def test_openai_client_uses_tls_with_a_custom_certificate(tmp_path: Path) 
         async with httpx.AsyncClient() as stranger:
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await stranger.get(f"{up.base_url}/models")
-            with pytest.raises(httpx.RemoteProtocolError):  # and in the clear it says nothing at all
+            with pytest.raises(httpx.RemoteProtocolError):  # plain HTTP gets no response
                 await stranger.get(f"{up.base_url.replace('https', 'http')}/models")
 
 

@@ -78,7 +78,7 @@ async def test_idle_connections_are_survived(serving: Serving) -> None:
 
 
 async def test_full_disk_is_refused_with_a_retryable_answer(serving: Serving) -> None:
-    """Neither ledger nor files nor standard error can be written. Afterwards all can be again."""
+    """The ledger, files and standard error cannot be written. Afterwards all work again."""
     await serving.until_answered()
     chat = {"model": "demo/text-small", "messages": [{"role": "user", "content": "hello"}]}
     file = {"data": {"purpose": "batch"}, "files": {"file": ("lines.jsonl", b"{}" * 1000)}}

@@ -1,4 +1,4 @@
-"""A provider who takes what comes: polls, claims, opens, turns the text round, settles."""
+"""A provider that takes every job: polls, claims, opens, reverses the text, settles."""
 
 import base64
 from typing import Any, Final
@@ -41,14 +41,14 @@ class WorkingProvider:
         return list(answer.json()["jobs"])
 
     async def work(self) -> None:
-        """Until it is cancelled."""
+        """Work until cancelled."""
         while True:
             for row in await self.poll():
                 await self._settle(row)
             await anyio.sleep(0.05)
 
     async def work_ahead(self) -> None:
-        """One job, claimed and settled before its post has a block."""
+        """Claim and settle one job before its post has a block."""
         query = {"state": "Open", "model": MODEL, "free": 8, "pending": 1, "wait": 20}
         answer = await self.party.http.get("/evm/jobs", params=query, headers=self.party.authorization)
         (row,) = answer.json()["pending"]

@@ -1,4 +1,4 @@
-"""The scripted market for providers finds svcd right, and wrong when its requests are spoiled on their way."""
+"""The scripted market passes svcd as a provider, and fails it when its requests are changed on the way."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def _signature_spoiled(request: ServedRequest) -> ServedRequest:
 
 
 async def test_each_broken_promise_is_found_by_its_row(cast: Cast, tmp_path: Path) -> None:
-    """Not the daemon's fault: its settles are changed on their way, and its fails never arrive."""
+    """Not the daemon's fault: its settles are changed on the way, and its fails never arrive."""
     market = ProviderMarket(box_key=PublicKey(cast.demo_provider.box_key))
     [ordinary, _], [*many], _ = ROUNDS
     unsealed = next(each for each in many if each.tried == "container sealed to another key")

@@ -95,7 +95,7 @@ def ground(folder: Path) -> Iterator[Ground]:
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(_parts(folder)) as parts:
         anvil, postgres, market, cast = parts
         control = ControlConnection(Address.of(postgres.url("postgres")))
-        control.query("set scram_iterations = 1")  # a run signs in often
+        control.query("set scram_iterations = 1")  # sign-ins are frequent in a run
         control.query(f"alter role devnet password '{postgres.password}'")
         control.close()
         yield Ground(Node(anvil.rpc_url), anvil.rpc_url, postgres, market, cast, portal)
@@ -110,7 +110,7 @@ async def _parts(folder: Path) -> AsyncIterator[tuple[Anvil, Postgres, DevnetMar
         running_postgres(pick_free(), folder / "pg", folder / "logs", *SETTINGS) as postgres,
     ):
         cast = accounts.derive()
-        # A second for each block, whenever it is made: what depends on the chain's time is the same in every process.
+        # Advance one second per block, independent of real time, so the chain's time is the same in every process.
         await anvil.call("evm_setTime", int(START) - _BEFORE)
         await anvil.call("anvil_setBlockTimestampInterval", 1)
         market = await deployed_market(anvil, cast)

@@ -20,7 +20,7 @@ from tests.simulation.coordinator.loop import SimulatedLoop
 
 
 class _LoopClock(Clock):
-    """The loop's time; `rests_until` is the deadline that was asked about last."""
+    """The loop's time. `rests_until` is the last requested deadline."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -65,7 +65,7 @@ class Guest:
             yield
 
     async def ended(self) -> None:
-        """Raises what `main` raised."""
+        """Raise the exception of `main`, if any."""
         await asyncio.wait({self._ended})
         self._ended.result()
 
@@ -83,7 +83,7 @@ class Guest:
             self._ended.set_result(None)
 
     def _rest(self, _: Callable[[], Any], deliver: Callable[[Any], None]) -> None:
-        """In place of a thread that waits for sockets."""
+        """Replaces trio's thread that waits for sockets."""
         self._resting = deliver
         if self._clock.rests_until != float("inf"):
             self._alarm = self._loop.call_at(self._clock.rests_until, self._wake, context=self._context)

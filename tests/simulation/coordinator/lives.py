@@ -31,7 +31,7 @@ from tests.simulation.coordinator.postgres import SimulatedServer
 from tests.simulation.coordinator.store import SimulatedStore
 
 _RESTARTED_AFTER: Final = 12.0  # seconds at most
-_BATCHES_LOOKED_FOR_EVERY: Final = 2.0  # a third of all statements otherwise
+_BATCHES_LOOKED_FOR_EVERY: Final = 2.0  # otherwise a third of all statements
 
 LIFE: ContextVar["Life | None"] = ContextVar("life", default=None)
 
@@ -43,7 +43,7 @@ class Life:
         self.name = name
         self.alive = True
         self.application: Any = None  # once it serves
-        self.told = asyncio.Event()  # to stop
+        self.told = asyncio.Event()  # set to stop the process
         self.dead = asyncio.Event()
         self.failure: BaseException | None = None
         self._config = config
@@ -67,7 +67,7 @@ class Life:
             self.application = None
 
     def die(self) -> None:
-        """From here on nothing of it is heard."""
+        """End the process. Its later actions have no effect."""
         self.alive = False
         self.application = None
         self.dead.set()
@@ -76,7 +76,7 @@ class Life:
         self._loop.cancel_all_of(self)
 
     async def serve(self, application: Any, _: object, stopped: Callable[[], Awaitable[None]], **__: Any) -> None:
-        """In place of `serve_until`: requests come by `ask`."""
+        """Replaces `serve_until`. Requests arrive through `ask`."""
         self.application = application
         await stopped()
         self.application = None
@@ -102,7 +102,7 @@ class Life:
 
 
 class Coordinator:
-    """A process that is started again whenever it ended."""
+    """A process that restarts whenever it ends."""
 
     def __init__(self, name: str, config: Config, seed: object) -> None:
         self.name, self._config = name, config
@@ -145,7 +145,7 @@ def _leaf(error: BaseException) -> BaseException:
 
 
 class Front(httpx.AsyncBaseTransport):
-    """The way of callers to the coordinators: each request to any one of them, with planned trouble."""
+    """Send each request to a random coordinator, with planned faults."""
 
     def __init__(self, coordinators: list[Coordinator], faults: Faults, seed: object) -> None:
         self._coordinators, self._faults = coordinators, faults
@@ -164,7 +164,7 @@ class Front(httpx.AsyncBaseTransport):
         if life is None:
             raise httpx.ConnectError("nobody is there")
         response = await life.ask(request)
-        response.headers["date"] = formatdate(time.time(), usegmt=True)  # as a server does
+        response.headers["date"] = formatdate(time.time(), usegmt=True)  # as a real server does
         self._faults.trace.add(f"{life.name} {request.method} {request.url.path[:24]} {response.status_code}")
         if fault is not None and fault.kind == "lost":
             await response.aclose()
@@ -177,7 +177,7 @@ class Front(httpx.AsyncBaseTransport):
 def in_place_of_the_world(
     loop: SimulatedLoop, server: SimulatedServer, chain: SimulatedChain, store: SimulatedStore, faults: Faults
 ) -> Iterator[None]:
-    """What coordinatord reaches out to, inside."""
+    """Replace coordinatord's external dependencies inside the block."""
     loop.connect, loop.owner = server.connect, LIFE.get
     server.owner = LIFE.get
     faults.owner = LIFE.get

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-_HANDLES: Final = 20_000_000  # steps of one run: more, and something goes round without time passing
+_HANDLES: Final = 20_000_000  # limit of steps per run; more means a loop without progress of time
 
 
 class NumberedTask(asyncio.Task[Any]):
@@ -41,7 +41,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._numbers = itertools.count(1)
         self.steps = 0
         self.stepped: Callable[[], None] = _nobody_listens
-        self.connect: Callable[..., Any] | None = None  # where connections lead
+        self.connect: Callable[..., Any] | None = None  # destination of connections
         self.owner: Callable[[], object] = lambda: None
         self._tasks: list[NumberedTask] = []
         self.set_task_factory(self._task)
@@ -69,7 +69,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return await self.connect(protocol_factory, *address)
 
     def _run_once(self) -> None:
-        """Everything that is ready now, or that is due at the time of the next timer."""
+        """Run everything that is ready now, or due at the time of the next timer."""
         ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined] # asyncio's own
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
@@ -92,7 +92,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             raise RuntimeError("no time passes any more")
 
     def _in_turn(self, ready: list[Any]) -> list[Any]:
-        """Callbacks as they came, which asyncio promises; then the tasks, which promise each other nothing."""
+        """Order callbacks as they came, as asyncio guarantees, and then tasks in random order."""
         tasks = {handle: _number(handle) for handle in ready}
         steps = [handle for handle in ready if tasks[handle]]
         if len(steps) > 1:
@@ -113,7 +113,7 @@ def _nobody_listens() -> None: ...
 
 
 async def inline(act: Callable[..., Any], *arguments: Any, **_: object) -> Any:
-    """What `anyio.to_thread.run_sync` does, without a thread."""
+    """Replaces `anyio.to_thread.run_sync` without a thread."""
     await anyio.lowlevel.checkpoint()
     result = act(*arguments)
     await anyio.lowlevel.checkpoint()

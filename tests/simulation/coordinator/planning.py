@@ -1,4 +1,4 @@
-"""Plans of seeds: from quiet histories to those where most of what can go wrong does."""
+"""Plans by seed: from few faults to most of the possible ones."""
 
 import random
 from typing import Final
@@ -57,7 +57,7 @@ def _of_svcd(chance: random.Random, noisy: float) -> tuple[list[Post], list[Kill
     posts = [bought(round(chance.uniform(0, noisy), 1)) for _ in range(chance.randint(1, 5))]
     posts.append(attrs.evolve(bought(noisy + 6.0), window=300))
     endings: tuple[Ending, ...] = ("kill", "power cut", "stop")
-    kills = [  # while it has something to lose
+    kills = [  # during its jobs
         Kill(round(chance.choice(posts[:-1]).at + chance.uniform(0, 20), 1), how=chance.choice(endings), of=OF_SVCD)
         for _ in range(chance.choice((0, 1, 2, 4)))
     ]

@@ -32,7 +32,7 @@ from tests.simulation.coordinator.wire import (
     message,
 )
 
-# The search path of a simulated database puts these first.
+# Functions that come first in the search path of a simulated database.
 STAND_INS: Final = """
 create function public.clock_timestamp() returns timestamptz language sql volatile as $$
     select pg_catalog.to_timestamp(coalesce(nullif(pg_catalog.current_setting('sim.now', true), ''), '0')::float8) $$;
@@ -67,7 +67,7 @@ class Request:
     content: bytes
     left: int
     text: str
-    flushed: bool = False  # its answer ends with a description, or an error: no Sync was written
+    flushed: bool = False  # the client sent Flush instead of Sync, so the response ends with a description or an error
     unheard: int = 0  # earlier responses to statements that the simulation prepended
     answer: bytes = b""
     tag: str = ""
@@ -85,13 +85,13 @@ class Session(asyncio.Transport):
         self.closed = False
         self.listens: set[str] = set()
         self.notices: list[tuple[str, str]] = []
-        self.status = "I"  # of the transaction: idle, in one, or in a failed one
-        self.requests: list[Request] = []  # in their order; the first may be under way
+        self.status = "I"  # of the transaction: idle, active, or failed
+        self.requests: list[Request] = []  # in order; the first may be under way
         self._written = b""
         self._prepared: dict[bytes, str] = {}
         self._started = False
 
-    # --- what asyncpg uses of a transport ---
+    # --- transport methods used by asyncpg ---
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self.wire.socket if name == "socket" else default
@@ -106,7 +106,7 @@ class Session(asyncio.Transport):
         if not self._started:
             self._first()
             return
-        if self._written.startswith(b"X"):  # a farewell
+        if self._written.startswith(b"X"):  # Terminate message
             self.abort()
             return
         messages = _messages(self._written)
@@ -143,13 +143,13 @@ class Session(asyncio.Transport):
     # --- the server's side ---
 
     def lost(self) -> None:
-        """The connection is cut, and the client hears of it."""
+        """Cut the connection, and notify the client."""
         if not self.closed:
             self.server.end(self)
             self.server.loop.call_soon(self.protocol.connection_lost, ConnectionResetError("connection reset by peer"))
 
     def _first(self) -> None:
-        """Startup, or a request to cancel another session's statement: neither has a kind."""
+        """Read a startup message or a request to cancel another session's statement. Neither has a type byte."""
         length, code = struct.unpack("!ii", self._written[:8])
         content, self._written = self._written, b""
         assert len(content) == length, (len(content), length)
@@ -162,7 +162,7 @@ class Session(asyncio.Transport):
 
 
 def _messages(written: bytes) -> list[tuple[bytes, bytes]] | None:
-    """Kinds and bodies; None while the last one is not whole."""
+    """Split into types and bodies. Return None if the last message is incomplete."""
     at, found = 0, []
     while at < len(written):
         end = at + 1 + int.from_bytes(written[at + 1 : at + 5])
@@ -227,7 +227,7 @@ class SimulatedServer:
         self._look_after_waiting()
 
     def _with_time(self, session: Session, request: Request) -> bytes:
-        """The request, with the time before it where the server listens for statements."""
+        """Return the request, preceded by a statement that sets the time if possible."""
         if request.text == "startup" or request.content[:1] in b"pdcfS":
             return request.content
         now = f"{START + self.loop.time():.6f}"
@@ -236,7 +236,7 @@ class SimulatedServer:
         return message(b"Q", text.encode() + b"\0") + request.content
 
     def _answered(self, session: Session, request: Request) -> bool:
-        """Read the answer; False when the statement waits for another session's lock."""
+        """Read the response. Return False if the statement waits for another session's lock."""
         waited = 0.0
         while request.left:
             if not session.wire.readable(_LOOKED_AT_EVERY):
@@ -317,7 +317,7 @@ class SimulatedServer:
                     again = self._goes_on(session, session.requests[0]) or again
 
     def _goes_on(self, session: Session, request: Request) -> bool:
-        """False when it waits for the next lock."""
+        """Return False if the session waits for the next lock."""
         try:
             if not self._answered(session, request):
                 self._freeze(session)
@@ -357,7 +357,7 @@ class SimulatedServer:
         self._look_after_waiting()
 
     def cancel(self, canceller: Session, pid: int) -> None:
-        """A client gave a statement up. What has taken effect has; what waits for a lock ends."""
+        """Cancel a client's statement. Finished effects stay, and a wait for a lock ends."""
         for session in list(self._waiting):
             if session.pid == pid:
                 self.admin.query(f"select pg_cancel_backend({pid})")

@@ -51,7 +51,7 @@ _LEASED: Final = (
     " provider_id, at from lease_history window leases as (partition by job_id order by seq)) h"
     " where provider_id <> held_by and provider_id <> 0 and held_by <> 0 and held_until > at"
 )
-# Requests that the outbox has as mined more than once, with the blocks of each.
+# Requests that the outbox lists as mined more than once, with their blocks.
 _DOUBLED: Final = (
     "select kind, encode(dedupe, 'hex'), t.block_number, encode(t.block_hash, 'hex') from relays r"
     " join relay_txs t on t.id = r.tx_id where r.state = 'mined' and t.block_number is not null and (kind, dedupe) in"
@@ -85,7 +85,7 @@ class Promises:
     # --- at every step ---
 
     def before_broadcast(self, raw: bytes) -> None:
-        """I10: the outbox holds these bytes, committed, before the node has them."""
+        """I10: the outbox has committed these bytes before the node gets them."""
         tx_hash = keccak256(raw).hex()
         stored = f"select 1 from relay_tx_versions where hash = '\\x{tx_hash}'"  # noqa: S608 - a digest
         if not self.admin.query(stored):
@@ -93,7 +93,7 @@ class Promises:
             self.breaks(f"I10: a transaction of nonce {nonce} was broadcast before its bytes were stored")
 
     def at_a_block(self) -> None:
-        """What must hold whenever anybody looks."""
+        """Check everything that must hold at any time."""
         for account, count, wide in self.admin.query(_NONCES):
             self.breaks(f"I3: {account} has {count} transactions for {wide} nonces")
         if self.admin.query(_LEASED) != [("0",)]:
@@ -117,7 +117,7 @@ class Promises:
         return all(self.admin.query(what) == [("0",)] for what in (_UNDER_WAY, _UNENDED, _BATCHES))
 
     async def judge(self, noisy: float) -> None:
-        """When trouble has been over for long, and the chain stands still."""
+        """Check the end, when faults are long over and the chain stands still."""
         if (at := int(self.admin.query(_AT)[0][0])) != (head := self.chain.node.height()):
             self.breaks(f"I4: the index stands at {at}, and the chain at {head}")
             return
@@ -197,7 +197,7 @@ class Promises:
                 self.breaks(f"I13: {named} was bought in quiet, and its answer was not read: {state}")
 
     def _had_time(self, job: str) -> bool:
-        """From the answer, which a reorganisation may take back as deep as any does, to the end of its window."""
+        """Return whether the job could be settled again before its window ended, after a reorg of any depth."""
         ((claimed_at, window),) = self.admin.query(
             f"select claimed_at, sla_secs from jobs where job_id = '\\x{job[2:]}'"  # noqa: S608 - a digest
         )

@@ -1,4 +1,4 @@
-"""Clients as they are, `svc.client.Client`: each buys jobs of the real svcd, and opens what comes of them."""
+"""Real clients (`svc.client.Client`). Each buys jobs of the real svcd and opens the results."""
 
 import asyncio
 import random

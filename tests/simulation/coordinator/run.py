@@ -1,4 +1,4 @@
-"""One run: coordinators, buyers and providers through a planned history, all of it decided by the plan."""
+"""One run: coordinators, buyers and providers, with all events decided by the plan."""
 
 import asyncio
 import logging
@@ -34,9 +34,9 @@ from tests.simulation.disk import empty_folder
 from tests.simulation.plan import OF_SVCD, Fault, Kill, Plan
 from tests.simulation.trace import Trace
 
-_PATIENCE: Final = 500.0  # seconds of quiet until all has to be at rest
+_PATIENCE: Final = 500.0  # seconds without faults until all work must have ended
 _PROVIDERS: Final = 2
-_LONGEST: Final = 3600.0  # no time of httpx's: it is the simulation that lets answers be late
+_LONGEST: Final = 3600.0  # httpx never times out, because the simulation controls delays
 
 
 @attrs.frozen
@@ -45,7 +45,7 @@ class Outcome:
     trace: str
     broken: tuple[str, ...]
     jobs: int
-    opened: int  # answers of svcd's that a client read, and knows to be settled
+    opened: int  # settled results that a client opened
     lives: int
     faults: int
     seconds: float
@@ -125,7 +125,7 @@ class _Run:
 
     @asynccontextmanager
     async def _svcd(self, ways: Ways) -> AsyncIterator[None]:
-        """Where there is one."""
+        """Run svcd if the plan has one."""
         if not self.plan.has_svcd:
             yield
             return
@@ -163,7 +163,7 @@ class _Run:
             tuple(self.trace.lines),
         )
 
-    # --- who is there ---
+    # --- participants ---
 
     def _buyers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
         for number, post in enumerate(self.plan.posts):
@@ -178,7 +178,7 @@ class _Run:
                 yield buyer.buy(post, changes_its_mind=changes)
 
     def _providers(self, http: httpx.AsyncClient) -> Iterator[Coroutine[Any, Any, None]]:
-        for number in range(int(self.plan.has_svcd), _PROVIDERS):  # the first is svcd where there is one
+        for number in range(int(self.plan.has_svcd), _PROVIDERS):  # svcd, if present, is the first
             actor = self._actor(http, "provider", number)
             yield Provider(**actor, early=number == 0, forgets=self._forgets).run()
 
@@ -208,7 +208,7 @@ class _Run:
 
     @property
     def _only(self) -> int:
-        """Whom the small actors buy of where svcd takes part, which could make nothing of their orders."""
+        """Return the provider that small buyers use. svcd could not read their orders."""
         second = self.ground.cast.with_role("provider")[1]
         return self.ground.market.provider_ids[second.address] if self.plan.has_svcd else 0
 
@@ -216,7 +216,7 @@ class _Run:
         return self.loop.time() < self.plan.noisy and self._chance.random() < 0.1
 
     async def _alone(self, part: Coroutine[Any, Any, None]) -> None:
-        """Run a part. Its failure is reported at the end and stops no other part."""
+        """Run a part. A failure is reported at the end, and does not stop other parts."""
         try:
             await part
         except asyncio.CancelledError:
@@ -225,10 +225,10 @@ class _Run:
             self.promises.breaks(f"the simulation itself fell: {error!r}")
             logging.getLogger(__name__).exception("a part of the simulation fell")
 
-    # --- what goes wrong ---
+    # --- faults ---
 
     def _stepped(self) -> None:
-        """After each step of any task: the place for a process to die."""
+        """Maybe kill a process, after any step of any task."""
         if not self._kills or self.loop.time() < self._kills[0].at:
             return
         if self._steps < self._kills[0].step:

@@ -1,4 +1,4 @@
-"""The pin store: S3 in memory, behind the coordinator's own requests to it."""
+"""The pin store: in-memory S3 behind the coordinator's real requests."""
 
 import asyncio
 import base64
@@ -17,7 +17,7 @@ from tests.simulation.coordinator.faults import Faults
 
 _FOUND: Final = 200
 _MISSING: Final = 404
-_UNSOUND: Final = 0.2  # of the answers of a gateway
+_UNSOUND: Final = 0.2  # share of a gateway's responses
 
 
 class SimulatedStore:
@@ -29,7 +29,7 @@ class SimulatedStore:
 
     @asynccontextmanager
     async def open_http(self, **_: object) -> AsyncIterator[Http]:
-        """In place of `coordinatord.base.http_client.open_http`."""
+        """Replaces `coordinatord.base.http_client.open_http`."""
         owner = self._faults.owner()
 
         @asynccontextmanager

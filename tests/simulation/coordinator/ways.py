@@ -1,4 +1,4 @@
-"""The ways of callers: to the coordinators, and to a gateway before the pin store."""
+"""Simulated network: to the coordinators, and to a gateway in front of the pin store."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ GATEWAY: Final = "https://gateway"
 
 
 class Ways(httpx.AsyncBaseTransport):
-    """By the host that is asked. The gateway has now and then nothing, while there is noise."""
+    """Route requests by host. During the noisy time, the gateway sometimes misses content."""
 
     def __init__(self, front: Front, store: SimulatedStore, faults: Faults) -> None:
         self._front, self.store, self._faults = front, store, faults

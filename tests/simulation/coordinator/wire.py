@@ -1,4 +1,4 @@
-"""PostgreSQL's protocol over a blocking socket: messages, and a connection of the simulation's own."""
+"""PostgreSQL's protocol over a blocking socket: messages, and the simulation's connection."""
 
 import base64
 import hashlib
@@ -54,7 +54,7 @@ class Wire:
         self.socket.sendall(b"".join(parts))
 
     def message(self) -> tuple[str, bytes]:
-        """Its kind, and all its bytes."""
+        """Return a message's type and all its bytes."""
         come = self._come
         while len(come) < 5 or len(come) < 1 + int.from_bytes(come[1:5]):
             more = self.socket.recv(_ANSWER_BYTES)
@@ -67,7 +67,7 @@ class Wire:
         return chr(told[0]), told
 
     def end(self) -> None:
-        """Returns when the backend is gone, and with it its locks: its side of the connection is closed last."""
+        """Wait until the backend has exited and released its locks. It closes its side of the connection last."""
         try:
             self.send(b"X", struct.pack("!i", 4))
             self.socket.settimeout(_ENDING)
@@ -98,7 +98,7 @@ class ControlConnection:
         self._sign_in(address)
 
     def query(self, text: str) -> list[tuple[str, ...]]:
-        """The rows, as text; null is empty."""
+        """Return rows as text. NULL is empty."""
         self.wire.send(message(b"Q", text.encode() + b"\0"))
         return self._rows(text)
 

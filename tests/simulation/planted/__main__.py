@@ -20,13 +20,13 @@ PATCHES: Final = Path(__file__).parent
 WORK: Final = ROOT / "build" / "planted"
 SEEDS: Final = 200
 _PACKAGES: Final = ("common", "coordinatord", "devnet", "svc", "svcd", "tests")
-_OF_COORDINATOR: Final = "coordinator"  # the folder of faults that are put into coordinatord
+_OF_COORDINATOR: Final = "coordinator"  # folder of faults for coordinatord
 _CONTRACTS: Final = Path("common", "contracts")
 _FOUND: Final = " breaks what a "
 
 
 def names() -> list[str]:
-    """Of svcd's by their own name, of coordinatord's after that of their folder."""
+    """Return fault names. Those for coordinatord include their folder."""
     return sorted(str(path.relative_to(PATCHES).with_suffix("")) for path in PATCHES.rglob("*.patch"))
 
 
@@ -50,7 +50,7 @@ def found(name: str) -> str | None:
 
 
 def _planted(name: str) -> Path:
-    """A tree like this one with the fault in it: the patched folder is a copy, all others are links."""
+    """Make a tree with the fault. The patched folder is a copy, and all others are links."""
     tree, patch = WORK / name, PATCHES / f"{name}.patch"
     (changed,) = {line.split("/")[1] for line in patch.read_text().splitlines() if line.startswith("+++ b/")}
     shutil.rmtree(tree, ignore_errors=True)
@@ -72,7 +72,7 @@ def _planted(name: str) -> Path:
 
 
 def _compile(contracts: Path) -> None:
-    """A contract that was changed."""
+    """Compile a changed contract."""
     (contracts / "node_modules").symlink_to(ROOT / _CONTRACTS / "node_modules")
     subprocess.run(["node", "build.mjs", str(contracts)], cwd=contracts, check=True)
 

@@ -41,7 +41,7 @@ async def _reorganised(ground: Ground, depth: int) -> None:
 
 
 async def _let_all_pay(ground: Ground) -> None:
-    """The issuer relents once more: what took its refusal back may have been in a block that is gone."""
+    """Repeat the issuer's unblocking, because a reorg may have removed it."""
     admin = ground.cast.admin.address
     async with connected(ground.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", ground.market.token)
@@ -64,7 +64,7 @@ async def _sent(chain: MarketChain, token: Any, issuer: str, method: str, *argum
         except (Web3RPCError, ContractLogicError, RuntimeError):
             if not attempt:
                 raise
-            return  # the attempt before has taken effect
+            return  # an earlier attempt has taken effect
         else:
             return
 
@@ -113,7 +113,7 @@ async def clock_ahead(ground: Ground, random: Random, _seconds: float) -> None:
 
 async def owner_blacklisted(ground: Ground, random: Random, seconds: float) -> None:
     """The issuer blacklists a buyer. Nothing can be collected from the buyer, and refunds become credit."""
-    buyer = random.choice(ground.cast.with_role("client")[1:]).address  # the first hands out tokens to strangers
+    buyer = random.choice(ground.cast.with_role("client")[1:]).address  # the first one funds strangers
     async with connected(ground.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", ground.market.token)
         await _sent(chain, token, ground.cast.admin.address, "setBlacklisted", buyer, True)
@@ -125,7 +125,7 @@ async def owner_blacklisted(ground: Ground, random: Random, seconds: float) -> N
 
 
 async def token_paused(ground: Ground, _random: Random, seconds: float) -> None:
-    """No claim can collect; everything that ends a job still must."""
+    """Pause the token. No claim can collect, but all exits must still work."""
     async with connected(ground.anvil.rpc_url) as chain:
         token = at(chain, "DevToken", ground.market.token)
         await _sent(chain, token, ground.cast.admin.address, "pause")

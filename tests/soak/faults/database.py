@@ -40,15 +40,13 @@ _TRIGGERS: Final = (
     " for each row execute function refuse_write('conflicts', '40001')",
 )
 _WITHOUT: Final = ("drop trigger if exists refuse_write on {table}", "drop trigger if exists refuse_commit on {table}")
-_STARTS: Final = (
-    30  # attempts, a tenth of a second apart at the least: what crashed leaves memory that has to be given back
-)
+_STARTS: Final = 30  # attempts, at least a tenth of a second apart, because the crashed server's memory must be freed
 _RELOAD: Final = "select pg_reload_conf()"
 _TERMINATE: Final = (
     f"select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = '{COORDINATORS_ROLE}'"  # noqa: S608 - constants
 )
 _TAKEN_AT_ONCE: Final = 25
-_MOST_CONNECTIONS: Final = 250  # more than the server takes
+_MOST_CONNECTIONS: Final = 250  # above the server's limit
 
 
 async def install_trouble(database_url: str) -> None:
@@ -62,7 +60,7 @@ async def remove_trouble(database_url: str) -> None:
 
 
 async def conflicts(ground: Ground, random: Random, seconds: float) -> None:
-    """Some transactions cannot be serialized: their commits are refused, and may be tried again."""
+    """Fail some transactions at commit with a serialization failure, which is retryable."""
     await _refusing(ground, _CONFLICTS, random, seconds)
 
 
@@ -90,7 +88,7 @@ async def pool_exhausted(ground: Ground, random: Random, seconds: float) -> None
 
 
 async def connections_exhausted(ground: Ground, _random: Random, seconds: float) -> None:
-    """The server takes no more connections: others have them."""
+    """Use up the server's connections."""
     taken: list[asyncpg.Connection[asyncpg.Record]] = []
 
     async def take() -> None:
@@ -103,7 +101,7 @@ async def connections_exhausted(ground: Ground, _random: Random, seconds: float)
             async with anyio.create_task_group() as takers:
                 for _ in range(_TAKEN_AT_ONCE):
                     takers.start_soon(take)
-            if len(taken) < before + _TAKEN_AT_ONCE:  # there are no more
+            if len(taken) < before + _TAKEN_AT_ONCE:  # the limit is reached
                 break
         await anyio.sleep(seconds)
     finally:
@@ -112,7 +110,7 @@ async def connections_exhausted(ground: Ground, _random: Random, seconds: float)
 
 
 async def read_only(ground: Ground, _random: Random, seconds: float) -> None:
-    """The primary rejects writes, also on the connections that are open."""
+    """Make the primary reject writes, also on open connections."""
     await _altered(
         ground,
         seconds,
@@ -122,7 +120,7 @@ async def read_only(ground: Ground, _random: Random, seconds: float) -> None:
 
 
 async def password_changed(ground: Ground, _random: Random, seconds: float) -> None:
-    """The password of the coordinators' role is another one, and their connections are lost."""
+    """Change the password of the coordinators' role, and cut its connections."""
     await _altered(
         ground,
         seconds,
@@ -132,7 +130,7 @@ async def password_changed(ground: Ground, _random: Random, seconds: float) -> N
 
 
 async def login_refused(ground: Ground, _random: Random, seconds: float) -> None:
-    """The coordinators' role may not log in, and its connections are lost."""
+    """Forbid logins of the coordinators' role, and cut its connections."""
     await _altered(
         ground,
         seconds,
@@ -142,7 +140,7 @@ async def login_refused(ground: Ground, _random: Random, seconds: float) -> None
 
 
 async def backends_terminated(ground: Ground, _random: Random, _seconds: float) -> None:
-    """An administrator ends every connection of the coordinators."""
+    """End every connection of the coordinators, like an administrator."""
     await _execute(ground, (_TERMINATE,))
 
 
@@ -162,13 +160,13 @@ async def _execute(ground: Ground, statements: Sequence[str]) -> None:
 
 
 async def silent(ground: Ground, _random: Random, seconds: float) -> None:
-    """Connections stay open, and nothing passes through them: neither end hears that the other is unreachable."""
+    """Keep connections open but pass no bytes, so that neither end notices."""
     with ground.database.black_hole():
         await anyio.sleep(seconds)
 
 
 async def database_killed(ground: Ground, _random: Random, seconds: float) -> None:
-    """The server dies in the middle of everything, and recovers from its log."""
+    """Kill the server during its work. It recovers from its log."""
     await ground.postgres.kill()
     await anyio.sleep(seconds)
     for attempt in range(_STARTS):
@@ -185,7 +183,7 @@ async def database_killed(ground: Ground, _random: Random, seconds: float) -> No
 
 @asynccontextmanager
 async def _connected(ground: Ground) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
-    """Past the proxy, and as soon as the server is there: another lane may have it restart."""
+    """Connect without the proxy, once the server is up. Another lane may be restarting it."""
     with anyio.fail_after(60):
         while True:
             try:

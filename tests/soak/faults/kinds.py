@@ -1,4 +1,4 @@
-"""Every kind of fault, by the name that options, reports and plots call it."""
+"""Every kind of fault, with its name in options, reports and plots."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from tests.soak.faults.processes import Strike, killed_after, killed_at_entry, k
 
 @attrs.frozen
 class Kind:
-    """`strike(ground, random, seconds)` makes the trouble, keeps it up for about `seconds`, and takes it away."""
+    """`strike(ground, random, seconds)` causes the fault, keeps it up for about `seconds`, and removes it."""
 
     strike: Strike
     least: float = 1.0  # seconds

@@ -1,4 +1,4 @@
-"""Daemons end: without warning, or as their operator asks."""
+"""Daemons exit: killed, or stopped by their operator."""
 
 import resource
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
 from tests.soak.shifted_clock import write_shift
 
-_FEWER_THAN_OPEN: Final = 3  # descriptors: every daemon has more open
+_FEWER_THAN_OPEN: Final = 3  # below the number that every daemon has open
 _CLOCK_OFF: Final = 900.0  # seconds at most
 _COMES_WITHIN: Final = 8.0  # timeout in seconds to wait for the moment, after which the process is killed anyway
 
@@ -23,7 +23,7 @@ Strike = Callable[[Ground, Random, float], Awaitable[None]]
 
 
 class UncleanExit(Exception):
-    """A daemon that was asked to end did so with a status other than 0."""
+    """A daemon exited with a status other than 0 after SIGTERM."""
 
 
 async def coordinator_killed(ground: Ground, random: Random, seconds: float) -> None:
@@ -35,12 +35,12 @@ async def coordinator_restarted(ground: Ground, random: Random, seconds: float) 
 
 
 def killed_before(method: str) -> Strike:
-    """As a coordinator calls its node, which never hears of it."""
+    """Kill a coordinator during a call that has not reached the node."""
     return partial(_killed_at, method, answered=False)
 
 
 def killed_after(method: str) -> Strike:
-    """As the node has acted on a coordinator's call, and the coordinator has not heard."""
+    """Kill a coordinator after the node has executed its call, before the response."""
     return partial(_killed_at, method, answered=True)
 
 
@@ -94,11 +94,11 @@ async def machine_clock(ground: Ground, random: Random, seconds: float) -> None:
 
 
 async def descriptors_exhausted(ground: Ground, random: Random, seconds: float) -> None:
-    """A daemon may open no file and no socket: it accepts no connection, makes none, and looks up no name."""
+    """Take away a daemon's descriptors: it cannot open files, accept or make connections, or resolve names."""
     daemon = random.choice(ground.daemons)
     if (pid := daemon.pid) is None:
         return
-    with suppress(ProcessLookupError):  # another lane kills it
+    with suppress(ProcessLookupError):  # another lane may kill it
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (_FEWER_THAN_OPEN, limits[1]))
         await anyio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""The node between the coordinators and the chain errs, hangs, forgets to answer, cuts its answers off, lies."""
+"""Faults of the node as seen by the coordinators: errors, hangs, lost or truncated responses, lies."""
 
 from random import Random
 
@@ -37,7 +37,7 @@ async def hang(ground: Ground, random: Random, seconds: float) -> None:
 
 
 async def swallowed(ground: Ground, random: Random, seconds: float) -> None:
-    """The node takes the transaction, and its answer is lost: the worst moment there is."""
+    """The node executes the transaction, and its response is lost, which is the worst case."""
     await _for(ground, seconds, SwallowAnswer(random.choice(("eth_sendRawTransaction", ANY))))
 
 
@@ -58,7 +58,7 @@ async def disagreement(ground: Ground, random: Random, seconds: float) -> None:
 
 
 async def nodes_down(ground: Ground, _random: Random, seconds: float) -> None:
-    """Every node is down: connections close unanswered."""
+    """Take every node down. Connections close without a response."""
     with ground.rpc.fault(Refuse(ANY)), ground.second_rpc.fault(Refuse(ANY)):
         await anyio.sleep(seconds)
 

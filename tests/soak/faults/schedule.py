@@ -1,10 +1,4 @@
-"""Which fault strikes when: decided by a seed, so that a run that broke something can be made again.
-
-Lanes strike independently. Within a lane one fault ends before the next begins.
-
-lanes          two: processes, and all else; each pauses after a fault
-crowded_lanes  one for each kind of service; together they start a fault every so many seconds, and faults are short
-"""
+"""Schedule of faults, decided by a seed so that a failing run can be repeated."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -20,7 +14,7 @@ from tests.soak.faults.processes import UncleanExit
 from tests.soak.ground import Ground
 from tests.soak.timeline import Timeline
 
-# What starts the same process: one after the other.
+# Kinds that restart the same process run one after the other.
 _PROCESSES: Final = frozenset(
     {
         *(kind for kind in KINDS if kind.startswith("killed_")),
@@ -63,7 +57,7 @@ class Planned:
 
     kind: str
     pause: float  # seconds before it
-    seconds: float  # that it lasts
+    seconds: float  # duration
     random: Random = attrs.field(eq=False)
 
 
@@ -75,7 +69,7 @@ def lanes(kinds: Iterable[str], seed: int, every: float) -> list[Lane]:
 
 
 def crowded_lanes(kinds: Iterable[str], seed: int, every: float) -> list[Lane]:
-    """Lanes that together start a fault every `every` seconds on average."""
+    """Return lanes that together start a fault every `every` seconds on average."""
     by_service: dict[str, list[str]] = {}
     for kind in kinds:
         by_service.setdefault(_service_of(kind), []).append(kind)
@@ -88,7 +82,7 @@ def _service_of(kind: str) -> str:
 
 
 def planned(lane: Lane) -> Iterator[Planned]:
-    """Without end: every kind of the lane once in a random order, then again in another."""
+    """Yield every kind of the lane in random order, repeatedly and forever."""
     order = Random(lane.seed)  # noqa: S311 - to be foreseen is its purpose
     share = SHORTENED if lane.crowded else 1.0
     for turn in count():

@@ -1,4 +1,4 @@
-"""The pin store and the database: slow, refusing, cut off, killed, restarted."""
+"""Faults of the pin store and of the database connection: slow, refused, cut, killed, restarted."""
 
 from random import Random
 
@@ -27,7 +27,7 @@ async def store_killed(ground: Ground, _random: Random, seconds: float) -> None:
 
 
 async def database_cut(ground: Ground, _random: Random, seconds: float) -> None:
-    """Every connection breaks at once; the server lives."""
+    """Cut every connection at once. The server keeps running."""
     with ground.database.trouble(Trouble.REFUSE):
         await anyio.sleep(seconds)
 

@@ -22,7 +22,7 @@ import attrs
 ROOT: Final = Path(__file__).parents[3]
 PATCHES: Final = Path(__file__).parent
 WORK: Final = ROOT / "build" / "planted-soak"
-_COPIED: Final = ("common", "coordinatord", "svcd")  # what patches change; all else is linked
+_COPIED: Final = ("common", "coordinatord", "svcd")  # folders that patches change; all others are linked
 _LONGEST: Final = 1200  # seconds
 _PATIENCE: Final = 40.0  # timeout in seconds; later ends count as violations
 
@@ -36,7 +36,7 @@ class Planted:
     says: str
     faults: tuple[str, ...] = ()
     minutes: float = 1.0
-    compiles: bool = False  # a contract is changed
+    compiles: bool = False  # the patch changes a contract
 
 
 PLANTED: Final = {
@@ -86,7 +86,7 @@ def found(name: str) -> str | None:
 
 
 def planted_tree(name: str, work: Path = WORK) -> Path:
-    """A tree like this one with the fault in it."""
+    """Make a tree with the fault."""
     tree = work / name
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
@@ -121,7 +121,7 @@ def tried(chosen: Sequence[str]) -> list[str]:
         began = time.monotonic()
         try:
             said, why = found(name), f"{PLANTED[name].breaks} does not say so"
-        except RuntimeError as wrong:  # the others are tried all the same
+        except RuntimeError as wrong:  # try the other faults anyway
             said, why = None, str(wrong)
         if said is None:
             missed.append(name)

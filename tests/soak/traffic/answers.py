@@ -1,4 +1,4 @@
-"""How an answer is counted, and which are complained of."""
+"""Count responses, and record unexpected ones as complaints."""
 
 from typing import Final
 
@@ -6,12 +6,12 @@ import httpx
 
 from tests.soak.timeline import Timeline
 
-# A market under faults may be too busy to answer, and then says so.
+# A market under faults may be too busy, and then answers with these.
 _TROUBLE: Final = {429, 503}
 
 
 def counted(answer: httpx.Response, timeline: Timeline, right: set[int]) -> str:
-    """Its status and code; a complaint when the status is neither right nor an honest "not now"."""
+    """Return status and code. Complain if the status is neither in `right` nor a valid "not now"."""
     if answer.status_code not in right | _TROUBLE:
         told = (
             f"{answer.request.method} {answer.request.url.path} was answered {answer.status_code}: {answer.text[:300]}"

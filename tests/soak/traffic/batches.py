@@ -1,4 +1,4 @@
-"""Batches: run to their end, or taken back half-way."""
+"""Batches that run to their end, or are cancelled halfway."""
 
 import secrets
 from random import Random
@@ -15,7 +15,7 @@ from tests.soak.timeline import Timeline
 from tests.soak.traffic.buyer import Buyer
 
 _LINES: Final = (5, 20)
-_TAKEN_BACK_AFTER: Final = (0.0, 3.0)  # seconds: from before the first line is posted until after the last
+_TAKEN_BACK_AFTER: Final = (0.0, 3.0)  # seconds: from before the first post until after the last
 
 
 @attrs.frozen
@@ -23,7 +23,7 @@ class BatchWork:
     timeline: Timeline
 
     async def batch(self, buyer: Buyer) -> str:
-        """Some lines with rates, for all, and some that the plan gives away."""
+        """Order some lines with rates for any provider, and some that the plan assigns."""
         count = buyer.random.randint(*_LINES)
         batch = await self._ended(buyer, await self._created(buyer, count))
         if batch.request_counts.total != count:
@@ -37,7 +37,7 @@ class BatchWork:
             async with buyer.anywhere() as client:
                 await client.batches.cancel(created.id)
         except InvalidRequest as refusal:
-            if refusal.code != "batch_not_cancellable":  # it was faster
+            if refusal.code != "batch_not_cancellable":  # the batch ended first
                 raise
         return (await self._ended(buyer, created)).status
 

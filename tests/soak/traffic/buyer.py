@@ -13,7 +13,7 @@ from svc.wire.transport import REQUEST_SECONDS
 from tests.soak.ground import Ground
 from tests.soak.plain_http import plain_http
 
-_MOST: Final = 10**12  # base units: a soak's money is made for it
+_MOST: Final = 10**12  # base units, effectively unlimited
 
 
 @attrs.define

@@ -1,4 +1,4 @@
-"""Clients of every kind, each doing its piece of work again and again until the run is over."""
+"""Clients of every kind. Each repeats its work until the run is over."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,7 +32,7 @@ from tests.soak.traffic.work import Work, outcome_of
 from tests.soak.useful import USEFUL
 
 _PAUSE: Final = 0.3  # seconds between two pieces of a client's work
-_LONG_PAUSE: Final = 5.0  # where a piece weighs more
+_LONG_PAUSE: Final = 5.0  # pause after expensive pieces of work
 _SOLD_WITHIN: Final = 60.0
 _BUYING_WALLETS: Final = 4  # of clients, see `_buyers`
 
@@ -81,11 +81,11 @@ class Crowd:
 
     @property
     def unfinished(self) -> list[str]:
-        """Who is still at what."""
+        """Return unfinished clients with their current work."""
         return [client.at for client in self._at_work]
 
     def close(self) -> None:
-        """Begin nothing new."""
+        """Start no new work."""
         self._closing.set()
 
     async def until_enough(self, seconds: float) -> None:
@@ -94,7 +94,7 @@ class Crowd:
             await anyio.sleep(0.2)
 
     def _buyers(self) -> Iterator[Client]:
-        """Those who pay, some of them from one wallet at once."""
+        """Return the buyers, some of which share a wallet."""
         work, batches, files = self._work, BatchWork(self._timeline), FileWork(self._timeline)
         kinds: list[tuple[str, Callable[[Buyer], Awaitable[str]], int, int, float]] = [
             ("open job", work.open_job, 0, 4, _PAUSE),
@@ -133,7 +133,7 @@ class Crowd:
             yield Client("idle provider", Idler(ground, timeline, wallet, self._random(f"idle/{n}")).poll, _LONG_PAUSE)
 
     def _attacks(self) -> "Iterator[tuple[Attack, float]]":
-        """Strangers who would have others pay: for gas, for storage, for memory."""
+        """Return strangers who make others pay for gas, storage or memory."""
         ground = self._ground
         patron = ground.cast.with_role("client")[0].address
         target = Target(ground.base_urls, ground.anvil, ground.book, patron, self._timeline)

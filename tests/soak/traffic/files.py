@@ -1,4 +1,4 @@
-"""Uploads: read back as they were, and as the containers of jobs."""
+"""Uploads that are read back directly, or used as containers of jobs."""
 
 import hashlib
 import secrets
@@ -20,7 +20,7 @@ class FileWork:
     timeline: Timeline
 
     async def file(self, buyer: Buyer) -> str:
-        """Stored at one coordinator, read at another."""
+        """Store at one coordinator, and read at another."""
         content = secrets.token_bytes(buyer.random.choice(_SIZES))
         async with buyer.anywhere() as client:
             stored = await client.files.upload(content, "result")

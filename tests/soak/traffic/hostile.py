@@ -29,10 +29,10 @@ _GARBAGE: Final = (
 )
 
 
-# More than one address may hold of each, so that a limit that is not held shows.
+# Above the limits of one address, so that a missing limit is noticed.
 _SIGN_INS: Final = 36
 _NONCES: Final = 20
-_SHORTENED: Final = 2.0  # seconds that are left of a session's day
+_SHORTENED: Final = 2.0  # remaining seconds of a session's lifetime
 _SHORTEN: Final = "update sessions set expires_at = clock_timestamp() + $2 * interval '1 second' where address = $1"
 
 
@@ -42,7 +42,7 @@ class Hostile:
     timeline: Timeline
 
     async def one_nonce_twice(self, _n: int) -> str:
-        """One nonce, shown to every coordinator at once: one session (I8)."""
+        """Use one nonce at every coordinator at once. Only one session may open (I8)."""
         wallet = Wallet(secrets.token_bytes(32))
         async with plain_http() as http:
             nonce = await http.get(f"{self.ground.base_urls[0]}/auth/nonce", params={"address": hex_of(wallet.address)})
@@ -52,7 +52,7 @@ class Hostile:
             answers: list[int] = []
 
             async def present(url: str) -> None:
-                # Inside a group of tasks: a coordinator that is down must not end the others.
+                # A coordinator that is down must not cancel the other tasks of the group.
                 with suppress(httpx.TransportError):
                     answers.append((await http.post(f"{url}/auth/session", json=body)).status_code)
 
@@ -75,7 +75,7 @@ class Hostile:
         return "all opened" if opened == _SIGN_INS else "some opened"
 
     async def outlived_session(self, _n: int) -> str:
-        """Use an expired session, whose lifetime is shortened for the test. Every coordinator must reject it (I8)."""
+        """Use an expired session, with a lifetime shortened for the test. Every coordinator must reject it (I8)."""
         wallet = Wallet(secrets.token_bytes(32))
         async with plain_http(self.ground.base_urls[0]) as http:
             token = await self._signed_in(http, wallet)
@@ -89,7 +89,7 @@ class Hostile:
                 await connection.close(timeout=5)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return "the database is away"
-        await self._with(token)  # each coordinator has seen it alive, and may remember
+        await self._with(token)  # every coordinator has seen the valid token, and may cache it
         await anyio.sleep(_SHORTENED + 0.5)
         answers = await self._with(token)
         if 200 in answers:
@@ -119,7 +119,7 @@ class Hostile:
         return {"address": hex_of(wallet.address), "nonce": nonce, "signature": hex_of(signature)}
 
     async def garbage(self, n: int) -> str:
-        """Bodies that are no submission."""
+        """Post invalid submissions."""
         url = self.ground.base_urls[n % len(self.ground.base_urls)]
         async with plain_http() as http:
             answer = await http.post(

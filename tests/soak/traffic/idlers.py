@@ -1,7 +1,4 @@
-"""A provider that does not deliver: it polls, holds jobs that it never claims, and claims some that it never ends.
-
-The first lapse with their lease and are given to others; the second miss their window and are reclaimed.
-"""
+"""A provider that polls and holds leases without claiming, and claims some jobs that it never ends."""
 
 from itertools import count
 from random import Random
@@ -19,7 +16,7 @@ from tests.soak.programs import SLA_SECONDS
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 
-_CLAIMED: Final = 0.5  # of the polls that got something
+_CLAIMED: Final = 0.5  # of the polls that returned jobs
 _OF_ONE_BUYER: Final = 0.5
 _MODEL: Final = 1
 
@@ -56,7 +53,7 @@ class Idler:
                 query["owner"] = self.ground.cast.with_role("client")[0].address
             polled = await http.get("/evm/jobs", params=query, headers=party.authorization)
             jobs: list[dict[str, Any]] = polled.json()["jobs"] if polled.status_code == 200 else []
-            # An hour's window would keep its owner waiting beyond the end of the run.
+            # With an hour's window, the job would outlast the run.
             short = [job["job_id"] for job in jobs if int(job["sla_secs"]) == SLA_SECONDS]
             if not short or self.random.random() > _CLAIMED:
                 return f"{counted(polled, self.timeline, {200})} {'held' if jobs else 'nothing'}"

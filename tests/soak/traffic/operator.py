@@ -14,7 +14,7 @@ from eth_utils.crypto import keccak
 from tests.soak.ground import Ground
 
 _WINDOW: Final = 600  # a window that no buyer orders
-_MODEL: Final = 900  # that no provider serves
+_MODEL: Final = 900  # a model that no provider serves
 _ENTRIES: Final = 3
 
 Call = tuple[str, Sequence[Any]]

@@ -1,4 +1,4 @@
-"""Those who look: at the catalogue, the book, the asks, the providers, and at whether anything changed since."""
+"""Readers of the catalogue, the book, the asks and the providers, also with conditional requests."""
 
 from typing import Final
 

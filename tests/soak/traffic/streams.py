@@ -19,7 +19,7 @@ from tests.soak.traffic.answers import counted
 from tests.soak.traffic.buyer import Buyer
 
 _READ_SECONDS: Final = (1.0, 6.0)
-_QUIET_SECONDS: Final = 30.0  # without a byte; a heartbeat comes every 20 or so
+_QUIET_SECONDS: Final = 30.0  # limit of silence; heartbeats come about every 20
 _LOGGED: Final = "select id from events where id > $1 and id <= $2"
 
 
@@ -90,7 +90,7 @@ class StreamWork:
 
 
 async def messages(answer: httpx.Response) -> AsyncIterator[tuple[int, str | None]]:
-    """Id and event of each message. The opening message has an id alone."""
+    """Yield id and event of each message. The opening message has only an id."""
     event_id = 0
     name: str | None = None
     async for line in answer.aiter_lines():

@@ -1,4 +1,4 @@
-"""What buyers do over and over: each piece returns how it ended, and complains of what must not happen."""
+"""Work that buyers repeat. Each piece returns its outcome, and complains about anything that must not happen."""
 
 import secrets
 import time
@@ -22,14 +22,14 @@ from tests.soak.traffic.buyer import Buyer
 
 _TEXT: Final = MODELS[0].name
 _WINDOW: Final = f"{SLA_SECONDS}s"
-_UNREADABLE_FOR: Final = 60.0  # a gateway that is away comes back
-_MAY_APPEAR: Final = 100.0  # seconds for a post that was sent and not seen mined, and for its whole job
-_LARGE: Final = 16_000_000  # more than a submission takes inline: container and result both go through uploads
+_UNREADABLE_FOR: Final = 60.0  # timeout for an unreachable gateway to recover
+_MAY_APPEAR: Final = 100.0  # timeout in seconds for a sent post without a receipt, and for its whole job
+_LARGE: Final = 16_000_000  # above the inline limit, so container and result both use uploads
 
 
 @attrs.define
 class Work:
-    """State shared by all buyers. `promised` holds jobs whose post was answered 201."""
+    """State shared by all buyers. `promised` holds the jobs that a 201 has confirmed."""
 
     ground: Ground
     timeline: Timeline
@@ -48,7 +48,7 @@ class Work:
         return await self._bought(buyer, {"rate_in": RATE_IN, "rate_out": RATE_OUT})
 
     async def market_job(self, buyer: Buyer) -> str:
-        """To the cheapest who is live, sealed to it."""
+        """Post a job for the cheapest live provider, sealed to it."""
         return await self._bought(buyer, {})
 
     async def designated_job(self, buyer: Buyer) -> str:
@@ -60,7 +60,7 @@ class Work:
         return await self._bought(buyer, {"rate_in": RATE_IN, "rate_out": RATE_OUT}, _question() + "." * _LARGE)
 
     async def uploaded_job(self, buyer: Buyer) -> str:
-        """Its container is uploaded first, and named."""
+        """Upload the container first, and reference it."""
         question = _question()
         prepared = await self._prepared(buyer, question)
         async with buyer.anywhere() as client:
@@ -75,7 +75,8 @@ class Work:
         return await self._ended(buyer, prepared, question, since)
 
     async def job_posted_twice(self, buyer: Buyer) -> str:
-        """The same submission at every coordinator at once: one job, and who hears of it hears the same."""
+        """Send the same submission to every coordinator at once. Only one job may result, and all successful responses
+        must agree."""
         question = _question()
         prepared = await self._prepared(buyer, question)
         async with buyer.anywhere() as client:
@@ -88,7 +89,7 @@ class Work:
             try:
                 answers.append(await self._sent(base_url, body))
             except httpx.TransportError:
-                return  # inside a group of tasks: a coordinator that is down must not end the others
+                return  # a coordinator that is down must not cancel the other tasks of the group
 
         async with anyio.create_task_group() as posting:
             for base_url in self.ground.base_urls:
@@ -193,7 +194,7 @@ def may_come_again(trouble: SvcError) -> bool:
 
 
 def outcome_of(trouble: SvcError, timeline: Timeline, what: str) -> str:
-    """How a piece of work that failed is counted. An answer that no client should get is complained of."""
+    """Classify failed work. Complain about responses that no client should get."""
     if isinstance(trouble, ApiError) and (trouble.status == 500 or trouble.type == "internal_error"):
         timeline.complain(f"{what} was answered {trouble.status} {trouble.type}: {trouble.message}")
     if isinstance(trouble, JobFailed):

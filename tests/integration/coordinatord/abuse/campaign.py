@@ -1,4 +1,4 @@
-"""A market of running processes in which honest jobs go on while every attack is run at once, and what came of both."""
+"""A market of running processes with honest jobs, while all attacks run at once, and its measurements."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -51,7 +51,7 @@ Done = Callable[[], Awaitable[bool]]
 
 @attrs.define
 class Attacks:
-    """One of each kind that this market can be met with."""
+    """One attack of each kind."""
 
     target: Target
     upkeep: Upkeep
@@ -105,7 +105,8 @@ class Attacks:
 
 @attrs.define
 class Campaign:
-    """The market and its measurements: `alone` is honest traffic without attacks, `beside` with attacks."""
+    """The market and its measurements: `alone` is honest traffic without attacks, `beside` is honest traffic during
+    attacks."""
 
     world: World
     coordinator: Coordinator
@@ -117,10 +118,10 @@ class Campaign:
     honest: HonestProcess
     alone: Times = attrs.field(factory=Times)
     beside: Times = attrs.field(factory=Times)
-    _before: int = 0  # the coordinator's memory when it was first attacked
+    _before: int = 0  # the coordinator's memory before the first attack
 
     async def settle_first_jobs(self, jobs: int) -> None:
-        """Let every honest buyer settle so many jobs, so that none of them is a newcomer afterwards."""
+        """Let every honest buyer settle this many jobs, so that none is a newcomer afterwards."""
         await self.honest.go(jobs)
         await self.honest.stop(Times())
 
@@ -128,7 +129,7 @@ class Campaign:
         await self._go_on(seconds, self.alone, None)
 
     async def attacked(self, seconds: float, *, at_most: float | None = None, until: Done | None = None) -> None:
-        """`until`: what must have come of it; for that the attacks go on for longer, `at_most` so long."""
+        """Run attacks. Continue beyond `seconds` until `until` is true, for `at_most` seconds."""
         self._before = self._before or self.coordinator.resident_bytes()
         await self._go_on(seconds, self.beside, self.attacks, at_most, until)
 
@@ -163,18 +164,18 @@ class Campaign:
 
     @property
     def grown_bytes(self) -> int:
-        """Of the coordinator's memory, since before the first attack."""
+        """Return the growth of the coordinator's memory since before the first attack."""
         return self.coordinator.resident_bytes() - self._before
 
     @property
     def provider_bytes(self) -> int:
-        """The most that its memory ever was."""
+        """Return the provider's peak memory."""
         status = Path(f"/proc/{self.provider.pid}/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
 
 
 def settings_of(world: World, database_url: str, rpc_url: str, settings: Mapping[str, object]) -> dict[str, str]:
-    """As operators run it, with limits of a caller: none of them is raised for tests here."""
+    """Use an operator's settings, with default limits per caller."""
     given = environment(world, database_url, ESCROW_MODE="static", OPERATOR_KEY="0x" + "5e" * 32, CORS_ORIGINS=ORIGIN)
     del given["REQUESTS_PER_SECOND"]
     limits = {name: value for name, value in settings.items() if name.islower()}

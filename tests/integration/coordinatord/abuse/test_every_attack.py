@@ -36,7 +36,7 @@ from tests.support.coordinator import config_of
 pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(900)]
 
 SECONDS: Final = float(os.environ.get("ABUSE_SECONDS", "8"))
-ROUNDS: Final = 2 if SECONDS < 60 else 4  # of quiet and of attack, in turn
+ROUNDS: Final = 2 if SECONDS < 60 else 4  # of quiet and attack, alternating
 BUYERS: Final = 2
 PROTECTED: Final = {
     "gas": attrs.asdict(
@@ -74,7 +74,7 @@ OPEN: Final = {
 }
 MEMORY: Final = 96 << 20  # limit of the coordinator's memory growth
 BOMBED: Final = 256 << 20  # same, for a provider whose first gateway sends answers that decompress to twice this size
-SILENT: Final = 4.5  # seconds until a silent body's end is seen, on a machine that is busy
+SILENT: Final = 4.5  # seconds until the end of a silent body is noticed on a busy machine
 STARVED: Final = 5  # limit in seconds for a matching order while the provider is leased orders that do not match
 # In its slowest percentile, honest traffic may take twice as long as without attacks. Differences below these floors
 # are noise: two cores run attackers, buyers, provider, coordinator, node and database, and in a short run other tests
@@ -133,7 +133,7 @@ async def passed_bounds(over: Campaign, database_url: str) -> dict[str, list[str
 
 async def test_honest_jobs_settle_during_bounded_attacks(world: World, database_url: str, tmp_path: Path) -> None:
     async with campaign(world, database_url, tmp_path, PROTECTED, buying=BUYERS) as over:
-        # The attacks use up the ceiling that all newcomers share.
+        # The attacks use up the budget shared by all newcomers.
         await over.settle_first_jobs(NEWCOMER_JOBS)
         for _ in range(ROUNDS - 1):
             await over.quiet(SECONDS / ROUNDS / 2)
@@ -189,7 +189,7 @@ async def test_each_attack_exceeds_its_bound_without_defences(world: World, data
 
 
 async def _full_transactions_fit_under_the_cap(over: Campaign, database_url: str) -> None:
-    """The gas of what carries as many ops as may be is bounded by the chain, and by no budget: all of it is mined."""
+    """Check that full transactions are all mined. Their gas is limited by the chain, not by a budget."""
     full = FullBatches(over.attacks.target)
     posts = "select count(*) from relays where kind = 'post' and priority < 3 and state = $1"
     fetchval = over.connection.fetchval
@@ -239,7 +239,7 @@ async def _each_attack_was_met(over: Campaign) -> bool:
         return False
     if not all(any(refusal in outcome for outcome in outcomes[attack]) for attack, refusal in refused.items()):
         return False
-    # Lines over the budget wait: some of the batch were posted, not all.
+    # Lines over the budget wait, so only a part of the batch was posted.
     batches = over.attacks.target.wallets["uploaded batch"]
     posted = await over.connection.fetchval("select count(*) from jobs where owner = any($1::bytea[])", batches)
     return 0 < posted < over.attacks.batch.lines * len(batches)
@@ -257,7 +257,7 @@ async def _transactions_are_fit_for_the_chain(over: Campaign) -> None:
 
 
 def slowest_hundredth(seconds: Sequence[float]) -> float:
-    """The time that 99 in 100 are within; of less than a hundred, the longest."""
+    """Return the 99th percentile, or the maximum of less than a hundred."""
     return sorted(seconds)[math.ceil(len(seconds) * 0.99) - 1]
 
 

@@ -1,4 +1,4 @@
-"""Large requests over kept connections, to servers that are slow, stuck, or gone."""
+"""Large requests over kept connections to slow, stuck or stopped servers."""
 
 import asyncio
 import os
@@ -80,7 +80,7 @@ async def test_request_on_a_stale_connection_is_retried() -> None:
         bodies.append(await body_of(reader))
         writer.write(OK)
         await writer.drain()
-        await reader.read(1)  # the next request begins, and the connection ends
+        await reader.read(1)  # the next request begins, and the connection closes
 
     async with server(once_each) as url, open_http(connections=1, patience=5) as http:
         for _ in range(2):

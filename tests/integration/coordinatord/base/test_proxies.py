@@ -1,4 +1,4 @@
-"""Proxies that the environment names, in front of a real server."""
+"""Proxy variables of the environment, with a real server."""
 
 import asyncio
 import ssl
@@ -37,7 +37,7 @@ async def server(tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
             writer.write(OK)
             await writer.drain()
         except asyncio.IncompleteReadError:
-            pass  # refused before it asked anything
+            pass  # refused before it sent a request
         finally:
             writer.close()
 
@@ -83,7 +83,7 @@ async def test_node_is_read_through_the_proxy(proxy: ForwardProxy) -> None:
 
 
 async def test_webhooks_ignore_proxies_by_default(proxy: ForwardProxy) -> None:
-    """A proxy would reach the private network that the connection itself refuses."""
+    """Through a proxy, webhooks would reach private networks that the connection itself refuses."""
     async with server() as url:
         async with open_destinations(connections=1, private=False) as http:
             with pytest.raises(NoResponse):

@@ -1,4 +1,4 @@
-"""How batches end when not every line settles: refused lines, cancels, windows that end first."""
+"""Ends of batches with unsettled lines: refused lines, cancels, windows that end first."""
 
 from collections.abc import AsyncIterator
 
@@ -28,13 +28,13 @@ END_WINDOW = "update batches set expires_at = clock_timestamp() where id = $1"
 
 
 async def errors(batching: Batching, batch: Body) -> list[tuple[int, str, str | None]]:
-    """(line, code, job id) of each."""
+    """Return (line, code, job id) of each error."""
     lines = await batching.lines(batch["error_file_id"])
     return [(line["svc"]["line"], line["error"]["code"], line["svc"]["job_id"]) for line in lines]
 
 
 async def turn_all(worker: BatchWorker, stage: Stage) -> None:
-    """Every batch until none is due."""
+    """Process every batch until none is due."""
     await stage.execute("update batch_work set due_at = clock_timestamp()")
     while await worker.turn():
         pass

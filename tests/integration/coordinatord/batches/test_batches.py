@@ -83,7 +83,7 @@ async def test_same_key_and_body_answer_with_the_same_batch(batching: Batching, 
         for _ in range(5):
             tasks.start_soon(create)
     assert len(at_once) == 1
-    # Another wallet's key is another key.
+    # Another wallet has separate idempotency keys.
     await stranger.sign_in()
     theirs = await Batching.of(batching.stage, stranger)
     file_id = await theirs.upload(b"{}")

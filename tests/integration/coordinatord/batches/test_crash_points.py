@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 APART: Final = os.environ.get("CRASH_POINTS") == "apart"
 _BATCHES: Final = "coordinatord/api/batches/"
-# Modules that no run may leave out: from the file's lines to the files of their ends.
+# Modules in which crashes must occur: from reading lines to writing output files.
 STEPS: Final = tuple(
     f"{_BATCHES}{step}.py"
     for step in ("worker", "expansion", "line_containers", "lines_sql", "posts_sql", "work_sql", "output")
@@ -38,7 +38,7 @@ STEPS: Final = tuple(
 
 @attrs.frozen
 class Scene:
-    """`ends`: what others do to the two jobs of a batch. A batch is read in two portions."""
+    """`ends` ends the two jobs of a batch. A batch is read in two portions."""
 
     on: Stage
     batching: Batching
@@ -47,7 +47,7 @@ class Scene:
     jobs: list[str] = attrs.field(factory=list)
 
     async def deaths_of_one(self, ends: Callable[["Scene", Body, list[str]], Awaitable[None]], status: str) -> int:
-        """How often a worker died until the batch was done."""
+        """Return the number of crashes until the batch was done."""
         lines = await self._lines()
         jobs = [line["job_id"] for line in lines]
         self.jobs.extend(jobs)
@@ -96,7 +96,7 @@ async def settled_and_failed(scene: Scene, batch: Body, jobs: list[str]) -> None
 
 
 async def cancelled(scene: Scene, batch: Body, jobs: list[str]) -> None:
-    """After its posts were queued: without a relayer they stay so."""
+    """Cancel the batch after its posts were queued. Without a relayer they stay queued."""
     await scene.batching.until(batch["id"], status="in_progress")
     assert (await scene.batching.cancel(batch["id"])).status_code == 200
 

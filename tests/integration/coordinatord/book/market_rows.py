@@ -1,4 +1,4 @@
-"""A market in the tables alone: jobs, models and providers that no chain knows of."""
+"""A market in the tables alone, with jobs, models and providers that are on no chain."""
 
 from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes
 from coordinatord.storage.database.connections import Connection
@@ -29,7 +29,7 @@ async def add_providers(connection: Connection, providers: int) -> None:
 
 
 async def add_jobs(connection: Connection, jobs: int, *, models: int, after: int = 0) -> None:
-    """Open bids, one a block, of each model in turn; `after` is how many jobs there are already."""
+    """Add open bids, one per block, rotating over the models. `after` is the number of existing jobs."""
     await connection.execute(
         "insert into jobs (job_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in, units_out, designated,"
         " expires_at, cap, fee_bps, gas_fee, task_cid, pay_sig, posted_block, posted_log, ordinal)"

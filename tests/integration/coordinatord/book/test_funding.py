@@ -1,4 +1,4 @@
-"""Jobs whose payment would fail are not leased."""
+"""Jobs with failing payments are not leased."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -91,7 +91,7 @@ async def test_job_with_cancelled_authorization_is_not_leased(
     await cancel_authorization(stage, chain, client.wallet, job)
     assert await poll(provider, POLL) == [other]
     await wait_is_over(stage)
-    assert await poll(provider, POLL) == [other]  # looked at again, and held back again
+    assert await poll(provider, POLL) == [other]  # checked again, and delayed again
     await stage.sweep()
     assert await stage.fetchval("select unpaid from leases where provider_id = 0") == 2
     await stage.world.anvil.call("anvil_reorg", 1, [])
@@ -105,7 +105,7 @@ async def test_claim_refused_for_payment_backs_off_leases(
     client: Party, provider: Party, stage: Stage, chain: MarketChain
 ) -> None:
     job = (await client.post())["job_id"]
-    assert await poll(provider, POLL) == [job]  # paid when it was leased
+    assert await poll(provider, POLL) == [job]  # funded when leased
     await cancel_authorization(stage, chain, client.wallet, job)
     waits = []
     for _ in range(3):
@@ -122,7 +122,7 @@ async def test_node_that_does_not_answer_holds_no_poll_up(client: Party, provide
     job = (await client.post())["job_id"]
 
     def calls_fail(request: httpx.Request) -> httpx.Response | None:
-        asks_head_too = b"eth_blockNumber" in request.content  # readiness looks at the role with the head
+        asks_head_too = b"eth_blockNumber" in request.content  # readiness reads role and head in one batch
         return unreachable(request) if b"eth_call" in request.content and not asks_head_too else None
 
     with stage.node.answering(calls_fail):

@@ -52,7 +52,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 async def rows_read(database: Database, tables: list[str], work: Callable[[], Awaitable[object]]) -> int:
-    """How many rows and index entries of these tables `work` came by."""
+    """Return the number of rows and index entries of these tables that `work` read."""
 
     async def so_far() -> int:
         await database.pool.execute("select pg_stat_force_next_flush()")
@@ -64,7 +64,7 @@ async def rows_read(database: Database, tables: list[str], work: Callable[[], Aw
 
 
 async def test_poll_reads_no_job_but_those_that_it_leases(database: Database) -> None:
-    """The plan is made once for all values of the filters, so the planner expects them to leave few jobs."""
+    """The plan is generic for all filter values, so the planner expects few matches."""
 
     async def lease(connection: Connection) -> None:
         _, held = await leases_sql.lease(connection, LeaseDemand(PollKey(1, 1), 4, JobFilter()), 60_000)

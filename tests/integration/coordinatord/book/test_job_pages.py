@@ -1,4 +1,4 @@
-"""Pages of a long job book: what an offset counts off is what comes, and getting there passes over little."""
+"""Pages of a long job book: offsets are exact, and few rows are read to reach them."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 def members(rows: list[asyncpg.Record], wanted: JobFilter) -> list[bytes]:
-    """The ids of the whole list, by a look at every job."""
+    """Return the ids of the whole list by reading every job."""
     return [
         row["job_id"]
         for row in rows
@@ -90,12 +90,12 @@ async def test_page_passes_over_little_however_deep(database: Database) -> None:
             for state, newest in itertools.product((None, "Open", "Settled", "Cancelled"), (False, True)):
                 wanted = JobFilter(**of, state=state, newest_first=newest)
                 assert await passed_over(connection, wanted, 0) <= 10 * LIMIT, (wanted, mode)
-                # Somewhere inside a chunk, of which there is a row in job_counts for each state.
+                # An offset inside a chunk. Each state has a row per chunk in job_counts.
                 assert await passed_over(connection, wanted, 5_000) <= 4096 + 10 * LIMIT, (wanted, mode)
 
 
 async def passed_over(connection: Connection, wanted: JobFilter, offset: int) -> int:
-    """Rows that the page's statement reads of the tables that grow."""
+    """Return the rows that the page's statement reads from growing tables."""
     statement = page_statement(wanted, LIMIT, offset)
     told = await connection.fetchval(f"explain (analyze, format json) {statement.sql}", *statement.values)
     return sum(

@@ -23,7 +23,7 @@ PROCESSES, PROVIDERS, JOBS = 2, 40, 400
 
 @pytest.fixture
 async def databases(database_url: str) -> AsyncIterator[list[Database]]:
-    """As many pools as there were processes."""
+    """Open a pool per process."""
     async with AsyncExitStack() as stack:
         pools = [
             await stack.enter_async_context(open_database(database_url, smallest=2, largest=8))
@@ -53,7 +53,7 @@ async def test_polls_of_two_processes_lease_every_job_once(databases: list[Datab
     held: dict[int, set[bytes]] = {}
 
     async def provider(number: int) -> None:
-        """Asks both processes in turn, and again while it holds fewer than it asked for."""
+        """Poll both processes in turn, until the provider has as many jobs as requested."""
         for attempt in range(4):
             jobs = await poll(databases[(number + attempt) % PROCESSES], number, JOBS // PROVIDERS)
             assert len(jobs) <= JOBS // PROVIDERS

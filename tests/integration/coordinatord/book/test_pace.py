@@ -1,4 +1,4 @@
-"""Estimate of the block from which on a job may be reclaimed: from the pace of the blocks that are kept."""
+"""Estimate the block at which a job becomes reclaimable, from the pace of stored blocks."""
 
 from collections.abc import AsyncIterator
 
@@ -34,7 +34,7 @@ async def test_first_block_after_a_time_is_estimated_in_the_future(
     database: Database,
 ) -> None:
     pace = BlockPace(database)
-    assert await pace.first_after(AT_100, 1_035) is None  # of no block there is no pace
+    assert await pace.first_after(AT_100, 1_035) is None  # no blocks, no pace
     await keep(database, {90: 880, 100: 1_000})
     assert await BlockPace(database).first_after(AT_100, 1_035) == 103
     assert await BlockPace(database).first_after(AT_100, 1_036) == 104

@@ -1,4 +1,4 @@
-"""Jobs offered while their post is under way: to whom, for how long, and what becomes of their claims."""
+"""Jobs offered while their post is under way: recipients, duration, and their claims."""
 
 import anyio
 import pytest
@@ -44,7 +44,7 @@ async def test_waiting_poll_claims_a_job_before_its_block(client: Party, provide
         await mined_again(stage)
         assert (await posted.get()).status_code == 201
         assert (await claimed.get()).status_code == 201
-        assert (await again.get()).status_code in (201, 409)  # it joined the first, or came when that was mined
+        assert (await again.get()).status_code in (201, 409)  # it joined the first claim, or came after its block
     row = (await client.http.get(f"/evm/jobs/{job}")).json()
     assert (row["state"], row["provider_id"]) == (1, "1")
     await until_true(lambda: stage.fetchval("select count(*) = 0 from pending_offers"))
@@ -126,7 +126,7 @@ async def test_poll_at_another_coordinator_gets_the_offer(
 
 
 async def test_claim_of_a_job_whose_post_is_refused_ends_refused(client: Party, provider: Party, stage: Stage) -> None:
-    """The owner moves its money in the block that has both."""
+    """The owner moves its money in the block of both ops."""
     body = await client.paid()
     async with no_blocks(stage) as running:
         polled = running.start(polling(provider))

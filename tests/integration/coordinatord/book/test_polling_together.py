@@ -1,4 +1,4 @@
-"""Many pollers at once, in two processes, over made-up jobs."""
+"""Many concurrent pollers at two processes, over generated jobs."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ async def test_thousand_concurrent_polls_lease_no_job_twice(processes: list[Poll
         for n in range(POLLS):
             tasks.start_soon(poll, n)
     assert {len(providers) for providers in holders.values()} == {1}
-    assert len(holders) == JOBS  # four hundred pairs of provider and model want two each: nothing is left over
+    assert len(holders) == JOBS  # four hundred pairs of provider and model want two each, so no job is left
 
 
 async def test_poll_is_told_of_held_jobs_only_what_it_asks_for(processes: list[Polls]) -> None:
@@ -143,7 +143,7 @@ async def test_provider_stays_live_with_few_written_polls(database_url: str) -> 
 
         await attendance.note(PollKey(1, 1), 4)
         now += 2.9
-        await attendance.note(PollKey(1, 1), 4)  # so soon that it is not written at once
+        await attendance.note(PollKey(1, 1), 4)  # too soon for another write
         now += 1.0
         async with pool.connection() as connection:
             await connection.execute("update liveness set seen_at = seen_at - interval '3.9 seconds'")

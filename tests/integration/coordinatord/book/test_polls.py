@@ -201,7 +201,7 @@ async def test_stop_answers_polls_that_wait(provider: Party, stage: Stage) -> No
 
 
 async def waiting(stage: Stage, polls: int) -> None:
-    """Until so many polls wait."""
+    """Wait until this many polls wait."""
     with anyio.fail_after(15):
         while REGISTRY.get_sample_value("coordinatord_event_listeners", {"kind": "poll"}) != polls:  # noqa: ASYNC110
             await anyio.sleep(0.01)

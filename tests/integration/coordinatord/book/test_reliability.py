@@ -56,7 +56,7 @@ async def sums(connection: Connection) -> Sums:
 
 
 def expected(ends: list[tuple[int, int, int, int]]) -> Sums:
-    """Of (provider, model, because, seconds)."""
+    """Compute the sums of (provider, model, because, seconds)."""
     found: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for provider, model, because, secs in ends:
         for key in ((provider, model), (provider, ALL_MODELS)):
@@ -135,7 +135,7 @@ async def test_equal_prices_are_ordered_by_turn_then_reliability(database: Datab
             asks = await candidates_sql.read_candidates(database, Demand(1, 3600, 1, 1), 15_000, None)
             return [ask.provider_id for ask in asks]
 
-        assert await ranked() == [3, 1, 2, 4]  # halves are as good as nothing known: the smaller id
+        assert await ranked() == [3, 1, 2, 4]  # a rate of one half equals an unknown one, so the smaller id is first
         await connection.execute("update jobs set ended_because = 3, state = 3 where ordinal = 1")
         await sums(connection)
         assert await ranked() == [3, 2, 1, 4]

@@ -25,7 +25,7 @@ READS += ("/evm/asks", "/evm/asks/floors", "/evm/allowlist", "/v1/models", "/evm
 
 @pytest.fixture
 def standby(postgres: Postgres, services: Services) -> Iterator[Postgres]:
-    """In the loop that its primary was started from."""
+    """Start a standby in the loop that started its primary."""
     name = f"standby-{secrets.token_hex(4)}"
     folder = services.folder(name)
     yield from services.run(running_standby(postgres, pick_free(), folder, services.folder("logs")))
@@ -49,7 +49,7 @@ async def until_at(url: str, block: int) -> None:
             try:
                 if await execute(url, "select block_number from index_position") == block:
                     return
-            except asyncpg.PostgresError:  # it has not replayed that there is such a table
+            except asyncpg.PostgresError:  # it has not replayed the table yet
                 pass
             await anyio.sleep(0.05)
 
@@ -59,7 +59,7 @@ async def answers(stage: Stage, job: str, owner: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for path in READS:
         target = path.format(job=job, owner=owner)
-        # A query that changes nothing, so that no kept answer is given.
+        # A query without effect, to avoid cached responses.
         answer = await stage.http.get(f"{target}{'&' if '?' in target else '?'}_={anyio.current_time()}")
         assert answer.status_code == 200, (target, answer.text)
         found[path] = answer.json()
@@ -100,7 +100,7 @@ async def test_reads_use_the_standby_and_fall_back_to_the_primary(
         await until_at(replica_url, block)
         with anyio.fail_after(60):
             before = reads("answered")
-            while reads("answered") == before:  # its rest may not be over
+            while reads("answered") == before:  # its pause may not be over
                 assert await answers(stage, second, wallet.address) == later
                 await anyio.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""Room of providers: what takes it up, and what candidates and a batch's plan make of it."""
+"""Free capacity of providers: what uses it, and its effect on candidates and batch plans."""
 
 from collections.abc import AsyncIterator
 
@@ -77,7 +77,7 @@ async def test_designated_orders_take_up_room(connection: Connection, database: 
     await add_jobs(connection, 5, models=1)
     await connection.execute("update jobs set designated = 1 where ordinal < 4")
     await connection.execute("update jobs set state = 3, ended_because = 5 where ordinal = 0")  # expired
-    # One job has a post under way. The other is an offer whose post is already in a block.
+    # An offer with its post under way, and an offer with its post already in a block.
     offer = (
         "insert into pending_offers (job_id, relay_id, owner, c, model_id, sla_secs, rate_in, rate_out, units_in,"
         " units_out, designated, expires_at, order_sig, pay_sig, fee_bps, gas_fee, task_cid)"

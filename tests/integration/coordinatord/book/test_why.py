@@ -1,4 +1,4 @@
-"""Why a job is unclaimed: the same as what polls and quotes decide, over made-up books and over the routes."""
+"""Explanations of unclaimed jobs agree with polls and quotes, over generated books and through the routes."""
 
 import random
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 async def deal(connection: Connection, chance: random.Random) -> None:
-    """A book in which most providers lack something."""
+    """Generate a book in which most providers fail some requirement."""
     await connection.execute("truncate asks, liveness, leases, provider_models")
     await connection.execute("update models set enabled = model_id = 1 or $1", chance.random() < 0.5)
     for provider in range(1, PROVIDERS + 1):
@@ -139,7 +139,7 @@ async def test_why_agrees_with_polls_and_candidates(database: Database, book: in
         for job_id in jobs:
             _, job = await why_sql.read_job(connection, job_id)
             if job is None:
-                continue  # its time is over
+                continue  # expired
             facts = await why_sql.read_providers(connection, job, LIVENESS_MS)
             told = {int(one.provider_id): one for one in explained(job, facts, NO_FUNDS_KNOWN).providers}
             for fact in facts:
@@ -166,7 +166,7 @@ async def of(stage: Stage, job: str) -> Body:
 
 
 async def asks(stage: Stage, *rows: tuple[int, int, int, int]) -> None:
-    """Of model 1: provider, window, rates."""
+    """Return asks for model 1: provider, window, rates."""
     await stage.execute("delete from asks")
     for provider, window, rate_in, rate_out in rows:
         await stage.execute("insert into asks values ($1, 1, $2, $3, $4)", provider, window, rate_in, rate_out)
@@ -180,7 +180,7 @@ def reasons(told: Body) -> dict[str, list[str]]:
 async def test_why_explains_an_open_job_by_price_then_window(
     client: Party, provider: Party, rival: Party, stage: Stage
 ) -> None:
-    # Both poll before there is anything to lease.
+    # Both poll before any job can be leased.
     assert await poll(provider, "state=Open&model=1&free=5") == []
     assert await poll(rival, "state=Open&model=1&free=5") == []
     await asks(stage, (1, 3600, 3_000_000, 3_000_000), (2, 3600, 2_000_000, 2_000_000), (2, 60, 1, 1))
@@ -221,7 +221,7 @@ async def test_lease_and_ends_are_told_in_the_same_words(
     told = await of(stage, fresh)
     assert reasons(told) == {"1": ["no_free_slots"], "2": ["no_free_slots"]}
     leased_to = await stage.http.get(f"/v1/jobs/{job}/why?again")
-    assert leased_to.json()["verdict"] in {"leased", "nobody_live"}  # an answer serves for a second
+    assert leased_to.json()["verdict"] in {"leased", "nobody_live"}  # responses are cached for a second
     assert (await rival.run(rival.claim(job))).status_code == 201
     told = await of(stage, job)
     assert (told["state"], told["verdict"], told["providers"]) == (1, "claimed", [])

@@ -31,7 +31,7 @@ async def serving(serve: Serve) -> AsyncIterator[str]:
 
 
 def saying(answer: bytes, heard: list[bytes] | None = None) -> Serve:
-    """Answers each request of a connection so; an answer that is not whole is the last."""
+    """Answer each request of a connection with these bytes. Close the connection after an incomplete response."""
 
     async def serve(stream: anyio.abc.SocketStream) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""`coordinatord check` on a market that is well, and on one with each thing wrong in turn."""
+"""`coordinatord check` on a healthy market, and on one with each fault in turn."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
 
 @pytest.fixture
 async def well(world: World, database_url: str) -> dict[str, str]:
-    """The environment of a coordinator with nothing wrong."""
+    """Return the environment of a healthy coordinator."""
     async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as connection:
         await migrate(connection)
     return environment(world, database_url, GATEWAY_URL=world.pins.gateway, PORT=pick_free())
@@ -201,7 +201,7 @@ async def test_port_is_shared_with_processes_of_the_same_market_alone(
 
 
 async def test_port_where_another_program_listens_is_wrong(well: dict[str, str]) -> None:
-    for body in (b"<h1>It works!</h1>", b" " * (1 << 17)):  # the second is longer than any answer that is read
+    for body in (b"<h1>It works!</h1>", b" " * (1 << 17)):  # the second is longer than the read limit
         async with answering(int(well["PORT"]), body):
             assert "something else answers" in (await looked(well))["port"].detail
     with socket.socket() as alone:  # no other socket shares this port
@@ -214,10 +214,10 @@ async def test_port_where_another_program_listens_is_wrong(well: dict[str, str])
 
 @asynccontextmanager
 async def answering(port: int, body: bytes) -> AsyncIterator[None]:
-    """One answer to every request at the port, which others may share."""
+    """Send the same response to every request at the port, which others may share."""
 
     async def answer(connection: SocketStream) -> None:
-        # Who only tries the port says nothing, and who has read enough goes.
+        # Port probes send nothing, and some readers disconnect early.
         async with connection:
             with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
                 await connection.receive()

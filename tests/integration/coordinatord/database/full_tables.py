@@ -11,7 +11,7 @@ JOBS, OPEN, MODELS, PROVIDERS = 30_000, 2_000, 16, 200
 _AGO: Final = "clock_timestamp() - n * interval '30 seconds'"
 _ROWS: Final = 20_000
 _DIGEST: Final = "sha256(n::text::bytea)"
-_CALLER: Final = "substr(sha256((n / 2)::text::bytea), 1, 20)"  # who has two of them
+_CALLER: Final = "substr(sha256((n / 2)::text::bytea), 1, 20)"  # each caller has two rows
 _ADDRESS: Final = "substr(sha256((n % 500)::text::bytea), 1, 20)"
 
 # Rows for the index's tables that `market_rows` leaves empty, and for the daemon's tables.
@@ -65,7 +65,7 @@ FILLED: Final = {
     "webhook_messages": "(webhook_id, message_id, type, body, due_at)"
     f" select 'wh_' || 1 + n % 900, n::text, 'job.settled', '', {_AGO}",
 }
-# A fact of the deployment or of the catalogue each, or a sum of all: they stay as short as they begin.
+# Tables with facts of the deployment or catalogue, or total sums. They never grow.
 SHORT: Final = {
     "index_position", "server_epoch", "fees", "slas", "models", "migrations", "escrow_generations",
     "sessions_taken_back", "webhook_position", "providers",
@@ -78,7 +78,7 @@ async def fill(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
     await add_providers(connection, PROVIDERS)
     await add_history(connection, JOBS, models=MODELS, providers=PROVIDERS)
     await add_jobs(connection, OPEN, models=MODELS, after=JOBS)
-    await connection.execute("set session_replication_role = replica")  # keys of other tables are right, as made here
+    await connection.execute("set session_replication_role = replica")  # skip foreign keys: rows are consistent
     for table, rows in FILLED.items():
         await connection.execute(f"insert into {table} {rows} from generate_series(1, {_ROWS}) as n")
     await connection.execute("set session_replication_role = origin")

@@ -36,7 +36,8 @@ class Statement:
 
 
 def statements(parts: Parts) -> Iterator[Statement]:
-    """All of them. `parts`: by place, expressions for names in its statements, for each time that one is planned."""
+    """Return all statements. `parts` maps a place to expressions for names in its statements, one per planned
+    variant."""
     for path in sorted((_ROOT / "coordinatord").rglob("*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         found = [pair for pair in _texts(ast.parse(path.read_text(encoding="utf-8")), "") if _may_be_sql(pair[0])]
@@ -65,7 +66,7 @@ def _texts(node: ast.AST, function: str) -> Iterator[tuple[ast.expr, str]]:
     """Yield outermost strings, f-strings and concatenations, with the function that contains them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Constant | ast.JoinedStr | ast.BinOp):
-            if not isinstance(node, ast.Expr):  # a docstring
+            if not isinstance(node, ast.Expr):  # not a docstring
                 yield child, function
         elif _is_removal(child):
             yield _removal(child), function
@@ -78,7 +79,7 @@ def _texts(node: ast.AST, function: str) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _may_be_sql(expression: ast.expr) -> bool:
-    """By its first words, unless they come from elsewhere."""
+    """Check the first words, unless they are computed."""
     first: ast.AST = expression
     while isinstance(first, ast.BinOp):
         first = first.left
@@ -93,7 +94,7 @@ def _is_removal(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == remove_due.__name__
 
 
-def _removal(node: Any) -> ast.expr:  # a call, as `_is_removal` says
+def _removal(node: Any) -> ast.expr:  # a call, see `_is_removal`
     template = "'delete from ' + str({0}) + ' where ctid = any(array(select ctid from ' + str({0})"
     spelled = (template + " + ' where ' + {1} + ' limit 10000))'").format(*map(ast.unparse, node.args[1:3]))
     expression = ast.parse(spelled, mode="eval").body

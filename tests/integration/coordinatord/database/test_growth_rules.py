@@ -19,15 +19,14 @@ DAY: Final = 86_400
 
 @attrs.frozen
 class Rule:
-    """`insert`: a row of the number $1, which counts from $2 seconds ago. `kept`: seconds that it is kept from then on.
-    `number`: SQL of the number of a row."""
+    """`insert` adds row number $1, which is $2 seconds old. `kept` is its retention in seconds."""
 
     table: str
     insert: str
     kept: int
     number: str
     margin: int = 60
-    others: str = "false"  # rows that are there from the start
+    others: str = "false"  # rows that exist from the start
 
 
 _AGO: Final = "clock_timestamp() - $2::bigint * interval '1 second'"
@@ -168,7 +167,7 @@ async def test_sweep_removes_a_backlog_in_short_statements(
         " for each statement execute function few()"
     )
     await stage.sweep()
-    newest = 1 if table == "relay_txs" else 0  # of an account, which stays
+    newest = 1 if table == "relay_txs" else 0  # of an account, which is kept
     assert await stage.fetchval(f"select count(*) from {table}") == newest  # noqa: S608 - ours
 
 

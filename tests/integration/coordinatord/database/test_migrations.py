@@ -1,4 +1,4 @@
-"""Migrations on a real server: one after the other, outside of a transaction, and on databases of other versions."""
+"""Migrations on a real server: in order, outside a transaction, and on databases of other versions."""
 
 import secrets
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def database_template() -> str:
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Replace the migrations that this release has."""
+    """Replace this release's migrations."""
 
     def installed(*files: tuple[int, str]) -> None:
         made = {number: Migration(number, f"{number:04d}_made.sql", sql) for number, sql in files}
@@ -46,7 +46,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 async def test_database_owner_without_further_rights_migrates(postgres: Postgres) -> None:
-    """The role and database of docs/operators/install.md."""
+    """Use the role and database of docs/operators/install.md."""
     name = f"owner_{secrets.token_hex(4)}"
     await postgres.execute(f"create role {name} login password 'word'")
     await postgres.execute(f"create database {name} owner {name}")
@@ -139,7 +139,7 @@ async def test_processes_that_start_together_apply_each_migration_once(database_
 
 
 async def test_database_of_another_version_is_refused(database_url: str) -> None:
-    """Databases of unreleased trees have other files under the same number, and columns that came later are missing."""
+    """Databases of unreleased trees have different files under the same number, and lack later columns."""
     connection = await asyncpg.connect(database_url)
     await connection.execute("create table migrations (number integer primary key, name text, sha256 bytea)")
     await connection.execute("insert into migrations values (1, '0001_index.sql', '\\x00'), (2, '0002_relays.sql', '')")
@@ -158,7 +158,7 @@ FUTURE = (
 
 
 def with_future(least: str) -> dict[int, Migration]:
-    """Migrations of a release to come."""
+    """Return migrations of a future release."""
     return migration.migrations() | {900: Migration(900, "0900_future.sql", FUTURE.format(least=least))}
 
 

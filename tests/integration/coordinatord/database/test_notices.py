@@ -20,7 +20,7 @@ from coordinatord.storage.database.notices import (
 
 pytestmark = pytest.mark.anyio
 
-# Between two heartbeats: a process that is stopped in the middle of a statement may hold a lock that everybody needs.
+# Idle listeners between two heartbeats. A process stopped inside a statement may hold a lock that all need.
 _RESTING_LISTENERS = (
     "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     " and query = 'select 1' and state = 'idle' and clock_timestamp() - state_change < interval '0.3 s'"
@@ -29,7 +29,7 @@ _RESTING_LISTENERS = (
 
 @contextmanager
 def silenced(pid: int) -> Iterator[None]:
-    """The server's side of a connection does not answer any more, and does not say so."""
+    """Stop the server's side of a connection from answering, without an error."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

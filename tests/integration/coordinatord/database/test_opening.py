@@ -41,7 +41,7 @@ async def test_missing_database_and_wrong_password_are_reported(database_url: st
 
 
 async def test_start_waits_while_the_login_is_refused(database_url: str, postgres: Postgres) -> None:
-    """A coordinator that restarts while its password is changed must not give up."""
+    """A coordinator that restarts during a password change must keep trying."""
     name, parts = f"shut_out_{urlsplit(database_url).path[1:]}", urlsplit(database_url)
     await postgres.execute(f"create role {name} password 'word'")  # without `login`
     dsn = parts._replace(netloc=f"{name}:word@{parts.hostname}:{parts.port}").geturl()

@@ -29,7 +29,7 @@ GROWN: Final = sorted({*FILLED, "jobs"} - BOUNDED)
 _REMOVAL: Final = "a part of statements by `remove_due`, which are planned where it is called"
 _PAGES: Final = "put together for each list: test_job_pages counts the rows that each of them passes over"
 
-# Names in statements that are no constants of their module.
+# Names in statements that are not constants of their module.
 PARTS: Final = {
     "api.batches.lines_sql.ended_lines": [{"completed": "True"}, {"completed": "False"}],
     "api.batches.lines_sql.drop_finished": [
@@ -70,7 +70,7 @@ UNPLANNED: Final = {
 }
 # Partial indexes with few rows at any table size: waiting, unpaid or overdue rows.
 FEW: Final = {"batches_unreported", "relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}
-# Plans that read or sort more, and why they may.
+# Plans that read or sort more, with the reason.
 _SUMS: Final = "a row for each owner and kind, all of them once a minute"
 ALLOWED: Final = {
     "storage.pins.objects_sql.bytes_by_kind": _SUMS,

@@ -1,4 +1,4 @@
-"""A database that is gone without a word: connections stay, and nothing is answered any more."""
+"""A database that becomes silent: connections stay open, and no response comes."""
 
 import socket
 import time
@@ -45,7 +45,7 @@ async def test_silent_database_times_out_and_the_pool_recovers(
     async with behind_proxy(database_url) as (proxy, database):
         assert await database.transact(write) == 1
         with proxy.black_hole(), anyio.fail_after(GIVEN_UP):
-            for _ in range(3):  # both connections of the pool, and one that would be opened
+            for _ in range(3):  # both connections of the pool, and a third, not yet open
                 with pytest.raises(Retryable) as told:
                     await database.transact(write)
                 assert told.value.kind == "not_ready"

@@ -1,4 +1,4 @@
-"""Transactions that PostgreSQL rolls back through no fault of their own."""
+"""Transactions that PostgreSQL rolls back because of conflicts."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 class Meeting:
-    """Two first attempts wait here for each other; later ones pass."""
+    """Two first attempts wait here for each other. Later ones pass."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -74,7 +74,7 @@ async def test_serialization_failure_is_retried_and_both_commit(database: Databa
     async with anyio.create_task_group() as both:
         both.start_soon(copy_sum_to, 1)
         both.start_soon(copy_sum_to, 2)
-    assert sorted(await _counts(database)) == [1, 2]  # as if one had come after the other
+    assert sorted(await _counts(database)) == [1, 2]  # as if run one after the other
     assert meeting.attempts == 3
 
 

@@ -1,4 +1,5 @@
-"""Retry a transaction whose commit succeeded while its connection broke. The client cannot know that it committed."""
+"""Retry a transaction after its connection broke during a successful commit. The client cannot know that it
+committed."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -22,7 +23,7 @@ def stage_settings() -> dict[str, object]:
 
 @pytest.fixture
 def unheard(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From now on every transaction is made twice."""
+    """Run every later transaction twice."""
     once = Database.transact
 
     async def twice(self: Database, body: Callable[[Connection], Awaitable[T]]) -> T:

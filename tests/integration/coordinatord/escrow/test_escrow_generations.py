@@ -25,7 +25,7 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
 
 
 async def announce(connection: Connection, *rows: GenerationRow) -> None:
-    """Each at a block of a hundred times its number."""
+    """Announce each key at a block of a hundred times its number."""
     await escrow_sql.record(connection, rows)
     for row in rows:
         await escrow_sql.mark_announced(connection, row.public_key, 100 * row.public_key[0])

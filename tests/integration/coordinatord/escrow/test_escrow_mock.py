@@ -136,7 +136,7 @@ async def test_jobs_sealed_to_a_lost_key_are_not_leased(
     assert set(await poll(provider, OPEN)) == {lost_and_leased, designated}
     async with staged(
         world, stage.ground.config, seen, relayer=False, make_escrow=mock_escrow(Clock())
-    ) as restarted:  # without anybody who holds the keys
+    ) as restarted:  # no instance holds the keys
         provider.http, client.http = restarted.http, restarted.http
         assert await poll(provider, OPEN) == [designated]
         assert code(await released(restarted.http, provider, lost_and_claimed, container)) == (410, "escrow_key_lost")
@@ -146,7 +146,7 @@ async def test_jobs_sealed_to_a_lost_key_are_not_leased(
         assert (await provider.run(provider.claim(job))).status_code == 201
         assert opened(await released(restarted.http, provider, job, fresh), fresh) == PAYLOAD
 
-        await custody_of(stage).sweep()  # an instance that still holds the key says so
+        await custody_of(stage).sweep()  # an instance that still holds the key reports this
         assert lost_and_leased in await poll(provider, OPEN)
 
 

@@ -61,7 +61,7 @@ async def test_keys_survive_while_one_instance_lives(world: World, database_url:
             container = client.container(PAYLOAD, key)
             job = await claimed(client, provider, container)
             left_open = (await client.post(container=client.container(PAYLOAD, key)))["job_id"]
-        # The first was killed; it comes back as a joining instance, and listens only when it holds the keys.
+        # The first was killed. It returns as a joining instance, and listens only after it has the keys.
         async with instance(world, database_url, ports[0], PEER_URL=urls[1], PEER_REQUIRED="true") as (_, first):
             assert await key_of(first) == key
             assert opened(await released(first, provider, job, container), container) == PAYLOAD

@@ -34,7 +34,7 @@ async def test_new_operator_ends_claims_and_old_credentials(
     old, successor = world.cast.with_role("provider")[0], world.cast.with_role("client")[2]
     provider_id = world.market.provider_ids[old.address]
     await providers(world, old.address, "proposeOperator", successor.address)
-    assert (await provider.run(provider.claim(other))).status_code == 201  # the old one until the new one accepts
+    assert (await provider.run(provider.claim(other))).status_code == 201  # the old operator, until the new one accepts
     await providers(world, successor.address, "acceptOperator", provider_id)
     await until_operated(stage, provider_id, successor.address.lower())
     new = party(successor)
@@ -57,7 +57,7 @@ async def test_deregistered_wallet_may_register_again(world: World, stage: Stage
     await until(lambda: stage.http.get("/evm/jobs?state=Open&model=1&free=1", headers=provider.authorization), 401)
     await provider.sign_in("provider")
     registered = "select provider_id from providers where operator = $1"
-    with anyio.fail_after(60):  # the block of the registration comes after that of the end
+    with anyio.fail_after(60):  # the block of the registration follows that of the end
         while (found := await stage.fetchval(registered, provider.wallet.address)) is None:  # noqa: ASYNC110
             await anyio.sleep(0.05)
     assert found != former

@@ -63,14 +63,14 @@ async def test_claiming_provider_gets_the_key_that_opens_the_payload(
 async def test_reposted_container_does_not_open_with_released_key(
     client: Party, stranger: Party, provider: Party, stage: Stage
 ) -> None:
-    """Containers are public. The stranger's friend holds a claim in order, and the escrow can open the wrap."""
+    """Containers are public. The stranger's friend has a valid claim, and the escrow can open the wrap."""
     container = client.container(PAYLOAD, ESCROW)
     await client.post(container=container)
     stolen = await claimed(stranger, provider, container)
     answer = await released(stage.http, provider, stolen, container)
     key = released_key(answer)
     openers = [Opener.with_dek(key)]
-    # Nor is it the seed, from which the owner's key could be derived.
+    # The released key is not the seed, from which the owner's key could be derived.
     for who in (client, stranger):
         openers.append(Opener.with_seed(key, 31337, who.registry, who.wallet.address))
     for opener in openers:

@@ -1,4 +1,4 @@
-"""Places of event streams and waiting polls: beyond them a stream is refused, and a poll does not wait."""
+"""Limits of event streams and waiting polls. Beyond them a stream is refused, and a poll does not wait."""
 
 from collections.abc import AsyncIterator
 

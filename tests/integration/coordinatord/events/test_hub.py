@@ -27,7 +27,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 async def append(database: Database, *jobs: int, model: int = 1, kind: EventKind = EventKind.POSTED) -> list[int]:
-    """Events of so many jobs; their ids."""
+    """Append events of this many jobs. Return their ids."""
     async with database.connection() as connection, connection.transaction():
         if kind is EventKind.RESET:
             rows = await connection.fetch(
@@ -105,7 +105,7 @@ async def test_watchers_are_notified_before_listeners_and_on_close(database: Dat
 async def test_client_resuming_at_another_process_gets_missed_events(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """Out of memory, and out of the table where it is further back than memory goes."""
+    """Recent events come from memory, and older ones from the table."""
     monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", kept)
     async with running(database) as hub, hub.following(EventFilter(), None) as (_, since):
         pass

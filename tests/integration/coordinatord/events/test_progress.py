@@ -73,7 +73,7 @@ async def test_result_arrives_before_blocks_and_all_ops_share_one(
             while (told := await followed.next()).name != "provisional" or told.data["provisional"]:
                 pass
             assert rests(told.data) == {"post": "block", "claim": "block", "settle": "block"}
-            while not all("block" in step for step in told.data["steps"]):  # the index may have it before the relayer
+            while not all("block" in step for step in told.data["steps"]):  # the index may be first
                 told = await followed.next()
             assert len({step["block"] for step in told.data["steps"]}) == 1
         assert (await settled.get()).json()["result_cid"] == step["result_cid"]
@@ -84,7 +84,7 @@ async def test_result_arrives_before_blocks_and_all_ops_share_one(
 async def test_what_was_built_on_a_refused_post_is_told_as_refused(
     client: Party, provider: Party, stage: Stage, streams: Streams
 ) -> None:
-    """The owner moves its money in the block that has all three."""
+    """The owner moves its money in the block of all three ops."""
     body = await client.paid()
     job = body["job_id"]
     async with no_blocks(stage) as running:

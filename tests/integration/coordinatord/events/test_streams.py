@@ -32,7 +32,7 @@ async def test_stream_reports_a_jobs_life_and_resumes(client: Party, provider: P
     async with streams.open(of_job) as followed, streams.open(f"/evm/events?owner={client.address}") as owned:
         assert followed.response.headers["content-type"] == "text/event-stream"
         assert followed.response.headers["x-accel-buffering"] == "no"
-        began = await owned.block()  # the id to begin with, and no event
+        began = await owned.block()  # the initial id, without an event
         assert (began.name, began.data) == ("", None)
         first = await followed.next()
         assert (first.name, first.data["status"], first.id) == ("posted", "queued", began.id)

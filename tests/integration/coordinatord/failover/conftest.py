@@ -20,7 +20,7 @@ def book(world: World) -> AddressBook:
 
 @pytest.fixture
 def party_at(book: AddressBook) -> Callable[[DevWallet, httpx.AsyncClient], Party]:
-    """A person who talks to the coordinator that this client is connected to."""
+    """Return a party that uses this client's coordinator."""
 
     def make(wallet: DevWallet, http: httpx.AsyncClient) -> Party:
         return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)

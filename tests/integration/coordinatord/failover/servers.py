@@ -1,9 +1,4 @@
-"""A primary and its standby, and the faults that a failover is made of.
-
-async with replicated(folder, synchronous=True) as pair:
-    with frozen(pair.primary):
-        await promote(pair.standby)
-"""
+"""A primary and its standby, and the faults of a failover."""
 
 import os
 import signal
@@ -39,7 +34,7 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """Names both, the primary first."""
+        """Return a URL with both hosts, the primary first."""
         return _url(self.primary, self.standby)
 
     @property
@@ -70,14 +65,14 @@ def _url(first: Postgres, second: Postgres) -> str:
 
 @asynccontextmanager
 async def replicated(folder: Path, *, synchronous: bool) -> AsyncIterator[Pair]:
-    """A migrated primary with one standby that has all of it."""
+    """Start a migrated primary with one standby that has caught up."""
     for name in ("primary", "standby"):
         (folder / name).mkdir()
     async with AsyncExitStack() as stack:
         empty = running_postgres(pick_free(), folder / "primary", folder, *_SETTINGS)
         primary = await stack.enter_async_context(empty)
         async with _connected(primary) as connection:
-            # In the file, where pg_rewind finds it. A standby that was cut off can catch up by it, too.
+            # In the file, where pg_rewind reads it. A disconnected standby can catch up by it, too.
             await connection.execute("alter system set wal_keep_size = '256MB'")
             await connection.execute("select pg_reload_conf()")
             await migrate(connection)
@@ -90,7 +85,7 @@ async def replicated(folder: Path, *, synchronous: bool) -> AsyncIterator[Pair]:
 
 @asynccontextmanager
 async def started_again(server: Postgres) -> AsyncIterator[Postgres]:
-    """The server with the settings and the folder that it had."""
+    """Start the server again with its previous settings and folder."""
     async with running(server.child.program) as process:
         again = Postgres(server.port, server.password, process)
 
@@ -141,7 +136,7 @@ async def promote(standby: Postgres) -> None:
 
 
 async def cut_replication(standby: Postgres) -> None:
-    """The standby receives nothing more."""
+    """Stop replication to the standby."""
     await standby.execute("alter system set primary_conninfo = ''")
     await standby.execute("select pg_reload_conf()")
     async with _connected(standby) as connection:
@@ -152,7 +147,7 @@ async def cut_replication(standby: Postgres) -> None:
 
 @contextmanager
 def frozen(server: Postgres) -> Iterator[None]:
-    """Stop every process of the server: the kernel still accepts connections, and nothing is answered."""
+    """Stop every process of the server. The kernel still accepts connections, but no response comes."""
     stopped = _processes(server)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -172,13 +167,13 @@ def kill(server: Postgres) -> None:
 
 
 def _processes(server: Postgres) -> list[int]:
-    """The postmaster first, so that it starts no more."""
+    """Return the postmaster first, so that it starts no new processes."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             pid, _, rest = stat.read_text().partition(" ")
         except OSError:
-            continue  # it has ended
+            continue  # already exited
         parents[int(pid)] = int(rest.rpartition(")")[2].split()[1])
     found = [server.child.pid]
     for pid in found:

@@ -1,4 +1,4 @@
-"""Connections find the primary among the hosts of DATABASE_URL, and leave it when it was replaced."""
+"""Connections find the primary among the hosts of DATABASE_URL, and leave a replaced one."""
 
 import anyio
 import pytest
@@ -11,7 +11,7 @@ from tests.integration.coordinatord.failover.servers import Pair, frozen, promot
 
 pytestmark = pytest.mark.anyio
 
-FOUND_WITHIN_S = 6.0  # a timed out statement, a timed out host, and room
+FOUND_WITHIN_S = 6.0  # one statement timeout, one host timeout, and slack
 
 
 async def _port(connection: Connection) -> int:
@@ -37,7 +37,8 @@ async def test_standby_is_skipped(synchronous: Pair) -> None:
 
 
 async def test_hanging_primary_does_not_hold_up_its_successor(asynchronous: Pair) -> None:
-    """Three connections stay on the old primary: a pooled one, a role's, and one that waits in a statement."""
+    """Three connections stay on the old primary: a pooled connection, a role's, and a connection that waits in a
+    statement."""
     async with open_database(asynchronous.url, smallest=2, largest=2, statement_timeout=2) as database:
         role = await database.connect()
         assert await _port(role) == asynchronous.primary.port

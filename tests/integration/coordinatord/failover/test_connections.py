@@ -1,4 +1,4 @@
-"""PostgreSQL connections of one process, at their peak."""
+"""Peak number of PostgreSQL connections of one process."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 BUYERS, JOBS_EACH = 12, 3
 PROCESSES = 20
 SERVER_SETTINGS = Path(__file__).parents[4] / "config" / "postgresql" / "coordinatord.conf"
-OTHERS = 20  # connections that PostgreSQL keeps for superusers, backups, standbys and people
+OTHERS = 20  # connections reserved for superusers, backups, standbys and operators
 _COUNT = (
     "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     " and backend_type = 'client backend'"

@@ -19,7 +19,7 @@ _NEXT_EVENT = "insert into events (kind, block_number, block_time) values (7, 7,
 
 
 async def _hold_once(database: Database) -> None:
-    """One term of a role."""
+    """Hold a role for one term."""
     held = anyio.Event()
 
     async def work(_: "asyncpg.Connection[asyncpg.Record]") -> None:
@@ -54,7 +54,7 @@ async def test_ids_of_lost_rows_are_not_used_again(asynchronous: Pair) -> None:
         await cut_replication(asynchronous.standby)
         lost = 0
         async with database.connection() as connection:
-            for _ in range(100):  # more than the ids that PostgreSQL writes ahead to the log
+            for _ in range(100):  # more than the ids that PostgreSQL logs in advance
                 lost = await connection.fetchval(_NEXT_EVENT)
         await asynchronous.fail_over()
         for _ in range(2):  # the second term finds the epoch known
@@ -68,7 +68,7 @@ async def test_ids_of_lost_rows_are_not_used_again(asynchronous: Pair) -> None:
 
 
 async def test_restored_database_starts_a_new_epoch(database_url: str) -> None:
-    """A dump that another cluster restores keeps the row of the cluster that wrote it."""
+    """A dump restored in another cluster keeps the row with the old cluster's id."""
     connection = await asyncpg.connect(database_url)
     try:
         await begin_term(connection)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 WRITES_BACK_S = 2.0  # after the promotion
 WRITTEN_WITHIN_S = 15.0
 _BEGUN = f"select timeline = {TIMELINE} from server_epoch"  # noqa: S608 - constants
-LOST_S = 3.0  # commits of so long that the asynchronous standby lacks
+LOST_S = 3.0  # duration of the commits that the asynchronous standby lacks
 LINES = 12  # of each batch
 
 
@@ -36,7 +36,7 @@ def _primary_of(pair: Pair) -> str:
 
 
 async def _written_again(pair: Pair) -> float:
-    """Seconds until the first role has begun a term on the promoted server."""
+    """Return seconds until the first role has begun a term on the promoted server."""
     began = time.monotonic()
     connection = await asyncpg.connect(pair.primary.url())
     try:
@@ -75,7 +75,7 @@ async def test_synchronous_failover_keeps_every_promise(
 async def test_broadcast_waits_for_confirmation_of_the_standby(
     world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, synchronous: Pair
 ) -> None:
-    """The primary is lost while its standby hangs, with commits that the standby never got."""
+    """The primary fails while its standby hangs and lacks commits."""
     pair = synchronous
     async with at_work(
         world, book, party_at, tmp_path, _primary_of(pair), coordinators_database_url=pair.url

@@ -1,4 +1,4 @@
-"""The chapter on failover, followed to the letter: the primary is lost, its standby promoted, the former one back."""
+"""Follow the chapter on failover exactly: the primary fails, its standby is promoted, the former one rejoins."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "operators" / "maintenance.md"
 
 
 def _as_postgres(folder: Path, run_as: str) -> Path:
-    """Program that runs a command as the account of the test's servers."""
+    """Return a program that runs a command as the account of the test's servers."""
     program = folder / "as-postgres"
     watch = f"{sys.executable} -I -S {parent_watch.__file__} $PPID 9 {run_as}"
     program.write_text(f'#!/bin/bash\nexec {watch} "$(command -v "$1")" "${{@:2}}"\n')

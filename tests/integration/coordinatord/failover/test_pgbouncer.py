@@ -1,4 +1,4 @@
-"""PgBouncer before PostgreSQL: session mode works, transaction mode is refused at the start."""
+"""PgBouncer in front of PostgreSQL: session mode works, transaction mode is refused at start."""
 
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +31,7 @@ def bouncing(postgres: Postgres, database_url: str, tmp_path: Path) -> Bouncing:
     if pgbouncer is None:
         pytest.skip("no pgbouncer here; `make programs` fetches it")
     parts = urlsplit(database_url)
-    tmp_path.chmod(0o755)  # it runs as another account where this one is root
+    tmp_path.chmod(0o755)  # as root, PgBouncer runs as another account
 
     @asynccontextmanager
     async def bouncing(mode: str) -> AsyncIterator[str]:

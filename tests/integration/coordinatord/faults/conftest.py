@@ -22,7 +22,7 @@ def book(world: World) -> AddressBook:
 
 @pytest.fixture
 def party_at(book: AddressBook) -> Callable[[DevWallet, httpx.AsyncClient], Party]:
-    """Someone who talks to the coordinator that this client is connected to."""
+    """Return a party that uses this client's coordinator."""
 
     def make(wallet: DevWallet, http: httpx.AsyncClient) -> Party:
         return Party(wallet_of(wallet), Domains.of(book), book.job_registry, http, wallet.box_key)
@@ -38,7 +38,7 @@ def deployed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Deployed:
-    """Coordinators under load; given are variables of the page, and settings."""
+    """Start coordinators under load, with the page's variables and settings."""
     monkeypatch.setenv("SERVICE_ROOT", str(tmp_path / "root"))
 
     def deploying(

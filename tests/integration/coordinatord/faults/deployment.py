@@ -43,7 +43,7 @@ class Deployment:
     spare: list[Body]
 
     async def buy(self) -> None:
-        """One job more, posted when this returns."""
+        """Buy one job. It is posted on return."""
         with anyio.fail_after(60):
             await self.load.submit([self.spare.pop()])
 
@@ -61,7 +61,7 @@ Deployed = Callable[..., AbstractAsyncContextManager[Deployment]]
 
 
 def lay_out(root: Path, world: World, settings: dict[str, str]) -> None:
-    """Files as the page on installing leaves them."""
+    """Create files as the installation page does."""
     configuration, units = root / "etc" / "coordinatord", root / "etc" / "systemd" / "system"
     credentials = configuration / "credentials"
     for folder in (credentials, units, root / "opt/coordinatord/bin"):
@@ -93,8 +93,7 @@ async def deployed(
     posts: int,
     changed: dict[str, object],
 ) -> AsyncIterator[Deployment]:
-    """Units that serve one port, under clients that go on posting until it ends; every promise is checked then.
-    `variables` are the page's, `changed` the coordinators' settings."""
+    """Run units that serve one port, with clients that post until the end. Then check every promise."""
     root, tools = folder / "root", folder / "tools"
     tools.mkdir()
     port, units = pick_free(), [f"coordinatord@{pick_free()}" for _ in range(processes)]
@@ -137,7 +136,7 @@ async def deployed(
 
 
 async def _post_slowly(load: Load, bodies: list[Body]) -> None:
-    """One now and then, so that every step of a chapter meets some."""
+    """Post at intervals, so that every step of a chapter sees some posts."""
     for body in bodies:
         await load.submit([body])
         await anyio.sleep(0.5)

@@ -22,7 +22,7 @@ from tests.invariants.transfers import transfer_violations
 async def all_violations(
     database_url: str, rpc_url: str, book: AddressBook, *, promised: Collection[bytes] = (), donations: int = 0
 ) -> list[str]:
-    """I1–I5, once the indexer that works on this database has reached the head. Nothing may be under way."""
+    """Check I1–I5 once the running indexer has reached the head. No work may be under way."""
     connection = await asyncpg.connect(database_url)
     try:
         async with open_rpc(rpc_url) as rpc:

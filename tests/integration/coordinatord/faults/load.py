@@ -14,7 +14,7 @@ _RETRYABLE = {"not_ready", "chain_unreachable", "relay_unavailable", "pinner_una
 
 @attrs.define
 class Load:
-    """`answers`: status and error type or code, of every answer to every client."""
+    """`answers` holds status and error type or code of every response."""
 
     urls: Sequence[str]
     posted: set[bytes] = attrs.field(factory=set)
@@ -22,7 +22,7 @@ class Load:
     _grown: anyio.Event = attrs.field(factory=anyio.Event)
 
     async def submit(self, bodies: Sequence[Body], first: int = 0) -> None:
-        """One client: each body again and again, at one address after the other, until it is posted."""
+        """Send each body repeatedly, rotating over the addresses, until it is posted."""
         async with httpx.AsyncClient(trust_env=False, timeout=70) as http:
             for body in bodies:
                 turn = first
@@ -53,7 +53,7 @@ class Load:
         return False
 
     def unspecified(self) -> list[tuple[int, str | None]]:
-        """Answers that no client should have got."""
+        """Return responses that no client should have got."""
         return [(status, told) for status, told in self.answers if not _specified(status, told)]
 
 
@@ -69,5 +69,5 @@ def _specified(status: int, told: str | None) -> bool:
 
 
 async def submissions(client: Party, count: int) -> list[Body]:
-    """Bodies that are quoted and paid, ready to be sent."""
+    """Return quoted and paid submissions."""
     return [await client.paid(client.container(f"payload {n}".encode())) for n in range(count)]

@@ -26,7 +26,7 @@ SETTINGS = PROJECT / "config" / "postgresql" / "coordinatord.conf"
 
 async def every_job_is_told_of(on: Deployment) -> None:
     for job in on.load.posted:
-        # A coordinator that is ready may lack the latest blocks.
+        # A ready coordinator may lack the latest blocks.
         answer = await until(partial(on.http.get, f"/v1/jobs/0x{job.hex()}"), 200)
         assert answer.json()["status"] == "queued"
 
@@ -51,7 +51,7 @@ async def test_lost_machine_and_database_are_restored(
         uploaded = (await client.upload("input", client.container(b"kept"))).json()["id"]
         await on.buy()
         await on.follow(backup)
-        await on.buy()  # of which the backup knows nothing
+        await on.buy()  # not in the backup
         key = on.credential("relayer_key")
 
         await on.follow("systemctl stop $UNITS\n")
@@ -64,7 +64,7 @@ async def test_lost_machine_and_database_are_restored(
         assert "nothing to apply" in told
         assert "nothing is wrong" in told
         await every_job_is_told_of(on)
-        assert (await client.read_file(uploaded)).status_code == 200  # its session lives, and so does its upload
+        assert (await client.read_file(uploaded)).status_code == 200  # its session and upload still exist
 
         await on.follow("systemctl stop $UNITS\n")
         await postgres.execute(f"drop database {name} with (force)")

@@ -1,4 +1,4 @@
-"""Batches whose workers crash, race and lose the store."""
+"""Batches with workers that crash and race, and with a failing store."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -59,7 +59,7 @@ async def test_worker_killed_ten_times_posts_each_line_once(
 ) -> None:
     lines = batching.submitter.lines(LINES // 2)
     created = await batching.create(*[line for good in lines for line in (good, b"no json")])
-    settings = environment(world, database_url, **UNLIMITED)  # a new wallet's lines would wait for some to settle
+    settings = environment(world, database_url, **UNLIMITED)  # a new wallet's lines would wait for settled ones
     before = "select exists (select from batch_work where lines_done <= $1)"
     under_way = "select exists (select from relays where state <> 'mined')"
     async with anyio.create_task_group() as tasks:
@@ -152,7 +152,7 @@ async def test_failing_batch_is_postponed_and_others_continue(
 
 
 async def lose_input(stage: Stage, batch: dict[str, object], worker: BatchWorker) -> None:
-    """The store forgets the input file, and says so until it is believed."""
+    """Delete the input file from the store, and process the batch until the loss is accepted."""
     await stage.ground.pins.delete(object_key(str(batch["input_file_id"])))
     for _ in range(4):
         await stage.execute("update batch_work set due_at = clock_timestamp()")

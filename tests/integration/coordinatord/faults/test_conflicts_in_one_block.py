@@ -1,4 +1,4 @@
-"""Two ops that exclude each other, mined in one block: through the relayer, exactly one wins."""
+"""Two conflicting ops in one block, sent through the relayer: exactly one wins."""
 
 import time
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ def cancel(ops: Ops, owner: Wallet, job: bytes) -> NewRelay:
 
 @asynccontextmanager
 async def relayed_into_one_block(on: Stage, world: World, *relays: NewRelay) -> AsyncIterator[dict[bytes, object]]:
-    """Signed in this order, and all in the pool inside the block; mined when it ends. Outcomes by dedupe."""
+    """Sign in this order, with all in the pool inside the block. Mine when it ends. Yields outcomes by dedupe key."""
     outcomes: dict[bytes, object] = {}
 
     async def run(relay: NewRelay) -> None:
@@ -120,7 +120,7 @@ async def test_settle_and_reclaim_in_one_block_end_the_job_once(
     op = settle(ops, provider, job)
     async with relayed_into_one_block(on, world, op) as outcomes:
         reclaim = {
-            "from": hexed(owner.address),  # anybody may
+            "from": hexed(owner.address),  # any account may
             "to": world.market.jobs,
             "data": hexed(job_registry.reclaim(ops.posted[job].posted)),
             "gas": hex(1_000_000),
@@ -133,7 +133,7 @@ async def test_settle_and_reclaim_in_one_block_end_the_job_once(
     if late:
         refused = outcomes[op.dedupe]
         assert isinstance(refused, RefusedByChain)
-        assert refused.name in ("SlaExpired", "NotClaimed")  # by which of the two came first
+        assert refused.name in ("SlaExpired", "NotClaimed")  # depends on their order
     else:
         assert isinstance(outcomes[op.dedupe], RelayMined)
     assert await all_violations(database_url, world.anvil.rpc_url, ops.book) == []

@@ -1,4 +1,4 @@
-"""Foreign exceptions at every place where a background task waits end neither the daemon nor the task."""
+"""Unexpected exceptions at every place where a background task waits end neither the daemon nor the task."""
 
 import asyncio
 import math
@@ -33,7 +33,7 @@ from tests.integration.coordinatord.webhooks.receiver import receiving
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 SETTINGS: Final = {"WEBHOOKS_KEY": "5e" * 32, "WEBHOOKS_PRIVATE": "allow"}
-QUIET_ROUNDS: Final = 3  # without a new place, after which every place has been met
+QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places count as covered
 
 
 @attrs.frozen
@@ -53,9 +53,9 @@ class Watched:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restarts at once, and sweeps all the time."""
+    """Restart at once, and sweep all the time."""
     monkeypatch.setattr(supervision, "MAX_BACKOFF_S", 0.02)
-    monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once: readiness stays on
+    monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once, so readiness stays on
     monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.05)
     monkeypatch.setattr(janitor, "INTERVAL_S", 0.2)
     monkeypatch.setattr(worker, "MAX_BACKOFF_S", 0.05)
@@ -68,7 +68,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def closed_connections_forgiven() -> Iterator[None]:
-    """Ignore what asyncpg reports when an answer comes on a connection that was closed within a statement."""
+    """Ignore asyncpg's reports about responses on connections closed during a statement."""
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
 
@@ -115,7 +115,7 @@ async def watched(
 
 @attrs.frozen
 class Activity:
-    """One of everything that background tasks work on."""
+    """Some work for every background task."""
 
     client: Party
     provider: Party
@@ -146,7 +146,7 @@ class Activity:
 
 
 async def until_done(act: Callable[[], Awaitable[httpx.Response]], status: int) -> httpx.Response:
-    """Repeat a request until it is answered with `status`, as far as the coordinator says that it may be repeated."""
+    """Repeat a request until its status is `status`, while responses are retryable."""
     with anyio.fail_after(120):
         while (answer := await act()).status_code != status:
             assert answer.status_code in (404, 503, 504), answer.text

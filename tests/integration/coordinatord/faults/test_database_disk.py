@@ -1,4 +1,4 @@
-"""The disk that the database lies on is full, and then it is not."""
+"""The database's disk is full, and later has room again."""
 
 import os
 import shutil
@@ -58,14 +58,14 @@ def url_on_tiny_disk(services: Services, postgres: Postgres, tiny_disk: Path) ->
 
 
 def fill(ballast: Path) -> None:
-    """All the room that there is."""
+    """Fill all free space."""
     with suppress(OSError), ballast.open("wb", buffering=0) as filling:
         while filling.write(bytes(4096)) == 4096:
             pass
 
 
 async def refusal_of_a_write(http: httpx.AsyncClient) -> tuple[int, str]:
-    """Store nonces until one is refused. Rows still fit into the free room of the pages that a table has."""
+    """Store nonces until one is refused. Rows still fit into free space of existing pages."""
     while True:
         answer = await http.get("/auth/nonce", params={"address": "0x" + os.urandom(20).hex()})
         if answer.status_code != httpx.codes.OK:

@@ -23,7 +23,7 @@ PartyAt = Callable[[DevWallet, httpx.AsyncClient], Party]
 
 @asynccontextmanager
 async def exhausted(stage: Stage) -> AsyncIterator[None]:
-    """All connections that the pool may have, for as long as this lasts."""
+    """Hold all connections of the pool during the block."""
     pool = stage.ground.database.pool
     async with AsyncExitStack() as held:
         for _ in range(pool.get_max_size()):
@@ -84,7 +84,7 @@ async def test_request_without_connection_is_503_and_posts_nothing(
             assert (await stage.http.get("/healthz")).status_code == 200
         assert await stage.fetchval("select count(*) from relays") == 0
         answers.clear()
-        for body in bodies:  # one by one: a connection is waited for for 0.2 s only
+        for body in bodies:  # one by one, because requests wait only 0.2 s for a connection
             await post(body)
         assert {answer.status_code for answer in answers} == {201}
         jobs = {bytes.fromhex(body["job_id"][2:]) for body in bodies}

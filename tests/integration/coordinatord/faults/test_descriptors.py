@@ -35,7 +35,7 @@ async def flooded(port: int) -> AsyncIterator[None]:
 
 
 async def test_idle_connections_to_coordinator_give_way(trade: TradingMarket) -> None:
-    """It serves so few connections that it always has descriptors left."""
+    """It serves so few connections that it always has free descriptors."""
 
     @asynccontextmanager
     async def flooded_and_ready() -> AsyncIterator[None]:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def issued_world(world: World, anvil: Anvil, cast: Cast) -> World:
-    """The same node with another market on it."""
+    """Another market on the same node."""
     async with connected(anvil.rpc_url) as chain:
         return attrs.evolve(world, market=await open_market(await deploy_all(chain, cast, issued=True), cast))
 
@@ -97,7 +97,7 @@ async def test_payer_delegating_to_code_is_refused_until_undone(issued_world: Wo
     async with connected(world.anvil.rpc_url) as chain:
         await delegate(chain, world, client, world.market.token)
         simulated = await stage.http.post("/evm/simulate/claim", json={"job_id": job, "address": provider.address})
-        assert simulated.json() == {"ok": True}  # it looks at job and provider, not at the payment
+        assert simulated.json() == {"ok": True}  # simulation checks job and provider, not the payment
         assert await refused(provider, job) == (409, "PayerHasCode")
         answer = await stage.http.post("/v1/jobs", json=submission)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "payer_has_code")

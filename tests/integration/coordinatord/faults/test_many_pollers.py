@@ -33,15 +33,15 @@ from tests.integration.coordinatord.scene.stage import environment
 pytestmark = pytest.mark.anyio
 
 POLLERS, JOBS = int(os.environ.get("POLLERS", "2000")), 12
-PAUSE = POLLERS / 500  # seconds between a provider's polls: five hundred a second in all
-MEMORY_OF_ONE = 64 * 1024  # bytes of the coordinator's, for a poller with its connection
-_BESIDES = 1000  # descriptors that are for something else
+PAUSE = POLLERS / 500  # seconds between a provider's polls: five hundred per second in total
+MEMORY_OF_ONE = 64 * 1024  # bytes of the coordinator's memory per poller and connection
+_BESIDES = 1000  # descriptors for other uses
 FIRST = 1_000_000  # lowest provider id of the crowd, far from those of the chain
 
 
 @pytest.fixture
 def _enough_descriptors() -> Iterator[None]:
-    """For this process and the two that it starts."""
+    """Raise the limit for this process and the two that it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = POLLERS + _BESIDES
     if hard != resource.RLIM_INFINITY and hard < wanted:
@@ -52,7 +52,7 @@ def _enough_descriptors() -> Iterator[None]:
 
 
 async def _sign_in(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """The crowd, as if each of it had registered and opened a session."""
+    """Insert sessions as if each poller had registered and signed in."""
     await connection.execute(
         "insert into providers (provider_id, operator, box_key, listed, allow_all_models, reputation, requested,"
         " ceiling) select $1 + n, sha256(n::text::bytea), '\\x02', true, true, 1000, 1000, 1000"

@@ -1,4 +1,4 @@
-"""Outages of the database, of the access to it and of the name server, while jobs are posted, claimed and settled."""
+"""Outages of the database, of its login and of the name server, while jobs are posted, claimed and settled."""
 
 import re
 import secrets
@@ -28,7 +28,7 @@ StartTrading = Callable[..., AbstractAsyncContextManager[TradingMarket]]
 
 _PASSWORD: Final = "right"
 _ORDERS_OF_A_MINUTE: Final = 400
-_ADDRESS_CACHE_S: Final = 10.0  # how long the coordinator reuses a node's address before it looks the name up again
+_ADDRESS_CACHE_S: Final = 10.0  # time for which the coordinator caches a node's address
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def start(world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path) ->
 
 @pytest.fixture
 async def trade(start: StartTrading, database_url: str, account: str) -> AsyncIterator[TradingMarket]:
-    """Both daemons; the coordinator reaches the database by `account`."""
+    """Both daemons. The coordinator connects to the database as `account`."""
     async with start(database_url, coordinators_database_url=_as_account(database_url, account)) as market:
         yield market
 
@@ -159,7 +159,7 @@ async def test_removed_database_socket_is_survived(start: StartTrading, tmp_path
 
 @asynccontextmanager
 async def unresolved(names: NameServer, postgres: Postgres, account: str, *proxies: TcpProxy) -> AsyncIterator[None]:
-    """Take the name server down and cut connections, so that each must be made again."""
+    """Take the name server down and cut connections, so that each must reconnect."""
     with names.down():
         await end_sessions(postgres, account)
         for proxy in proxies:

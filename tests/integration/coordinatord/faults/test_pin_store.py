@@ -117,7 +117,7 @@ async def test_lost_object_is_told_apart_from_a_store_that_is_gone(
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB, where this machine lets us have one."""
+    """Mount a file system of 2 MiB if this machine allows it."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk))
@@ -128,7 +128,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(ballast: Path) -> None:
-    """All the room that there is."""
+    """Fill all free space."""
     with suppress(OSError), ballast.open("wb", buffering=0) as filling:
         while True:
             filling.write(bytes(4096))

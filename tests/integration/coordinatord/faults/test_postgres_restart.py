@@ -1,4 +1,4 @@
-"""The whole database server goes away under a working coordinator, and comes back."""
+"""The whole database server stops under a working coordinator, and restarts."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 async def test_full_disk_is_survived_and_reported(
     world: World, book: AddressBook, party_at: PartyAt, tmp_path: Path, database_url: str
 ) -> None:
-    """Not even the log can be written."""
+    """The log cannot be written either."""
     async with trading(world, book, party_at, tmp_path, database_url) as market:
 
         @asynccontextmanager

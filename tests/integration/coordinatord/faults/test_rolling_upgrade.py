@@ -1,4 +1,4 @@
-"""Two coordinators over one database are replaced one after the other by the next release, while jobs go on."""
+"""Replace two coordinators over one database by the next release, one after the other, while jobs continue."""
 
 from contextlib import AsyncExitStack
 from pathlib import Path

@@ -30,13 +30,14 @@ from tests.support.cid_store import running_cid_store
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
 OPERATOR = "0a" * 32
-# There and back is twice the restarts: chapters of one process do it always, the others in `make rotation-check`.
+# Rotating there and back doubles the restarts. Chapters of one process always do it, the others only in `make
+# rotation-check`.
 THERE_AND_BACK = os.environ.get("ROTATION_CHECK") == "1"
 
 
 @pytest.fixture
 def database_template() -> str:
-    """Coordinators begin with an empty database: tables belong to who makes them."""
+    """Coordinators begin with an empty database, because the role that creates tables owns them."""
     return "template1"
 
 
@@ -115,7 +116,7 @@ async def test_escrow_key_rotation_opens_with_both_keys(
         assert shown.count("escrow, ") == 1
         assert on.credential("operator_key") not in ("", OPERATOR)
         assert opened(await released(on.http, provider, other, current), current) == b"sealed to the new"
-        assert code(await released(on.http, provider, job, former))[0] == 400  # no key that is held opens it
+        assert code(await released(on.http, provider, job, former))[0] == 400  # no held key opens it
         assert {name for name in on.credentials() if "." in name} == set()
 
 
@@ -185,7 +186,7 @@ async def test_database_is_used_by_a_new_login_that_acts_as_the_owner(
 
 
 async def _drop(postgres: Postgres, database_url: str, owner: str) -> None:
-    """Roles outlive the database of a test."""
+    """Roles outlive a test's database."""
     connection = await asyncpg.connect(database_url)
     await connection.execute(f"reassign owned by {owner} to current_user; drop owned by {owner}")
     logins = await connection.fetch("select rolname from pg_roles where rolname like $1", f"{owner}%")

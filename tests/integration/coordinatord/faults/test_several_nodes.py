@@ -24,7 +24,7 @@ KEY = "a-key-in-the-address-of-a-node"
 
 
 async def told(coordinator_metrics: str, name: str) -> dict[str, float]:
-    """The metric of each node."""
+    """Return the metric of each node."""
     async with httpx.AsyncClient(trust_env=False) as http:
         text = (await http.get(coordinator_metrics)).text
     assert KEY not in text

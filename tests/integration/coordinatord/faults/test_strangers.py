@@ -30,7 +30,7 @@ FORM = b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
 
 
 def silent_upload(party: Party) -> bytes:
-    """Of sixteen MiB, as it says."""
+    """Announce an upload of sixteen MiB, and send little."""
     return (
         f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {party.token}\r\n"
         f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {16 << 20}\r\n\r\n"
@@ -85,6 +85,6 @@ async def test_silent_uploads_and_connections_are_bounded(
         assert f"\r\naccess-control-allow-origin: {ORIGIN}\r\n".encode() in await Raw(folded).rest()
 
         idle = [await connected() for _ in range(30)]
-        for given_way in idle[:20]:  # of the thirty, those before the last ten
+        for given_way in idle[:20]:  # all of the thirty except the last ten
             assert await Raw(given_way).rest() == b""
         assert (await http.get("/healthz")).status_code == 200

@@ -29,7 +29,7 @@ async def test_follower_takes_over_within_10_s_under_load(
 ) -> None:
     settings = environment(world, database_url)
     async with (
-        running(settings, pick_free(), pick_free()) as leader,  # ready: its index runs, so it holds the role
+        running(settings, pick_free(), pick_free()) as leader,  # it is ready, so its index runs and it holds the role
         running(settings, pick_free(), pick_free()) as other,
         httpx.AsyncClient(base_url=other.base_url, trust_env=False, timeout=30) as http,
     ):
@@ -46,6 +46,6 @@ async def test_follower_takes_over_within_10_s_under_load(
                 await load.until_posted(before + 1)
             with anyio.fail_after(60):
                 await load.until_posted(len(bodies))
-        assert before < len(bodies) - CLIENTS  # the kill came in the midst of the load
+        assert before < len(bodies) - CLIENTS  # the kill came during the load
         assert load.unspecified() == []
         assert await all_violations(database_url, world.anvil.rpc_url, book, promised=load.posted) == []

@@ -44,7 +44,7 @@ async def sell(given: dict[str, str], world: World, party_at: At) -> tuple[str, 
 
 
 async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str) -> None:
-    """As `coordinatord migrate` of a release to come would: with one migration more than this one knows."""
+    """Migrate like a future release, with one more migration than this one."""
     future = with_future(least)
     connection = await asyncpg.connect(database_url)
     with monkeypatch.context() as newer:
@@ -78,13 +78,13 @@ async def test_release_refuses_a_breaking_upgrade_and_names_it(
 
 
 def has_commit(commit: str) -> bool:
-    """False in a shallow clone and in a copy without history."""
+    """Return False in a shallow clone, or in a copy without history."""
     asked = ("git", "cat-file", "-e", f"{commit}^{{commit}}")
     return subprocess.run(asked, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 def test_page_lists_the_commit_of_every_release() -> None:
-    """The change log says which versions are released."""
+    """The change log lists the released versions."""
     listed = dict(re.findall(r"^\| ([\d.]+) \|.*\| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     released = dict(re.findall(r"^## ([\d.]+) \((.+)\)$", changes, re.MULTILINE))

@@ -37,7 +37,7 @@ RECOVERY_S: Final = 5.0
 LEASE_S: Final = 1
 _OUTAGE_S: Final = 3.0
 MODEL: Final = "demo/text-small"
-_BODIES: Final = 80  # more than are posted before the longest outage is over
+_BODIES: Final = 80  # more than are posted during the longest outage
 _POST_PAUSE_S: Final = 0.25
 _COORDINATORS_LOG, _PROVIDERS_LOG = "coordinatord.log", "svcd.log"
 
@@ -49,7 +49,7 @@ class TradingMarket:
     world: World
     book: AddressBook
     folder: Path
-    database_url: str  # as the test reaches the database, also during the outage
+    database_url: str  # the test's URL, which works during the outage
     settings: Mapping[str, str]  # of the coordinator
     coordinator: Coordinator
     provider: "subprocess.Popen[bytes]"
@@ -161,7 +161,7 @@ class TradingMarket:
         return await self._answers(self.providers_health_url)
 
     async def _answers(self, url: str) -> bool:
-        """True when a GET is answered 200."""
+        """Return True if a GET is answered 200."""
         try:
             return (await self.http.get(url)).status_code == 200
         except httpx.TransportError:

@@ -42,9 +42,9 @@ from tests.support.coordinator import config_of
 _ORDERS: Final = 60  # for each fault, more than are posted
 _OPEN_ORDERS: Final = 20
 _POST_PAUSE_S: Final = 0.5
-_POSTED_WITHIN_S: Final = 15.0  # on a machine that does other things
+_POSTED_WITHIN_S: Final = 15.0  # on a busy machine
 _PAUSE_S: Final = 0.2
-_QUIET_S: Final = 30.0  # without a byte; a heartbeat comes every 20 or so
+_QUIET_S: Final = 30.0  # limit of silence; heartbeats come about every 20
 _ENDED_WITHIN_S: Final = 90.0
 _RECLAIM_GRACE_S: Final = 120.0
 _FINAL: Final = ("completed", "cancelled", "failed", "expired")
@@ -59,8 +59,8 @@ _UNENDED: Final = "select count(*) from relays where state in ('queued', 'signed
 
 @attrs.define
 class Witnesses:
-    """`batches`: lines of each batch, without its broken one. `final`: status of each job that was answered as final.
-    `resets`: reset events that the follower received. `sessions`: tokens in the order in which they were opened."""
+    """`batches` holds lines of each batch, without its invalid one. `final` holds the status of each job reported as
+    final."""
 
     market: TradingMarket
     write_ahead: WriteAhead
@@ -77,7 +77,7 @@ class Witnesses:
     # --- clients ---------------------------------------------------------------------------------------------
 
     async def open_sessions(self) -> None:
-        """Sign in again and again, so that the fault meets nonces and sessions."""
+        """Sign in repeatedly, so that the fault meets nonces and sessions."""
         wallet = self.market.world.cast.with_role("client")[2]
         client = self._party(wallet)
         while True:
@@ -102,7 +102,7 @@ class Witnesses:
                 if answer.status_code == 401:  # an asynchronous standby lacked the session
                     provider.token = ""
                 elif answer.json()["jobs"]:
-                    await anyio.sleep(2 * LEASE_S)  # a poll before would renew the lease
+                    await anyio.sleep(2 * LEASE_S)  # an earlier poll would renew the lease
             await anyio.sleep(_PAUSE_S)
 
     async def follow_events(self) -> None:
@@ -152,13 +152,13 @@ class Witnesses:
         return batch_id
 
     async def open_orders(self, count: int, **terms: int) -> list[Body]:
-        """Paid submissions that any provider may claim."""
+        """Return paid submissions that any provider may claim."""
         client = self._party(self.market.world.cast.with_role("client")[3])
         key = PublicKey(self.market.world.cast.escrow_key)
         return [await client.paid(self._sealed(key, client), **terms) for _ in range(count)]
 
     async def status_code(self, path: str, token: str) -> int:
-        """Status of a GET, once the coordinator is ready."""
+        """Return the status of a GET, once the coordinator is ready."""
         while True:
             with suppress(_NotAnswered):
                 return (await self._get(path, {}, {"authorization": f"Bearer {token}"})).status_code
@@ -198,7 +198,7 @@ class Witnesses:
         assert found["request_counts"] == {"completed": lines, "failed": 1, "total": lines + 1}
 
     async def violations(self) -> list[str]:
-        """I1 to I14. Everything has ended."""
+        """Check I1 to I14 after everything has ended."""
         market, promised = self.market, set(self.market.load.posted)
         config = config_of(market.settings)
         remains = Remains(market.world.anvil, market.database_url, market.world.pins, market.book, config)
@@ -214,7 +214,7 @@ class Witnesses:
         ]
 
     async def false_answers(self) -> list[str]:
-        """Final answers that the chain does not confirm."""
+        """Return final responses that the chain does not confirm."""
         log = await read_market_log(self.market.world.anvil.rpc_url, self.market.book)
         settled = {"0x" + event.values["jobId"].hex() for event in log.named("JobSettled")}
         return [
@@ -262,7 +262,7 @@ class Witnesses:
 
 
 class _NotAnswered(Exception):
-    """No answer, or a refusal that another attempt may mend."""
+    """No response, or a retryable refusal."""
 
 
 @asynccontextmanager

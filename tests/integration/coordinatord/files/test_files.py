@@ -228,7 +228,7 @@ async def test_result_upload_settles_a_job_and_is_then_kept(client: Party, provi
 
 
 async def naming_an_upload(purpose: str, client: Party, provider: Party) -> tuple[str, Callable[[], Awaitable[Any]]]:
-    """An upload's id, and the op that names it."""
+    """Upload, and return its id with the op that references it."""
     content = client.container(b"payload")
     if purpose == "result":
         job = (await client.post())["job_id"]
@@ -285,7 +285,7 @@ async def test_upload_expires_unless_an_op_or_job_uses_it(client: Party, stage: 
     lapsed = (await client.upload("result", b"lapsed")).json()["id"]
     held = (await client.upload("result", b"held")).json()["id"]
     await stage.execute("update files set held_until = clock_timestamp() + interval '1 minute' where id = $1", held)
-    # Its job was posted, but the process died before it could say so.
+    # The job was posted, but the process died before recording it.
     container = client.container(b"payload")
     named = (await client.upload("input", container)).json()
     job = (await client.post(container=container))["job_id"]
@@ -298,6 +298,6 @@ async def test_upload_expires_unless_an_op_or_job_uses_it(client: Party, stage: 
 
 @pytest.fixture
 async def stage(world: Any, database_url: str, seen: list[Any]) -> AsyncIterator[Stage]:
-    """With a small limit, so that exceeding it is quick."""
+    """A coordinator with a small limit, so that exceeding it is quick."""
     async with staged(world, configured(world, database_url, MAX_BLOB_BYTES=200_000), seen) as stage:
         yield stage

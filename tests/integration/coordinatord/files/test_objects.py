@@ -66,7 +66,7 @@ async def test_janitor_keeps_what_a_live_relay_or_a_job_needs(client: Party, sta
 
 
 async def test_refused_attempt_keeps_an_object_held_by_another(client: Party, stage: Stage) -> None:
-    body = await client.paid(rate_in=10**24)  # the chain refuses it: the owner has less
+    body = await client.paid(rate_in=10**24)  # the chain refuses it because the owner has less
     job = bytes.fromhex(body["job_id"][2:])
     async with stage.ground.database.connection() as connection:
         await objects_sql.hold_many(connection, [one_byte(job)])
@@ -98,7 +98,7 @@ async def test_upload_waits_for_the_removal_of_the_same_key(client: Party, stage
 
 
 async def test_burst_of_results_is_held_kept_and_let_go_each_by_itself(stage: Stage) -> None:
-    """Of a provider that settles a block's jobs: their rows are written together, two of them for one result."""
+    """A provider settles a block's jobs. Their rows are written together, two of them for one result."""
     containers = Containers(stage.ground.database, stage.ground.pins, 3600)
     provider, jobs = b"\x0a" * 20, [bytes([number]) * 32 for number in range(1, 33)]
     all_held = anyio.Event()

@@ -1,4 +1,4 @@
-"""The file and batch routes through the client that they are shaped for, with a session token as its key."""
+"""The file and batch routes through OpenAI's client, with a session token as its key."""
 
 from typing import Any
 

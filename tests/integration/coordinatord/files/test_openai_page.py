@@ -1,7 +1,4 @@
-"""OpenAI's client for Python does what docs/developers/openai.md says, row by row.
-
-The same rows through the client for Node: `make strangers`.
-"""
+"""OpenAI's Python client behaves as docs/developers/openai.md says, row by row."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,7 +21,7 @@ LINES = b'{"url": "/v1/responses"}\n'
 
 
 def rows(section: str) -> Iterator[list[str]]:
-    """Cells of its table, without back quotes."""
+    """Return the cells of its table, without backquotes."""
     for line in SECTIONS[section].splitlines():
         if line.startswith("| `"):
             yield [cell.strip("` ") for cell in line.strip("|").split(" | ")]
@@ -87,7 +84,7 @@ async def every_batch(sdk: openai.AsyncOpenAI) -> bool:
 
 
 async def cancelled(sdk: openai.AsyncOpenAI) -> bool:
-    """It may have ended by then: a line that orders nothing takes no time."""
+    """Cancel, unless the batch has ended: a line that orders nothing ends at once."""
     try:
         return (await sdk.batches.cancel((await created(sdk)).id)).status == "cancelling"
     except openai.BadRequestError as refused:

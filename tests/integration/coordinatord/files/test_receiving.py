@@ -1,4 +1,4 @@
-"""The service under the file routes, over the real store and database."""
+"""The service behind the file routes, over the real store and database."""
 
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
@@ -78,7 +78,7 @@ async def sweep(files: FileStore) -> None:
 
 
 class StoreUploads:
-    """A rule that lets everything pass and remembers which uploads the store was asked to carry on."""
+    """A rule that passes everything and records multipart uploads."""
 
     def __init__(self) -> None:
         self.queries: set[tuple[str, str]] = set()
@@ -90,7 +90,7 @@ class StoreUploads:
 
 
 async def are_gone(requests: StoreRequests, uploads: StoreUploads) -> bool:
-    """Each was aborted or completed: the store knows of none any more."""
+    """Return whether each upload was aborted or completed, so that the store no longer knows it."""
     assert uploads.queries
     for key, query in uploads.queries:
         with pytest.raises(Retryable) as unknown:
@@ -186,7 +186,7 @@ async def test_janitor_removes_only_the_killed_upload(
     kept = await files.upload(OWNER, "result", "a", pieces(b"kept"))
     async with await upload_process(database_url, pin_store) as process:
         with anyio.fail_after(60):
-            # Another process's event.
+            # The event is in another process.
             while not await fetchval(files, "select upload_id from files where cid is null"):  # noqa: ASYNC110
                 await anyio.sleep(0.05)
         process.kill()

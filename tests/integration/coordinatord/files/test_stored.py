@@ -38,7 +38,7 @@ async def upload(connection: Connection, size: int, file_id: str = "file-1") -> 
 
 
 async def keep(connection: Connection, job: bytes, key: str) -> None:
-    """A container of this job that is attached."""
+    """Attach a container to this job."""
     await objects_sql.hold_many(connection, [NewObject(key, job, 10, b"\0" * 32, OWNER)])
     await objects_sql.attach(connection, {key: 1}, MONTH)
 
@@ -48,7 +48,7 @@ async def decide(connection: Connection) -> None:
 
 
 async def lives(connection: Connection, table: str = "objects") -> int:
-    """Seconds that the only row lives yet."""
+    """Return the remaining lifetime of the only row in seconds."""
     left: int = await connection.fetchval(
         f"select round(extract(epoch from expires_at - clock_timestamp()))::bigint from {table}"  # noqa: S608 - its own names
     )

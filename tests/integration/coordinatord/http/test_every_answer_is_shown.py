@@ -1,4 +1,4 @@
-"""A test fails if any answer that the specification gives is shown by no test of this folder."""
+"""Fail if a response in the specification is not shown by any test of this folder."""
 
 import importlib
 from pathlib import Path

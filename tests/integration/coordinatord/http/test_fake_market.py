@@ -45,7 +45,7 @@ class Side:
     heard: dict[str, object] = attrs.field(factory=dict)
 
     async def hear(self, what: str, answer: Answer, ready: Callable[[Any], bool] = lambda _: True) -> Any:
-        """The answer's body. A real index is behind: it is asked until it is `ready`."""
+        """Return the response's body. A real index lags, so repeat the request until `ready`."""
         with anyio.fail_after(60):
             while (response := await answer()).status_code == 200 and not ready(response.json()):  # noqa: ASYNC110 - there is no event to wait for
                 await anyio.sleep(0.05)
@@ -65,7 +65,7 @@ class Side:
 
 
 def kind_of(value: object, name: str = "") -> object:
-    """Values without what differs between two markets; of an error, its type and code."""
+    """Return the type of a value that differs between markets. Of an error, return type and code."""
     if isinstance(value, dict):
         if isinstance(error := value.get("error"), dict):
             return {"type": error["type"], "code": error["code"]}
@@ -128,7 +128,7 @@ async def asking(side: Side) -> None:
 
 
 async def settling(side: Side) -> None:
-    """A designated job, from the poll to its result."""
+    """Follow a designated job from the poll to its result."""
     provider = side.provider
     container = provider.container()
     job = await side.post(container, side.provider_id)

@@ -35,7 +35,7 @@ async def client(world: World, database_url: str, coordinator: Coordinator) -> A
 
 
 async def _until_broadcast(world: World) -> None:
-    """A transaction waits to be mined: the request behind it is in flight."""
+    """Wait for a pending transaction, so that its request is in flight."""
     with anyio.fail_after(60):
         while (await world.anvil.call("txpool_status"))["pending"] == "0x0":  # noqa: ASYNC110 - anvil tells nobody
             await anyio.sleep(0.05)
@@ -50,7 +50,7 @@ async def test_sigterm_drains_requests_and_exits_0(world: World, coordinator: Co
         answers.append(await client.http.post("/v1/jobs", json=body))
 
     async def until_stopping() -> None:
-        """Unready is said while the port still listens."""
+        """Wait for readiness to fail while the port still listens."""
         async with httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False) as http:
             while (await http.get("/readyz")).status_code == 200:
                 pass
@@ -107,7 +107,7 @@ async def test_killed_coordinator_finds_its_relay_again_and_posts_once(
         running(environment(world, database_url), pick_free(), pick_free()) as second,
         httpx.AsyncClient(base_url=second.base_url, trust_env=False, timeout=30) as http,
     ):
-        found = await until(lambda: http.get(f"/v1/jobs/{body['job_id']}"), 200)  # ready is who is a few blocks behind
+        found = await until(lambda: http.get(f"/v1/jobs/{body['job_id']}"), 200)  # ready allows a small lag
         assert found.json()["status"] == "queued"
         again = await http.post("/v1/jobs", json=body)
     assert (again.status_code, again.json()["error"]["code"]) == (409, "DuplicateJob")

@@ -52,7 +52,7 @@ async def test_log_at_debug_level_holds_no_secret(
             assert (await http.post("/v1/jobs", json=body)).status_code == 201
             claim = provider.claim(body["job_id"])
             assert (await provider.run(claim)).status_code == 201
-            # Trouble says most: a node that is gone, and requests that are refused or broken.
+            # Failures log the most: an unreachable node, and refused or invalid requests.
             assert (await http.post("/v1/jobs", json=body)).status_code == 409
             await http.post("/v1/jobs", content=json.dumps(body)[:-5])
             await http.get("/evm/jobs?free=1", headers=provider.authorization)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def stage_settings() -> dict[str, object]:
-    """An escrow that reads every body it describes; and no places to wait, for a stream or a held poll has no end."""
+    """An escrow that reads every body. Streams and held polls never end, so their limits are 0."""
     return {**MOCK, "event_listeners_per_caller": 0}
 
 
@@ -41,7 +41,7 @@ def _judge(document: Schema, operation: Schema, answer: Any) -> None:
             jsonschema.validate(answer.headers[name], header["schema"])
     for name in ("etag", "retry-after", "x-svc-page-truncated", "x-svc-retryable"):
         assert name in described["headers"] or name not in answer.headers, name
-    # Specified so: the one error without the header.
+    # By the specification, the only error without the header.
     assert ("x-svc-retryable" not in answer.headers) == (answer.status_code < 400 or '"model_not_found"' in answer.text)
     if "content" in described:
         if "application/json" not in described["content"]:

@@ -1,4 +1,5 @@
-"""Examples of /openapi.json are replayed: bodies of their shape, signed for the run, get answers of their shape."""
+"""Replay the examples of /openapi.json: bodies of the same shape, signed for the run, get responses of the examples'
+shape."""
 
 import json
 import re
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.anyio
 # Values of any shape, defined by the operator or the market.
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-# Of an op that is no settle, a model that has none, a job that is not claimed or has not ended, a provider without
-# settled jobs or bundles.
+# Members absent from an op that is not a settle, from a model without them, from a job not claimed or ended, or from
+# a provider without settled jobs or bundles.
 OMITTED = {
     "terms",
     "result_cid",
@@ -50,7 +51,7 @@ def stage_settings() -> dict[str, object]:
 
 
 def shape(value: Any, at: str = "") -> Any:
-    """What kind of value it is: its members, the length of its hex, digits or text."""
+    """Return a value's shape: its members, or the length of its hex, digits or text."""
     if value is None or at in THEIR_OWN:
         return None
     if isinstance(value, dict):
@@ -69,7 +70,7 @@ def alike(shown: Any, got: Any) -> bool:
     """Compare shapes. Members may be null and lists empty."""
     if shown is None or got is None or shown == [] or got == []:
         return True
-    if isinstance(shown, dict) and isinstance(got, dict) and "rests_on" in shown:  # a step: what else is known differs
+    if isinstance(shown, dict) and isinstance(got, dict) and "rests_on" in shown:  # a step: its other members differ
         return {"op", "rests_on"} <= got.keys() <= set(ProgressStep.__struct_fields__)
     if isinstance(shown, dict) and isinstance(got, dict):
         missing, more = shown.keys() - got.keys(), got.keys() - shown.keys()
@@ -86,7 +87,7 @@ class Replay:
     document: Body
     http: httpx.AsyncClient
     authorization: dict[str, str]
-    real: dict[str, str] = attrs.field(factory=dict)  # what stands here for the values of the worked order
+    real: dict[str, str] = attrs.field(factory=dict)  # real values for those of the worked order
     shown: set[tuple[str, str, str]] = attrs.field(factory=set)
 
     def operation(self, name: str) -> tuple[str, str, Body]:
@@ -133,7 +134,7 @@ class Replay:
         self.shown.add((name, str(answer.status_code), like[0]))
 
     def to_show(self) -> Iterator[tuple[str, str, str]]:
-        """Every example of a request, and of an answer that is no error."""
+        """Return every example of a request, and of a successful response."""
         for methods in self.document["paths"].values():
             for one in methods.values():
                 asked = [("asked", one["requestBody"])] if "requestBody" in one else []

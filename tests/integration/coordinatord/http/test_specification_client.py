@@ -1,4 +1,4 @@
-"""A client that knows the specification and `docs/protocol` alone, before a real coordinator."""
+"""A client based only on the specification and `docs/protocol`, with a real coordinator."""
 
 import attrs
 import pytest

@@ -1,4 +1,4 @@
-"""The whole index as values, for comparing two ways to the same block."""
+"""The whole index as values, to compare two ways to the same block."""
 
 from typing import Any
 
@@ -24,6 +24,6 @@ async def index_rows(connection: "asyncpg.Connection[asyncpg.Record]") -> Rows:
 
 
 async def forget(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """An index that has seen nothing."""
+    """Reset the index to its initial state."""
     tables = ", ".join({**UNDOABLE, **_SUMS})
     await connection.execute(f"truncate {tables}, undo_journal, index_blocks, index_position")

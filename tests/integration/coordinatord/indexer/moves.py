@@ -1,4 +1,4 @@
-"""Moves on the real market: each is a transaction, and with it a block."""
+"""Moves on the real market. Each is one transaction in one block."""
 
 import itertools
 import secrets
@@ -39,7 +39,7 @@ def address_book(world: World) -> AddressBook:
 
 @attrs.define
 class Moves:
-    """What stands on the chain; `branch` before a fork, and go on with the copy after it."""
+    """The state of the chain. Call `branch` before a fork, and continue with the copy after it."""
 
     chain: MarketChain
     world: World
@@ -49,7 +49,7 @@ class Moves:
     jobs: list[bytes] = attrs.field(factory=list)
     newcomers: list[str] = attrs.field(factory=list)
     pay_sigs: dict[bytes, bytes] = attrs.field(factory=dict)
-    terms: dict[bytes, tuple[object, ...]] = attrs.field(factory=dict)  # of each job, as calls about it carry them
+    terms: dict[bytes, tuple[object, ...]] = attrs.field(factory=dict)  # of each job, as calls carry them
     clock: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
 
     def branch(self) -> "Moves":

@@ -41,7 +41,7 @@ class Scene:
         return follower_of(self.source, self.world, journal_blocks)
 
     async def play(self, blocks: int, moves: int) -> None:
-        """So many blocks, some of them with a move in them."""
+        """Mine this many blocks, some with a move."""
         moving = sorted(self.moves.random.sample(range(blocks), min(blocks, moves)))
         for block, after in pairwise([-1, *moving]):
             if after > block + 1:
@@ -55,7 +55,7 @@ class Scene:
         await self.check_replay()
 
     async def check_replay(self) -> None:
-        """The index stands at the head, row by row as a fresh replay has it."""
+        """Check that the index is at the head and equals a fresh replay."""
         position = await read_position(self.connection)
         head = await self.moves.chain.web3.eth.get_block("latest")
         assert position is not None
@@ -78,7 +78,7 @@ class Scene:
             owner = chain.web3.to_checksum_address(row["owner"])
             posted = (tuple(order), owner, row["fee_bps"], int(row["gas_fee"]))
             assert posted == self.moves.terms[row["job_id"]]
-            if row["state"] == 0:  # the registry holds the same terms, or it would not know the job by them
+            if row["state"] == 0:  # the registry holds the same terms, otherwise it would not find the job
                 refusal = await jobs.claimRefusal(posted, owner).call()
                 assert decode_error(refusal) == "UnknownProvider"
         assert await self.connection.fetchval("select count(*) from jobs") == len(self.moves.jobs)
@@ -88,7 +88,7 @@ class Scene:
         asks = at(chain, "AskRegistry", market.asks).functions
         for row in rows:
             told_of = await providers.provider(row["provider_id"]).call()
-            assert told_of[:-1] == (  # grace is the registry's own
+            assert told_of[:-1] == (  # the registry defines grace
                 chain.web3.to_checksum_address(row["operator"]),
                 row["box_key"] or bytes(32),
                 row["listed"],

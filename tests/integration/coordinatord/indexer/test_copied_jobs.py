@@ -1,4 +1,4 @@
-"""Rows of jobs as they are copied, read back: every column, and numbers at the edges of their digits."""
+"""Read back copied job rows: every column, with extreme numbers."""
 
 import asyncpg
 import pytest

@@ -29,11 +29,11 @@ Told = tuple[str, int, int | None]  # name of the event, its block, and the bloc
 
 @attrs.define
 class Reader:
-    """Someone who follows the log as docs/protocol describes it, and reads the index again after a reset."""
+    """A reader that follows the log as docs/protocol describes, and reads the index again after a reset."""
 
     connection: Connection
     last: int
-    jobs: dict[bytes, dict[int, tuple[int, int]]] = attrs.field(factory=dict)  # events that stand, by id
+    jobs: dict[bytes, dict[int, tuple[int, int]]] = attrs.field(factory=dict)  # events in force, by id
     resets: int = 0
 
     @classmethod

@@ -93,7 +93,7 @@ async def test_reorganisation_after_the_expiry_leaves_the_mark(
 async def test_undone_last_moment_claim_marks_the_job_expired(
     connection: "asyncpg.Connection[asyncpg.Record]",
 ) -> None:
-    """The row that the journal puts back is from before its mark."""
+    """The journal restores the row from before its mark."""
     market = Market.of(connection, journal_blocks=64)
     assert await market.at(LAST - 1) == OPEN
     market.chain.mine(contract_events.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))
@@ -137,7 +137,7 @@ async def test_many_expired_jobs_are_marked_in_several_transactions(
     chain.mine()
     with monkeypatch.context() as held:
         held.setattr("coordinatord.chain.indexer.follow.mark_more", first_portion)
-        await indexer.catch_up(connection)  # the position has moved, and did not wait for all marks
+        await indexer.catch_up(connection)  # the position has moved without waiting for all marks
     assert left == [5]
     for wanted in (JobFilter(), JobFilter(state="Open")):
         snapshot, rows = await read_page(database, wanted, 9, 0)

@@ -1,4 +1,4 @@
-"""The indexer as it runs: woken by hints, alone in its role, taken over when its holder goes."""
+"""The running indexer: woken by notices, alone in its role, replaced when its holder stops."""
 
 import attrs
 import pytest
@@ -14,7 +14,7 @@ from tests.integration.coordinatord.indexer.scene import Scene, settings_of
 
 pytestmark = pytest.mark.anyio
 
-NEVER = 3_600_000  # milliseconds: only a hint can wake it
+NEVER = 3_600_000  # milliseconds: only a notice can wake it
 
 
 async def test_a_hint_wakes_the_indexer_before_its_poll(scene: Scene, database: Database) -> None:

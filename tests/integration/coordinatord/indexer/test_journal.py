@@ -49,7 +49,7 @@ async def test_index_after_any_forks_equals_a_fresh_replay(
     journal_blocks: int,
     forks: list[tuple[int, int, bool]],
 ) -> None:
-    """Forks shallower and deeper than the journal, to longer and to shorter chains, some never seen by the index."""
+    """Forks above and below the journal's depth, to longer and shorter chains, some never seen by the index."""
     await forget(connection)
     chain, histories = FakeChain(), [History(random.Random(seed))]  # noqa: S311 - histories, not keys
     source = NodeSource(chain.rpc(), DECODER)
@@ -82,7 +82,7 @@ async def test_what_can_be_undone_is_what_the_triggers_journal(connection: Conne
         " case when t.tgtype & 8 > 0 then 'delete' end, case when t.tgtype & 16 > 0 then 'update' end], null) as events"
         " from pg_trigger t join pg_class c on c.oid = t.tgrelid where t.tgname = 'save_for_undo'"
     )
-    # The block of a posted job suffices to undo the post.
+    # A post's block suffices to undo it.
     every = {table: ["insert", "delete", "update"] for table in UNDOABLE} | {"jobs": ["delete", "update"]}
     assert {row["relname"]: row["events"] for row in journaled} == every
     keys = await connection.fetch(

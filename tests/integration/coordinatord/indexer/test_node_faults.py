@@ -50,7 +50,7 @@ pytestmark = pytest.mark.anyio
 
 @attrs.frozen
 class Behind:
-    """An index that sees the node through a proxy, and how ready it looks."""
+    """An index behind a faulty proxy, and its readiness."""
 
     proxy: RpcProxy
     source: NodeSource
@@ -219,7 +219,8 @@ async def test_ranges_adapt_to_what_the_node_takes(
 async def test_missing_logs_are_detected_and_recovered(
     scene: Scene, behind: Behind, connection: Connection, database: Database
 ) -> None:
-    """Part of a block's logs can be withheld unseen. The events that follow contradict the index: it is rebuilt."""
+    """Withholding part of a block's logs is not noticed at first. Later events contradict the index, which is then
+    rebuilt."""
     await behind.follower.catch_up(connection)
     await scene.world.anvil.call("evm_setAutomine", False)
     posts = [await scene.moves.sent_post() for _ in range(2)]
@@ -261,7 +262,7 @@ async def test_readiness_reports_reorg_during_a_rebuild(scene: Scene, behind: Be
     await anvil.call("evm_revert", snapshot)
     scene.moves = moves
     await scene.play(7, 2)
-    with behind.proxy.fault(RefuseWideRanges(0, "block range is too wide")):  # no ranges: no replay
+    with behind.proxy.fault(RefuseWideRanges(0, "block range is too wide")):  # without ranges no replay
         with pytest.raises(Retryable):
             await follower.catch_up(connection)
         assert (await behind.readiness.report()).reason == "reorg"

@@ -17,8 +17,8 @@ async def test_index_of_a_busy_market_agrees_with_the_registries(scene: Scene) -
     await scene.check()
 
 
-# Around the headers that are asked for at once (16) and the blocks that are applied at once (32), and deep ones; on a
-# chain in memory, any depth is tried.
+# Around the batch sizes for reading headers (16) and applying blocks (32), and deep ones. On an in-memory chain all
+# depths are tried.
 DEPTHS: Final = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 49, 50)
 
 

@@ -44,7 +44,7 @@ class Several:
 
 @asynccontextmanager
 async def several(world: World, count: int, patience: float = 20.0) -> AsyncIterator[Several]:
-    """`patience`: seconds for an answer of a node; little where one is meant to give none."""
+    """`patience` is the timeout of a node in seconds. Short for nodes that do not answer."""
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
         nodes = await stack.enter_async_context(open_nodes([proxy.url for proxy in proxies], patience=patience))
@@ -54,7 +54,7 @@ async def several(world: World, count: int, patience: float = 20.0) -> AsyncIter
 
 
 def without_filters(_params: Any, block: Any) -> Any:
-    """A block that claims to hold no logs at all: a lie that hangs together."""
+    """A block that consistently claims to have no logs."""
     return block and {**block, "logsBloom": "0x" + "00" * 256}
 
 
@@ -84,7 +84,7 @@ def lagging(blocks: int) -> Rewrite:
 
 
 def other_branch(above: int) -> tuple[Fault, ...]:
-    """Blocks above this number have other hashes, linked as they must be, and no logs."""
+    """Blocks above this number have other, correctly linked hashes, and no logs."""
 
     def renamed(number: int, text: str) -> str:
         return "0x" + "f0" * 4 + text[10:] if number > above else text
@@ -149,7 +149,7 @@ async def test_of_three_two_decide_and_the_liar_is_not_asked_again(
         await scene.play(4, 4)
         with on.proxies[liar].fault(*ALTERED):
             await on.follower.catch_up(connection)
-            assert contradicted(liar, on) == (1 if liar < 2 else 0)  # the third is asked only when two differ
+            assert contradicted(liar, on) == (1 if liar < 2 else 0)  # the third is read only when two differ
             await scene.check_registries()
             if liar < 2:
                 asked = on.proxies[liar].seen("eth_getLogs")
@@ -174,7 +174,7 @@ async def test_failing_node_is_left_out_until_it_recovers(
         await scene.play(2, 2)
         on.clock.now += 300
         for node in on.nodes.all:
-            await node.rpc.call("eth_chainId")  # as the watch would find it back
+            await node.rpc.call("eth_chainId")  # as the watch would notice its recovery
         await until_caught_up(on, connection)
         assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "index"}) == 2
     await scene.check()

@@ -20,7 +20,7 @@ HEIGHT = 30
 
 
 class Growing:
-    """A chain of random blocks, and an index that follows it one block at a time or many at once."""
+    """A chain of random blocks, and an index that follows it one or many blocks at a time."""
 
     def __init__(self, connection: Connection, window: int) -> None:
         self.chain = FakeChain()
@@ -43,7 +43,7 @@ class Growing:
         del self._histories[height + 1 :]
 
     async def kept(self) -> tuple[int, int, int]:
-        """(the lowest block of the run, how many it has, the lowest block that has entries in the journal)."""
+        """Return the lowest block of the run, the run's length, and the lowest block with journal entries."""
         row = await self.connection.fetchrow(
             "select min(number), count(*), (select min(block_number) from undo_journal) from index_blocks"
         )
@@ -52,7 +52,7 @@ class Growing:
 
 
 def undone() -> float:
-    """Blocks that reorganisations took back so far."""
+    """Return the number of blocks undone by reorgs so far."""
     return REGISTRY.get_sample_value("coordinatord_index_reorg_depth_blocks_sum") or 0.0
 
 
@@ -67,7 +67,7 @@ async def test_a_fork_at_the_edge_leaves_the_index_of_a_fresh_replay(
     await growing.grow(HEIGHT, at_once=False)
     growing.fork(window + beyond)
     await growing.grow(window + beyond + 1, at_once=at_once)
-    assert undone() - before == (HEIGHT if beyond > 0 else window + beyond)  # rebuilt, or taken back
+    assert undone() - before == (HEIGHT if beyond > 0 else window + beyond)  # rebuilt, or undone
     indexed = await index_rows(connection)
     assert len(indexed["jobs"]) > 10
     assert indexed == await replayed(connection, growing.source, journal_blocks=1000)

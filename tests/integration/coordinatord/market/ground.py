@@ -77,7 +77,7 @@ class Ground:
         return deploy(self.deployment(terms), self.out, SPAN)
 
     def sent(self) -> int:
-        """Transactions of the deployer, the token's left out."""
+        """Return the deployer's transactions, except the token's."""
         return nonce_of(self.node, self.deployer.address, "latest") - 1
 
     def send(self, key: LocalKey, *calls: ContractCall) -> None:

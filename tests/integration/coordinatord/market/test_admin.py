@@ -20,7 +20,7 @@ SOMEBODY = "0x" + "5e" * 20
 
 @attrs.frozen
 class Office:
-    """A market that its deployer owns, with one provider; and the command line."""
+    """A market owned by its deployer, with one provider, and the command line."""
 
     ground: Ground
     book: AddressBook
@@ -28,14 +28,14 @@ class Office:
     read: Callable[[], str]  # reads the printed output
 
     def run(self, *words: str) -> str:
-        """The command's output."""
+        """Return the command's output."""
         self.read()
         where = ("--rpc-url", self.rpc_url, "--addresses", str(self.ground.out))
         market.main(["admin", *words, *where], standalone_mode=False)
         return self.read()
 
     def send(self, *words: str) -> list[tuple[str, str]]:
-        """By the key; the transactions that it came to, as (to, data)."""
+        """Send with the key. Return the transactions as (to, data)."""
         before = self.ground.rpc("eth_blockNumber")
         self.run(*words, "--key-file", str(self.key_file()), "--confirmations", "1", "--poll", "0.01")
         blocks = range(int(before, 16) + 1, int(self.ground.rpc("eth_blockNumber"), 16) + 1)

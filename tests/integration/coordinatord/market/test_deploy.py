@@ -33,7 +33,7 @@ IMPATIENT = attrs.evolve(QUICK, timeout_seconds=0.2)
 
 
 class Killed(BaseException):
-    """As a signal would, it passes every handler of errors."""
+    """Like a signal, it passes every error handler."""
 
 
 class MortalProvider(RetryingProvider):
@@ -59,7 +59,7 @@ class MortalProvider(RetryingProvider):
 
 
 def killed(ground: Ground, others: int = 0) -> None:
-    """A run that writes a transaction down and dies before it is broadcast."""
+    """A run that records a transaction and dies before broadcasting it."""
     with pytest.raises(Killed):
         deploy(ground.deployment(node=mortal(ground, others)), ground.out, SPAN)
 

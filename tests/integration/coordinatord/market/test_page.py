@@ -46,7 +46,7 @@ class Shell:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)  # it starts a program some twenty times
+@pytest.mark.timeout(400)  # starts a program about twenty times
 def test_page_leads_an_operator_to_an_accepted_market(
     tmp_path: Path, cast: Cast, database_url: str, pin_store: PinStoreService
 ) -> None:
@@ -62,7 +62,7 @@ def test_page_leads_an_operator_to_an_accepted_market(
                 **{"RPC_URL": url, "SIGNER_URL": url, "CHAIN_ID": str(PUBLIC_CHAIN), "TOKEN": token},
                 **{"OWNER": owner.address, "TREASURY": cast.treasury.address, "RELAYER": relayer.address},
                 **{"DATABASE_URL": database_url, "RELAYER_KEY": relayer.private_key, "PGSSLMODE": "disable"},
-                **{"PORT": str(pick_free()), "METRICS_PORT": "0"},  # others' coordinators are on the usual ones
+                **{"PORT": str(pick_free()), "METRICS_PORT": "0"},  # other coordinators use the default ports
                 **{"PIN_STORE_ENDPOINT": pin_store.endpoint, "PIN_STORE_BUCKET": pin_store.bucket},
                 **{"PIN_STORE_KEY": pin_store.key, "PIN_STORE_SECRET": pin_store.secret},
             },

@@ -1,4 +1,4 @@
-"""`coordinatord market deploy-test-token`: on a chain for tests, and refused where money is real."""
+"""`coordinatord market deploy-test-token` works on test chains, and is refused on real ones."""
 
 from pathlib import Path
 

@@ -49,7 +49,7 @@ async def test_claim_and_settle_take_a_job_to_its_result(client: Party, provider
 
 
 async def test_claim_is_relayed_for_the_terms_that_it_names_only(client: Party, provider: Party, stage: Stage) -> None:
-    """The owner posts another order under the id that the provider was offered, before the claim arrives."""
+    """Before the claim arrives, the owner posts another order under the id offered to the provider."""
     offered = await client.paid()
     cheap = await client.paid(base64.b64decode(offered["container"]), rate_in=0, rate_out=0)
     assert cheap["job_id"] == offered["job_id"]
@@ -172,7 +172,7 @@ async def test_simulated_claim_names_the_first_failing_check(client: Party, prov
 
 async def test_job_that_the_index_has_not_got_is_known_by_its_log(client: Party, provider: Party, stage: Stage) -> None:
     job = (await client.post())["job_id"]
-    await stage.execute("delete from jobs")  # as while it is rebuilt
+    await stage.execute("delete from jobs")  # as during a rebuild
     body = {"job_id": job, "address": provider.address}
     assert (await stage.http.post("/evm/simulate/claim", json=body)).json() == {"ok": True}
 
@@ -256,7 +256,7 @@ async def test_second_result_waits_for_a_settle_under_way(client: Party, provide
 
 
 async def test_settles_of_a_whole_block_share_the_next(client: Party, provider: Party, stage: Stage) -> None:
-    """As when the jobs of a block's claims end at one time, with a queue of the usual depth."""
+    """Like jobs claimed in one block that finish together, with the default queue depth."""
     await with_room_for_claims(stage, provider, BURST)
     jobs: list[str] = []
     queue = anyio.CapacityLimiter(QUEUE_DEPTH)
@@ -285,7 +285,7 @@ async def test_settles_of_a_whole_block_share_the_next(client: Party, provider: 
 
 
 async def all_run(provider: Party, ops: list[Body], limiter: anyio.CapacityLimiter) -> None:
-    """At one time, as far as the limiter allows, and each takes effect."""
+    """Run all ops concurrently, as far as the limiter allows. Each must take effect."""
     answers: list[httpx.Response] = []
 
     async def run(op: Body) -> None:

@@ -61,7 +61,7 @@ async def test_looking_twice_queues_one_reclaim(world: World, on: Stage, ops: Op
     await on.until("select block_time > $1 + claimed_at from index_position, jobs where job_id = $2", SLA, overdue)
     looking = [ReclaimWorker(on.database, on.notices, raw(world.market.jobs), max_depth=32) for _ in range(2)]
     async with on.database.connection() as connection, connection.transaction():
-        # Both see it: nothing that the first one queued is taken before this transaction ends.
+        # Both see it, because nothing queued by the first is visible before this transaction ends.
         assert [await worker.look(connection) for worker in looking] == [1, 1]
         assert await looking[0].look(connection) == 0
     await on.until("select state = 3 from jobs where job_id = $1", overdue)

@@ -1,4 +1,4 @@
-"""What strangers can make the relayer spend, promise and store: bounds that hold on the real chain."""
+"""Limits on what strangers can make the relayer spend, promise and store, on a real chain."""
 
 import secrets
 from typing import Any
@@ -18,7 +18,7 @@ from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio
 
-COST = 3_000 + 75 + 2_000  # of a job by `Party.order`: cap, fee and gas fee
+COST = 3_000 + 75 + 2_000  # of a job from `Party.order`: cap, fee and gas fee
 ROOM = 20_000  # bytes
 BUSY = (429, "busy", "true", True)
 Refusal = tuple[int, str, str, bool]

@@ -89,7 +89,7 @@ async def test_expired_job_is_cancelled_by_one_transaction(client: Party, stage:
     job = (await client.post(expires_at=expires_at))["job_id"]
     await stage.world.anvil.call("evm_setNextBlockTimestamp", expires_at + 60)
     await stage.world.anvil.call("evm_mine")
-    between = (int(time.time()) + await chain_time()) // 2  # the chain's clock and ours both have to take it
+    between = (int(time.time()) + await chain_time()) // 2  # accepted by both the chain's clock and ours
     bodies = [client.cancel(job, between), client.cancel(job, between + 1)]
     answers = [await stage.http.post(f"/v1/jobs/{job}/cancel", json=body) for body in bodies]
     assert [answer.status_code for answer in answers] == [200, 200]

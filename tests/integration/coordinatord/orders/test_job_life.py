@@ -24,7 +24,7 @@ async def test_posted_job_is_readable_when_the_201_returns(client: Party, stage:
 
 
 async def told_of(stage: Stage, job: str) -> tuple[Body, Body]:
-    """The job's own members as its client follows it, and its row of the book."""
+    """Return the job's own members as its client sees it, and its row of the book."""
     client_view = (await stage.http.get(f"/v1/jobs/{job}")).json()["svc"]
     row = (await stage.http.get(f"/evm/jobs/{job}")).json()
     assert [client_view.get(name) for name in TIMES] == [row.get(name) for name in TIMES]

@@ -28,7 +28,7 @@ def stage_settings() -> dict[str, object]:
 
 @pytest.fixture
 async def granted(world: World) -> AsyncIterator[GRANT]:
-    """Gives the relayer its role in every registry, or takes it away."""
+    """Grant or revoke the relayer's role in every registry."""
     book, relayer = world.market.address_book, world.cast.with_role("relayer")[0].address
     async with connected(world.anvil.rpc_url) as chain:
 
@@ -55,7 +55,7 @@ async def test_missing_role_makes_unready_and_ops_retryable(
         unready = await until(lambda: stage.http.get("/readyz"), 503)
         await granted_in_metrics(world, 0)
         refused = await stage.http.post("/v1/jobs", json=paid)
-        assert (await stage.http.get("/v1/models")).status_code == 200  # reads go on
+        assert (await stage.http.get("/v1/models")).status_code == 200  # reads continue
     assert unready.json() | {"cursor": "", "head_block": "", "lag": ""} == {
         "ready": False,
         "reason": "ready",
@@ -76,7 +76,7 @@ async def test_missing_role_makes_unready_and_ops_retryable(
 
 
 async def test_queued_post_survives_the_loss_of_the_role(stage: Stage, client: Party, granted: GRANT) -> None:
-    """The trial passed, and the relayer finds the refusal."""
+    """The preflight passed, and the relayer finds the refusal."""
     paid = await client.paid()
     await granted(False)
     await until(lambda: stage.http.get("/readyz"), 503)
@@ -108,7 +108,7 @@ async def test_settle_outlives_the_queue_timeout_without_role(
 
     settle = provider.settle(job, result_cid=uploaded)
     assert_may_be_repeated(await provider.run(settle))
-    stage.relaying._queue_timeout_ms = 60_000  # the answer's time is the machine's from here on
+    stage.relaying._queue_timeout_ms = 60_000  # the response now depends on the machine's speed
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(granted, True)
         settled = await provider.run(settle)
@@ -123,7 +123,7 @@ async def granted_in_metrics(world: World, value: float) -> None:
 
 
 def passing_trial(request: httpx.Request) -> httpx.Response | None:
-    """Answers the submission's one request as if the account had its role."""
+    """Answer the submission's only request as if the account had its role."""
     if b"eth_getCode" not in request.content:
         return None
     calls = json.loads(request.content)

@@ -86,7 +86,7 @@ async def test_same_submission_sent_at_once_shares_one_relay(client: Party, stag
         await stage.world.anvil.call("evm_setAutomine", True)
     statuses = sorted(answer.status_code for answer in answers)
     hashes = {answer.json()["tx_hash"] for answer in answers if answer.status_code == 201}
-    assert set(statuses) <= {201, 409}  # who came after the block finds the job posted
+    assert set(statuses) <= {201, 409}  # later requests find the job posted
     assert 201 in statuses
     assert len(hashes) == 1
     assert await stage.fetchval("select count(*) from relays where state = 'mined'") == 1

@@ -55,7 +55,7 @@ async def test_fee_change_before_the_post_returns_a_fresh_quote(
     answer = await stage.http.post("/v1/jobs", json=body)
     assert (answer.status_code, answer.json()["quote"]["amount"]) == (409, body["amount"])
     assert answer.headers["x-svc-retryable"] == "false"
-    assert not await stage.stored(f"containers/{body['job_id'][2:]}")  # no attempt will need it
+    assert not await stage.stored(f"containers/{body['job_id'][2:]}")  # no retry will need it
 
 
 @shows("POST /v1/jobs", 429, "busy")
@@ -101,7 +101,7 @@ async def test_store_that_fails_posts_nothing(client: Party, stage: Stage) -> No
         (unreachable, "store_unavailable"),
         (status(500), "store_unavailable"),
         (status(403), "store_rejected"),
-        (status(200), "store_rejected"),  # an answer without a content id
+        (status(200), "store_rejected"),  # a response without a content id
     ):
         with stage.store.answering(rule):
             answer = await stage.http.post("/v1/jobs", json=body)

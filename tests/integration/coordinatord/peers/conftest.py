@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[4]
 
 @attrs.frozen
 class Served:
-    """`http`: of its base URL."""
+    """A running coordinator. `http` uses its base URL."""
 
     coordinator: Coordinator
     config: Config
@@ -39,7 +39,7 @@ class Served:
 
 @pytest.fixture
 def served_settings() -> dict[str, object]:
-    """Of the coordinator; a module that needs others overrides this."""
+    """Settings of the coordinator. Modules override this."""
     return {}
 
 
@@ -64,7 +64,7 @@ def owner(served: Served) -> Party:
 
 @pytest.fixture
 async def seller(served: Served) -> Party:
-    """A provider that is registered, listed and signed in."""
+    """A registered, listed and signed-in provider."""
     party = served.party(served.world.cast.with_role("provider")[0])
     await party.sign_in("provider")
     return party

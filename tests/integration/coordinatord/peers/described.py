@@ -1,4 +1,4 @@
-"""/openapi.json as others read it: requests made of it, to the coordinator that serves it, and their answers judged."""
+"""/openapi.json as third-party tools read it: they generate requests to the coordinator, and check its responses."""
 
 import json
 import os
@@ -24,7 +24,7 @@ BIN = ROOT / ".venv-peers" / "bin"
 
 @pytest.fixture
 def served_settings() -> dict[str, object]:
-    """An escrow, webhooks; and no places to wait, for a stream or a held poll has no end."""
+    """An escrow and webhooks. Streams and held polls never end, so their limits are 0."""
     return {**MOCK, "event_listeners_per_caller": 0, "WEBHOOKS_KEY": "0b" * 32, "WEBHOOKS_PRIVATE": "allow"}
 
 
@@ -136,4 +136,4 @@ async def test_document_is_valid_for_openapi_spec_validator(
     assert await told() == ""
     held("the document as it is served, by the schema of 3.1")
     del document["paths"]["/healthz"]["get"]["responses"]["200"]["description"]
-    assert "description" in await told()  # it would complain
+    assert "description" in await told()  # it would report an error

@@ -1,4 +1,4 @@
-"""promtool at the doors of both daemons while they run."""
+"""promtool reads the metrics of both running daemons."""
 
 from collections.abc import Callable
 from pathlib import Path

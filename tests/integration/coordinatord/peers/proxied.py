@@ -33,7 +33,7 @@ def served_settings() -> dict[str, object]:
 
 @pytest.fixture
 def proxy(served: Served, tmp_path: Path) -> Iterator[str]:
-    """Its base URL."""
+    """Start the proxy and return its base URL."""
     port = urlsplit(served.coordinator.base_url).port
     assert port is not None
     for of_proxy in running(port, tmp_path, _callers_say_who_they_are):
@@ -56,7 +56,7 @@ async def test_large_file_is_uploaded_and_read_in_ranges(
     buyer: Party, through: httpx.AsyncClient, held: Callable[[str], None]
 ) -> None:
     await buyer.sign_in()
-    content = b"\x01" + random.Random(22).randbytes(40 * MIB)  # as a container begins
+    content = b"\x01" + random.Random(22).randbytes(40 * MIB)  # starts like a container
     uploaded = await buyer.upload("input", content)
     assert uploaded.status_code == 200, uploaded.text
     path = f"/v1/files/{uploaded.json()['id']}/content"
@@ -81,12 +81,12 @@ async def test_oversized_body_is_refused_by_coordinator_or_proxy(
 async def test_events_come_as_they_happen(
     served: Served, owner: Party, through: httpx.AsyncClient, held: Callable[[str], None]
 ) -> None:
-    """Nothing of a stream is kept by the proxy until more is there: one event of some hundred bytes arrives."""
+    """The proxy does not buffer a stream: one event of some hundred bytes arrives."""
     with anyio.fail_after(60):
         async with through.stream("GET", "/evm/events") as stream:
             assert (stream.status_code, stream.headers["content-type"]) == (200, "text/event-stream")
             lines = stream.aiter_lines()
-            await anext(lines)  # it is open
+            await anext(lines)  # the stream is open
             job = (await owner.post())["job_id"]
             while job not in await anext(lines):
                 pass

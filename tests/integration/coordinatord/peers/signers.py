@@ -99,7 +99,7 @@ async def test_ops_signed_by_a_library_are_mined(served: Served, signer: Library
     held("order, payment, sign-in, claim and settle signed from the page and mined")
 
 
-# The other way round: our own signatures, of every type of the page.
+# Our own signatures, of every type on the page.
 
 _MODULES: Final = (jobs, payments, providers, sessions)
 _DOMAIN_OF: Final = {
@@ -118,7 +118,7 @@ def _class_of(kind: str) -> Any:
 
 
 def _drawn(kind: str, structs: dict[str, Any], draw: random.Random) -> tuple[Any, Any]:
-    """A value of this type: as our classes take it, and as wallets do."""
+    """Return a value of this type, for our classes and for wallets."""
     if kind.startswith("uint"):
         top = (1 << int(kind[4:])) - 1
         number = draw.choice((0, 1, top, draw.randint(0, top)))
@@ -167,7 +167,7 @@ def _spellings(signature: bytes) -> dict[str, bytes]:
 # the form first. This test fails when a library changes.
 _LENIENT: Final = {
     "viem": {"v 0 or 1", "high s"},
-    "ethers": {"v 0 or 1", "64 bytes"},  # r and s with the parity in their first bit: EIP-2098
+    "ethers": {"v 0 or 1", "64 bytes"},  # r and s with the parity in the first bit (EIP-2098)
 }
 
 

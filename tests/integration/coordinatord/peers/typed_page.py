@@ -1,4 +1,4 @@
-"""Typed data from docs/protocol/formats.md alone, in the form that wallets take."""
+"""Typed data built only from docs/protocol/formats.md, in the form for wallets."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _STRUCT: Final = re.compile(r"(\w+)\(([^)]*)\)")
 
 
 def _types() -> dict[str, dict[str, Fields]]:
-    """Of each signed type: its structs, as the page spells them."""
+    """Return the structs of each signed type, as on the page."""
     found = {}
     for line in re.findall(r"^[A-Z]\w+\(.*\)$", _PAGE, re.MULTILINE):
         structs = {
@@ -32,7 +32,7 @@ def _types() -> dict[str, dict[str, Fields]]:
 
 
 def _domain_names() -> dict[str, tuple[str | None, str, str | None]]:
-    """Of each signed type: its domain's name, version, and the contract that it names, as the page's table has them."""
+    """Return the domain's name, version and contract of each signed type, from the page's table."""
     found: dict[str, tuple[str | None, str, str | None]] = {}
     for left, contract, types in re.findall(
         r"^\| (`SVC .*?|the payment token's own) \| (.*?) \| (.*?) \|$", _PAGE, re.M
@@ -56,7 +56,7 @@ _CONTRACTS: Final = {
 
 @attrs.frozen
 class Deployment:
-    """`chain`: the answer of GET /evm/chain."""
+    """`chain` is the response of GET /evm/chain."""
 
     chain: dict[str, Any]
 

@@ -20,7 +20,7 @@ from tests.integration.coordinatord.scene.party import Party
 pytestmark = pytest.mark.anyio
 
 DEFAULT: Final = ImportProfile()
-# Nodes of few links, so that a file of some hundred bytes has several layers.
+# Nodes with few links, so that a file of some hundred bytes has several layers.
 NARROW: Final = (ImportProfile(1, 2), ImportProfile(4, 2), ImportProfile(5, 3), ImportProfile(64, 174))
 Import = Callable[[bytes, int, int], dict[str, Any]]
 
@@ -46,7 +46,7 @@ def imported(tmp_path: Path) -> Iterator[Import]:
 
 
 def _sizes(profile: ImportProfile, draw: random.Random) -> set[int]:
-    """Nothing, a byte, the edges of a leaf and of every layer that a file of a few hundred leaves has; and any."""
+    """Yield sizes: empty, one byte, the edges of a leaf and of every layer, and random ones."""
     sizes, layer = {0, 1}, profile.chunk_size
     while layer <= 300 * profile.chunk_size:
         sizes |= {layer - 1, layer, layer + 1}
@@ -101,7 +101,7 @@ async def test_upload_is_given_the_id_that_the_importer_gives_it(
 ) -> None:
     await owner.sign_in()
     for size in (200, DEFAULT.chunk_size, 2 * DEFAULT.chunk_size + 1):
-        content = b"\x01" + random.Random(size).randbytes(size - 1)  # as a container begins
+        content = b"\x01" + random.Random(size).randbytes(size - 1)  # starts like a container
         uploaded = await owner.upload("input", content)
         assert uploaded.status_code == 200, uploaded.text
         theirs = imported(content, DEFAULT.chunk_size, DEFAULT.width)

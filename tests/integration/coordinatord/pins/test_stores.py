@@ -38,7 +38,7 @@ LARGE = SINGLE_BYTES + PART_BYTES
 
 @pytest.fixture
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PlainS3 | KuboNode | None]:
-    """The server of the kind; None for the fake that pins, which is shared."""
+    """Start a server of the kind. None for the shared fake that pins."""
     if request.param == "s3":
         async with running_plain_s3(tmp_path / "s3") as s3:
             yield s3
@@ -131,7 +131,7 @@ async def test_key_that_is_stored_anew_holds_the_new_content_alone(store: PinSto
 async def test_crash_before_storing_leaves_nothing_after_removal(store: PinStore, server: PlainS3 | KuboNode) -> None:
     first = (await store.put("files/output", b"first")).cid
     assert isinstance(store, AddressedStore | KuboStore)
-    await store.keys.pin("files/output", str(cid_of(b"second")))  # and no more
+    await store.keys.pin("files/output", str(cid_of(b"second")))  # crash here
     assert server.served(first) == b"first"
     await store.delete("files/output")
     if isinstance(server, KuboNode):

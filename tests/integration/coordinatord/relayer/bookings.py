@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# Of a post: signer, gas, hours ago.
+# Books the gas of a post: signer, gas, hours ago.
 BOOK: Final = (
     "with tx as (insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost)"
     " select 0, 'booked', count(*), '', '', 0, 0, 'foreign', true from relay_txs returning id)"

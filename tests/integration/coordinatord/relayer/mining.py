@@ -1,4 +1,4 @@
-"""Blocks only when a test wants one, and what waits for the next."""
+"""Mine blocks only on demand, and inspect the pool."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ _CANCEL_TYPE = keccak256(b"CancelAuthorization(address authorizer,bytes32 nonce)
 
 @asynccontextmanager
 async def mining_by_hand(anvil: Anvil) -> AsyncIterator[None]:
-    """No block but by `evm_mine`, until the block ends; the shared chain then mines each transaction again."""
+    """Mine only with `evm_mine` inside the block. Afterwards the shared chain mines each transaction again."""
     base_fee = (await anvil.call("eth_feeHistory", "0x1", "latest", []))["baseFeePerGas"][-1]
     await anvil.call("evm_setAutomine", False)
     try:
@@ -28,11 +28,11 @@ async def mining_by_hand(anvil: Anvil) -> AsyncIterator[None]:
         with anyio.CancelScope(shield=True):  # other tests share the chain, so restore it after any error
             await anvil.call("evm_setAutomine", True)
             await anvil.call("anvil_dropAllTransactions")
-            await anvil.call("anvil_setNextBlockBaseFeePerGas", base_fee)  # a snapshot does not bring it back
+            await anvil.call("anvil_setNextBlockBaseFeePerGas", base_fee)  # a snapshot does not restore it
 
 
 async def pooled(anvil: Anvil) -> int:
-    """How many transactions the next block would hold."""
+    """Return the number of transactions that the next block would hold."""
     return int((await anvil.call("txpool_status"))["pending"], 16)
 
 
@@ -42,7 +42,7 @@ async def until_pooled(anvil: Anvil) -> None:
 
 
 async def ahead_of_the_relayer(anvil: Anvil, sender: str, to: str, call: bytes) -> None:
-    """Put a transaction into the pool that the next block has first."""
+    """Put a transaction into the pool that the next block includes first."""
     dear = {"maxFeePerGas": hex(10**12), "maxPriorityFeePerGas": hex(10**11)}
     await anvil.call(
         "eth_sendTransaction", {"from": sender, "to": to, "data": hexed(call), "gas": hex(300_000), **dear}

@@ -25,7 +25,7 @@ from devnet.catalogue import FEE_BPS, GAS_FEE
 from devnet.market import DevnetMarket
 
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
-# FeeTerms of no job at all.
+# FeeTerms of a job that does not exist.
 NOBODYS = RegisteredJob(PostedOrder(Order(bytes(32), 0, 0, 0, 0, 0, 0, 0, 0), bytes(20), FeeTerms(0, 0)), b"")
 
 
@@ -43,7 +43,8 @@ def signer(wallet: DevWallet) -> Wallet:
 
 @attrs.define
 class Ops:
-    """`domains` and addresses of the market; times count up so that no two capacity requests share one."""
+    """Ops of a market with these `domains` and addresses. Timestamps increase, so no two capacity requests share
+    one."""
 
     market: DevnetMarket
     book: AddressBook
@@ -117,12 +118,12 @@ class Ops:
         )
 
     def reclaim(self, job: bytes) -> NewRelay:
-        """Refused for any job that is not claimed: the cheapest exit that there is."""
+        """Make the cheapest exit. It is refused for any job that is not claimed."""
         calldata = job_registry.reclaim(self.posted.get(job, NOBODYS).posted)
         return NewRelay(RelayKind.RECLAIM, job, b"reclaim" + job, raw(self.market.jobs), calldata, Priority.EXIT)
 
     def claim(self, provider: Wallet, job: bytes) -> NewRelay:
-        """Of a job posted through `post`, now."""
+        """Claim a job posted through `post`, now."""
         message = Claim(job, int(time.time()))
         signature = provider.sign(self.domains.jobs.digest(message))
         calldata = job_registry.claim(self.posted[job], message.issued_at, signature)

@@ -45,7 +45,7 @@ BROADCAST: Final = "select count(*) = $1 from relay_txs where broadcast_at is no
 
 @attrs.frozen
 class Stage:
-    """`relaying` hands over ops; `start(signer)` adds a relayer for that account, which ends with the stage."""
+    """`relaying` accepts ops. `start(signer)` adds a relayer for that account, which ends with the stage."""
 
     database: Database
     notices: Notices
@@ -139,7 +139,7 @@ async def stage(
 
 @asynccontextmanager
 async def _open(urls: str | Sequence[str], patience: float) -> AsyncIterator[tuple[Rpc, Nodes | None]]:
-    """One node, or several as the daemon has them."""
+    """Open one node, or several as the daemon does."""
     if isinstance(urls, str):
         async with open_rpc(urls, patience=patience) as rpc:
             yield rpc, None

@@ -155,7 +155,7 @@ async def test_op_waits_for_an_account_unaware_of_the_reorg(
             await world.anvil.call("anvil_reorg", 1, [])
             callers.start_soon(relay_into(on, outcomes), claim)
             await on.until("select count(*) = 1 from relays where kind = 'claim'")
-            await anyio.sleep(0.5)  # that it is left in the queue is no event
+            await anyio.sleep(0.5)  # staying in the queue causes no event
         assert await on.fetchval("select state::text from relays where kind = 'claim'") == "queued"
         on.start(relayer_wallet)
         await on.until("select bool_and(state = 'mined') from relays")

@@ -1,4 +1,4 @@
-"""Ops of one job in one block: signed on top of one another, and taken apart where one of them is refused or lost."""
+"""Several ops of one job in one block: signed in sequence, and split if one of them is refused or lost."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ _ENDS = (
 
 @attrs.frozen
 class Job:
-    """Ops of one job, in their order."""
+    """Ops of one job, in order."""
 
     post: NewRelay
     claim: NewRelay

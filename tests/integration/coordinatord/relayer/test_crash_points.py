@@ -47,7 +47,7 @@ MORE_ANSWERS: Final[dict[str, Fault | None]] = {
     "gateway": HttpStatus(SEND, 502),
 }
 _RELAYER: Final = "coordinatord/chain/relayer/"
-# What an answer makes a difference to; and all between intake and resolution. No run may leave one of them out.
+# Modules that depend on the node's answer, and all between intake and resolution. Every run must cover them.
 SENDING: Final = tuple(
     f"{_RELAYER}{step}.py" for step in ("broadcast", "receipt_watcher", "receipts", "resolution", "results_sql")
 )
@@ -57,7 +57,7 @@ ALL: Final = (*(f"{_RELAYER}{step}.py" for step in ("intake", "simulate", "signi
 
 @attrs.frozen
 class Scene:
-    """`answer`: what becomes of the first sending of each op; those after it are taken."""
+    """`answer` is the node's reaction to the first broadcast of each op. Later broadcasts are accepted."""
 
     on: Stage
     proxy: RpcProxy
@@ -66,7 +66,7 @@ class Scene:
     points: CrashPoints
 
     async def deaths_of(self, *ops: NewRelay) -> int:
-        """How often a relayer died until these ops had ended, queued together in their order."""
+        """Return the number of crashes until these ops, queued together, had ended."""
         outcomes: list[object] = []
         deaths, life = 0, anyio.CancelScope()
 
@@ -132,7 +132,7 @@ async def test_crashing_relayer_relays_each_op_once(
     answer: str,
 ) -> None:
     monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.01)
-    monkeypatch.setattr(in_flight, "REMIND_AFTER", 0.3)  # a node that said "known" and knew nothing
+    monkeypatch.setattr(in_flight, "REMIND_AFTER", 0.3)  # the node said "known" without having the transaction
     all_of_it = APART or answer == "taken"
     points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
     async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, patience=0.3) as on:
@@ -145,7 +145,7 @@ async def test_crashing_relayer_relays_each_op_once(
             step for step in (ALL if all_of_it else SENDING) if not any(line.startswith(step) for line in places)
         ] == []
         assert sum(deaths) == len(points.met) > (50 if all_of_it else 20)
-        # One transaction for each op, in one version, and each op in its own.
+        # Each op has its own transaction, in one version.
         assert await on.fetchval("select count(*) from relays where state = 'mined' and requeued = 0") == len(deaths)
         assert await on.fetchval("select count(distinct tx_id) from relays") == len(deaths)
         assert await on.fetchval("select count(*) from relay_txs") == len(deaths)

@@ -1,4 +1,4 @@
-"""Transactions that a failover to an asynchronous standby took out of the database, mined or still in the pool."""
+"""Transactions, mined or pending, that a failover to an asynchronous standby removed from the database."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
-# The account's first transaction stays, so that the database knows which nonce comes next.
+# The account's first transaction stays, so that the database knows the next nonce.
 KNOWN = "select nonce, encode(mined_hash, 'hex') as hash from relay_txs where mined_hash is not null order by nonce"
 
 
@@ -30,7 +30,7 @@ async def _promises(on: Stage, world: World) -> list[str]:
 
 
 async def _pool(anvil: Anvil, account: str) -> dict[str, str]:
-    """Hash of each pending transaction of the account, by nonce."""
+    """Return the hash of each pending transaction of the account, by nonce."""
     content: Any = await anvil.call("txpool_content")
     pending = {address.lower(): txs for address, txs in content["pending"].items()}
     return {nonce: tx["hash"] for nonce, tx in pending.get(account.lower(), {}).items()}
@@ -40,7 +40,7 @@ async def _pool(anvil: Anvil, account: str) -> dict[str, str]:
 async def test_mined_transaction_is_adopted_by_its_call_data(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, count: int
 ) -> None:
-    """Alone, and several ops in one transaction."""
+    """Both a single op, and several ops in one transaction."""
     async with stage(database_url, world.anvil.rpc_url) as on:
         life = on.start(relayer_wallet)
         assert isinstance(await on.relaying.relay(ops.post(client)), RelayMined)
@@ -69,7 +69,7 @@ async def test_mined_transaction_is_adopted_by_its_call_data(
 async def test_forgotten_version_of_a_known_transaction_is_adopted(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    """The database knows the first bytes of the nonce. The last ones were mined."""
+    """The database has the first version of the nonce, and the last version was mined."""
     outcomes: list[object] = []
     async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.2) as on:
         life = on.start(relayer_wallet)
@@ -91,7 +91,7 @@ async def test_forgotten_version_of_a_known_transaction_is_adopted(
 async def test_bytes_in_the_pool_are_not_outbid(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    """The relay's row is gone with its transaction. The next relay gets the nonce behind it."""
+    """The relay's row was lost with its transaction. The next relay gets the following nonce."""
     account = hexed(relayer_wallet.address)
     outcomes: list[object] = []
     async with mining_by_hand(world.anvil), stage(database_url, world.anvil.rpc_url, mined_within=0.5) as on:

@@ -107,7 +107,7 @@ async def test_exits_are_sent_as_far_as_funds_allow(
             for fail in fails:
                 callers.start_soon(relay, fail)
             await on.until("select count(*) = 6 from relays where kind = 'fail' and state = 'queued'")
-            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 600_000))  # six plan more together
+            await world.anvil.call("anvil_setBalance", account, await cost_of(world, 600_000))  # six together need more
             on.start(relayer_wallet)
         mined = sum(isinstance(outcome, RelayMined) for outcome in outcomes)
         assert 2 <= mined < 6

@@ -32,7 +32,7 @@ class Used:
 
 
 async def relayed_at_once(on: Stage, relays: Sequence[NewRelay]) -> list[Used]:
-    """The transactions that these relays, queued together, were mined in; all of them took effect."""
+    """Queue these relays together. Return their transactions, and check that all took effect."""
 
     async def body(connection: Connection) -> None:
         await outbox_sql.submit_all(connection, relays, max_depth=4096)
@@ -114,7 +114,7 @@ async def test_relays_fit_after_an_admin_raises_token_gas(
         on.start(relayer_wallet)
         posts = [ops.post(client) for _ in range(16)]
         claims = [ops.claim(provider, post.subject) for post in posts]
-        await relayed_at_once(on, posts + claims)  # as chains, which pass once the claims have been estimated
+        await relayed_at_once(on, posts + claims)  # as chains, which are possible once claims have been estimated
         (found,) = await relayed_at_once(on, [ops.settle(provider, post.subject) for post in posts])
         assert found.relays == 16
         assert await on.fetchval("select count(*) = 0 from relay_txs where not succeeded")
@@ -131,7 +131,7 @@ async def test_chains_are_one_transaction_within_the_plan(
         (found,) = await relayed_at_once(on, posts + claims + [ops.settle(provider, post.subject) for post in posts])
         assert found.relays == 3 * len(posts)
         assert found.used <= found.planned <= MAX_PLANNED
-        # Ops of two kinds that do not build on one another.
+        # Ops of two independent kinds.
         earlier = [ops.post(client) for _ in range(MANY // 2)]
         await relayed_at_once(on, earlier)
         claims = [ops.claim(provider, post.subject) for post in earlier]

@@ -33,7 +33,7 @@ async def test_gas_is_booked_again_after_a_reorg(
         await on.until(
             "select count(*) = 2 from relays r join relay_txs t on t.id = r.tx_id where t.broadcast_at is not null"
         )
-        await world.anvil.call("evm_mine")  # one block, which the reorganisation takes away
+        await world.anvil.call("evm_mine")  # one block, which the reorg removes
         await on.until("select count(*) = 2 from relays where state = 'mined'")
         assert await on.fetchval(BOOKED) == await used_on_the_chain(world, on) > 0
         await world.anvil.call("anvil_reorg", 1, [])

@@ -73,7 +73,7 @@ async def submit(connection: Connection, *relays: NewRelay) -> list[Submitted]:
 
 
 async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
-    """One transaction that carries them; its id."""
+    """Insert a transaction that carries the relays. Return its id."""
     ids = [one.id for one in await submit(connection, *relays) if isinstance(one, Queued)]
     assert len(ids) == len(relays)
     version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
@@ -217,7 +217,7 @@ async def test_gas_booked_during_a_check_counts_once(connection: Connection, dat
             found.append(await fits(other, ALICE, 100, 250, 250))
 
     async with anyio.create_task_group() as tasks, connection.transaction():
-        await connection.execute("lock table gas_bookings in access exclusive mode")  # a look stops here, in its midst
+        await connection.execute("lock table gas_bookings in access exclusive mode")  # the check waits here, midway
         tasks.start_soon(look)
         waiting = "select count(*) from pg_locks where relation = 'gas_bookings'::regclass and not granted"
         while not await connection.fetchval(waiting):  # noqa: ASYNC110 - the event is in the database

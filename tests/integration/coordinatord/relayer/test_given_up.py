@@ -46,7 +46,7 @@ async def test_rejected_bytes_yield_to_a_self_transfer(
         with proxy.fault(RefuseTransactions(lambda raw: len(raw) > LARGE, message)):
             await queue_posts(on, ops, client, 6)
             on.start(relayer_wallet)
-            async with anyio.create_task_group() as callers:  # behind them, and stuck until their nonce is closed
+            async with anyio.create_task_group() as callers:  # later ops, stuck until the nonce is closed
                 for sent in (1, 3):
                     while proxy.seen("eth_sendRawTransaction") < sent:  # noqa: ASYNC110 - the event is in the proxy
                         await anyio.sleep(0.02)
@@ -87,7 +87,7 @@ async def test_endpoint_that_serves_no_sending_is_named_to_callers(
 async def test_unmined_bytes_yield_after_three_turns(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    """A pool answers "known" for ever and offers none of the bytes to a block."""
+    """A pool answers "known" forever, and offers none of the bytes to a block."""
     outcomes: list[object] = []
     async with (
         mining_by_hand(world.anvil),

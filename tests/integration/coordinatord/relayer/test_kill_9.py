@@ -1,7 +1,4 @@
-"""The relayer's process is killed between any two steps of a relay; the next one carries on with identical bytes.
-
-Where it is killed is seen from outside: a proxy holds the request that follows the step.
-"""
+"""Kill the relayer's process between any two steps of a relay. The next process continues with identical bytes."""
 
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -31,7 +28,7 @@ HOLDS_ROLE = (
 
 @attrs.frozen
 class Scene:
-    """A post that was handed over and waits; relayers come and go."""
+    """A submitted post that waits, while relayers come and go."""
 
     on: Stage
     proxy: RpcProxy
@@ -42,7 +39,7 @@ class Scene:
 
     @asynccontextmanager
     async def killed_at(self, fault: Fault, reached: str) -> AsyncIterator[None]:
-        """A relayer that meets `fault`, killed when the query says that the step before was done."""
+        """Start a relayer that meets `fault`. Kill it when the query shows that the previous step is done."""
         with ExitStack() as faults:
             faults.enter_context(self.proxy.fault(fault))
             async with relayer_process(self.database_url, self.proxy.url, self.key) as process:

@@ -67,7 +67,7 @@ async def test_reorg_replacing_an_outside_transaction_mines_once(
             depth = 1 if successor == "waits" else 2
             await world.anvil.call("anvil_reorg", depth, [[hexed(lost), 0]])
             await on.until("select count(*) = 0 from relay_txs where lost")
-            with anyio.fail_after(60):  # until the successor is seen where it is now, too
+            with anyio.fail_after(60):  # until the successor is seen in its new place, too
                 while await on.fetchval(
                     "select bool_or(block_number is null) or coalesce(sum(succeeded::int), 0) <> 1 from relay_txs"
                 ):
@@ -98,7 +98,7 @@ async def send_in_place(anvil: Anvil, raw: str) -> None:
 
 
 async def first_bytes(on: Stage) -> str:
-    """The first of two versions of the account's first transaction."""
+    """Return the first of two versions of the account's first transaction."""
     await on.until("select count(*) >= 2 from relay_tx_versions v join relay_txs t on t.id = v.tx_id where nonce = 0")
     raw = await on.fetchval(
         "select raw from relay_tx_versions v join relay_txs t on t.id = tx_id where nonce = 0"
@@ -164,7 +164,7 @@ async def test_nonces_used_outside_are_skipped(
 async def test_nonce_freed_by_the_chain_gets_a_self_transfer(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    """An outside transaction that ours was built upon is reorganised away for good."""
+    """A reorg removes an outside transaction for good, and ours depended on it."""
     account = hexed(relayer_wallet.address)
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)

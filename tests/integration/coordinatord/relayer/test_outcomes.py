@@ -1,4 +1,4 @@
-"""Ends of signed relays, in the tables alone."""
+"""Outcomes of signed relays, in the tables alone."""
 
 from collections.abc import AsyncIterator
 
@@ -45,7 +45,7 @@ async def queued(connection: Connection, name: bytes) -> int:
 
 
 async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
-    """One transaction that carries a relay of each name; its id."""
+    """Insert a transaction that carries a relay of each name. Return its id."""
     relays = [await queued(connection, name) for name in names]
     version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
     tx = NewTx(nonce, TARGET, b"data", 100_000, 2, "relay", version)
@@ -145,7 +145,7 @@ async def test_expired_ops_are_dropped_but_signed_ones_are_not(connection: Conne
 
 
 async def test_what_came_back_is_not_dropped_for_its_time_in_the_queue(connection: Connection) -> None:
-    """Its caller may have heard that it was mined; a job that was settled would be open for ever."""
+    """The caller may know that it was mined. Dropping it could leave a settled job open forever."""
     tx_id = await signed(connection, 0, b"a")
     await mine(connection, tx_id)
     await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
@@ -244,7 +244,7 @@ async def test_second_cancel_joins_the_mined_one(connection: Connection) -> None
 
 
 async def test_claims_that_fill_a_round_bring_their_posts_with_them(connection: Connection) -> None:
-    """A round takes claims before posts: as many as it takes may all wait for posts that would never be taken."""
+    """A round takes claims before posts. A round full of claims could wait for posts that would never be taken."""
     posts = [attrs.evolve(new(bytes([n])), priority=Priority.BATCH_POST) for n in range(3)]
     claims = [
         attrs.evolve(post, kind=RelayKind.CLAIM, dedupe=b"claim" + post.subject, priority=Priority.OP) for post in posts

@@ -47,7 +47,7 @@ async def test_op_the_chain_would_refuse_costs_no_nonce(
 async def test_refused_op_in_a_shared_transaction_harms_no_other(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, provider: Wallet
 ) -> None:
-    """Two requests with one time: each passes alone, and the second is stale once the first has been run."""
+    """Two requests with the same timestamp: each passes alone, and the second is stale after the first."""
     first, second = (ops.request_capacity(provider, n, issued_at=next(ops.times)) for n in (3, 4))
     same_time = ops.request_capacity(provider, 7, issued_at=next(ops.times) - 2)
     outcomes: dict[int, object] = {}
@@ -93,7 +93,7 @@ async def test_the_same_request_again_joins_the_one_under_way(
 
 @pytest.mark.parametrize("reused", [False, True])
 async def test_lost_row_ends_the_wait(world: World, database_url: str, ops: Ops, client: Wallet, reused: bool) -> None:
-    """As after a failover: the row is gone, and another request may have its number."""
+    """As after a failover: the row is lost, and another request may have its number."""
     async with stage(database_url, world.anvil.rpc_url) as on, on.database.connection() as connection:
         queued = await on.relaying.submit(ops.post(client))
         assert isinstance(queued, Queued)
@@ -220,7 +220,7 @@ async def test_batch_posts_fill_at_most_the_next_block(
             await on.until(f"select ({signed}) > 0")
             callers.start_soon(on.relaying.relay, lone)
             await on.until("select tx_id is not null from relays where dedupe = $1", lone.dedupe)
-            assert await on.fetchval(signed) == 64  # what one round takes of batches: more than the block holds
+            assert await on.fetchval(signed) == 64  # one round takes more from batches than the block holds
             while await on.fetchval(signed) != len(batch):
                 await world.anvil.call("evm_mine")
                 await anyio.sleep(0.05)

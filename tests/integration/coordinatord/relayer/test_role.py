@@ -1,4 +1,4 @@
-"""One account without its role among others, and one that loses the role while transactions are pending."""
+"""An account without its role among others, and an account that loses the role while transactions are pending."""
 
 import anyio
 import pytest
@@ -68,7 +68,7 @@ async def test_posts_reverted_by_role_loss_are_mined_later(
                 for _ in range(2):
                     callers.start_soon(relay_into(on, outcomes), ops.post(client))
                 await until_pooled(world.anvil)
-                await world.anvil.call("eth_sendTransaction", revoking)  # dearer: it is mined first
+                await world.anvil.call("eth_sendTransaction", revoking)  # higher fee, so it is mined first
                 await world.anvil.call("evm_mine")
                 await on.until("select bool_and(state = 'queued') and count(*) = 2 from relays")
             assert outcomes == []

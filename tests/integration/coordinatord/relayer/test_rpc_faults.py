@@ -47,7 +47,7 @@ async def behind_proxy(
 
 
 async def check_relays(world: World, on: Stage) -> None:
-    """Compare the outbox with the chain, through a connection that waits longer than the relayer's own."""
+    """Compare the outbox with the chain, through a connection with a longer timeout than the relayer's."""
     async with open_rpc(world.anvil.rpc_url) as rpc, on.database.connection() as connection:
         assert await relay_violations(connection, rpc, stuck_after=0) == []
 
@@ -165,7 +165,7 @@ async def test_a_refused_broadcast_is_a_503_and_can_be_joined(
 async def test_a_broadcast_without_an_answer_is_a_504(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    """A refusal that comes later proves nothing: a node may have the bytes of the first sending."""
+    """A later refusal proves nothing, because a node may have the bytes of the first broadcast."""
     async with behind_proxy(world, database_url, queue_timeout_ms=1500, receipt_wait=1.5) as (on, proxy):
         on.start(relayer_wallet)
         with proxy.fault(HttpStatus("eth_sendRawTransaction", 502)), anyio.move_on_after(1):
@@ -207,7 +207,7 @@ async def test_a_simulation_that_answers_too_late_signs_nothing(
     ):
         on.start(relayer_wallet)
         with proxy.fault(late):
-            with anyio.fail_after(3):  # the node has 5
+            with anyio.fail_after(3):  # the node's timeout is 5
                 assert await refusals(on, [ops.post(client)]) == ["relay_queue_timeout"]
             late.until.set()
         await on.until("select state = 'dropped' from relays")
@@ -215,7 +215,7 @@ async def test_a_simulation_that_answers_too_late_signs_nothing(
 
 
 async def refusals(on: Stage, posts: Sequence[NewRelay]) -> list[str | None]:
-    """Codes by which these posts, relayed at the same time, are refused."""
+    """Return the codes by which these concurrent posts are refused."""
     codes: list[str | None] = []
 
     async def relay(post: NewRelay) -> None:
@@ -232,7 +232,7 @@ async def refusals(on: Stage, posts: Sequence[NewRelay]) -> list[str | None]:
 async def test_requeued_relay_returns_the_broadcast_hash_on_timeout(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
-    """Another's transaction took the nonce, and no node answers what would become of the op now."""
+    """An outside transaction took the nonce, and no node can simulate the op now."""
     post, account = ops.post(client), hexed(relayer_wallet.address)
     outcomes: list[object] = []
     async with mining_by_hand(world.anvil), behind_proxy(world, database_url, receipt_wait=3) as (on, proxy):

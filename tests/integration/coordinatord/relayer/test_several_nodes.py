@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 async def behind_proxies(
     world: World, database_url: str, count: int, patience: float = 10.0
 ) -> AsyncIterator[tuple[Stage, list[RpcProxy]]]:
-    """`patience`: seconds for an answer of a node; little where one is meant to give none."""
+    """`patience` is the timeout of a node in seconds. Short for nodes that do not answer."""
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
         urls = [proxy.url for proxy in proxies]
@@ -113,7 +113,7 @@ async def test_lying_receipt_ends_no_relay_until_nodes_agree(
                 with anyio.move_on_after(4):
                     await on.until("select count(*) = 1 from relays where state <> 'signed'")
                 states = await on.fetchval("select array_agg(state) from relays")
-                assert states in (["signed"], ["mined"])  # mined only by the word of both
+                assert states in (["signed"], ["mined"])  # mined only if both nodes agree
                 if lie is LIES[0]:
                     assert states == ["signed"]
                     assert REGISTRY.get_sample_value("coordinatord_nodes_agreed", {"of": "receipts"}) == 0
@@ -160,7 +160,7 @@ async def test_nonce_free_at_another_node_is_not_given_up(
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
             await on.until(BROADCAST, 1)
             with first.fault(count):
-                for _ in range(6):  # blocks without it: each is a reason to look at the nonces
+                for _ in range(6):  # each block without it triggers a check of the nonces
                     await anyio.sleep(0.5)
                     assert await on.fetchval("select count(*) from relay_txs where lost") == 0
                     assert await on.fetchval("select count(*) from relay_txs where purpose = 'relay'") == 1

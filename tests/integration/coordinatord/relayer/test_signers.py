@@ -34,7 +34,7 @@ from tests.support.coordinator import config_of
 pytestmark = pytest.mark.anyio
 
 PASSWORD = "not a good one"
-# A program as an operator would write it: the key is the program's own affair.
+# A signing program like an operator's. It manages the key itself.
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -124,7 +124,7 @@ async def test_every_kind_of_signer_relays_without_leaking_keys(
 async def signing_over(
     world: World, database_url: str, **settings: object
 ) -> AsyncIterator[tuple[Stage, RpcProxy, AccountSigner]]:
-    """The signer behind a proxy, apart from the node."""
+    """Put the signer behind a proxy, separate from the node."""
     async with rpc_proxy(world.anvil.rpc_url) as proxy:
         account = world.cast.with_role("relayer")[0].address
         given = {"RELAYER_SIGNER_URL": proxy.url, "RELAYER_ACCOUNT": account, "signer_timeout_s": 1}

@@ -1,4 +1,4 @@
-"""The oracle that every test of a relayer runs under: signed bytes are committed before a node gets them."""
+"""The oracle that runs with every relayer test: signed bytes are committed before a node gets them."""
 
 from collections.abc import Sequence
 

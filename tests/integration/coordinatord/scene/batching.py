@@ -1,4 +1,4 @@
-"""An owner of batches: uploads, creates, waits, reads what came of it."""
+"""An owner of batches that uploads, creates, waits and reads results."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Escrows for tests: in development mode, by a clock that tests move, with each other as peers."""
+"""Escrows for tests: in development mode, with a movable clock, and with each other as peers."""
 
 import base64
 import time
@@ -33,7 +33,7 @@ MOCK: dict[str, object] = {"ESCROW_MODE": "mock", "OPERATOR_KEY": OPERATOR_KEY, 
 
 @attrs.define
 class Clock:
-    """Wall time, ahead by as much as a test says."""
+    """Wall time plus an offset that tests set."""
 
     ahead: float = 0.0
 
@@ -101,7 +101,7 @@ def released_key(answer: httpx.Response) -> bytes:
 
 
 def opened(answer: httpx.Response, container: bytes) -> bytes:
-    """The payload, with the key that was released."""
+    """Return the payload, decrypted with the released key."""
     return open_with_dek(released_key(answer), container)
 
 

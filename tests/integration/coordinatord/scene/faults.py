@@ -13,10 +13,10 @@ Rule = Callable[[httpx.Request], httpx.Response | None]
 
 
 class Faults(httpx.AsyncBaseTransport):
-    """Passes requests on, unless a rule answers (or raises) first."""
+    """Pass requests on, unless a rule answers or raises first."""
 
     def __init__(self) -> None:
-        # Kept for less long than servers keep theirs: a request on a connection that has just been closed is lost.
+        # Shorter than servers keep connections, because a request on a connection that was just closed is lost.
         self._inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(keepalive_expiry=2))
         self._rules: list[Rule] = []
 

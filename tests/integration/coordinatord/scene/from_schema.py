@@ -1,4 +1,4 @@
-"""Requests from an OpenAPI document: mostly as it describes them, now and then with something else in a place."""
+"""Generate requests from an OpenAPI document, mostly valid, and sometimes with a wrong value."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _JUNK = st.one_of(
 
 
 def values(schema: Schema) -> st.SearchStrategy[Any]:
-    """Values that the schema allows."""
+    """Generate values that the schema allows."""
     if "anyOf" in schema:
         return st.one_of([values(one) for one in schema["anyOf"]])
     if "enum" in schema:
@@ -57,7 +57,7 @@ def strayed(schema: Schema) -> st.SearchStrategy[Any]:
 
 
 def operations(document: Schema) -> st.SearchStrategy[tuple[str, str, Schema]]:
-    """(path, method, operation)."""
+    """Yield (path, method, operation)."""
     return st.sampled_from(
         [
             (path, method, operation)

@@ -15,7 +15,7 @@ from tests.integration.coordinatord.scene.stage import Stage
 
 
 async def fulfil(stage: Stage, provider: Party, account: DevWallet, job: str) -> Envelope:
-    """The envelope that the client sealed; the job is settled when this returns."""
+    """Fulfil the job and settle it. Return the envelope that the client sealed."""
     claimed = await provider.run(provider.claim(job))
     assert claimed.status_code == 201, claimed.text
     envelope = Envelope.parse(await _opened(stage, provider, account, job))

@@ -1,4 +1,4 @@
-"""Wallets that no coordinator has seen before."""
+"""New wallets, unknown to every coordinator."""
 
 import secrets
 

@@ -13,10 +13,7 @@ Which = Callable[[dict[str, Any]], bool]
 
 
 def node_error(which: Which, code: int = -32603, message: str = "internal error", *, only: bool = False) -> Rule:
-    """A request that holds such a call is answered with this error for all of its calls.
-
-    With `only`, for those calls alone: all others of the batch are answered with a word that is true and zero enough.
-    """
+    """Answer all calls of a request that contains a matching call with this error."""
 
     def rule(request: httpx.Request) -> httpx.Response | None:
         body = json.loads(request.content)
@@ -40,6 +37,6 @@ def method(name: str) -> Which:
 
 
 def view(signature: str) -> Which:
-    """An eth_call of this function."""
+    """Match an eth_call of this function."""
     digits = "0x" + selector(signature).hex()
     return lambda call: call["method"] == "eth_call" and call["params"][0]["data"].startswith(digits)

@@ -31,7 +31,7 @@ def wallet_of(wallet: DevWallet) -> Wallet:
 
 @attrs.define
 class Party:
-    """One wallet and its way to the coordinator."""
+    """One wallet and its HTTP client of the coordinator."""
 
     wallet: Wallet
     domains: Domains
@@ -56,7 +56,7 @@ class Party:
         return self.answer_to(nonce, **changed)
 
     def answer_to(self, nonce: str, /, **changed: object) -> Body:
-        """The body that turns a nonce into a session."""
+        """Return the body that exchanges a nonce for a session."""
         signature = self.wallet.sign(self.domains.session.digest(SvcSession(self.wallet.address, nonce)))
         return {"address": self.address, "nonce": nonce, "signature": hex_of(signature), **changed}
 
@@ -68,7 +68,7 @@ class Party:
     # --- orders -------------------------------------------------------------------------------------------
 
     def container(self, payload: bytes = b"payload", to: PublicKey | None = None) -> bytes:
-        """Sealed to `to`, else to the party itself."""
+        """Seal to `to`, or by default to the party itself."""
         recipient = to if to is not None else PublicKey(self.box_key)
         return seal(recipient, 31337, self.registry, self.wallet.address, payload)
 
@@ -108,7 +108,7 @@ class Party:
         return {**order, "amount": str(amount), "auth_sig": hex_of(signature)}
 
     async def paid(self, container: bytes | None = None, **changed: Any) -> Body:
-        """A submission that is complete: quoted, paid, with its container."""
+        """Return a complete submission: quoted, paid, with its container."""
         content = container if container is not None else self.container()
         order = self.order(content, **changed)
         quoted = await self.http.post("/v1/jobs", json=order)
@@ -117,7 +117,7 @@ class Party:
         return {**self.pay(order, amount), "container": base64_of(content)}
 
     async def post(self, **changed: Any) -> Body:
-        """A job that is posted."""
+        """Post a job."""
         response = await self.http.post("/v1/jobs", json=await self.paid(**changed))
         assert response.status_code == 201, response.text
         posted: Body = response.json()
@@ -192,7 +192,7 @@ class Party:
         }
 
     def release(self, job: str, container: bytes, response: PublicKey, issued_at: int | None = None) -> Body:
-        """A request for the payload key, sealed to `response`."""
+        """Return a request for the payload key, sealed to `response`."""
         at = issued_at if issued_at is not None else int(time.time())
         parts = commit(container)
         message = Release(bytes.fromhex(job[2:]), parts.seed_wrap, parts.ct_hash, response.raw, at)

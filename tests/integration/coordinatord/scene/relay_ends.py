@@ -24,7 +24,7 @@ TX_HASH = b"\xab" * 32
 
 
 def ending(monkeypatch: pytest.MonkeyPatch, end: Callable[[], Outcome]) -> None:
-    """From now on every relay ends like this."""
+    """Make every later relay end like this."""
 
     async def submit(_: Relaying, new: NewRelay) -> Queued:
         return Queued(0, new, joined=False)

@@ -69,8 +69,8 @@ async def running(
     program: Sequence[str] = (PROGRAM,),
     descriptors: int | None = None,
 ) -> AsyncIterator[Coordinator]:
-    """`errors`: the file descriptor that its log goes to. `program`: the module, and what comes before `serve`.
-    `descriptors`: how many the process may have."""
+    """Run a coordinator. `errors` is the file descriptor of its log. `program` is the module with arguments before
+    `serve`."""
     ports = {"PORT": str(port), "METRICS_PORT": str(metrics_port)}
     process = start(environment | ports, errors=errors, program=program, descriptors=descriptors)
     coordinator = Coordinator(process, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics_port}/metrics")

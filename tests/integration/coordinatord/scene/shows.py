@@ -18,7 +18,7 @@ _ERROR_NAME = re.compile("[A-Z][A-Za-z]+")
 
 
 def shows_relay_codes(route: str) -> Callable[[T], T]:
-    """Every way in which a relay is given up."""
+    """Mark every code with which a relay can be given up."""
 
     def mark(test: T) -> T:
         for code in relay_ends.CODES:

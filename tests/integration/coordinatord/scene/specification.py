@@ -1,7 +1,7 @@
 """Every (route, status, code) that the specification lists for this coordinator's routes.
 
-An error with a null code is listed by its type, and a response without an error envelope by None. A test marks the
-responses that it demonstrates with `@shows`. Unmarked rows fail a test.
+An error with a null code is listed by its type, and a response without an error envelope by None. Tests mark the
+responses that they demonstrate with `@shows`. A test fails if a row is unmarked.
 """
 
 from typing import Final
@@ -94,7 +94,7 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
         (503, "job_read"),
         *RELAYED,
     },
-    # Beyond the specification, which knows no events.
+    # Not in the specification, which has no events.
     "GET /v1/jobs/{id}/events": {(200, None), MALFORMED, (404, "not_found"), (429, "busy"), INDEX_TRAILS},
     "POST /v1/webhooks": {
         (200, None),

@@ -1,4 +1,4 @@
-"""A whole coordinator in this process, without a socket: the application over a real database, chain and store."""
+"""A complete coordinator in this process, without a socket: the application over a real database, chain and store."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,7 +39,7 @@ from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.faults import Faults, node_transport
 from tests.support.coordinator import VARIABLE, config_of
 
-# A busy machine may leave a test's client alone for long, and all clients of a test have one address.
+# On a busy machine a test's client may pause for long, and all clients of a test share an address.
 LIMITS: Final[dict[str, object]] = {
     "body_silence_s": 60,
     "body_least_rate": 1,
@@ -71,7 +71,7 @@ def environment(world: World, database_url: str, **settings: object) -> dict[str
 
 @attrs.frozen
 class Seen:
-    """One answer that the coordinator gave. `code`: of an error, or its type when that is null."""
+    """One response of the coordinator. `code` is an error's code, or its type if the code is null."""
 
     route: str
     status: int
@@ -100,12 +100,12 @@ class Stage:
             await connection.execute(query, *arguments)
 
     async def sweep(self) -> None:
-        """One round of the janitor."""
+        """Run one round of the janitor."""
         async with self.ground.database.connection() as connection:
             await self.janitor.sweep(connection)  # type: ignore[arg-type] # a pooled connection does as well here
 
     async def stored(self, key: str) -> bool:
-        """Whether the pin store holds this key."""
+        """Return whether the pin store holds this key."""
         return await self.ground.pins.holds(key)
 
 

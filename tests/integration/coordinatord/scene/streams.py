@@ -1,4 +1,5 @@
-"""Streams of a coordinator in this process, read over a socket: the transport without one waits for an answer's end."""
+"""Streams of a coordinator in this process, read over a socket, because the in-process transport waits for the
+response's end."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -30,7 +31,7 @@ class Stream:
     _pieces: AsyncIterator[str] | None = None
 
     async def next(self) -> Message:
-        """The next message that has data."""
+        """Return the next message with data."""
         while (message := await self.block()).data is None:
             pass
         return message

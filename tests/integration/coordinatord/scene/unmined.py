@@ -14,7 +14,7 @@ POLL = "/evm/jobs?state=Open&model=1&free=1"
 
 
 class Outcome:
-    """Answer to a request that runs in a task."""
+    """Response to a request that runs in a task."""
 
     def __init__(self) -> None:
         self._done = anyio.Event()
@@ -51,7 +51,7 @@ class Running:
 
 @asynccontextmanager
 async def no_blocks(stage: Stage) -> AsyncIterator[Running]:
-    """No block is mined but by hand; what still runs at the end is left."""
+    """Mine only by hand. Requests that still run at the end are cancelled."""
     async with mining_by_hand(stage.world.anvil), anyio.create_task_group() as tasks:
         yield Running(tasks)
         tasks.cancel_scope.cancel()
@@ -78,6 +78,6 @@ async def until_true(look: Callable[[], Awaitable[object]]) -> None:
 
 
 async def mined_again(stage: Stage) -> None:
-    """A block, and one for each transaction from now on."""
+    """Mine a block, and from now on one for each transaction."""
     await stage.world.anvil.call("evm_setAutomine", True)
     await stage.world.anvil.call("evm_mine")

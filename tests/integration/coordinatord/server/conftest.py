@@ -3,5 +3,5 @@ import pytest
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
-    """The loop that the coordinator runs on: its transports differ from asyncio's own."""
+    """Use the coordinator's event loop, whose transports differ from asyncio's."""
     return "asyncio", {"use_uvloop": True}

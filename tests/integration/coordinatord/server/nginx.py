@@ -18,7 +18,7 @@ NGINX = os.environ.get("NGINX") or program("nginx")
 
 
 def local(text: str, *, proxy: int, server: int) -> str:
-    """The configuration on loopback, in clear, and less patient; nothing else is changed."""
+    """Change only addresses (to loopback), TLS (off) and timeouts (shorter)."""
     text = text.replace("127.0.0.1:8402", f"{LOOPBACK}:{server}")
     text = text.replace("client_header_timeout 10s", "client_header_timeout 1s")
     text = text.replace("client_body_timeout 20s", "client_body_timeout 1s")
@@ -28,13 +28,13 @@ def local(text: str, *, proxy: int, server: int) -> str:
 
 
 def of_one_connection_a_caller(text: str) -> str:
-    """The same, where callers say themselves who they are."""
+    """Also let callers set their own address."""
     text = text.replace("limit_conn coordinatord_callers 128;", "limit_conn coordinatord_callers 1;")
     return text.replace("server_name", "set_real_ip_from 127.0.0.1; real_ip_header x-real; server_name")
 
 
 def running(server: int, tmp_path: Path, changed: Callable[[str], str]) -> Iterator[int]:
-    """The port of a proxy before the server at this one, which ends with the test."""
+    """Run a proxy in front of the server at this port. Yield the proxy's port."""
     if NGINX is None:
         pytest.skip("no nginx here; `make programs` fetches it")
     port = pick_free()

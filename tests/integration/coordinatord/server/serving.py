@@ -55,7 +55,7 @@ class Served:
             yield Raw(stream)
 
     async def hello(self) -> None:
-        """An honest request."""
+        """Send a valid request."""
         async with self.connected() as client:
             await client.send(b"GET /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
@@ -141,7 +141,7 @@ async def serving(
     room: ConnectionLimits = _ROOM,
     uploads: UploadReader | None = None,
 ) -> AsyncIterator[Served]:
-    """The origin ORIGIN may read the answers."""
+    """Run a server. The origin ORIGIN may read its responses."""
     served = Served(pick_free())
     listening = listening_socket(served.port, LOOPBACK)
     listening.listen(1024)

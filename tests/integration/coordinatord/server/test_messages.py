@@ -1,4 +1,4 @@
-"""Messages that a proxy in front may have read differently, and protocols that are not ours."""
+"""Messages that a proxy in front may parse differently, and unsupported protocols."""
 
 import json
 import re

@@ -92,7 +92,7 @@ async def _told(answers: list[Answer], request: bytes) -> bytes:
 
 
 def _by_h11(answer: Answer, request: bytes) -> bytes:
-    """What h11 says to this request, and to the last one if it takes it."""
+    """Return h11's response to this request, and to the last one if h11 accepts it."""
     connection, told = h11.Connection(h11.SERVER), b""
     connection.receive_data(request)
     for status, headers, pieces in (answer, LAST_ANSWER):
@@ -115,7 +115,7 @@ def _by_h11(answer: Answer, request: bytes) -> bytes:
 
 
 def _heard(told: bytes, method: bytes) -> list[Heard]:
-    """The responses in these bytes. Without dates, which the server adds."""
+    """Parse the responses in these bytes. Drop dates, which only the server adds."""
     heard = []
     while told:
         client = h11.Connection(h11.CLIENT)
@@ -169,11 +169,11 @@ async def test_client_is_asked_for_its_body_once_it_is_read() -> None:
         await client.send(b"{}")
         assert (await client.until(b"{}")).startswith(b"HTTP/1.1 200 ")
         await client.send(request.replace(b"/take", b"/none"))
-        assert (await client.rest()).startswith(b"HTTP/1.1 404 ")  # its body is not wanted
+        assert (await client.rest()).startswith(b"HTTP/1.1 404 ")  # the response's body is not needed
 
 
 async def test_body_with_an_upgrade_is_read() -> None:
-    """Java's client offers h2c with its first request, also when that has a body."""
+    """Java's client offers h2c with its first request, even if that has a body."""
     upgrade = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
     head = b"POST /take HTTP/1.1\r\nhost: x\r\n" + upgrade
     async with serving(Timeouts()) as served, served.connected() as client:
@@ -209,7 +209,7 @@ async def test_chunks_that_are_all_framing_are_refused_with_envelope() -> None:
 
 
 async def test_pipelined_requests_are_not_read_without_end() -> None:
-    """A client that pipelines behind a request that waits is read to a limit, and its kernel holds the rest."""
+    """While a request waits, only a limited number of pipelined bytes is read. The rest stays in the kernel."""
     hello = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
     many = 400_000
     sent = 0

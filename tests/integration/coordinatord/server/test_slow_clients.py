@@ -32,7 +32,7 @@ ATTACKS = [half_a_head, half_a_body, no_reading]
 
 
 async def attacked(served: Served, clients: anyio.abc.TaskGroup, attack: Attack, many: int) -> None:
-    """Until so many clients have begun."""
+    """Wait until this many clients have started."""
     begun = 0
     all_begun = anyio.Event()
 
@@ -94,7 +94,7 @@ async def test_stalled_body_is_408_and_ends_the_connection(limit: dict[str, floa
 async def test_answer_that_is_not_read_is_dropped_with_its_connection() -> None:
     async with serving(HASTY) as served, served.connected() as client:
         await no_reading(client)
-        await anyio.sleep(1)  # the client's own slowness
+        await anyio.sleep(1)  # the slow client's delay
         received = await client.rest()
     assert len(received) < len(LARGE)
 

@@ -1,4 +1,4 @@
-"""What one stranger can hold of a server: its uploads' memory, and its connections."""
+"""Limits of what one stranger can occupy of a server: memory for uploads, and connections."""
 
 import resource
 import socket
@@ -17,8 +17,8 @@ from tests.integration.coordinatord.server.serving import Raw, Served, serving, 
 
 pytestmark = pytest.mark.anyio
 
-STRANGERS = 3000  # connections of one machine
-_BESIDES = 500  # descriptors that are for something else
+STRANGERS = 3000  # connections from one machine
+_BESIDES = 500  # descriptors for other uses
 PATIENT = Timeouts()
 
 FORM = (
@@ -28,7 +28,7 @@ FORM = (
 
 
 def upload(caller: str, wallet: str, declared: int | None = None, content: bytes = b"{}") -> bytes:
-    """A whole upload; with `declared`, its head and the first bytes of its form."""
+    """Send a whole upload. With `declared`, send only its head and the first bytes of its form."""
     form = FORM % content
     head = (
         f"POST /upload HTTP/1.1\r\nhost: x\r\nx-forwarded-for: {caller}\r\nauthorization: Bearer {wallet}\r\n"
@@ -38,7 +38,7 @@ def upload(caller: str, wallet: str, declared: int | None = None, content: bytes
 
 
 async def status(client: Raw) -> int:
-    """Of the next answer."""
+    """Return the status of the next response."""
     received = b""
     with anyio.fail_after(60):
         while not received.endswith(b"}"):
@@ -47,7 +47,7 @@ async def status(client: Raw) -> int:
 
 
 async def test_silent_uploads_leave_room_for_an_honest_one() -> None:
-    """Sixteen heads that declare sixteen MiB each, where the memory would hold four of those."""
+    """Sixteen heads declare sixteen MiB each, while memory holds four of those."""
     limits = uploading(16 * BEGUN_BYTES + (8 << 20))
     async with serving(PATIENT, uploads=limits) as served, AsyncExitStack() as connections:
         for n in range(16):
@@ -92,7 +92,7 @@ def strangers() -> Iterator[int]:
 
 
 def idle_connections(port: int, many: int, first: str) -> list[socket.socket]:
-    """From one address of the loopback; each has begun a head."""
+    """Open connections from one loopback address. Each has started a head."""
     made = []
     for _ in range(many):
         stranger = socket.socket()
@@ -162,7 +162,7 @@ async def test_new_connection_replaces_its_callers_oldest_idle_one() -> None:
         assert await first.rest() == b""
         await begin_wait(served, second)
         fourth = await connections.enter_async_context(served.connected())
-        assert await third.rest() == b""  # though the second is older: it has a request
+        assert await third.rest() == b""  # although the second is older, because it has a request
         served.released.set()
         assert (await second.until(b"{}")).startswith(b"HTTP/1.1 200 ")
         await fourth.send(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")

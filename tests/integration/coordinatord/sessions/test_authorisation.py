@@ -1,4 +1,4 @@
-"""Who may use which route: every route that is declared, with every kind of caller."""
+"""Access to routes: every declared route with every kind of caller."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ from tests.integration.coordinatord.scene.stage import Stage
 
 pytestmark = pytest.mark.anyio
 
-# The specification's list, by the beginnings of paths.
+# Path prefixes from the specification.
 NEEDS_SESSION = re.compile(
     r"(post|get) /v1/files(/.*)?|(post|get) /v1/batches(/.*)?|post /evm/ops|put /evm/asks"
     r"|(post|get|delete) /v1/webhooks(/.*)?"
@@ -32,7 +32,7 @@ Operations = list[tuple[str, str, dict[str, Any]]]
 
 @pytest.fixture
 async def operations(stage: Stage) -> Operations:
-    """(method, path with examples in it, declaration) of every route."""
+    """Return (method, path with examples in it, declaration) of every route."""
     document = (await stage.http.get("/openapi.json")).json()
     return [
         (method, _filled(path, declared), declared)
@@ -59,7 +59,7 @@ def _filled(path: str, declared: dict[str, Any]) -> str:
 
 async def _ask(http: httpx.AsyncClient, method: str, path: str, authorization: str | None) -> httpx.Response:
     headers = {} if authorization is None else {"authorization": authorization}
-    if path == "/evm/events":  # a stream, which would not end
+    if path == "/evm/events":  # a stream, which never ends
         path += "?after=none"
     body = {"json": {}} if method in ("post", "put") else {}
     return await http.request(method.upper(), path, headers=headers, **body)
@@ -128,7 +128,7 @@ async def test_another_wallets_signature_gives_no_authority(
     job = (await client.post())["job_id"]
     cancelled = await stage.http.post(f"/v1/jobs/{job}/cancel", json=stranger.cancel(job))
     assert (cancelled.status_code, cancelled.json()["error"]["code"]) == (409, "NotTheOwner")
-    # A provider's session carries no op that another wallet signed.
+    # A provider's session cannot submit an op that another wallet signed.
     op = await stage.http.post("/evm/ops", json=stranger.claim(job), headers=provider.authorization)
     assert (op.status_code, op.json()["error"]["type"]) == (403, "invalid_op_signature")
     asks = stranger.asks(1, (1, 3600, 1, 1))

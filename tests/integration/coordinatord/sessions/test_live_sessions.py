@@ -1,4 +1,4 @@
-"""What one process knows of sessions, while others take them back."""
+"""One process's cached sessions, while others revoke them."""
 
 from collections.abc import AsyncIterator
 
@@ -94,7 +94,7 @@ async def test_session_is_not_found_past_its_end(database: Database) -> None:
     await database.pool.execute("update sessions set expires_at = clock_timestamp() + interval '0.4 seconds'")
     assert await here.find(token_hash) is not None
     await database.pool.execute("select pg_sleep(0.5)")
-    assert await here.find(token_hash) is not None  # for this process, no time has passed
+    assert await here.find(token_hash) is not None  # no time has passed for this process
     clock.now += 0.5
     assert await here.find(token_hash) is None
     await database.transact(drop_expired)

@@ -1,8 +1,4 @@
-"""The page in a real browser: what people see of a market, live, without a breach of its policy.
-
-The quick one follows a job through its life. With WEB_CHECK=1 (`make web-check`) the page is looked at in every view,
-light, dark and on a phone, over a reorganisation and a lost connection; the pictures are in build/web.
-"""
+"""The page in a real browser: a market's live state, without violating the content security policy."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -93,7 +89,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 async def at_peace(browser: Browser, market: Market, *, expected: Callable[[str], bool] = lambda _: False) -> None:
-    """Nothing was asked of another host, nothing failed, and nothing is wrong with how the page can be read."""
+    """Check that no other host was requested, no error occurred, and the page is accessible."""
     for url in await browser.ask("requested"):
         assert url.startswith((market.url, "data:")), url
     assert [fault for fault in await browser.ask("faults") if not expected(fault)] == []
@@ -109,7 +105,7 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     await browser.ask("open", market.url)
     await browser.see("h1", "The job book")
     await browser.see(".empty", "No job has been posted yet")
-    await browser.see(".status[data-mode=live]", "live")  # by events, not by asking
+    await browser.see(".status[data-mode=live]", "live")  # by events, not by polling
     posted = await market.client.post()
     job: str = posted["job_id"]
     await browser.see("tbody .badge", "Open")
@@ -233,7 +229,7 @@ async def test_the_page_is_used_with_the_keyboard_alone(market: Market, browser:
     assert await browser.ask("focused") == "Models"
     await browser.ask("press", "Enter")
     await browser.see("h1", "Models")
-    assert await browser.ask("focused") == "Models"  # the heading: a reader says where it is now
+    assert await browser.ask("focused") == "Models"  # the heading, so that a screen reader announces the new page
     await browser.ask("open", f"{market.url}/#/book")
     await browser.see("tbody .badge", "Open")
     await browser.ask("evaluate", "document.querySelector('tbody a').focus()")
@@ -259,7 +255,7 @@ async def test_the_operators_page_tells_what_the_metrics_say(market: Market, bro
 
 
 async def fill(market: Market) -> None:
-    """A market with a past: jobs in every state, prices that moved."""
+    """Fill a market with history: jobs in every state, and changing prices."""
     rates = (900_000, 1_000_000, 1_200_000, 1_100_000, 1_600_000, 1_400_000)
     jobs = [
         (await market.client.post(rate_in=rate, rate_out=2 * rate + 70_000 * n))["job_id"]
@@ -276,5 +272,5 @@ async def fill(market: Market) -> None:
     quotes = [(1, 3600, 900_000, 1_900_000), (1, 86400, 700_000, 1_500_000)]
     asked = await market.provider.publish(market.provider.asks(1, *quotes))
     assert asked.status_code in (200, 201), asked.text
-    # As if it had taken a day, so that there is something to draw.
+    # Spread them over a day, so that the chart has data.
     await market.execute("update jobs set claimed_at = claimed_at - (86400 - 7200 * (ordinal % 12)) where state = 2")

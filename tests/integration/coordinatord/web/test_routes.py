@@ -1,4 +1,4 @@
-"""The page's files as they are served, and the two routes that it brought along."""
+"""The page's files as served, and its two routes."""
 
 import pytest
 
@@ -104,7 +104,7 @@ async def test_prices_and_counts_wait_for_the_first_backfill(stage: Stage) -> No
 
 
 async def test_prices_of_many_jobs_are_a_sample_of_all_their_time(stage: Stage) -> None:
-    """60,000 jobs lie in 15 chunks: each is heard, and none more than its share."""
+    """60,000 jobs are in 15 chunks. The sample takes an equal share of each."""
     async with stage.ground.database.connection() as connection:
         await add_history(connection, 60_000, models=1, providers=3)
         await connection.execute("update jobs set claimed_at = 1800000000 + ordinal")

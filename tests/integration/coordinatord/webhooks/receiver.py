@@ -22,7 +22,7 @@ class Got:
 
 @attrs.define
 class Receiver:
-    """`status` of every answer, or of the next ones `script`; with `held` it answers once that is set."""
+    """`status` applies to every response, or `script` to the next ones. With `held`, responses wait until it is set."""
 
     url: str = ""
     status: int = 200
@@ -49,7 +49,7 @@ class Receiver:
         return web.Response(status=status, headers=self.answer_headers)
 
     async def heard(self, many: int, within: float = 20) -> list[Got]:
-        """Everything that came, once it is so many."""
+        """Wait for this many requests, and return all of them."""
         with anyio.fail_after(within):
             while len(self.got) < many:
                 self._came.clear()

@@ -59,7 +59,7 @@ async def added(database: Database, url: str, *events: str, owner: bytes = OWNER
 async def append(
     database: Database, *jobs: int, kind: EventKind = EventKind.SETTLED, owner: bytes = OWNER, block: int = 1
 ) -> list[int]:
-    """Events of so many jobs, as the indexer writes them; their ids."""
+    """Append events of this many jobs like the indexer. Return their ids."""
     async with database.connection() as connection, connection.transaction():
         rows = await connection.fetch(
             "insert into events (kind, block_number, block_time, job_id, owner, model_id, provider_id, designated,"
@@ -105,7 +105,7 @@ async def fetchval(database: Database, query: str, *arguments: object) -> object
 
 
 async def pass_time(database: Database, seconds: float) -> None:
-    """As if so long ago everything had happened."""
+    """Move all recorded times back by this many seconds."""
     async with database.connection() as connection:
         await connection.execute(
             "update webhook_messages set due_at = due_at - $1 * interval '1 second'", float(seconds)
@@ -161,14 +161,14 @@ async def test_log_gap_is_reported_and_delivery_continues(database: Database, re
         got = await receiver.heard(2)
         assert types(got) == ["events.reset", "job.settled"]
         assert json.loads(got[0].body)["data"] == {"id": str(reset)}
-        async with database.connection() as connection:  # as after a long pause: the log does not reach back any more
+        async with database.connection() as connection:  # as after a long pause, when old log entries are gone
             await connection.execute("update webhook_position set event_id = -5")
         got = await receiver.heard(3)
     assert types(got)[2] == "events.reset"
 
 
 async def change_batch(database: Database, batch_id: str, owner: bytes, *changes: str, ago: str = "0 s") -> None:
-    """Set the times of these changes, of a batch that is created first where it does not exist."""
+    """Set the times of these changes of a batch. Create the batch if it does not exist."""
     async with database.connection() as connection, connection.transaction():
         await connection.execute(
             "insert into batches (id, owner, endpoint, input_file_id, completion_window, metadata, request_hash,"
@@ -212,7 +212,7 @@ async def test_failed_message_is_retried_with_the_same_id(database: Database, re
             due = await fetchval(database, waits, attempt)
             assert isinstance(due, float)
             assert delay - 5 < due <= delay * 1.2
-            async with database.connection() as connection:  # failing for a day is another test's
+            async with database.connection() as connection:  # another test covers failing for a day
                 await connection.execute("update webhooks set failing_since = clock_timestamp()")
             await pass_time(database, max(delay * 1.2, 300))
         await receiver.heard(len(SCHEDULE) + 1)
@@ -287,7 +287,7 @@ async def test_message_of_a_dead_process_is_resent_with_its_id(
             await receiver.heard(1)
     assert await fetchval(database, "select waiting = 1 and delivered = 0 from webhooks")
     async with delivering(database):
-        await pass_time(database, 61)  # the turn of the dead
+        await pass_time(database, 61)  # end the dead process's turn
         await receiver.heard(2)
         await until(database, "select waiting = 0 and delivered = 1 from webhooks")
     assert receiver.got[0].id == receiver.got[1].id
@@ -331,7 +331,7 @@ async def test_receivers_that_never_answer_hold_up_nobody_else(database: Databas
 
 
 async def test_lane_skips_a_webhook_whose_turn_still_runs(database: Database, receiver: Receiver) -> None:
-    """The database says that the turn is over, while this process still posts for it."""
+    """In the database the turn is over, but this process is still posting for it."""
     await added(database, receiver.url)
     receiver.held = asyncio.Event()
     async with delivering(database):
@@ -340,7 +340,7 @@ async def test_lane_skips_a_webhook_whose_turn_still_runs(database: Database, re
         await append(database, 2)
         await until(database, "select waiting = 2 from webhooks")
         await pass_time(database, 61)
-        async with receiving() as other:  # the next round of the lane has been: it takes this one
+        async with receiving() as other:  # the lane's next round takes this one
             await added(database, other.url, owner=OTHER)
             await append(database, 3, owner=OTHER)
             await other.heard(1)

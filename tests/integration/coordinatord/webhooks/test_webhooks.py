@@ -1,4 +1,4 @@
-"""Webhooks as their owner has them, from the route to the delivery of what happens to a job and a batch."""
+"""Webhooks for their owner, from the route to the delivery of changes of a job and a batch."""
 
 import json
 import re
@@ -238,7 +238,7 @@ async def test_private_addresses_are_refused_unless_allowed(client: Party, stage
     for url in (receiver.url, "https://127.0.0.1/", "https://hooks.example.org:8443/"):
         refused = await stage.http.post("/v1/webhooks", json={"url": url}, headers=client.authorization)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "url")
-    # A name cannot be judged before it is looked up: its endpoint is added, and nothing is posted.
+    # A name can be checked only after its lookup, so the endpoint is added, but nothing is posted.
     await add(stage, client, url="https://localhost/")
     await client.post()
     with anyio.fail_after(20):

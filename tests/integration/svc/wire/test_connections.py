@@ -1,4 +1,4 @@
-"""The HTTP connections of svc and svcd, against servers that answer byte by byte as a test says."""
+"""HTTP connections of svc and svcd, with servers that send exactly the bytes of a test."""
 
 import io
 import ssl
@@ -19,7 +19,7 @@ from svc.wire.connections import open_client
 pytestmark = pytest.mark.trio
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-# Made for these tests by `openssl req -x509`, for a hundred years.
+# Made for these tests by `openssl req -x509`, valid for a hundred years.
 CERTIFICATE = """\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgt8g/1ogV3yASVIef
@@ -51,7 +51,7 @@ async def received(stream: Stream, until: bytes = b"\r\n\r\n") -> bytes:
 
 
 def answering(*answers: bytes) -> Behaviour:
-    """Each request of a connection with the next one of these, and then the end."""
+    """Answer the requests of a connection with these responses in order, and then close."""
 
     async def serve(stream: Stream) -> None:
         for answer in answers:
@@ -70,7 +70,7 @@ class Server:
 
 @asynccontextmanager
 async def serving(*behaviours: Behaviour, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
-    """Behaves to each further connection as the next one says; to those after the last as that does."""
+    """Serve each new connection with the next behaviour. The last one repeats."""
     async with trio.open_nursery() as nursery:
         server = Server("")
 

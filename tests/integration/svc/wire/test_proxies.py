@@ -1,4 +1,4 @@
-"""Proxies that the environment names, in front of a real server, for svc and svcd."""
+"""Proxy variables of the environment with a real server, for svc and svcd."""
 
 import ssl
 from collections.abc import Iterator

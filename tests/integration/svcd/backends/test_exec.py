@@ -18,7 +18,7 @@ from tests.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
 
-# A child of the program that would outlive it, and writes where it can be found.
+# A child of the program that would outlive it. It writes its id to a known file.
 WITH_CHILD = """
 import os, subprocess, sys, time
 child = subprocess.Popen(["/bin/sleep", "600"])
@@ -48,7 +48,7 @@ def written(path: Path) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """A zombie has ended: who reaps an orphan, and when, is not svcd's."""
+    """Return whether the process runs. A zombie counts as ended, because svcd does not control who reaps an orphan."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -220,7 +220,7 @@ async def test_program_cannot_read_svcds_keys_or_memory(where: str, secret: Path
     private = {"folder": secret.parent, "file": secret, "link": tmp_path / "link"}[where]
     async with program(REACHES, str(secret), private=[private]) as backend:
         reached = (await backend.run(work_on())).output
-    # Where the file alone is named, its folder is not granted either: nothing can be put there or moved.
+    # If only the file is named, its folder is not writable either: files cannot be added or moved.
     assert reached == []
 
 

@@ -1,4 +1,4 @@
-"""A coordinator with a client and a provider's daemon, which a test starts, kills and starts again."""
+"""A coordinator with a client and a provider's daemon, which tests start, kill and restart."""
 
 import os
 import signal
@@ -26,8 +26,8 @@ from tests.faults.holding_proxy import HoldingProxy
 from tests.integration.coordinatord.scene.party import Party
 
 MODEL: Final = "demo/text-small"
-# A model server's stand-in that hangs for as long as a file is there, and says that it was reached. For "large" it has
-# a result that no settle holds. The file "runs" lists the ids of the work that it answered.
+# A fake model server that hangs while a file exists, and records that it was called. For "large" it returns a result
+# too large for a settle. The file "runs" lists the ids of the answered work.
 _PROGRAM: Final = """\
 import json, pathlib, sys, time
 work, here = json.load(sys.stdin), pathlib.Path(__file__).parent
@@ -46,8 +46,8 @@ class Scene:
     world: World
     proxy: HoldingProxy
     client: Party
-    provider: Party  # the daemon's wallet, in other hands
-    escrow: bytes  # the key that open jobs are sealed to
+    provider: Party  # a party with the daemon's wallet
+    escrow: bytes  # key to which open jobs are sealed
     database_url: str
     book: AddressBook
     directory: Path
@@ -77,7 +77,7 @@ class Scene:
         return {"PATH": os.environ["PATH"], **key_variables(self.world.cast.demo_provider)}
 
     async def run(self, name: str) -> "subprocess.CompletedProcess[str]":
-        """In a thread: the proxy lives on this loop."""
+        """Run in a thread, because the proxy uses this loop."""
 
         def run() -> "subprocess.CompletedProcess[str]":
             return subprocess.run(
@@ -88,7 +88,7 @@ class Scene:
 
     @contextmanager
     def daemon(self) -> Iterator["subprocess.Popen[bytes]"]:
-        """Until the block ends, or killed before."""
+        """Run the daemon until the block ends, or until it is killed."""
         with (self.directory / "svcd.log").open("ab") as log:
             process = subprocess.Popen(self.command("run"), env=self.environment, stderr=log)
         try:
@@ -102,7 +102,7 @@ class Scene:
         return (self.directory / "svcd.log").read_text()
 
     async def post(self, word: str = "word", *, designated: bool = True, plaintext: bytes | None = None) -> str:
-        """A job of one word, for this provider or for all."""
+        """Post a job of one word, for this provider or for all."""
         provider_id = self.world.market.provider_ids[self.world.cast.demo_provider.address]
         recipient = PublicKey(self.client.box_key if designated else self.escrow)
         content = plaintext if plaintext is not None else self.envelope({"input": word})
@@ -117,7 +117,7 @@ class Scene:
 
     @property
     def runs(self) -> list[str]:
-        """The ids of the work that the model has answered."""
+        """Return the ids of the work that the model has answered."""
         file = self.directory / "runs"
         return file.read_text().splitlines() if file.exists() else []
 

@@ -1,4 +1,4 @@
-"""The real daemon from its first look to its end, against a real coordinator."""
+"""The real daemon from start to shutdown, with a real coordinator."""
 
 import signal
 
@@ -40,7 +40,7 @@ async def test_jobs_are_settled_and_shutdown_withdraws_asks(scene: Scene) -> Non
             assert "journal: settled" in status.stdout
             assert await terminated(process) == 0
     assert await asks(scene) == []
-    assert (await scene.run("status")).returncode == 1  # it does not answer any more
+    assert (await scene.run("status")).returncode == 1  # it has stopped
 
 
 async def test_second_signal_exits_at_once_and_restart_resumes(scene: Scene) -> None:

@@ -42,7 +42,7 @@ SHOWN: Final = {
     "model": "http://127.0.0.1:8000",
     "metrics": "9403",
 }
-# What differs from run to run: keys, addresses and hashes, ports and places, then every number.
+# Values that differ between runs: keys, addresses, hashes, ports and paths, then every number.
 VOLATILE: Final = (
     (re.compile(r"0x[0-9a-f]{40,}|0x[0-9a-f]{4}…[0-9a-f]{4}"), "0x…"),
     (re.compile(r"https?://(127\.0\.0\.1:\d+|(coordinator|node|gateway)\.example)"), "http://…"),
@@ -158,7 +158,7 @@ class FirstHour:
             text = text.replace(SHOWN[name], address)
         return text
 
-    # What others do between the page's commands.
+    # Other people's actions between the page's commands.
 
     async def fund(self) -> None:
         request = {"jsonrpc": "2.0", "id": 1, "method": "anvil_setBalance", "params": [self.address, hex(10**18)]}
@@ -179,7 +179,7 @@ class FirstHour:
             self.running = subprocess.Popen(command, cwd=self.folder, env={"PATH": os.environ["PATH"]}, stderr=log)
 
     async def buy(self) -> None:
-        """A client's order for this provider, until it is settled."""
+        """Order from this provider, and wait until the job is settled."""
         scene, client = self.scene, self.scene.client
         box = SecretKey(bytes.fromhex((self.folder / "provider/credentials/box.key").read_text().strip()[2:]))
         envelope = Envelope(client.wallet.address, MODEL, {"input": "hello"}, scene.result_key)
@@ -208,7 +208,7 @@ class FirstHour:
 
 
 def _read(terminal: int) -> bytes:
-    """Nothing at the end: Linux then says that there is no such device."""
+    """Read from the terminal. At its end, Linux reports a missing device, and this returns nothing."""
     try:
         return os.read(terminal, 65_536)
     except OSError:

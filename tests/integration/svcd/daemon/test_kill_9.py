@@ -78,7 +78,7 @@ async def test_killed_inside_a_bundle_it_repeats_no_finished_item(scene: Scene) 
     async def only_one_is_left() -> bool:
         with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as read:
             return read.execute("select count(*) from items").fetchone() == (len(items) - 1,)
-        return False  # the daemon has not made its journal yet
+        return False  # the daemon has not created its journal yet
 
     with scene.daemon() as daemon:
         await until(only_one_is_left)
@@ -102,6 +102,6 @@ async def _named_in(scene: Scene, call: str, job: str) -> str:
         case "fetch":
             return str((await scene.row(job))["svc"]["task_cid"])
         case "files":
-            return "purpose"  # the only upload there is
+            return "purpose"  # the only upload
         case _:
             return job

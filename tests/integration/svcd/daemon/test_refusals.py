@@ -1,4 +1,4 @@
-"""Why a job ends without a settle, where it is the coordinator, the escrow or the chain that says so."""
+"""Jobs that end without a settle because of the coordinator, the escrow or the chain."""
 
 import re
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def reasons(scene: Scene) -> dict[str, float]:
-    """As the daemon's metrics count them."""
+    """Return the reasons counted in the daemon's metrics."""
     async with httpx.AsyncClient(trust_env=False) as http:
         text = (await http.get(f"http://127.0.0.1:{scene.metrics_port}/metrics")).text
     counts = re.findall(r'^svcd_jobs_failed_total{reason="([^"]+)"} (\S+)$', text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""An owner that posts another order under the id of an offer that a provider has already signed a claim for."""
+"""An owner posts another order under the id of an offer for which a provider has already signed a claim."""
 
 import anyio
 import asyncpg
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 def swapped_post(client: Party, body: Body, terms: FeeTerms, **changed: int) -> bytes:
-    """Calldata that posts another order with the commitment of `body`."""
+    """Return calldata that posts another order with the commitment of `body`."""
     names = ("model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at")
     values = {name: int(body[name]) for name in names} | changed
     order = Order(c=bytes.fromhex(body["c"][2:]), **values)
@@ -80,7 +80,7 @@ async def test_order_swapped_before_its_block_costs_nothing(scene: Scene) -> Non
 
 
 async def test_claim_after_the_swap_was_indexed_runs_nothing(scene: Scene) -> None:
-    """The provider's claim reaches the coordinator when its book already has the other order."""
+    """The provider's claim reaches the coordinator after its book shows the other order."""
     world, client = scene.world, scene.client
     with scene.daemon():
         assert (await scene.ended(await scene.post()))["status"] == "completed", scene.log

@@ -85,7 +85,7 @@ async def test_what_lists_no_models_is_no_model_server(body: object) -> None:
         ("lmdeploy", ("a",), "c", False),
         ("library", ("a:latest",), "a", True),
         ("library", ("a:8b",), "a", False),
-        ("llamacpp", ("/models/a.gguf",), "whatever", True),  # with one model it answers to any name
+        ("llamacpp", ("/models/a.gguf",), "whatever", True),  # a single model answers to any name
         ("sglang", ("a", "a:lora"), "c", False),
         ("somebody", ("a",), "c", False),
     ],
