@@ -122,7 +122,7 @@ def drain() -> None:
 @coordinatord.command()
 @_JSON
 def budgets(as_json: bool) -> None:
-    """Show the signers with the highest gas use in the last 24 hours."""
+    """Show the highest gas use by signer in the last day."""
     _commands().run("budgets", as_json=as_json)
 
 

@@ -172,7 +172,7 @@ def try_(config: Path, units_out: int | None, model: str, text: str) -> int:
 @click.option("--csv", "as_csv", is_flag=True, help="Write CSV, with amounts in base units.")
 @_JSON
 def earnings(config: Path, days: int, as_csv: bool, as_json: bool) -> int:
-    """Show earnings, failed jobs and abandoned jobs by day and model."""
+    """Show earnings and lost jobs by day and model."""
     return _call("earnings", config, days, as_csv=as_csv, as_json=as_json)
 
 

@@ -8,7 +8,7 @@ from common.refusal import Refused
 from tests.vectors.generate_sealing import LOW_ORDER
 from tests.vectors.vector_file import Case, cases
 
-WHY = {"low_order": "low-order", "length": "has 32 bytes"}
+WHY = {"low_order": "low-order", "length": "must have 32 bytes"}
 
 
 def named(case: Case) -> str:

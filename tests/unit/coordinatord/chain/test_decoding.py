@@ -191,7 +191,7 @@ def test_a_log_that_no_compiler_writes_is_refused(topics: list[str], data: str, 
 
 
 def test_a_log_of_a_stranger_is_refused() -> None:
-    with pytest.raises(Refused, match="not asked for"):
+    with pytest.raises(Refused, match="was not requested"):
         DECODER.decode(ChainLog("0x" + "99" * 20, FINE["topics"], FINE["data"], "0x5", "0x" + "77" * 32, "0x0"))
 
 

@@ -40,7 +40,7 @@ def test_box_of_a_secret_message_opens_for_its_recipient() -> None:
 def test_secret_shows_in_no_repr_and_in_no_traceback() -> None:
     key = KeyPair(bytearray(SECRET))
     generation = Generation(key, 1)
-    with pytest.raises(ValueError, match="secret key has") as wrong:
+    with pytest.raises(ValueError, match="secret key must have 32 bytes") as wrong:
         KeyPair(bytearray(SECRET + SECRET))
     shown = repr(key) + repr(generation) + repr([key]) + "".join(traceback.format_exception(wrong.value))
     assert SECRET.hex() not in shown

@@ -128,7 +128,7 @@ def test_each_of_several_bodies_stands_under_its_name_with_its_members() -> None
 def test_member_that_means_something_else_in_a_shape_is_described_as_the_shape_says() -> None:
     shapes = DOCUMENT["components"]["schemas"]
     assert shapes["ProviderList"]["properties"]["providers"]["description"] == "providers by id"
-    assert "those that could take it first" in shapes["Why"]["properties"]["providers"]["description"]
+    assert "able ones first" in shapes["Why"]["properties"]["providers"]["description"]
 
 
 def test_every_word_is_some_bodys() -> None:

@@ -43,7 +43,7 @@ def test_events_are_placed_by_block_and_log() -> None:
         ({"log_index": "0x0"}, "out of place"),
         ({"log_index": "zz"}, "invalid literal"),
         ({"data": "0x"}, "malformed"),
-        ({"address": "0x" + "99" * 20}, "not asked for"),
+        ({"address": "0x" + "99" * 20}, "was not requested"),
     ],
 )
 def test_a_log_that_does_not_fit_its_block_is_not_believed(change: dict[str, Any], why: str) -> None:

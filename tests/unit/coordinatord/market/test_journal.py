@@ -44,7 +44,7 @@ def test_journal_of_another_deployment_is_refused_by_what_differs(
 
 def test_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
-    with opened(path, RUN), pytest.raises(Fatal, match="another run is at work"), opened(path, RUN):
+    with opened(path, RUN), pytest.raises(Fatal, match="another run is using"), opened(path, RUN):
         pass
     with opened(path, RUN):
         pass
@@ -54,7 +54,7 @@ def test_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
 def test_file_that_is_no_journal_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.journal"
     path.write_text(text)
-    with pytest.raises(Fatal, match="is no journal of a deployment"), opened(path, RUN):
+    with pytest.raises(Fatal, match="is not a journal of a deployment"), opened(path, RUN):
         pass
     assert path.read_text() == text
 

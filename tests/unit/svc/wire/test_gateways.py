@@ -89,7 +89,7 @@ async def test_only_a_gateway_that_may_get_it_is_asked_again() -> None:
 async def test_other_bytes_than_those_of_the_id_are_the_gateways_failure() -> None:
     cid = str(cid_of(b"there"))
     forged = FakeCoordinator({f"GET {A}/ipfs/{cid}": [Answer(200, b"forged")]})
-    with pytest.raises(ResultUnreadable, match="other bytes") as unread:
+    with pytest.raises(ResultUnreadable, match="does not match its id") as unread:
         await read(forged, A, cid=cid)
     assert unread.value.code == "gateway_status"
     forged.tell(f"GET {B}/ipfs/{cid}", Answer(200, b"there"))
@@ -108,7 +108,7 @@ async def test_file_of_several_blocks_is_held_against_its_id_as_one_block_is(pro
     for urls in ((A, B), (B,)):
         gateways = coordinator.client(gateways=urls)._account.gateways
         assert bytes(await gateways.read(cid, bytearray, bytearray.extend, lambda _: None)) == content
-    with pytest.raises(ResultUnreadable, match="other bytes"):
+    with pytest.raises(ResultUnreadable, match="does not match its id"):
         await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, bytearray.extend, lambda _: None)
 
 

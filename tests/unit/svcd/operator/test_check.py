@@ -219,7 +219,7 @@ async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: 
         ({"status": 503}, "node", "answered 503, so claimed jobs would be failed: correct rpc_url"),
         ({"no_code": BOOK.ask_registry}, "contracts", f"SVC Asks at {hex_of(BOOK.ask_registry)} has no code"),
         ({"separator": bytes(32)}, "contracts", "has another signing domain: get the market's address book"),
-        ({"provider_id": 0}, "on the chain", "is no provider: register it"),
+        ({"provider_id": 0}, "on the chain", "is not a provider: register it"),
         ({"listed": False}, "on the chain", "not listed: ask the market's admin"),
         ({"box_key": b"\x05" * 32}, "key on the chain", f"has 0x{'05' * 32}, ours is"),
         ({"box_key": bytes(32)}, "key on the chain", "has none, ours is"),
