@@ -13,7 +13,7 @@ from svc.error_conversion import raises_svc_errors
 from svc.errors import ApiError, ConnectionFailed, InternalError, InvalidRequest, NotFound, PostRefused, WaitTimedOut
 from svc.records import LIVE_JOB, BookRow, Cancelled, Job, Progress, Summary, Why
 from svc.results import read_job_id
-from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
+from svc.wire.events import QUIET_S, ToldChanges, changes_of, unauthorised
 from svc.wire.pages import paged
 
 FIRST_POLL_SECONDS: Final = 0.25
@@ -108,7 +108,7 @@ class Jobs:
             remaining = started + max_seconds - anyio.current_time()
             if remaining <= 0:
                 raise WaitTimedOut(f"job {job_id}", max_seconds)
-            await changes.pause(min(pause, remaining), min(QUIET, remaining))
+            await changes.pause(min(pause, remaining), min(QUIET_S, remaining))
             pause = min(pause * 1.5, MAX_POLL_SECONDS)
 
     async def cancel(self, job_id: str) -> Cancelled:

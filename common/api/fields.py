@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import attrs
 
 from common import scalars, strict_json
-from common.api.limits import JSON_VALUES
+from common.api.limits import VALUES_PER_BODY
 from common.api.words import NOTHING, WORDS
 from common.refusal import Refused
 
@@ -285,8 +285,8 @@ class Several(Generic[T]):
 
 def parse_sent(raw: bytes) -> object:
     """Parse a request's JSON. Limit the number of values first, because each may take 100 bytes of memory."""
-    if len(raw) > JSON_VALUES and _has_more_parts(raw, JSON_VALUES):
-        raise Refused(f"too many JSON values (limit {JSON_VALUES})")
+    if len(raw) > VALUES_PER_BODY and _has_more_parts(raw, VALUES_PER_BODY):
+        raise Refused(f"too many JSON values (limit {VALUES_PER_BODY})")
     return strict_json.parse(raw)
 
 

@@ -3,7 +3,7 @@
 import enum
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from common.api.limits import RELIABILITY_SECS
+from common.api.limits import RELIABILITY_PERIOD_S
 from common.api.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, said
 from common.api.states import meanings
 from common.api.words import WORDS
@@ -57,7 +57,7 @@ class ModelList(Shape, frozen=True):
 class Reliability(Shape, Generic[N], frozen=True):
     """Outcomes of a provider's recently claimed jobs. A new provider has low counts."""
 
-    window_secs: Annotated[N, said("how far back the counts go, in seconds", str(RELIABILITY_SECS))]
+    window_secs: Annotated[N, said("how far back the counts go, in seconds", str(RELIABILITY_PERIOD_S))]
     settled: Annotated[N, said("jobs that it settled", "12")]
     failed: Annotated[N, said("jobs that it gave up", "1")]
     reclaimed: Annotated[N, said("jobs whose window it missed", "0")]

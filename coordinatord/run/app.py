@@ -70,7 +70,8 @@ from coordinatord.storage.pins.containers import Containers
 
 log = structlog.get_logger(__name__)
 
-_UNREADY_PAUSE: Final = 0.5  # seconds for balancers to notice that this node is not ready, before it stops listening
+# Balancers notice that this node is not ready before it stops listening.
+_UNREADY_PAUSE_S: Final = 0.5
 
 
 async def run(config: Config, limits: Limits | None = None) -> None:
@@ -112,7 +113,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
                 stopping.begun = True
                 systemd.say("STOPPING=1")
                 log.info("stopping", grace_seconds=limits.shutdown_grace_s)
-                await anyio.sleep(_UNREADY_PAUSE)
+                await anyio.sleep(_UNREADY_PAUSE_S)
                 dependencies.events.close()  # open streams would use up the grace period
 
             systemd.say("READY=1")

@@ -12,10 +12,10 @@ from typing import Final
 import attrs
 
 GATEWAY_ATTEMPTS: Final = 8
-GATEWAY_PAUSE: Final = 1.5
+GATEWAY_PAUSE_S: Final = 1.5
 
 
-_MAX_PAUSE: Final = 10.0
+_MAX_PAUSE_S: Final = 10.0
 
 
 @attrs.frozen(slots=True)
@@ -28,4 +28,4 @@ class RetryPolicy:
 
     def pause(self, attempt: int) -> float:
         """Return the seconds before retry number `attempt`, counted from 0: 0.5·2^attempt, capped, and up to 0.25."""
-        return min(_MAX_PAUSE, 0.5 * 2.0 ** min(attempt, 8)) + self.jitter(0.0, 0.25)
+        return min(_MAX_PAUSE_S, 0.5 * 2.0 ** min(attempt, 8)) + self.jitter(0.0, 0.25)

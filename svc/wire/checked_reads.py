@@ -21,7 +21,7 @@ from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid
 from common.refusal import Refused
 from svc.errors import ResultUnreadable
 from svc.wire.answers import MAX_CONTENT_BYTES
-from svc.wire.block_reads import LARGEST_BLOCK, content_of
+from svc.wire.block_reads import MAX_BLOCK_BYTES, content_of
 from svc.wire.gateways import Gateways, NoGateway, NotServed, is_content_id
 
 S = TypeVar("S")
@@ -168,7 +168,7 @@ class _Identity:
 
     @property
     def longest(self) -> int:
-        return MAX_CONTENT_BYTES if self._files else LARGEST_BLOCK
+        return MAX_CONTENT_BYTES if self._files else MAX_BLOCK_BYTES
 
     def update(self, piece: bytes) -> None:
         for file in self._files:

@@ -19,9 +19,10 @@ from svc.wire.answers import opened, raw_pieces, whole
 from svc.wire.server_sent_events import EventReader
 from svc.wire.transport import Transport, error_of, is_of_proxy
 
-QUIET: Final = 25.0  # seconds without an event or heartbeat after which the stream counts as lost
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 30.0
+# After this time without an event or heartbeat, the stream counts as lost.
+QUIET_S: Final = 25.0
+_FIRST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 30.0
 _STREAM: Final = "text/event-stream"
 _MAX_MESSAGE_BYTES: Final = 1 << 20
 
@@ -58,7 +59,7 @@ class ToldChanges:
     @property
     def live(self) -> bool:
         """Return True while the stream delivers events or heartbeats."""
-        return anyio.current_time() - self._heard_at < QUIET
+        return anyio.current_time() - self._heard_at < QUIET_S
 
     def listen(self) -> None:
         """Start following the stream."""
@@ -96,8 +97,8 @@ class ToldChanges:
                     return
             finally:
                 self._lost()
-            attempt = 0 if anyio.current_time() - began > _LONGEST_PAUSE else attempt + 1
-            await anyio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 8)))
+            attempt = 0 if anyio.current_time() - began > _MAX_PAUSE_S else attempt + 1
+            await anyio.sleep(min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 8)))
 
     async def _once(self, path: str, headers: Mapping[str, str]) -> None:
         asked = {**headers, "accept": _STREAM}

@@ -13,7 +13,7 @@ import anyio
 import attrs
 import httpx
 
-from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
+from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE_S
 from svc.wire.answers import MAX_CONTENT_BYTES, followed, pieces_of
 from svc.wire.transport import Sleep
 
@@ -61,7 +61,7 @@ class Gateways:
     http: httpx.AsyncClient
     urls: Sequence[str]
     attempts: int = GATEWAY_ATTEMPTS
-    pause: float = GATEWAY_PAUSE
+    pause: float = GATEWAY_PAUSE_S
     sleep: Sleep = anyio.sleep
 
     async def first(self, attempt: Callable[[str], Awaitable[T]], deadline: float = math.inf) -> T:

@@ -26,7 +26,8 @@ __all__ = ["ApiError", "ConnectionFailed", "RetryPolicy", "Transport"]
 
 REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute, even if its transaction is not mined
 ATTEMPT_SECONDS: Final = 300.0
-_MAX_RETRY_AFTER: Final = 60.0  # seconds; longer waits would miss deadlines of jobs
+# Longer waits would miss deadlines of jobs.
+_MAX_RETRY_AFTER_S: Final = 60.0
 # Ten times a page's. Parsing the largest answer of nothing but values would block the event loop for ten seconds.
 _MAX_VALUES: Final = 1 << 18
 _OK: Final = frozenset({200, 201})
@@ -237,7 +238,7 @@ def unexpected(response: httpx.Response, what: str) -> ApiError:
 def _retry_after(response: httpx.Response) -> float:
     """Return the seconds to wait by the `retry-after` header."""
     text = response.headers.get("retry-after", "")
-    return min(_MAX_RETRY_AFTER, float(text)) if _SECONDS.fullmatch(text) else 0.0
+    return min(_MAX_RETRY_AFTER_S, float(text)) if _SECONDS.fullmatch(text) else 0.0
 
 
 def _date(text: str | None) -> float | None:

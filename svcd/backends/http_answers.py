@@ -30,14 +30,14 @@ _NEVER_PASS: Final = frozenset({501, 505})
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 _CODE_PLACES: Final = tuple(JsonPath.parse(path) for path in ("error.code", "error.type", "code", "type"))
-_LONGEST_ERROR: Final = 64 * 1024
+_MAX_ERROR_BYTES: Final = 64 * 1024
 _END_SECONDS: Final = 1.0
 
 
 async def read_error(response: httpx.Response) -> WorkFailed | TryAgain:
     """Return the exception to raise for an error answer."""
     try:
-        body: object = json.loads(await read_body(response, _LONGEST_ERROR))
+        body: object = json.loads(await read_body(response, _MAX_ERROR_BYTES))
     except (ValueError, RecursionError, WorkFailed):
         body = None
     return judge(response.status_code, response.headers, error_code(body))

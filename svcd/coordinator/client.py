@@ -45,7 +45,7 @@ from svcd.coordinator.outcomes import (
 from svcd.coordinator.sessions import SignInRefused, sign_in
 from svcd.journal.book_row import Job, PendingOffer
 
-_LONGEST_SEALED_KEY: Final = 256
+_MAX_SEALED_KEY_BYTES: Final = 256
 _WINDOWS: Final = "windows"
 _ATTEMPT_SECONDS: Final = 180.0  # for a whole answer, where the caller names no deadline
 _OP_STATUSES: Final = frozenset({201, 202, 409, 504})
@@ -195,7 +195,7 @@ class Coordinator(MarketReads):
             "model": str(model_id),
             "free": str(free),
             "pending": "1",
-            "limit": str(min(limits.LARGEST_PAGE, max(1, free))),
+            "limit": str(min(limits.MAX_PAGE_ROWS, max(1, free))),
         }
         query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
         if wait:
@@ -275,7 +275,7 @@ class Coordinator(MarketReads):
             return _failure(failed)
         try:
             released = read_shape(ReleasedShape, parse(answer.content))
-            return ReleasedKey(read_base64(released.dek_sealed, _LONGEST_SEALED_KEY, "dek_sealed"))
+            return ReleasedKey(read_base64(released.dek_sealed, _MAX_SEALED_KEY_BYTES, "dek_sealed"))
         except Refused:
             return CoordinatorRefusal(answer.status_code, "malformed_release")
 

@@ -16,7 +16,8 @@ from common.scalars import hex_of, read_uint
 from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import ChainReader
 
-_WIDEST: Final = 5_000  # blocks of one query for logs; halved where a node refuses it
+# Halved where a node refuses it.
+_MAX_LOG_RANGE_BLOCKS: Final = 5_000
 _REPUTATION_AT_FIRST: Final = 500
 
 
@@ -74,7 +75,7 @@ async def _logs(
 ) -> list[tuple[int, dict[str, Any]]]:
     """Return the events in order, read in block ranges that the node accepts."""
     found: list[tuple[int, dict[str, Any]]] = []
-    span, at = _WIDEST, first
+    span, at = _MAX_LOG_RANGE_BLOCKS, first
     while at <= last:
         end = min(last, at + span - 1)
         wanted = {

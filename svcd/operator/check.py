@@ -36,8 +36,9 @@ from svcd.payload.gateway import PayloadGateways
 from svcd.stages.guard import POLLED_RECENTLY
 from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
 
-_CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count
-_PATIENCE: Final = 15.0
+# Signatures count within ±600 s.
+_CLOCK_TOLERANCE_S: Final = 60.0
+_CHECK_TIMEOUT_S: Final = 15.0
 _UNVERIFIED: Final = "claims, payments and terms are not verified on the chain, only reported by the coordinator"
 _ADMIN_REMEDY: Final = "ask the market's admin"
 
@@ -47,7 +48,7 @@ async def examine(
 ) -> list[CheckRow]:
     """Yield the findings in the order in which a run needs them."""
     clock = clock or Clock()
-    async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_PATIENCE) as http:
+    async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_CHECK_TIMEOUT_S) as http:
         checks = _Checks(config, http, transport_of(http, clock), clock)
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
         findings = [right("configuration", f"{models}, {slots}")]
@@ -100,7 +101,7 @@ class _Checks:
 
     def _clock(self) -> CheckRow:
         difference = f"{self.clock.ahead:+.1f} s against the coordinator's"
-        if abs(self.clock.ahead) <= _CLOCK_TOLERANCE:
+        if abs(self.clock.ahead) <= _CLOCK_TOLERANCE_S:
             return right("clock", difference)
         risk = wrong_clock(self.clock)
         if risk is not None:
@@ -304,14 +305,14 @@ class _Wrong(Exception):
 
 
 async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> CheckRow:
-    with trio.move_on_after(_PATIENCE):
+    with trio.move_on_after(_CHECK_TIMEOUT_S):
         try:
             return right(what, await look())
         except _Wrong as error:
             return wrong(what, str(error), error.remedy)
         except OSError as error:
             return wrong(what, str(error))
-    return wrong(what, f"no answer in {_PATIENCE:g} s")
+    return wrong(what, f"no answer in {_CHECK_TIMEOUT_S:g} s")
 
 
 def _writable(directory: Path) -> str:

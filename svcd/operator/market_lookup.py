@@ -14,7 +14,8 @@ from svcd.coordinator.client import Floors, MarketReads, read_deployment, transp
 
 # Proposed if the coordinator does not list the market's windows.
 _USUAL_WINDOWS: Final = (3600, 86400)
-_SHORTEST: Final = 300  # windows below this leave too little time for a model to be proposed unasked
+# Shorter windows leave too little time for a model to be proposed unasked.
+_MIN_PROPOSED_WINDOW_S: Final = 300
 
 
 @attrs.frozen(slots=True)
@@ -43,7 +44,7 @@ async def read_market(http: httpx.AsyncClient) -> MarketTold:
         raise Fatal(f"{url} is not a coordinator: {wrong}") from None
     asked = {window for _, window in floors}
     known = allowed if allowed is not None else asked or frozenset(_USUAL_WINDOWS)
-    windows = tuple(sorted(window for window in known if window >= _SHORTEST)) or tuple(sorted(known))
+    windows = tuple(sorted(window for window in known if window >= _MIN_PROPOSED_WINDOW_S)) or tuple(sorted(known))
     return MarketTold(book, gateway, models, windows, floors)
 
 

@@ -26,10 +26,10 @@ from svcd.operator.identity import publish_identity
 Say = Callable[[str], None]
 
 _REGISTER: Final = call_data(load("ProviderRegistry"), "register")
-_PATIENCE: Final = 120.0  # for a block that has the transaction
-_LOOK_AGAIN: Final = 1.0
+_RECEIPT_TIMEOUT_S: Final = 120.0
+_POLL_S: Final = 1.0
 _INDEX_TIME_S: Final = 10.0  # until the coordinator has indexed the registration
-_WAIT_AGAIN: Final = 5.0  # for an admin
+_ADMIN_POLL_S: Final = 5.0
 _ROOM: Final = (6, 5)  # gas above the estimate, which is of now
 _FULL_REPUTATION: Final = 1000
 
@@ -151,7 +151,7 @@ async def _number(chain: ChainReader, method: str, *params: object) -> int:
 
 
 async def _mined(chain: ChainReader, tx_hash: str) -> None:
-    with trio.move_on_after(_PATIENCE):
+    with trio.move_on_after(_RECEIPT_TIMEOUT_S):
         while True:
             try:
                 receipt = await chain.ask("eth_getTransactionReceipt", tx_hash)
@@ -161,8 +161,8 @@ async def _mined(chain: ChainReader, tx_hash: str) -> None:
                 if quantity(receipt, "status") != 1:
                     raise Fatal(f"{tx_hash} is mined and reverted: run this again to see why")
                 return
-            await trio.sleep(_LOOK_AGAIN)
-    raise Fatal(f"{tx_hash} is not mined after {_PATIENCE:g} s: look for it, and run this again once it is")
+            await trio.sleep(_POLL_S)
+    raise Fatal(f"{tx_hash} is not mined after {_RECEIPT_TIMEOUT_S:g} s: look for it, and run this again once it is")
 
 
 def _coins(wei: int) -> str:
@@ -177,7 +177,7 @@ async def _published(config: DaemonConfig, registered: Registered, say: Say) -> 
         return
     until = trio.current_time() + _INDEX_TIME_S
     try:
-        say(await retry(partial(publish_identity, config), on=Fatal, max_s=_LOOK_AGAIN, until=lambda: until))
+        say(await retry(partial(publish_identity, config), on=Fatal, max_s=_POLL_S, until=lambda: until))
     except Fatal as failed:
         say(f"the box key is not published: {failed}; `svcd identity` does it")
 
@@ -221,7 +221,7 @@ async def _admitted(
             return False
         if trio.current_time() >= until:
             raise Fatal(f"the admin has not finished in {options.wait_seconds:g} s; run this again later")
-        await trio.sleep(_WAIT_AGAIN)
+        await trio.sleep(_ADMIN_POLL_S)
 
 
 async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int) -> list[AdminStep]:

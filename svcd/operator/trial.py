@@ -34,7 +34,7 @@ from svcd.payload.spool import Spool
 from svcd.stages.sealer import sealed_result
 
 _INPUT_KEYS: Final[Mapping[Modality, str]] = {"image": "prompt", "video": "prompt"}
-_LEAST_WINDOW: Final = 60
+_MIN_WINDOW_S: Final = 60
 
 
 @attrs.frozen(slots=True)
@@ -131,7 +131,7 @@ async def _opened(
     slot = Slots({model.name: 1}).take_unchecked(model.name, job.job_id)
     if slot is None:
         raise AssertionError("nothing is held here")
-    window = max(_LEAST_WINDOW, *model.asks)
+    window = max(_MIN_WINDOW_S, *model.asks)
     held = ClaimedJob(job, model.name, slot, trio.current_time() + window)
     deadline = held.sla_ends - min(model.margin_seconds, window / 2)
     return job_work(held, sealed.input, model.serves, deadline)

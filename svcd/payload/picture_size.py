@@ -20,9 +20,11 @@ from typing import Final
 
 import attrs
 
-_HEAD: Final = 1 << 20
-_MOST_PIECES: Final = 20_000  # chunks, segments, boxes or tags that are read at most
-_MOST_BLOCKS: Final = 100_000  # blocks of a GIF, which are 25 MB
+_HEAD_BYTES: Final = 1 << 20
+# Chunks, segments, boxes or tags.
+_MAX_PIECES: Final = 20_000
+# 25 MB.
+_MAX_GIF_BLOCKS: Final = 100_000
 
 _MARKER: Final = re.compile(rb"\xff+([^\xff])", re.DOTALL)
 _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -46,7 +48,7 @@ class Picture:
 
 def measure(content: bytes) -> Picture:
     """Return the size and kind of the picture. Raise `Untold` if it cannot be read."""
-    head = content[:_HEAD]
+    head = content[:_HEAD_BYTES]
     try:
         picture = _measured(content, head)
     except (struct.error, IndexError):
@@ -80,7 +82,7 @@ def _png(content: bytes) -> Picture:
         raise Untold("it does not begin with its size")
     several = False
     at = 33
-    for _ in range(_MOST_PIECES):
+    for _ in range(_MAX_PIECES):
         length, name = struct.unpack_from(">I4s", content, at)
         if name == b"IDAT":
             return Picture(width, height, several)
@@ -94,7 +96,7 @@ def _png(content: bytes) -> Picture:
 def _jpeg(head: bytes) -> Picture:
     picture = None
     at = 2
-    for _ in range(_MOST_PIECES):
+    for _ in range(_MAX_PIECES):
         found = _MARKER.match(head, at)
         if found is None:
             raise Untold("it ends before its size")
@@ -118,7 +120,7 @@ def _gif(content: bytes) -> Picture:
     """Return the size of the screen, enlarged by frames that exceed it."""
     width, height, flags = struct.unpack_from("<HHB", content, 6)
     at = 13 + _palette(flags)
-    blocks = iter(range(_MOST_BLOCKS))
+    blocks = iter(range(_MAX_GIF_BLOCKS))
     pictures = 0
     for _ in blocks:
         kind = content[at : at + 1]
@@ -191,7 +193,7 @@ def _tiff(content: bytes) -> Picture:
     order = "<" if content.startswith(b"II") else ">"
     (at,) = struct.unpack_from(order + "I", content, 4)
     (tags,) = struct.unpack_from(order + "H", content, at)
-    if tags > _MOST_PIECES:
+    if tags > _MAX_PIECES:
         raise _too_many()
     told: dict[int, int] = {}
     for entry in range(at + 2, at + 2 + 12 * tags, 12):
@@ -208,7 +210,7 @@ def _tiff(content: bytes) -> Picture:
 
 def _avif(head: bytes) -> Picture:
     """Return the largest size, because a tiled picture also lists the sizes of its tiles."""
-    pieces = iter(range(_MOST_PIECES))
+    pieces = iter(range(_MAX_PIECES))
     _, begin, end = next(_boxes(head, 0, len(head), pieces))
     brands = {head[begin : begin + 4], *(head[at : at + 4] for at in range(begin + 8, min(end, 4096), 4))}
     if not brands & _AVIF_BRANDS:

@@ -56,7 +56,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_MOST_WORKERS: Final = 256  # per stage that waits for the network, such as for an op's block
+# Per stage that waits for the network, such as for an op's block.
+_MAX_STAGE_WORKERS: Final = 256
 _LAST_SECONDS: Final = 15.0  # of the grace period, for failing unfinished jobs
 
 
@@ -113,7 +114,7 @@ class Daemon:
         exclusions = Exclusions(ground.clock)
         exclusions.remember(await ground.journal.failed_before())
         pipeline = Pipeline.of(ground.journal, exclusions, ground.config.slots)
-        offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MOST_WORKERS))
+        offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MAX_STAGE_WORKERS))
         asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal, self.health)
         guard = self._guard()
         supervise = self.health.supervisor.run
@@ -165,7 +166,7 @@ class Daemon:
             *(coordinator, clock, ground.provider_id, ground.model_ids, ground.slots, pipeline),
             claimed_by_another=guard.claimed_by_another,
         )
-        waiting, computing = min(ground.slots.capacity, _MOST_WORKERS), os.cpu_count() or 1
+        waiting, computing = min(ground.slots.capacity, _MAX_STAGE_WORKERS), os.cpu_count() or 1
         workers: list[tuple[str, int, Loop]] = [
             ("claimer", waiting, claimer.serve),
             ("opener", waiting, partial(pipeline.serve, pipeline.to_open, opener.step)),

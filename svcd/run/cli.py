@@ -28,7 +28,7 @@ _EXIT_CODES: Final = {
     3: "register: something is left to do",
     _INTERRUPTED: "interrupted",
 }
-_LONGEST_WAIT_S: Final = 86_400.0
+_MAX_WAIT_S: Final = 86_400.0
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _POSITIVE: Final = click.IntRange(min=1)
 _CONFIG: Final = click.option("--config", type=_FILE, default=DEFAULT_CONFIG, help="Configuration file.")
@@ -146,7 +146,7 @@ def init(password_file: Path | None, **options: Any) -> int:
     "--wait",
     "wait_seconds",
     is_flag=False,
-    flag_value=_LONGEST_WAIT_S,
+    flag_value=_MAX_WAIT_S,
     type=click.FloatRange(min=0),
     metavar="[SECONDS]",
     help="Wait for the market's admin (default: a day).",

@@ -50,7 +50,7 @@ def is_cancellable(batch: BatchRow) -> bool:
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
 _ID_CHARACTERS: Final = 16_384  # any text: an unknown one is not found
-_METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY, limits.METADATA_VALUE)
+_METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY_LENGTH, limits.METADATA_VALUE_LENGTH)
 
 
 @attrs.frozen(slots=True)

@@ -31,7 +31,7 @@ from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead
 RESPOND_ASYNC: Final = "respond-async"
 PREFER: Final = {
     "prefer": Parameter(
-        Text(limits.HEAD_VALUE), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent"
+        Text(limits.HEADER_VALUE_BYTES), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent"
     )
 }
 _OF_OTHERS: Final = [name for name in ProgressStep.__struct_fields__ if name not in ("op", "rests_on")]

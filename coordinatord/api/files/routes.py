@@ -26,7 +26,7 @@ from coordinatord.http.upload_forms import EXPIRES_AFTER, UploadForm
 from coordinatord.http.uploads import TransfersAtOnce
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
-_TEXT: Final = Text(limits.HEAD_VALUE)
+_TEXT: Final = Text(limits.HEADER_VALUE_BYTES)
 # Any text is accepted, and an unknown id is not found.
 _ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}
 _PARTS: Final[dict[str, Schema]] = {

@@ -25,7 +25,7 @@ from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders.bodies import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.api.provider_ops.shared_views import SharedViews
-from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.outcomes import NotSigned, WouldRefuse
 from coordinatord.chain.contracts import job_registry, provider_registry
 from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
@@ -44,7 +44,7 @@ _MAX_HOLD_S: Final = 60.0
 # Errors of a settle while its claim is under way.
 _UNCLAIMED: Final = frozenset({"NotClaimed", "UnknownJob"})
 _UNPAID: Final = frozenset({"PaymentRefused", "PaymentShort", "TokenUnreadable"})
-LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
+MAX_EVIDENCE_BYTES: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op's message"
 _INCREASING = "time that is signed along, in Unix seconds: greater than that of the last one, at most 3600 s ahead"
 
@@ -92,7 +92,7 @@ class SetIdentityOp:
     op: str = wire(Choice(("set_identity",)), "`set_identity`: publish the box key, and evidence")
     box_key: bytes = wire(BYTES32)
     evidence: bytes = wire(
-        HexUpTo(LONGEST_EVIDENCE), "evidence of identity, at most 32,768 bytes; `0x` for none", example="0x"
+        HexUpTo(MAX_EVIDENCE_BYTES), "evidence of identity, at most 32,768 bytes; `0x` for none", example="0x"
     )
     issued_at: int = wire(UINT64, _INCREASING)
     signature: bytes = wire(SIGNATURE, _SIGNED)
@@ -214,7 +214,7 @@ class Ops:
         match op:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
-                    return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+                    return WouldRefuse("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
                 return await self._run_job_op(op, by, session_address)
             case SetIdentityOp():
                 calldata = provider_registry.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)

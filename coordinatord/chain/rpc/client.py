@@ -30,7 +30,7 @@ _HEADERS: Final = {"content-type": "application/json"}
 # A page of logs takes megabytes: the indexer requests several thousand events at a time.
 _MAX_ANSWER_BYTES: Final = 128 << 20
 # Time to read an answer, in units of `patience`. A node that sends a byte now and then would never end.
-_READ_PATIENCES: Final = 6
+_READ_TIMEOUT_FACTOR: Final = 6
 # Decoding `[[],[],…` takes 25 times its bytes. Logs have a comma per 40 bytes, and no method has more than one per 16.
 _MIN_BYTES_PER_COMMA: Final = 16
 _COMMAS_OF_SHORT_ANSWERS: Final = 1000
@@ -47,7 +47,7 @@ async def open_transport(url: str, *, connections: int, patience: float) -> Asyn
         async def post(body: bytes) -> tuple[int, bytes]:
             async with http("POST", url, _HEADERS, (body,)) as response:
                 try:
-                    with anyio.fail_after(_READ_PATIENCES * patience):
+                    with anyio.fail_after(_READ_TIMEOUT_FACTOR * patience):
                         answer = await response.read(_MAX_ANSWER_BYTES)
                 except TimeoutError as error:
                     raise NoResponse("the answer arrives too slowly") from error
