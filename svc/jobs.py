@@ -13,7 +13,7 @@ from svc.error_conversion import raises_svc_errors
 from svc.errors import ApiError, ConnectionFailed, InternalError, InvalidRequest, NotFound, PostRefused, WaitTimedOut
 from svc.records import LIVE_JOB, BookRow, Cancelled, Job, Progress, Summary, Why
 from svc.results import read_job_id
-from svc.wire.events import QUIET_S, ToldChanges, changes_of, unauthorised
+from svc.wire.events import QUIET_S, ChangeListener, changes_of, unauthorised
 from svc.wire.pages import paged
 
 FIRST_POLL_SECONDS: Final = 0.25
@@ -83,7 +83,7 @@ class Jobs:
             return await self._until_ended(job_id, changes, timeout, on_change)
 
     async def _until_ended(
-        self, job_id: str, changes: ToldChanges, timeout_seconds: float | None, on_change: OnJobChange | None
+        self, job_id: str, changes: ChangeListener, timeout_seconds: float | None, on_change: OnJobChange | None
     ) -> Job:
         started, pause = anyio.current_time(), FIRST_POLL_SECONDS
         max_seconds = _APPEARANCE_SECONDS if timeout_seconds is None else timeout_seconds

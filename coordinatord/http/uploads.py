@@ -43,10 +43,10 @@ class TransfersAtOnce:
     def one(self, caller: str, wallet: bytes) -> Iterator[None]:
         """Count one transfer while the block runs. Raise Retryable `busy` at the limit."""
         keys: tuple[tuple[str, str | bytes], ...] = (("address", caller), ("wallet", wallet))
-        for whose, key in keys:
-            most = self._most[whose]
-            if self._under_way.get((whose, key), 0) >= most:
-                message = f"one {whose} may have {most} {self._kind}s at a time; wait for one to end"
+        for kind, key in keys:
+            most = self._most[kind]
+            if self._under_way.get((kind, key), 0) >= most:
+                message = f"one {kind} may have {most} {self._kind}s at a time; wait for one to end"
                 raise Retryable("busy", message)
         for under_way in keys:
             self._under_way[under_way] = self._under_way.get(under_way, 0) + 1
@@ -118,8 +118,8 @@ class _Body:
         wanted = 1
         while not self._ended:
             try:
-                with anyio.fail_after(self._limits.stall_s) as patience:
-                    piece = await self._gather(wanted, patience)
+                with anyio.fail_after(self._limits.stall_s) as deadline:
+                    piece = await self._gather(wanted, deadline)
             except TimeoutError:
                 raise Unacceptable(responses.body_too_slow()) from None
             if piece:
@@ -127,7 +127,7 @@ class _Body:
                 yield piece
             wanted = _PIECE_BYTES
 
-    async def _gather(self, wanted: int, patience: anyio.CancelScope) -> bytes:
+    async def _gather(self, wanted: int, deadline: anyio.CancelScope) -> bytes:
         """Return at least `wanted` bytes, or fewer at the end of the body.
 
         Arriving bytes extend the deadline, but only after a tenth of it has passed: moving a deadline is as slow as a
@@ -148,7 +148,7 @@ class _Body:
             if self._waited > _GRACE_S and self._size < (self._waited - _GRACE_S) * limits.least_rate:
                 raise Unacceptable(responses.body_too_slow())
             if used > limits.stall_s / 10:
-                patience.deadline, used = anyio.current_time() + limits.stall_s, 0.0
+                deadline.deadline, used = anyio.current_time() + limits.stall_s, 0.0
             pieces.append(piece)
             gathered += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

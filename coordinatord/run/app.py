@@ -32,7 +32,7 @@ from coordinatord.api.system.routes import Stopping
 from coordinatord.api.webhooks.delivery import run_deliveries
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
-from coordinatord.base.startup import StartupPatience
+from coordinatord.base.startup import StartupRetry
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.logs import Decoder
@@ -88,9 +88,9 @@ async def run(config: Config, limits: Limits | None = None) -> None:
     )
     config = attrs.evolve(config, limits=limits)
     async with AsyncExitStack() as stack:
-        patience = StartupPatience(limits.boot_patience_s)
-        dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
-        await prepare(dependencies, patience)
+        startup = StartupRetry(limits.boot_patience_s)
+        dependencies = await startup.retry_until_ready("the database", partial(open_dependencies, config, stack))
+        await prepare(dependencies, startup)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
         if escrow is not None:
             await escrow.custody.begin()

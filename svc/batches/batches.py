@@ -30,7 +30,7 @@ from svc.errors import (
 )
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
-from svc.wire.events import ToldChanges, changes_of
+from svc.wire.events import ChangeListener, changes_of
 
 Lines = Path | Texts
 BatchSeen = Callable[[Batch], object]
@@ -178,7 +178,7 @@ class Batches:
     async def _until_ended(
         self,
         batch_id: str,
-        changes: ToldChanges,
+        changes: ChangeListener,
         timeout_seconds: float | None,
         every: float,
         progress: BatchSeen | None,

@@ -44,7 +44,7 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
 
 
 @attrs.define(eq=False)
-class ToldChanges:
+class ChangeListener:
     """Changes of the object that a wait follows. `status` is its status when it was last read. Events with this status,
     or with one of `ignored`, do not end a pause."""
 
@@ -140,9 +140,9 @@ def _status_in(data: bytes) -> Any:
 @asynccontextmanager
 async def changes_of(
     transport: Transport, path: str, authorised: Authorised, take: Take = lambda _: False, ignored: Collection[str] = ()
-) -> AsyncIterator[ToldChanges]:
+) -> AsyncIterator[ChangeListener]:
     """Follow the stream at `path` while the block runs, from the call of `listen` on."""
-    changes = ToldChanges(transport, take, ignored)
+    changes = ChangeListener(transport, take, ignored)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)

@@ -11,7 +11,7 @@ import httpx
 
 from common.address_book import AddressBook
 from common.api import limits
-from common.api.chain import DeploymentFields, SessionShape, told_book
+from common.api.chain import DeploymentFields, SessionShape, reported_book
 from common.api.escrow import ReleasedShape
 from common.api.files import FileFields
 from common.api.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
@@ -71,7 +71,7 @@ async def read_deployment(transport: Transport) -> AddressBook:
     """Return the chain and contracts that signatures are bound to: no session is possible before they are known.
 
     Raises Unavailable, and common's Refused when malformed."""
-    return told_book(read_shape(_Deployment, await _read(transport, "/evm/chain")))
+    return reported_book(read_shape(_Deployment, await _read(transport, "/evm/chain")))
 
 
 @attrs.frozen(slots=True)

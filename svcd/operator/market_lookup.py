@@ -19,7 +19,7 @@ _MIN_PROPOSED_WINDOW_S: Final = 300
 
 
 @attrs.frozen(slots=True)
-class MarketTold:
+class ReportedMarket:
     """Market as the coordinator reports it. `windows` are the ones worth offering."""
 
     book: AddressBook
@@ -29,7 +29,7 @@ class MarketTold:
     floors: Floors  # by model id and window
 
 
-async def read_market(http: httpx.AsyncClient) -> MarketTold:
+async def read_market(http: httpx.AsyncClient) -> ReportedMarket:
     """Read the market at the client's `base_url`. Raise `Fatal` if no coordinator answers there."""
     url, transport = str(http.base_url).rstrip("/"), transport_of(http)
     coordinator = MarketReads(transport)
@@ -45,7 +45,7 @@ async def read_market(http: httpx.AsyncClient) -> MarketTold:
     asked = {window for _, window in floors}
     known = allowed if allowed is not None else asked or frozenset(_USUAL_WINDOWS)
     windows = tuple(sorted(window for window in known if window >= _MIN_PROPOSED_WINDOW_S)) or tuple(sorted(known))
-    return MarketTold(book, gateway, models, windows, floors)
+    return ReportedMarket(book, gateway, models, windows, floors)
 
 
 def same_model(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:

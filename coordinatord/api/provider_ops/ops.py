@@ -147,7 +147,7 @@ _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 
 @attrs.frozen(slots=True)
-class OpTookEffect:
+class OpMined:
     mined: RelayMined
     result_cid: str | None = None
 
@@ -160,7 +160,7 @@ class OpUnderWay:
     poll: str
 
 
-Relayed: TypeAlias = OpTookEffect | RefusedByChain | RelayBusy | OpUnderWay
+Relayed: TypeAlias = OpMined | RefusedByChain | RelayBusy | OpUnderWay
 OpOutcome: TypeAlias = Relayed | NotSigned | WouldRefuse
 
 
@@ -317,7 +317,7 @@ class Ops:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
         outcome = await self._relay_settle(op, posted, upload.cid, by)
-        if isinstance(outcome, OpTookEffect):
+        if isinstance(outcome, OpMined):
             await self.uploads.attach(upload)
         return outcome
 
@@ -334,7 +334,7 @@ class Ops:
         key = result_key(op.job_id, result)
         async with self.containers.holding(key, op.job_id, result, by.wallet, bounded=False) as holding:
             outcome = await self._relay_settle(op, posted, holding.cid, by)
-            if isinstance(outcome, OpTookEffect):
+            if isinstance(outcome, OpMined):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
@@ -356,7 +356,7 @@ class Ops:
             held_for=by.held_for,
         )
         outcome = await self._relay(relay, by)
-        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpTookEffect) else outcome
+        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpMined) else outcome
 
     async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, by: _SignedBy) -> Relayed | Queued:
         """Relay a fail or a settle. No budget refuses it: it frees a client's money, and exits cannot outnumber
@@ -415,7 +415,7 @@ def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
 def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Relayed:
     match outcome:
         case RelayMined():
-            return OpTookEffect(outcome)
+            return OpMined(outcome)
         case NoReceipt():
             return OpUnderWay(outcome.tx_hash, poll)
         case RefusedByChain() | RelayBusy():

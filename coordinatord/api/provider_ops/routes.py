@@ -36,7 +36,7 @@ from coordinatord.http.routing import (
 
 def op_ended(outcome: ops.OpOutcome) -> Response:
     match outcome:
-        case ops.OpTookEffect():
+        case ops.OpMined():
             mined, cid = outcome.mined, outcome.result_cid if outcome.result_cid is not None else OMITTED
             body = providers.OpDoneShape(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
             return responses.ok(body, status=201)

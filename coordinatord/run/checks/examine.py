@@ -239,8 +239,8 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
     url = f"http://{host}:{config.port}/evm/chain"
     try:
         async with open_http(connections=1, patience=5) as http, http("GET", url, {}) as response:
-            told_there = json.loads(await response.read(1 << 16))
-            there = (told_there["chain_id"], told_there["contracts"]["job_registry"])
+            reported = json.loads(await response.read(1 << 16))
+            there = (reported["chain_id"], reported["contracts"]["job_registry"])
     except (NoResponse, ValueError, LookupError, TypeError):
         yield wrong("port", f"something else answers at {config.port}", "take another PORT, or end that program")
     else:

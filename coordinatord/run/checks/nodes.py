@@ -176,8 +176,8 @@ def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:
     faults = [row for row in rows if row.result is Result.WRONG]
     if not faults:
         return right(f"node {place}", "; ".join(row.detail for row in rows))
-    told_of = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]
-    detail = "; ".join(told_of)
+    details = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]
+    detail = "; ".join(details)
     return wrong(f"node {place}", detail if look.name in detail else f"{look.name}: {detail}", _OTHER_REMEDY)
 
 

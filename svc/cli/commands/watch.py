@@ -19,7 +19,7 @@ from svc.core.money import format_token
 from svc.core.windows import window_words
 from svc.errors import ApiError, ConnectionFailed, SvcError
 from svc.records import LIVE_JOB, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
-from svc.wire.events import ToldChanges, changes_of, unauthorised
+from svc.wire.events import ChangeListener, changes_of, unauthorised
 
 PANES: Final = ("book", "jobs", "models", "providers", "market")
 _JOB_PANES: Final = ("book", "jobs", "providers")  # panes that change with jobs
@@ -140,7 +140,7 @@ class _WatchScreen:
                 self.shown = shown
         self._show()
 
-    async def _wait_for_refresh(self, changes: ToldChanges) -> None:
+    async def _wait_for_refresh(self, changes: ChangeListener) -> None:
         """Wait for a key press, a reported change or the refresh interval."""
         async with anyio.create_task_group() as tasks:
 
