@@ -91,8 +91,8 @@ def _asset(value: object, param: str, kind: Kind) -> Asset:
     content = _content(value.get("b64"), f"{param}.b64", kind)
     if kind == "audio":
         return Asset(param, kind, media_type, content)
-    width = read_count(value.get("width"), f"{param}.width", least=1)
-    height = read_count(value.get("height"), f"{param}.height", least=1)
+    width = read_count(value.get("width"), f"{param}.width", minimum=1)
+    height = read_count(value.get("height"), f"{param}.height", minimum=1)
     if width * height > MAX_ASSET_PIXELS:
         raise Refused(f"{param} declares more than {MAX_ASSET_PIXELS} pixels", param)
     seconds = _seconds(value.get("duration_secs"), f"{param}.duration_secs") if kind == "clip" else 1
@@ -106,7 +106,7 @@ def _content(b64: object, param: str, kind: Kind) -> bytes:
 
 
 def _seconds(value: object, param: str) -> int:
-    seconds = read_count(value, param, least=1)
+    seconds = read_count(value, param, minimum=1)
     if seconds > MAX_CLIP_SECONDS:
         raise Refused(f"{param}: a clip lasts at most {MAX_CLIP_SECONDS} s", param)
     return seconds

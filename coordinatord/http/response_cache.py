@@ -69,11 +69,11 @@ class BlockCache:
     """Responses by target. An entry is valid while the index stays at its position. Least recently used entries are
     evicted."""
 
-    def __init__(self, position: IndexPosition, most_bytes: int = MAX_CACHE_BYTES) -> None:
+    def __init__(self, position: IndexPosition, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._position = position
         # A client has seen a write succeed, so read the position again before serving a cached response.
         self.wrote = position.forget
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self._held = 0
         self._entries: OrderedDict[bytes, Kept] = OrderedDict()
 
@@ -95,7 +95,7 @@ class BlockCache:
         self._drop(target)
         self._entries[target] = kept
         self._held += len(kept.answer.body) + ENTRY_BYTES
-        while self._held > self._most:
+        while self._held > self._max_bytes:
             _, gone = self._entries.popitem(last=False)
             self._held -= len(gone.answer.body) + ENTRY_BYTES
 

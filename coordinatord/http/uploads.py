@@ -30,7 +30,7 @@ _DRAIN_BYTES: Final = 4 << 20
 _DRAIN_S: Final = 2.0
 
 
-class TransfersAtOnce:
+class TransferLimits:
     """Limit on concurrent uploads, or downloads, per caller address and per wallet."""
 
     def __init__(self, of_caller: int, of_wallet: int, kind: str = "upload") -> None:
@@ -64,11 +64,11 @@ class UploadReader:
     """Reader of uploads. `budget` limits the memory of all uploads. Other bodies have a separate budget."""
 
     budget: BodyBudget
-    at_once: TransfersAtOnce
+    transfers: TransferLimits
     # Limit of the file.
-    most_bytes: int
+    max_bytes: int
     # Bytes per second, while waiting for the client.
-    least_rate: int
+    min_bytes_per_s: int
     # Longest wait for more bytes.
     stall_s: float
     clock: Callable[[], float] = time.monotonic
@@ -87,16 +87,16 @@ class UploadReader:
         size = int(declared) if declared.isdecimal() else None
         body = _Body(receive, self)
         try:
-            if size is not None and size > self.most_bytes + OVERHEAD_BYTES:
+            if size is not None and size > self.max_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
             boundary = boundary_of(first_header(headers, b"content-type"))
-            with self.at_once.one(caller, wallet):
+            with self.transfers.one(caller, wallet):
                 async with self.budget.share(caller) as share:
                     share.take(BEGUN_BYTES)
-                    yield UploadForm(boundary, body.pieces(share), self.most_bytes, size)
+                    yield UploadForm(boundary, body.pieces(share), self.max_bytes, size)
         except FileTooLarge:
             await body.drain()
-            raise Unacceptable(responses.file_too_large(self.most_bytes)) from None
+            raise Unacceptable(responses.file_too_large(self.max_bytes)) from None
         except (Refused, Retryable):
             await body.drain()
             raise
@@ -143,9 +143,9 @@ class _Body:
             self._waited += waited
             used += waited
             self._size += len(piece)
-            if self._size > limits.most_bytes + OVERHEAD_BYTES:
+            if self._size > limits.max_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
-            if self._waited > _GRACE_S and self._size < (self._waited - _GRACE_S) * limits.least_rate:
+            if self._waited > _GRACE_S and self._size < (self._waited - _GRACE_S) * limits.min_bytes_per_s:
                 raise Unacceptable(responses.body_too_slow())
             if used > limits.stall_s / 10:
                 deadline.deadline, used = anyio.current_time() + limits.stall_s, 0.0

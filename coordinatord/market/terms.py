@@ -129,7 +129,7 @@ def read_model(model_id: object, name: object, owned_by: object, schema: object,
     model = ModelTerms(
         _between(model_id, 1, 2**32 - 1, f"{param}.id"),
         _text(name, f"{param}.name"),
-        _text(owned_by, f"{param}.owned_by", least=0),
+        _text(owned_by, f"{param}.owned_by", min_bytes=0),
         json.dumps(schema, separators=(",", ":"), ensure_ascii=False) if schema is not None else "",
     )
     if schema is not None and not isinstance(schema, dict):
@@ -174,9 +174,9 @@ def _between(value: object, low: int, high: int, param: str) -> int:
     return number
 
 
-def _text(value: object, param: str, least: int = 1) -> str:
-    if not isinstance(value, str) or not least <= len(value.encode()) <= MAX_NAME_BYTES:
-        raise Refused(f"{param} must be a text of {least} to {MAX_NAME_BYTES} bytes", param)
+def _text(value: object, param: str, min_bytes: int = 1) -> str:
+    if not isinstance(value, str) or not min_bytes <= len(value.encode()) <= MAX_NAME_BYTES:
+        raise Refused(f"{param} must be a text of {min_bytes} to {MAX_NAME_BYTES} bytes", param)
     return value
 
 

@@ -134,7 +134,7 @@ class Batches:
                 found = await self._find_by_file(file.id)
                 if found is not None:
                     return found
-                if not error.retryable or attempt == transport.retries.most:
+                if not error.retryable or attempt == transport.retries.max_retries:
                     raise _outcome_unknown(file.id, error) from None
             await transport.sleep(transport.retries.pause(attempt))
             attempt += 1

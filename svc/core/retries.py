@@ -20,9 +20,9 @@ _MAX_PAUSE_S: Final = 10.0
 
 @attrs.frozen(slots=True)
 class RetryPolicy:
-    """At most `most` retries after the first attempt. `after_proxy`: also retry when a proxy answered 502 to 504."""
+    """Retry at most `max_retries` times. `after_proxy`: also retry when a proxy answered 502 to 504."""
 
-    most: int = 3
+    max_retries: int = 3
     jitter: Callable[[float, float], float] = random.uniform
     after_proxy: bool = False
 

@@ -131,10 +131,10 @@ class ChangeListener:
 
 def _status_in(data: bytes) -> Any:
     try:
-        said = strict_json.parse(data)
+        body = strict_json.parse(data)
     except Refused:
         return None
-    return said.get("status") if isinstance(said, dict) and said.get("taken_back") is None else None
+    return body.get("status") if isinstance(body, dict) and body.get("taken_back") is None else None
 
 
 @asynccontextmanager

@@ -120,7 +120,7 @@ class Transport:
         """Return the seconds before the next retry, or None after the last one."""
         pause = self.retries.pause(attempt)
         if deadline is None:
-            return max(pause, retry_after) if attempt < self.retries.most else None
+            return max(pause, retry_after) if attempt < self.retries.max_retries else None
         left = deadline - anyio.current_time()
         if retry_after < left:  # do not skip the final attempt because of a wait beyond the deadline
             pause = max(pause, retry_after)
@@ -173,7 +173,7 @@ class Transport:
                         raise unexpected(response, str(unfit)) from None
             except httpx.RequestError as failed:
                 error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
-            if began or not error.retryable or attempt == self.retries.most:
+            if began or not error.retryable or attempt == self.retries.max_retries:
                 raise error
             await self.sleep(self.retries.pause(attempt))
             attempt += 1

@@ -181,10 +181,10 @@ async def _send_request(process: trio.Process, request: bytes) -> None:
         return  # the program may exit without reading its input; its exit code has the reason
 
 
-async def _hear(process: trio.Process, heard: _Heard, longest: int) -> None:
+async def _hear(process: trio.Process, heard: _Heard, max_bytes: int) -> None:
     while process.stdout is not None and (piece := await process.stdout.receive_some(_PIECE)):
         heard.output += piece
-        if len(heard.output) > longest:
+        if len(heard.output) > max_bytes:
             heard.too_long = True
             _signal_group(process, signal.SIGKILL)
             return

@@ -92,12 +92,12 @@ def address_in(answer_to: str, named: str) -> httpx.URL:
     return url
 
 
-async def read_body(response: httpx.Response, longest: int) -> bytes:
-    """Return the whole body. Raise `WorkFailed` if it is longer than `longest`."""
+async def read_body(response: httpx.Response, max_length: int) -> bytes:
+    """Return the whole body. Raise `WorkFailed` if it is longer than `max_length`."""
     body = bytearray()
 
     def take(piece: bytes) -> bool:
-        check_length(len(body) + len(piece), longest)
+        check_length(len(body) + len(piece), max_length)
         body.extend(piece)
         return False
 
@@ -120,9 +120,9 @@ async def read_answer(response: httpx.Response, take: Callable[[bytes], bool]) -
         raise WorkFailed("backend_error", str(encoded), True) from None
 
 
-def check_length(length: int, longest: int) -> None:
-    if length > longest:
-        raise WorkFailed("backend_error", f"the answer is longer than {longest} bytes", True)
+def check_length(length: int, max_length: int) -> None:
+    if length > max_length:
+        raise WorkFailed("backend_error", f"the answer is longer than {max_length} bytes", True)
 
 
 def read_object(raw: bytes) -> dict[str, object]:

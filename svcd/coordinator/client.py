@@ -91,13 +91,13 @@ class MarketReads:
 
     async def terms(self) -> FeeTerms:
         """Return the market's current fees."""
-        told = await self._chain()
-        return FeeTerms(read_uint(told.get("fee_bps"), 16, "fee_bps"), read_uint(told.get("gas_fee"), 128, "gas_fee"))
+        chain = await self._chain()
+        return FeeTerms(read_uint(chain.get("fee_bps"), 16, "fee_bps"), read_uint(chain.get("gas_fee"), 128, "gas_fee"))
 
     async def gateway(self) -> str | None:
         """Return the address of a storage gateway, where the coordinator names one."""
-        told = (await self._chain()).get("gateway_url")
-        return told if isinstance(told, str) and told else None
+        gateway = (await self._chain()).get("gateway_url")
+        return gateway if isinstance(gateway, str) and gateway else None
 
     async def floors(self) -> Floors:
         """Return the lowest rates on the book."""
@@ -114,10 +114,10 @@ class MarketReads:
 
     async def windows(self) -> frozenset[int] | None:
         """Return the windows that the market accepts, in seconds; None where the coordinator does not list them."""
-        told = (await self._chain()).get(_WINDOWS)
-        if not isinstance(told, list):
+        windows = (await self._chain()).get(_WINDOWS)
+        if not isinstance(windows, list):
             return None
-        return frozenset(read_uint(window, 32, _WINDOWS) for window in told)
+        return frozenset(read_uint(window, 32, _WINDOWS) for window in windows)
 
     async def is_polled_for(self, provider_id: int) -> bool:
         """Return whether a daemon polled as this provider a moment ago: the provider is then a candidate for an order
@@ -204,18 +204,18 @@ class Coordinator(MarketReads):
         headers = authorization(session)
         try:
             # Sent once: the next poll follows in any case.
-            told = _object(await _read(self.transport, "/evm/jobs", params=query, headers=headers, safe=False))
+            fields = _object(await _read(self.transport, "/evm/jobs", params=query, headers=headers, safe=False))
         except Unavailable as failed:
             if failed.status == httpx.codes.UNAUTHORIZED:
                 self.sessions.drop(session)
             raise
-        rows, pending = told.get("jobs"), told.get("pending", [])
+        rows, pending = fields.get("jobs"), fields.get("pending", [])
         if not isinstance(rows, list) or not isinstance(pending, list):
             raise Unavailable("the poll was answered without jobs", 200)
         jobs = [Job.read(row) for row in rows]
         if not pending:
             return Handed(jobs)
-        block = read_uint(told.get("as_of_block"), 64, "as_of_block")
+        block = read_uint(fields.get("as_of_block"), 64, "as_of_block")
         return Handed(jobs, [PendingOffer.read(row) for row in pending], block)
 
     async def run(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:

@@ -105,8 +105,8 @@ async def _reputation_at(chain: ChainReader, block: int) -> int | None:
     asked = call_data(load("ProviderRegistry"), "provider", abi.uint(chain.provider_id))
     call = {"to": hex_of(chain.book.provider_registry), "data": hex_of(asked)}
     try:
-        told = octets_of(await chain.ask("eth_call", call, hex(max(0, block))), "answer to eth_call")
-        found = returned_values(load("ProviderRegistry"), "provider", told)
+        returned = octets_of(await chain.ask("eth_call", call, hex(max(0, block))), "answer to eth_call")
+        found = returned_values(load("ProviderRegistry"), "provider", returned)
     except (Unavailable, Refused):
         return None
     return int(found["reputation"]) or _REPUTATION_AT_FIRST

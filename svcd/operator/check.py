@@ -249,8 +249,8 @@ def _readiness(answer: httpx.Response) -> str:
         body = parse(answer.content)
     except Refused:
         body = None
-    told = body if isinstance(body, dict) else {}
-    return str(told.get("code") or told.get("reason", answer.status_code))
+    fields = body if isinstance(body, dict) else {}
+    return str(fields.get("code") or fields.get("reason", answer.status_code))
 
 
 async def _up(model: ModelConfig) -> str:

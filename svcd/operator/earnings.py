@@ -106,16 +106,16 @@ def _rows(
     jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.FeeTerms, seen: ChainHistory | None
 ) -> dict[tuple[str, str], ModelDay]:
     rows: dict[tuple[str, str], ModelDay] = defaultdict(ModelDay)
-    for told in jobs:
-        job = Job.read(told)
+    for entry in jobs:
+        job = Job.read(entry)
         row = rows[day_of(job.claimed_at), names.get(job.model_id, f"model {job.model_id}")]
         quote = quotes.quote(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         if job.state == JobState.SETTLED:
             made = seen.settlements.get(job.job_id) if seen is not None else None
-            made = made or _settlement(job, read_uint(told.get("completion_tok"), 32, "completion_tok"), quote, terms)
+            made = made or _settlement(job, read_uint(entry.get("completion_tok"), 32, "completion_tok"), quote, terms)
             row.add(ModelDay(1, made.cost, made.treasury, terms.gas_fee, made.refund))
-        elif told.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
-            failed = told.get("ended_because") == EndedBecause.PROVIDER_FAIL
+        elif entry.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
+            failed = entry.get("ended_because") == EndedBecause.PROVIDER_FAIL
             row.add(ModelDay(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
     return dict(sorted(rows.items()))
 

@@ -38,8 +38,8 @@ async def read_market(http: httpx.AsyncClient) -> ReportedMarket:
         models, floors = await coordinator.models(), await coordinator.floors()
         allowed = await coordinator.windows()
         gateway = await coordinator.gateway()
-    except Unavailable as away:
-        raise Fatal(f"cannot read the market from the coordinator at {url}: {away}") from None
+    except Unavailable as unavailable:
+        raise Fatal(f"cannot read the market from the coordinator at {url}: {unavailable}") from None
     except Refused as wrong:
         raise Fatal(f"{url} is not a coordinator: {wrong}") from None
     asked = {window for _, window in floors}

@@ -200,23 +200,23 @@ async def _admitted(
     options: RegisterOptions,
     say: Say,
 ) -> bool:
-    told: frozenset[str] = frozenset()
+    reported: frozenset[str] = frozenset()
     until = trio.current_time() + (options.wait_seconds or 0)
     while True:
         steps = await admission(chain, market, config, provider_id)
         missing = [step for step in steps if not step.done]
         for step in steps:
-            if step.done and step.about not in told:
+            if step.done and step.about not in reported:
                 say(f"done     {step.about}")
-        told |= {step.about for step in steps if step.done}
+        reported |= {step.about for step in steps if step.done}
         if not missing:
             say("the market's admin has done all of it: `svcd check`, then `svcd run`")
             return True
-        if "asked" not in told:
+        if "asked" not in reported:
             say("missing  for the market's admin (`svcd check` sees it, `svcd register --wait` waits for it):")
             for step in missing:
                 say(f"         {step.about}: {step.command}")
-            told |= {"asked"}
+            reported |= {"asked"}
         if options.wait_seconds is None:
             return False
         if trio.current_time() >= until:

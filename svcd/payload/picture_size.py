@@ -195,17 +195,17 @@ def _tiff(content: bytes) -> Picture:
     (tags,) = struct.unpack_from(order + "H", content, at)
     if tags > _MAX_PIECES:
         raise _too_many()
-    told: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for entry in range(at + 2, at + 2 + 12 * tags, 12):
         tag, kind, count = struct.unpack_from(order + "HHI", content, entry)
         if tag in (_TIFF_WIDTH, _TIFF_HEIGHT):
-            if tag in told or kind not in _TIFF_NUMBERS or count != 1:
+            if tag in sizes or kind not in _TIFF_NUMBERS or count != 1:
                 raise UnknownSize("it has no size where a TIFF does")
-            (told[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], content, entry + 8)
+            (sizes[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], content, entry + 8)
     (following,) = struct.unpack_from(order + "I", content, at + 2 + 12 * tags)
-    if len(told) != 2:
+    if len(sizes) != 2:
         raise UnknownSize("it has no size where a TIFF does")
-    return Picture(told[_TIFF_WIDTH], told[_TIFF_HEIGHT], several=following != 0)
+    return Picture(sizes[_TIFF_WIDTH], sizes[_TIFF_HEIGHT], several=following != 0)
 
 
 def _avif(head: bytes) -> Picture:

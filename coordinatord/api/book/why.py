@@ -88,12 +88,12 @@ def explained(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) ->
     """Return the answer about an open job."""
     shared = reasons_of_job(job, funds)
     standings = ranked([standing_of(job, provider, shared) for provider in providers])
-    verdict, said = verdict_on_open(job, shared, standings)
+    verdict, text = verdict_on_open(job, shared, standings)
     return why.Why(
         hex_of(job.row.job_id),
         job.row.state,
         verdict,
-        said,
+        text,
         tuple(
             why.WhyProvider(str(one.provider.provider_id), one.takes, one.reasons) for one in standings[:_MAX_PROVIDERS]
         ),
@@ -105,5 +105,5 @@ def explained(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) ->
 def _moved(row: JobRow, snapshot: Snapshot) -> WhyShape:
     if row.state == JobState.OPEN:  # a reorg came between two reads
         raise Retryable("not_ready", "the job is changing now; try again", retry_after=1)
-    verdict, said = verdict_on_moved(row)
-    return why.Why(hex_of(row.job_id), row.state, verdict, said, (), (), str(snapshot.block_number))
+    verdict, text = verdict_on_moved(row)
+    return why.Why(hex_of(row.job_id), row.state, verdict, text, (), (), str(snapshot.block_number))

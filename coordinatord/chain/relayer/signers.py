@@ -61,8 +61,8 @@ async def _sign_together(
     async def one(place: int, transaction: Transaction) -> None:
         try:
             found[place] = await signer.sign(transaction)
-        except SignerAway as away:
-            found[place] = away
+        except SignerAway as error:
+            found[place] = error
 
     async with anyio.create_task_group() as tasks:
         for place, transaction in enumerate(transactions):

@@ -162,14 +162,14 @@ def node_names(urls: Sequence[str]) -> list[str]:
 
 @asynccontextmanager
 async def open_nodes(
-    urls: Sequence[str], *, connections: int = 8, for_callers: int = 32, lag_blocks: int = 5, patience: float = 10.0
+    urls: Sequence[str], *, connections: int = 8, for_callers: int = 32, lag_blocks: int = 5, timeout_s: float = 10.0
 ) -> AsyncIterator[Nodes]:
     """Open all nodes. `for_callers` connections per node are kept apart, so that API clients do not delay the
     daemon's work."""
     async with AsyncExitStack() as stack:
         nodes = []
         for name, url in zip(node_names(urls), urls, strict=True):
-            own = await stack.enter_async_context(open_transport(url, connections=connections, patience=patience))
-            callers = await stack.enter_async_context(open_transport(url, connections=for_callers, patience=patience))
+            own = await stack.enter_async_context(open_transport(url, connections=connections, timeout_s=timeout_s))
+            callers = await stack.enter_async_context(open_transport(url, connections=for_callers, timeout_s=timeout_s))
             nodes.append(Node(name, own, callers))
         yield Nodes(nodes, lag_blocks=lag_blocks)

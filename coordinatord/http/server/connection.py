@@ -35,16 +35,16 @@ _read_buffer: Final = memoryview(bytearray(READ_BYTES))
 
 @attrs.frozen(slots=True)
 class Timeouts:
-    """Seconds that a client may take. `idle` is the wait for the next request head. `grace` and `least_rate` limit
+    """Seconds that a client may take. `idle` is the wait for the next request head. `grace` and `min_bytes_per_s` limit
     reading the response. A slower client would keep the response in memory and delay a shutdown."""
 
     idle: float = 30.0
     grace: float = 10.0
     # Bytes per second.
-    least_rate: int = 32 * 1024
+    min_bytes_per_s: int = 32 * 1024
 
     def to_read(self, unsent: int) -> float:
-        return self.grace + unsent / self.least_rate
+        return self.grace + unsent / self.min_bytes_per_s
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -281,7 +281,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._resume_reading()
         self._flush()
         self._transport.write_eof()
-        self._abort_after(_LINGER_S + self._unsent() / self._timeouts.least_rate)
+        self._abort_after(_LINGER_S + self._unsent() / self._timeouts.min_bytes_per_s)
 
     def _close(self) -> None:
         self._ending = True

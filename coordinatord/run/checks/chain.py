@@ -47,7 +47,7 @@ class ChainLook:
         serving = next((look for look in looks if look.head is not None), None)
         if serving is None or serving.head is None:
             return
-        async with open_rpc(serving.url, patience=REQUEST_TIMEOUT_S) as rpc:
+        async with open_rpc(serving.url, timeout_s=REQUEST_TIMEOUT_S) as rpc:
             market = {
                 "contracts": self._contracts,
                 "deployBlock": self._deploy_block,

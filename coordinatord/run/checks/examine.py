@@ -180,7 +180,7 @@ async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
         return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read stored content")
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_TIMEOUT_S):
-        async with open_http(connections=1, patience=8) as http:
+        async with open_http(connections=1, timeout_s=8) as http:
             while (answer := await _served(http, url, probe)) != "":  # noqa: ASYNC110 - gateways send no events
                 await anyio.sleep(1)
             return right("gateway", f"{gateway} serves the probe")
@@ -238,7 +238,7 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
         return
     url = f"http://{host}:{config.port}/evm/chain"
     try:
-        async with open_http(connections=1, patience=5) as http, http("GET", url, {}) as response:
+        async with open_http(connections=1, timeout_s=5) as http, http("GET", url, {}) as response:
             reported = json.loads(await response.read(1 << 16))
             there = (reported["chain_id"], reported["contracts"]["job_registry"])
     except (NoResponse, ValueError, LookupError, TypeError):

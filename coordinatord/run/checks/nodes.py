@@ -58,7 +58,7 @@ class NodeLook:
         return self.config.addresses
 
     async def rows(self) -> AsyncIterator[CheckRow]:
-        async with open_rpc(self.url, patience=REQUEST_TIMEOUT_S) as rpc:
+        async with open_rpc(self.url, timeout_s=REQUEST_TIMEOUT_S) as rpc:
             seen = quantity(await rpc.call("eth_chainId"))
             if seen != self.book.chain_id:
                 detail = f"{self.name} serves chain {seen}, and the address book is for chain {self.book.chain_id}"

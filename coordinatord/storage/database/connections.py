@@ -60,14 +60,14 @@ class Database:
         pool: "asyncpg.Pool[asyncpg.Record]",
         primary: Primary,
         acquire_timeout: float,
-        lists_at_once: int,
+        max_lists: int,
         statement_timeout: float = STATEMENT_TIMEOUT_S,
     ) -> None:
         self.pool = pool
         self.primary = primary
         self._acquire_timeout = acquire_timeout
         self._statement_timeout = statement_timeout
-        self._lists = anyio.Semaphore(lists_at_once)
+        self._lists = anyio.Semaphore(max_lists)
         self._prepared = PreparedPool(self.connect, PREPARED_CONNECTIONS)
 
     @asynccontextmanager

@@ -234,11 +234,11 @@ class StoreRequests:
     async def _once(self, operation: str, method: str, url: str, payload: Payload, more: Mapping[str, str]) -> Answered:
         # The length prevents chunked encoding, which S3 does not accept.
         headers = {**self._signer.headers(method, url, payload.sha256, more), "content-length": str(payload.size)}
-        longest = _MAX_CONTENT_BYTES if method == "GET" else _MAX_ANSWER_BYTES
+        max_bytes = _MAX_CONTENT_BYTES if method == "GET" else _MAX_ANSWER_BYTES
         with observed(operation):
             async with self._http(method, url, headers, payload.pieces) as response:
                 with anyio.fail_after(_ANSWER_TIMEOUT_S):
-                    answered = Answered(response.status, response.headers, await response.read(longest))
+                    answered = Answered(response.status, response.headers, await response.read(max_bytes))
             self._require_success(answered.status, answered.headers, method, url)
         return answered
 

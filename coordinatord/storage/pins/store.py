@@ -303,22 +303,22 @@ def bucket_url(endpoint: str, bucket: str) -> str:
 
 @asynccontextmanager
 async def open_pin_store(
-    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
+    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, timeout_s: float = 30.0
 ) -> AsyncIterator[PinningStore]:
-    """Open a pinning store. `patience` is the longest wait in seconds between two reads. Connecting gets a third of
+    """Open a pinning store. `timeout_s` is the longest wait between two reads. Connecting gets a third of
     it."""
-    async with open_bucket(endpoint, bucket, access_key, secret_key, region, patience=patience) as requests:
+    async with open_bucket(endpoint, bucket, access_key, secret_key, region, timeout_s=timeout_s) as requests:
         yield PinningStore(requests)
 
 
 @asynccontextmanager
 async def open_bucket(
-    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
+    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, timeout_s: float = 30.0
 ) -> AsyncIterator[StoreRequests]:
-    """Open connections to one bucket. `patience` is the longest wait in seconds between two reads."""
+    """Open connections to one bucket. `timeout_s` is the longest wait between two reads."""
     signer = RequestSigner(access_key, secret_key, region)
     async with (
-        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
-        open_http(connections=_STREAM_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
+        open_http(connections=_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
+        open_http(connections=_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
     ):
         yield StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams)

@@ -164,7 +164,7 @@ async def test_wait_ends_with_the_first_thing_that_comes() -> None:
 
 
 def test_callers_and_the_process_have_so_many_places_and_no_more() -> None:
-    places = Places(most=3, most_of_one=2)
+    places = Places(total=3, per_caller=2)
     with places.held("a", "stream"), places.held("a", "poll"):
         assert not places.has_room("a")
         with pytest.raises(Retryable, match="at most 2 event streams") as busy, places.held("a", "stream"):
