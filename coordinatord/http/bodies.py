@@ -22,7 +22,7 @@ _GRACE_S: Final = 5.0
 _THREAD_PARSE_BYTES: Final = 1 << 16
 
 
-class CallerGone(Exception):
+class CallerDisconnected(Exception):
     """The connection ended before the body did, so no client is left to answer."""
 
 
@@ -98,8 +98,8 @@ class BodyReader:
     clock: Callable[[], float] = time.monotonic
 
     async def read(self, receive: Receive, headers: RawHeaders, limit: int, share: BudgetShare) -> bytes:
-        """Return the whole body. Raise Unacceptable, Refused, CallerGone, or Retryable when the memory budget is
-        used up."""
+        """Return the whole body. Raise Unacceptable, Refused, CallerDisconnected, or Retryable when the memory budget
+        is used up."""
         refuse_encoded(headers)
         declared = first_header(headers, b"content-length")
         if declared.isdecimal() and int(declared) > limit:
@@ -117,7 +117,7 @@ class BodyReader:
             with anyio.fail_after(self.silence_s):
                 message = await receive()
             if message["type"] == "http.disconnect":
-                raise CallerGone
+                raise CallerDisconnected
             piece: bytes = message.get("body", b"")
             size += len(piece)
             if size > limit:

@@ -145,7 +145,7 @@ class Route:
     paged: bool = False
 
     @property
-    def kept_while_index_stands(self) -> bool:
+    def cached_until_next_block(self) -> bool:
         """True if responses depend only on the index. They get an ETag and are cached until the next block."""
         streamed = any(reply.media for reply in self.replies)
         moving = streamed or self.of_the_moment

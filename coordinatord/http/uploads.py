@@ -16,7 +16,7 @@ from common.daemon.asgi import RawHeaders, Receive, first_header
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
-from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerGone, Unacceptable, refuse_encoded
+from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerDisconnected, Unacceptable, refuse_encoded
 from coordinatord.http.upload_forms import OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
 
 # Upper limit of the memory for one upload.
@@ -164,7 +164,7 @@ class _Body:
     async def _next(self) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            raise CallerGone
+            raise CallerDisconnected
         self._ended = not message.get("more_body", False)
         piece: bytes = message.get("body", b"")
         return piece

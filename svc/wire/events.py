@@ -53,13 +53,13 @@ class ChangeListener:
     ignored: Collection[str] = ()
     status: str | None = None
     _wanted: anyio.Event = attrs.field(factory=anyio.Event)
-    _heard: anyio.Event = attrs.field(factory=anyio.Event)
-    _heard_at: float = float("-inf")
+    _changed: anyio.Event = attrs.field(factory=anyio.Event)
+    _received_at: float = float("-inf")
 
     @property
     def live(self) -> bool:
         """Return True while the stream delivers events or heartbeats."""
-        return anyio.current_time() - self._heard_at < QUIET_S
+        return anyio.current_time() - self._received_at < QUIET_S
 
     def listen(self) -> None:
         """Start following the stream."""
@@ -70,17 +70,17 @@ class ChangeListener:
         seconds, a shorter time."""
         async with anyio.create_task_group() as tasks:
 
-            async def heard() -> None:
-                await self._heard.wait()
+            async def wait_for_change() -> None:
+                await self._changed.wait()
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(heard)
+            tasks.start_soon(wait_for_change)
             await self.transport.sleep(polling)
             if self.live:  # the stream may have become live during the sleep
                 await self.transport.sleep(streaming - polling)
             tasks.cancel_scope.cancel()
-        if self._heard.is_set():
-            self._heard = anyio.Event()
+        if self._changed.is_set():
+            self._changed = anyio.Event()
 
     async def follow(self, path: str, authorised: Authorised) -> None:
         """Follow the stream until cancelled, or until the coordinator refuses it."""
@@ -112,21 +112,21 @@ class ChangeListener:
                     raise ConnectionFailed(f"GET {path}: the answer is not {_STREAM}")
                 async with raw_pieces(response) as pieces:
                     async for data in messages(pieces):
-                        self._came(data)
+                        self._receive(data)
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"GET {path}: {type(failed).__name__}") from failed
 
-    def _came(self, data: bytes | None) -> None:
-        self._heard_at = anyio.current_time()
+    def _receive(self, data: bytes | None) -> None:
+        self._received_at = anyio.current_time()
         known = () if self.status is None else (self.status, *self.ignored)
         if data is not None and (self.take(data) or _status_in(data) not in known):
-            self._heard.set()
+            self._changed.set()
 
     def _lost(self) -> None:
         """End the current pause, because changes since the last event may have been missed."""
         if self.live:
-            self._heard.set()
-        self._heard_at = float("-inf")
+            self._changed.set()
+        self._received_at = float("-inf")
 
 
 def _status_in(data: bytes) -> Any:

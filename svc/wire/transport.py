@@ -47,7 +47,7 @@ class ProxyAnswered(ConnectionFailed):
 class Clock(Protocol):
     """Clock that is corrected by the coordinator's answers."""
 
-    def heard(self, date: float) -> None:
+    def observe(self, date: float) -> None:
         """Record the Unix seconds in the `date` header of an answer. Call this before its body is read."""
 
     def now(self) -> int:
@@ -136,7 +136,7 @@ class Transport:
         try:
             with anyio.fail_after(max(0.0, seconds)):
                 async with self._opened(method, path, **request) as unread:
-                    self._hear(unread)
+                    self._correct_clock(unread)
                     if is_of_proxy(unread):
                         raise proxy_failure(method, path, unread)
                     try:
@@ -186,11 +186,11 @@ class Transport:
         except InvalidAddress as invalid:
             raise OrderRefused(f"{path!r} cannot be requested: {invalid}", code="invalid_value") from None
 
-    def _hear(self, response: httpx.Response) -> None:
+    def _correct_clock(self, response: httpx.Response) -> None:
         """Correct the clock, unless the answer is from a cache."""
         date = _date(response.headers.get("date"))
         if date is not None and "age" not in response.headers:
-            self.clock.heard(date)
+            self.clock.observe(date)
 
 
 def read(response: httpx.Response, kind: type[R]) -> R:

@@ -26,7 +26,7 @@ class Clock:
     ahead: float = 0.0  # this machine's clock less the coordinator's, by its last answer
     _is_corrected: bool = True
 
-    def heard(self, date: float) -> None:
+    def observe(self, date: float) -> None:
         """Update the estimate from the `date` of an answer, in Unix seconds, as soon as it arrives."""
         ahead = self.local() - (date + 0.5)
         if abs(ahead - self.ahead) > _JUMP_S:

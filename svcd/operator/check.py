@@ -118,7 +118,7 @@ class _Checks:
                 provider = await coordinator.provider(session.provider_id)
                 for finding in self._provider(provider):
                     yield finding
-                yield await self._alone(coordinator, session.provider_id)
+                yield await self._other_daemons(coordinator, session.provider_id)
             else:
                 provider = None
                 yield wrong("session", f"{signer.address}: {session.advice}")
@@ -153,7 +153,7 @@ class _Checks:
             else:
                 yield right("bundles", f"up to {provider.largest_bundle} batch lines in a job")
 
-    async def _alone(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
+    async def _other_daemons(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
         if is_in_use(self.config.state_directory):
             return unknown("other daemons", "cannot check while svcd is running here", "see its log and /healthz")
         if await coordinator.is_polled_for(provider_id):

@@ -30,7 +30,8 @@ _RECEIPT_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 1.0
 _INDEX_TIME_S: Final = 10.0  # until the coordinator has indexed the registration
 _ADMIN_POLL_S: Final = 5.0
-_ROOM: Final = (6, 5)  # gas above the estimate, which is of now
+# Gas above the estimate, because the chain changes until the transaction is mined.
+_GAS_MARGIN: Final = (6, 5)
 _FULL_REPUTATION: Final = 1000
 
 
@@ -141,7 +142,7 @@ async def _cost(chain: ChainReader, address: bytes) -> TransactionCost:
     ]
     if pending > mined:
         raise Fatal(f"a transaction of {hex_of(address)} is not mined yet: wait for it, then run this again")
-    gas = await _number(chain, "eth_estimateGas", call) * _ROOM[0] // _ROOM[1]
+    gas = await _number(chain, "eth_estimateGas", call) * _GAS_MARGIN[0] // _GAS_MARGIN[1]
     balance = await _number(chain, "eth_getBalance", hex_of(address), "latest")
     return TransactionCost(mined, gas, tip, 2 * base + tip, balance)
 

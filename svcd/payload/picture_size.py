@@ -28,7 +28,7 @@ _MAX_GIF_BLOCKS: Final = 100_000
 
 _MARKER: Final = re.compile(rb"\xff+([^\xff])", re.DOTALL)
 _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_ALONE: Final = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a segment
+_MARKERS_WITHOUT_SEGMENT: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 _END_OF_IMAGE, _START_OF_SCAN = 0xD9, 0xDA
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
 _TIFF_NUMBERS: Final = {3: "H", 4: "I"}
@@ -101,7 +101,7 @@ def _jpeg(head: bytes) -> Picture:
         if found is None:
             raise UnknownSize("it ends before its size")
         marker, at = found[1][0], found.end()
-        if marker in _ALONE:
+        if marker in _MARKERS_WITHOUT_SEGMENT:
             continue
         if marker in (_START_OF_SCAN, _END_OF_IMAGE):
             if picture is None:

@@ -58,7 +58,7 @@ class ProgressHub:
         self._followers: dict[bytes, dict[Listener, None]] = {}
         self._sent: dict[bytes, _Changing] = {}
         self._wake = Wake()
-        events.watch(self._hear_events)
+        events.watch(self._on_events)
 
     async def read(self, job_id: bytes) -> ProvisionalJob | None:
         return progress_of(job_id, await self._reads.get(job_id))
@@ -71,7 +71,7 @@ class ProgressHub:
             present = await self.read(job_id)
             if present is not None:
                 self._sent.setdefault(job_id, _changing(present))
-                listener.tell_progress(message_of(present))
+                listener.notify_progress(message_of(present))
             self._wake()
             yield
         finally:
@@ -80,19 +80,19 @@ class ProgressHub:
                 del self._followers[job_id]
                 self._sent.pop(job_id, None)
 
-    def _hear_events(self, events: Sequence[LoggedEvent]) -> None:
+    def _on_events(self, events: Sequence[LoggedEvent]) -> None:
         if any(event.job_id in self._followers or event.kind is EventKind.RESET for event in events):
             self._wake()
 
-    def _hear_outbox(self, _: str) -> None:
+    def _on_outbox(self, _: str) -> None:
         if self._followers:
             self._wake()
 
     async def run(self) -> None:
         """Read followed jobs until cancelled."""
         async with (
-            self._notices.subscribe(RELAY_QUEUED, self._hear_outbox),
-            self._notices.subscribe(RELAY_ENDED, self._hear_outbox),
+            self._notices.subscribe(RELAY_QUEUED, self._on_outbox),
+            self._notices.subscribe(RELAY_ENDED, self._on_outbox),
         ):
             while True:
                 await self._wake.wait(POLL_S)
@@ -115,4 +115,4 @@ class ProgressHub:
             self._sent[job_id] = changing
             message = message_of(progress)
             for listener in tuple(followers):
-                listener.tell_progress(message)
+                listener.notify_progress(message)

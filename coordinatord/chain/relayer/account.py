@@ -17,7 +17,7 @@ from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED,
 from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.signers import AccountSigner
-from coordinatord.chain.relayer.tx_size import TxRoom
+from coordinatord.chain.relayer.tx_size import TxSizeLimits
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc.errors import RpcError
 
@@ -35,7 +35,7 @@ _DEFAULT_TIP: Final = 1_000_000_000
 _HISTORY: Final = "0x10"
 _PERCENTILE: Final = 60
 # Refusals that are no verdict on the transaction's bytes.
-_TURNED_AWAY: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)
+_CLIENT_REJECTIONS: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)
 
 
 class _FeeHistory(msgspec.Struct):
@@ -67,7 +67,7 @@ class RelayerAccount:
     searched: set[int] = attrs.field(factory=set)
     balance: int = 0
     market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
-    room: TxRoom = attrs.field(factory=TxRoom)
+    room: TxSizeLimits = attrs.field(factory=TxSizeLimits)
     ceiling: FeeCeiling = NO_CEILING
     gas: PlannedGas = attrs.field(factory=PlannedGas)
     head: int = 0
@@ -91,7 +91,7 @@ class RelayerAccount:
     def has_unsent(self) -> bool:
         """Return True while signed bytes wait for a node's first verdict. No answer, a rate limit, or an endpoint that
         does not relay is not a verdict."""
-        return any(tx.unsent and tx.refusal in _TURNED_AWAY for tx in self.pending)
+        return any(tx.unsent and tx.refusal in _CLIENT_REJECTIONS for tx in self.pending)
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:
         """Return the pending or lost transaction that has a version with this hash."""

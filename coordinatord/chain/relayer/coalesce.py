@@ -24,7 +24,7 @@ from coordinatord.chain.relayer.tx_size import BASE_GAS, TxSize, floor_gas
 
 # Transactions in flight reserved for exits.
 FOR_EXITS: Final = 32
-_ALONE_EXTRA: Final = 20_000
+_SINGLE_OP_EXTRA_GAS: Final = 20_000
 # Upper limit of a call's overhead in `relay(bytes[])`.
 _CALL_BYTES: Final = 160
 _CALL_FLOOR_GAS: Final = 40 * _CALL_BYTES
@@ -160,7 +160,7 @@ def _plan(group: _Group, room: TxSize) -> Planned:
     if len(relays) == 1:
         # Each return to the queue doubles the margin, so that a call that ran out of gas gets enough in the end.
         alone = group.ops[0].gas
-        gas = alone + alone * (1 << first.requeued) // 4 + _ALONE_EXTRA
+        gas = alone + alone * (1 << first.requeued) // 4 + _SINGLE_OP_EXTRA_GAS
         return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, group.rank, relays)
     calldata = relayed_calls.relay([_call(op, before) for before, op in pairwise([None, *group.ops]) if op])
     expected = [expected_share(relay.kind, len(relay.calldata)) for relay in relays]

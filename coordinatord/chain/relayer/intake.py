@@ -47,8 +47,8 @@ class RelayIntake:
         """Take relays from the queue, sign and store them. Return True when any was signed or ended.
 
         Sign nothing while signed bytes are unsent, so that the queue's depth and timeout also cover a slow node. Raise
-        Retryable `chain_unreachable` when the node does not answer, and SignerAway when the signer does not. The relays
-        then stay queued.
+        Retryable `chain_unreachable` when the node does not answer, and SignerUnavailable when the signer does not. The
+        relays then stay queued.
         """
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0 or self._account.has_unsent:

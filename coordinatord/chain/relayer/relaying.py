@@ -293,8 +293,8 @@ class Relaying:
         """Wake callers of `wait`. Drop relays that exceeded the queue timeout. Include relays of other processes,
         because those may have crashed."""
         async with (
-            self._notices.subscribe(RELAY_ENDED, self._hear_end),
-            self._notices.subscribe(INDEX_MOVED, self._hear_index),
+            self._notices.subscribe(RELAY_ENDED, self._on_end),
+            self._notices.subscribe(INDEX_MOVED, self._on_index),
         ):
             while True:
                 try:
@@ -306,11 +306,11 @@ class Relaying:
                     log.warning("overdue relays not dropped", reason=str(error))
                 await anyio.sleep(self._pause)
 
-    def _hear_end(self, payload: str) -> None:
+    def _on_end(self, payload: str) -> None:
         if payload.isdecimal():
             for wake in self._waiting.get(int(payload), ()):
                 wake()
 
-    def _hear_index(self, _: str) -> None:
+    def _on_index(self, _: str) -> None:
         for wake in self._awaiting_index:
             wake()

@@ -35,7 +35,7 @@ class TxSize:
 
 
 @attrs.define(slots=True)
-class TxRoom:
+class TxSizeLimits:
     """Current limits.
 
     A refusal for size halves the limit for ten minutes, so that an unknown limit costs one transaction and not every

@@ -16,7 +16,7 @@ import attrs
 import structlog
 
 from common.api.limits import KIB
-from coordinatord.http.bodies import CallerGone
+from coordinatord.http.bodies import CallerDisconnected
 from coordinatord.http.server.exchange import PIECE_BYTES, Address, Exchange, Service, scope_of
 from coordinatord.http.server.heads import HEAD_END, HeadParser, Malformed, check_unfinished
 
@@ -118,7 +118,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             self._rest()
             await self._serve(service)
-        except (OSError, CallerGone):
+        except (OSError, CallerDisconnected):
             pass
         except Exception:
             log.exception("connection failed")
@@ -165,12 +165,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             await self._more()
 
     async def write(self, data: bytes, *, more: bool = False) -> None:
-        """Write bytes. Raise CallerGone when the client is gone or reads too slowly.
+        """Write bytes. Raise CallerDisconnected when the client is gone or reads too slowly.
 
         Small pieces of a response with `more` are sent together in the next turn of the loop, to save system calls.
         """
         if self._transport.is_closing():
-            raise CallerGone
+            raise CallerDisconnected
         self._gathered.append(data)
         if more and not self._writing_paused and len(data) < _SMALL_PIECE_BYTES and len(self._gathered) < _MAX_GATHERED:
             if len(self._gathered) == 1:
@@ -188,7 +188,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             log.debug("reader too slow", unsent=self._unsent())
             self._transport.abort()
         if waiting.cancelled_caught or self._lost.is_set():
-            raise CallerGone
+            raise CallerDisconnected
 
     def _flush(self) -> None:
         if self._gathered and not self._transport.is_closing():

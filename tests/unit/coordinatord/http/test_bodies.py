@@ -6,7 +6,7 @@ import pytest
 from common.daemon.asgi import Message
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import BodyBudget, BodyReader, CallerGone, Unacceptable, parse_body
+from coordinatord.http.bodies import BodyBudget, BodyReader, CallerDisconnected, Unacceptable, parse_body
 from tests.unit.coordinatord.http.asgi import receiving
 
 pytestmark = pytest.mark.anyio
@@ -71,7 +71,7 @@ async def test_body_whose_texts_are_long_is_read() -> None:
 
 
 async def test_caller_who_goes_away_midway_is_noticed() -> None:
-    with pytest.raises(CallerGone):
+    with pytest.raises(CallerDisconnected):
         await read([b"a", None], BodyBudget(100))
 
 

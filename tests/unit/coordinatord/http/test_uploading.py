@@ -8,7 +8,7 @@ import pytest
 from common.daemon.asgi import Message, Receive
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import BodyBudget, CallerGone, Unacceptable
+from coordinatord.http.bodies import BodyBudget, CallerDisconnected, Unacceptable
 from coordinatord.http.upload_forms import OVERHEAD_BYTES
 from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, TransferLimits, UploadReader
 from tests.unit.coordinatord.http.asgi import receiving
@@ -112,7 +112,7 @@ async def test_caller_that_stalls_is_given_up() -> None:
 
 
 async def test_caller_who_goes_away_midway_is_noticed() -> None:
-    with pytest.raises(CallerGone):
+    with pytest.raises(CallerDisconnected):
         await upload(reader(), receiving([FORM[:200], None]))
 
 
