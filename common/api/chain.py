@@ -7,6 +7,8 @@ from msgspec import Meta
 from common.address_book import AddressBook
 from common.api.shapes import Address, Digits, N, Omittable, Shape, SignedDigits, described
 
+_NO_BLOCK: Final = 0  # the API does not report the deploy block, and no signature depends on it
+
 
 class HealthShape(Shape, frozen=True):
     """The server listens."""
@@ -80,9 +82,6 @@ class DeploymentShape(DeploymentFields[Digits], frozen=True, kw_only=True):
 
     gas_fee: Digits
     gateway_url: Omittable[str] = None
-
-
-_NO_BLOCK: Final = 0  # the API does not report the deploy block, and no signature depends on it
 
 
 def reported_book(deployment: DeploymentFields[int]) -> AddressBook:

@@ -19,7 +19,8 @@ from common.scalars import read_base64
 
 Kind = Literal["still", "clip", "audio"]
 
-MAX_STILLS_AND_CLIPS: Final = 12  # of one request, under all keys
+# Stills and clips together, under all keys.
+MAX_ASSETS_PER_REQUEST: Final = 12
 MAX_ASSET_PIXELS: Final = 8_294_400  # a 4k frame
 MAX_CLIP_SECONDS: Final = 60
 MAX_AUDIO_BYTES: Final = 15 * 2**20
@@ -60,8 +61,8 @@ class Asset:
 def read_assets(model_input: Input) -> tuple[Asset, ...]:
     """Read all assets of an input. Refused, naming the asset, if one is malformed or above a limit."""
     assets = tuple(_assets(model_input))
-    if sum(asset.kind != "audio" for asset in assets) > MAX_STILLS_AND_CLIPS:
-        raise Refused(f"a request carries at most {MAX_STILLS_AND_CLIPS} stills and clips", assets[0].param)
+    if sum(asset.kind != "audio" for asset in assets) > MAX_ASSETS_PER_REQUEST:
+        raise Refused(f"a request carries at most {MAX_ASSETS_PER_REQUEST} stills and clips", assets[0].param)
     return assets
 
 

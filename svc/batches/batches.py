@@ -36,7 +36,8 @@ Lines = Path | Texts
 BatchSeen = Callable[[Batch], object]
 
 POLL_SECONDS: Final = 60.0
-_MAX_WINDOW_SECONDS: Final = 86_400.0  # until the batch could be read
+# Until the batch could be read.
+_MAX_WINDOW_S: Final = 86_400.0
 _MAX_METADATA_PAIRS: Final = 16
 _MAX_KEY_LENGTH: Final = 64
 _MAX_VALUE_LENGTH: Final = 512
@@ -195,7 +196,7 @@ class Batches:
                 changes.listen()
                 if max_seconds is None:  # one interval more than the window, because the end is recorded a little later
                     max_seconds = anyio.current_time() - started + max(0.0, self._window_left(batch)) + every
-            limit = _MAX_WINDOW_SECONDS if max_seconds is None else max_seconds
+            limit = _MAX_WINDOW_S if max_seconds is None else max_seconds
             remaining = started + limit - anyio.current_time()
             if remaining <= 0:
                 raise WaitTimedOut(f"batch {batch_id}", limit)
@@ -238,7 +239,7 @@ class Batches:
         return next((batch for batch in page.data if batch.input_file_id == file_id), None)
 
     def _window_left(self, batch: Batch) -> float:
-        return min(batch.expires_at - self.account.transport.clock.now(), _MAX_WINDOW_SECONDS)
+        return min(batch.expires_at - self.account.transport.clock.now(), _MAX_WINDOW_S)
 
 
 def _outcome_unknown(file_id: str, error: ApiError | ConnectionFailed) -> OutcomeUnknown:

@@ -13,8 +13,6 @@ import attrs
 
 GATEWAY_ATTEMPTS: Final = 8
 GATEWAY_PAUSE_S: Final = 1.5
-
-
 _MAX_PAUSE_S: Final = 10.0
 
 

@@ -18,7 +18,7 @@ from svc.wire.answers import MAX_CONTENT_BYTES, followed, whole
 MAX_BLOCK_BYTES: Final = 4 << 20
 # Per file, because a tree may contain any number of empty nodes.
 _MAX_BLOCKS: Final = 1 << 16
-_SECONDS: Final = 60.0  # per block
+_BLOCK_TIMEOUT_S: Final = 60.0
 _OK: Final = 200
 
 
@@ -39,7 +39,7 @@ async def content_of(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncG
 
 
 async def _served(http: httpx.AsyncClient, url: str) -> bytes:
-    with anyio.fail_after(_SECONDS):
+    with anyio.fail_after(_BLOCK_TIMEOUT_S):
         async with followed(http, url) as response:
             if response.status_code != _OK:
                 raise Refused(f"status {response.status_code} for a block")

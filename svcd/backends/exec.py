@@ -37,11 +37,11 @@ from svcd.backends.settings import ExecSettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
 
-_DATA_ERROR: Final = 65  # sysexits.h EX_DATAERR
-_TRY_AGAIN: Final = 75  # sysexits.h EX_TEMPFAIL
-_STDERR_TAIL: Final = 2048
-_LAST_WORDS_SECONDS: Final = 1.0
-_PIECE: Final = 64 * 1024
+_DATA_ERROR_STATUS: Final = 65  # sysexits.h EX_DATAERR
+_TRY_AGAIN_STATUS: Final = 75  # sysexits.h EX_TEMPFAIL
+_STDERR_TAIL_BYTES: Final = 2048
+_STDERR_WAIT_S: Final = 1.0
+_PIECE_BYTES: Final = 64 * 1024
 
 
 @attrs.define(slots=True)
@@ -109,7 +109,7 @@ class ExecBackend:
             readers.start_soon(_read_stderr, process, captured)
             await process.wait()
             _signal_group(process, signal.SIGKILL)  # remaining descendants may hold the pipes open
-            readers.cancel_scope.deadline = trio.current_time() + _LAST_WORDS_SECONDS
+            readers.cancel_scope.deadline = trio.current_time() + _STDERR_WAIT_S
 
     async def _end(self, process: trio.Process) -> None:
         with trio.CancelScope(shield=True):
@@ -127,9 +127,9 @@ class ExecBackend:
         stderr = captured.stderr.decode("utf-8", "replace").strip()
         if captured.too_long:
             raise WorkFailed("backend_error", f"it wrote more than {self.settings.max_answer_bytes} bytes", True)
-        if process.returncode == _DATA_ERROR:
+        if process.returncode == _DATA_ERROR_STATUS:
             raise WorkFailed("backend_error", f"the program refused the input: {stderr}")
-        if process.returncode == _TRY_AGAIN:
+        if process.returncode == _TRY_AGAIN_STATUS:
             raise TryAgain(f"the program asks for another attempt: {stderr}")
         if process.returncode == confined.NOT_STARTED and self.settings.confine:
             raise WorkFailed("backend_error", f"the program cannot be started: {stderr}", True)
@@ -182,7 +182,7 @@ async def _send_request(process: trio.Process, request: bytes) -> None:
 
 
 async def _read_output(process: trio.Process, captured: _ProgramOutput, max_bytes: int) -> None:
-    while process.stdout is not None and (piece := await process.stdout.receive_some(_PIECE)):
+    while process.stdout is not None and (piece := await process.stdout.receive_some(_PIECE_BYTES)):
         captured.output += piece
         if len(captured.output) > max_bytes:
             captured.too_long = True
@@ -191,9 +191,9 @@ async def _read_output(process: trio.Process, captured: _ProgramOutput, max_byte
 
 
 async def _read_stderr(process: trio.Process, captured: _ProgramOutput) -> None:
-    while process.stderr is not None and (piece := await process.stderr.receive_some(_PIECE)):
+    while process.stderr is not None and (piece := await process.stderr.receive_some(_PIECE_BYTES)):
         captured.stderr += piece
-        del captured.stderr[:-_STDERR_TAIL]
+        del captured.stderr[:-_STDERR_TAIL_BYTES]
 
 
 def _signal_group(process: trio.Process, number: signal.Signals) -> None:

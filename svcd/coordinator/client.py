@@ -47,7 +47,8 @@ from svcd.journal.book_row import Job, PendingOffer
 
 _MAX_SEALED_KEY_BYTES: Final = 256
 _WINDOWS: Final = "windows"
-_ATTEMPT_SECONDS: Final = 180.0  # for a whole answer, where the caller names no deadline
+# For a whole answer, where the caller names no deadline.
+_ANSWER_TIMEOUT_S: Final = 180.0
 _OP_STATUSES: Final = frozenset({201, 202, 409, 504})
 _QUOTED: Final = frozenset({200, 402})
 
@@ -64,7 +65,7 @@ Floors = dict[tuple[int, int], tuple[int, int]]  # rate_in and rate_out by model
 
 def transport_of(http: httpx.AsyncClient, clock: Clock | None = None) -> Transport:
     """Return the way to the coordinator at the client's `base_url`. Its answers correct the clock."""
-    return Transport(http, clock or Clock(), RetryPolicy(after_proxy=True), attempt_seconds=_ATTEMPT_SECONDS)
+    return Transport(http, clock or Clock(), RetryPolicy(after_proxy=True), attempt_seconds=_ANSWER_TIMEOUT_S)
 
 
 async def read_deployment(transport: Transport) -> AddressBook:

@@ -33,7 +33,7 @@ from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.chain_history import ChainHistory, SettledAmounts, day_of
 
-_DAY: Final = 86_400
+_DAY_S: Final = 86_400
 
 
 @attrs.define(slots=True)
@@ -79,7 +79,7 @@ async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = N
             session = await sign_in(coordinator.sessions)
             if not isinstance(session, ProviderSession):
                 raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {session.advice}")
-            first = (int(clock.wall()) // _DAY - days + 1) * _DAY
+            first = (int(clock.wall()) // _DAY_S - days + 1) * _DAY_S
             jobs = [row for row in await coordinator.ended_by(session.provider_id) if _claimed_at(row) >= first]
             terms = await coordinator.terms()
             names = {model_id: name for name, model_id in (await coordinator.models()).items()}

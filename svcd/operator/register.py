@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 _REGISTER: Final = call_data(load("ProviderRegistry"), "register")
 _RECEIPT_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 1.0
-_INDEX_TIME_S: Final = 10.0  # until the coordinator has indexed the registration
+_INDEX_TIMEOUT_S: Final = 10.0
 _ADMIN_POLL_S: Final = 5.0
 # Gas above the estimate, because the chain changes until the transaction is mined.
 _GAS_MARGIN: Final = (6, 5)
@@ -176,7 +176,7 @@ async def _published(config: DaemonConfig, registered: Registered, say: Say) -> 
     """Publish the box key through the coordinator, which pays the gas. A failure can be repeated later."""
     if config.box is None or registered.box_key == config.box.public.raw:
         return
-    until = trio.current_time() + _INDEX_TIME_S
+    until = trio.current_time() + _INDEX_TIMEOUT_S
     try:
         say(await retry(partial(publish_identity, config), on=Fatal, max_s=_POLL_S, until=lambda: until))
     except Fatal as failed:

@@ -58,7 +58,8 @@ T = TypeVar("T")
 
 # Per stage that waits for the network, such as for an op's block.
 _MAX_STAGE_WORKERS: Final = 256
-_LAST_SECONDS: Final = 15.0  # of the grace period, for failing unfinished jobs
+# End of the grace period, in which unfinished jobs are failed.
+_FAIL_JOBS_S: Final = 15.0
 
 
 async def run(config: DaemonConfig) -> None:
@@ -250,7 +251,7 @@ class Daemon:
         with trio.move_on_after(grace):
             async with trio.open_nursery() as last:
                 last.start_soon(self.health.supervisor.run, "asks", asks.withdraw)
-                with trio.move_on_after(max(grace / 2, grace - _LAST_SECONDS)):
+                with trio.move_on_after(max(grace / 2, grace - _FAIL_JOBS_S)):
                     await slots.until_empty()
                 self.drain.cut()
                 await slots.until_empty()

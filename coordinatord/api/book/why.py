@@ -31,7 +31,8 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 WhyShape: TypeAlias = why.Why
 
-_KEPT_S: Final = 1.0  # seconds that an answer is cached, unless the index moves
+# Unless the index moves earlier.
+_CACHE_S: Final = 1.0
 _MAX_KEPT_ANSWERS: Final = 4096
 _MAX_READS: Final = 1  # an answer about an open job takes PostgreSQL about 20 ms
 _MAX_WAITING: Final = 64
@@ -54,7 +55,7 @@ class WhyReads:
         if found.value is None:
             return NoSuchObject("job")
         kept = self._kept.get(job_id)
-        if kept is not None and kept[1] == found.snapshot and self.clock() - kept[0] < _KEPT_S:
+        if kept is not None and kept[1] == found.snapshot and self.clock() - kept[0] < _CACHE_S:
             return kept[2]
         if found.value.state == JobState.OPEN:
             answer = await self._of_open(found.value)

@@ -42,6 +42,7 @@ STORED: Final = Reply(
     example={"status": "queued", "steps": [{"op": "post", **dict.fromkeys(_OF_OTHERS, NOTHING)}]},
     headers=("preference-applied", "location"),
 )
+REPLAY_PIECE_REQUESTS: Final = 4  # requests that a piece of missed events counts for
 
 
 @attrs.frozen(slots=True)
@@ -74,7 +75,6 @@ RESUMED: Final = {"after": _AFTER}
 RESUMED_BY_HEADER: Final = {
     LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it takes precedence")
 }
-REPLAY_PIECE_REQUESTS: Final = 4  # requests that a piece of missed events counts for
 _STATES: Final = {
     "Open": JobState.OPEN,
     "Claimed": JobState.CLAIMED,

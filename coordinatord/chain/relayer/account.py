@@ -30,10 +30,10 @@ _MAX_FOREIGN: Final = 100_000
 # Highest plausible nonce of an account that is new to the database.
 _MAX_NONCE: Final = 1 << 48
 # Used when the node advises no tip.
-_DEFAULT_TIP: Final = 1_000_000_000
+_DEFAULT_TIP_WEI: Final = 1_000_000_000
 # Number of recent blocks with tips that limit the node's advice.
 _HISTORY: Final = "0x10"
-_PERCENTILE: Final = 60
+_TIP_PERCENTILE: Final = 60
 # Refusals that are no verdict on the transaction's bytes.
 _CLIENT_REJECTIONS: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)
 
@@ -66,7 +66,7 @@ class RelayerAccount:
     # Used nonces that were searched in the blocks.
     searched: set[int] = attrs.field(factory=set)
     balance: int = 0
-    market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
+    market: FeeMarket = FeeMarket(0, _DEFAULT_TIP_WEI)
     room: TxSizeLimits = attrs.field(factory=TxSizeLimits)
     ceiling: FeeCeiling = NO_CEILING
     gas: PlannedGas = attrs.field(factory=PlannedGas)
@@ -117,7 +117,7 @@ class RelayerAccount:
                 RpcCall("eth_getTransactionCount", (address, "pending")),
                 RpcCall("eth_getBalance", (address, at)),
                 RpcCall("eth_maxPriorityFeePerGas"),
-                RpcCall("eth_feeHistory", (_HISTORY, "latest", (_PERCENTILE,))),
+                RpcCall("eth_feeHistory", (_HISTORY, "latest", (_TIP_PERCENTILE,))),
                 *(self.role.calls(at) if self.role is not None else ()),
             ]
         )
@@ -130,13 +130,13 @@ class RelayerAccount:
         if not isinstance(pool, RpcError):
             self._sees_pool(quantity(decode_result(pool, str, "eth_getTransactionCount")))
         self._has(quantity(decode_result(balance, str, "eth_getBalance")))
-        advised, base_fee = _DEFAULT_TIP, block.next_base_fee
+        advised, base_fee = _DEFAULT_TIP_WEI, block.next_base_fee
         if not isinstance(tip, RpcError):
             advised = quantity(decode_result(tip, str, "eth_maxPriorityFeePerGas"))
         if not isinstance(history, RpcError):
             fee_history = decode_result(history, _FeeHistory, "eth_feeHistory")
             rewards = [quantity(tip) for block_tips in fee_history.reward or () for tip in block_tips]
-            advised = believed_tip(advised, rewards, _DEFAULT_TIP)
+            advised = believed_tip(advised, rewards, _DEFAULT_TIP_WEI)
             # The last entry is the node's forecast for the next block.
             base_fee = believed_base_fee(
                 base_fee, quantity(fee_history.baseFeePerGas[-1]) if fee_history.baseFeePerGas else 0

@@ -23,7 +23,7 @@ from coordinatord.chain.relayer.queue_sql import WaitingRelay
 from coordinatord.chain.relayer.tx_size import BASE_GAS, TxSize, floor_gas
 
 # Transactions in flight reserved for exits.
-FOR_EXITS: Final = 32
+RESERVED_EXIT_TRANSACTIONS: Final = 32
 _SINGLE_OP_EXTRA_GAS: Final = 20_000
 # Upper limit of a call's overhead in `relay(bytes[])`.
 _CALL_BYTES: Final = 160
@@ -151,7 +151,7 @@ def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
     """Return as many plans as fit, exits first. Part of the room is reserved for exits."""
     exits = [plan for plan in plans if plan.rank is Rank.EXIT][:room]
     others = [plan for plan in plans if plan.rank is not Rank.EXIT]
-    return exits + others[: max(room - len(exits) - FOR_EXITS, 0)]
+    return exits + others[: max(room - len(exits) - RESERVED_EXIT_TRANSACTIONS, 0)]
 
 
 def _plan(group: _Group, room: TxSize) -> Planned:

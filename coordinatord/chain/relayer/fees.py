@@ -9,7 +9,7 @@ import attrs
 # Nodes replace a pending transaction only if both fields rise by at least a tenth. Most require 12.5 %.
 _BUMP_NUMERATOR: Final = 9
 _BUMP_DENOMINATOR: Final = 8
-_FAR_ABOVE: Final = 10
+_FAR_ABOVE_FACTOR: Final = 10
 _GWEI: Final = 10**9
 _ADVICE_ABOVE_HISTORY: Final = 3
 _FORECAST_ABOVE_HEADER: Final = 8
@@ -123,7 +123,7 @@ def replacement(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeC
     `refused` means that a node called the fee too low, which is accepted up to a bound far above the market.
     """
     wanted = offer(market, ceiling)
-    if _covers_market(current, market) and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
+    if _covers_market(current, market) and (not refused or current.cap >= _FAR_ABOVE_FACTOR * wanted.cap):
         return None
     raised = _raised(current, wanted)
     return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None

@@ -34,6 +34,12 @@ _READ_TIMEOUT_FACTOR: Final = 6
 # Decoding `[[],[],…` takes 25 times its bytes. Logs have a comma per 40 bytes, and no method has more than one per 16.
 _MIN_BYTES_PER_COMMA: Final = 16
 _COMMAS_OF_SHORT_ANSWERS: Final = 1000
+# Batch size that common providers accept.
+CALLS_PER_REQUEST: Final = 100
+# Size limit of a batch. Hex takes twice the bytes that it encodes.
+_MAX_REQUEST_BYTES: Final = 2_000_000
+# 0x and 256 bits.
+_MAX_QUANTITY_CHARS: Final = 66
 
 
 @asynccontextmanager
@@ -69,12 +75,6 @@ class RpcCall:
     params: tuple[Json, ...] = ()
 
 
-# Batch size that common providers accept.
-CALLS_PER_REQUEST: Final = 100
-# Size limit of a batch. Hex takes twice the bytes that it encodes.
-_MAX_REQUEST_BYTES: Final = 2_000_000
-# 0x and 256 bits.
-_MAX_QUANTITY_CHARS: Final = 66
 _NULL = msgspec.Raw(b"null")
 
 

@@ -28,7 +28,7 @@ from coordinatord.run.constructors import relayer_settings
 from coordinatord.run.signer import open_signer
 
 _DECIMALS: Final = abi.selector("decimals()")
-_ETHER: Final = 10**18
+_WEI_PER_ETHER: Final = 10**18
 
 
 @attrs.frozen(slots=True)
@@ -146,4 +146,4 @@ class ChainLook:
 
 
 def _ether(wei: int) -> str:
-    return f"{wei / _ETHER:.6f}".rstrip("0").rstrip(".")
+    return f"{wei / _WEI_PER_ETHER:.6f}".rstrip("0").rstrip(".")

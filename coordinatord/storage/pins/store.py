@@ -41,6 +41,14 @@ _UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
 """Called with the store's id of the upload before each part is sent."""
+_CONNECTIONS: Final = 32
+# For clients that read slowly.
+_STREAM_CONNECTIONS: Final = 128
+# Content up to this size is sent in one request.
+SINGLE_BYTES: Final = 8 << 20
+_PIECE_BYTES: Final = 1 << 20
+# All stores import content up to this size as one block.
+_ONE_BLOCK_BYTES: Final = 1 << 18
 
 
 async def put_in_parts(
@@ -114,16 +122,6 @@ async def _parts(pieces: AsyncIterable[bytes], thread: ThreadPipe) -> AsyncItera
 
 def _named(upload: str) -> str:
     return f"uploadId={quote(upload, safe='')}"
-
-
-_CONNECTIONS: Final = 32
-# For clients that read slowly.
-_STREAM_CONNECTIONS: Final = 128
-# Content up to this size is sent in one request.
-SINGLE_BYTES: Final = 8 << 20
-_PIECE_BYTES: Final = 1 << 20
-# All stores import content up to this size as one block.
-_ONE_BLOCK_BYTES: Final = 1 << 18
 
 
 async def no_parts(_: str) -> None:

@@ -10,7 +10,7 @@ from common.messages.jobs import Order
 from common.quotes import FeeTerms
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob, claim
 from coordinatord.chain.relayer.coalesce import (
-    FOR_EXITS,
+    RESERVED_EXIT_TRANSACTIONS,
     Planned,
     Rank,
     Simulated,
@@ -155,7 +155,7 @@ def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
     kinds = [RelayKind.POST, RelayKind.SETTLE] * 4
     plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], max_ops=1, room=ROOM)
     assert ids(in_flight(plans, 100)) == [[2], [4], [6], [8], [1], [3], [5], [7]]
-    assert ids(in_flight(plans, FOR_EXITS + 5)) == [[2], [4], [6], [8], [1]]
+    assert ids(in_flight(plans, RESERVED_EXIT_TRANSACTIONS + 5)) == [[2], [4], [6], [8], [1]]
     assert ids(in_flight(plans, 3)) == [[2], [4], [6]]
 
 
