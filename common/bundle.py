@@ -21,7 +21,7 @@ from typing import Final, Literal, get_args
 
 import attrs
 
-from common.envelope import MAX_CUSTOM_ID_LENGTH
+from common.envelope import MAX_CUSTOM_ID_CODE_POINTS
 from common.pricing.model_input import Modality, read_count
 from common.pricing.units import MAX_UNITS, Units
 from common.refusal import Refused
@@ -211,9 +211,9 @@ def _custom_id(fields: Mapping[str, object], param: str) -> str | None:
     value = fields.get("custom_id")
     if "custom_id" not in fields:
         return None
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_CUSTOM_ID_LENGTH:
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_CUSTOM_ID_CODE_POINTS:
         path = f"{param}.custom_id"
-        raise _malformed(f"{path} must have 1 to {MAX_CUSTOM_ID_LENGTH} characters", path)
+        raise _malformed(f"{path} must have 1 to {MAX_CUSTOM_ID_CODE_POINTS} characters", path)
     return value
 
 

@@ -17,7 +17,7 @@ from common.refusal import Refused
 from common.scalars import hex_of, read_hex
 from common.strict_json import has_more_values, parse
 
-MAX_CUSTOM_ID_LENGTH: Final = 64  # code points
+MAX_CUSTOM_ID_CODE_POINTS: Final = 64
 VERSION: Final = 1
 # 200 MiB of `[],[],…` would take 5 GiB. A result may hold the embeddings of 2,048 texts.
 MAX_ENVELOPE_VALUES: Final = 1 << 21
@@ -131,8 +131,8 @@ def _text(value: object, param: str) -> str:
 
 def _custom_id(value: object) -> str:
     text = _text(value, "custom_id")
-    if len(text) > MAX_CUSTOM_ID_LENGTH:
-        raise Refused(f"custom_id must have 1 to {MAX_CUSTOM_ID_LENGTH} characters", "custom_id")
+    if len(text) > MAX_CUSTOM_ID_CODE_POINTS:
+        raise Refused(f"custom_id must have 1 to {MAX_CUSTOM_ID_CODE_POINTS} characters", "custom_id")
     return text
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 DISTRIBUTION: Final = "sealed-job-coordinator"
-OURS: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
+OWN_PACKAGES: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
 
 
 def missing_extra(error: ModuleNotFoundError, program: str, extra: str) -> str:
@@ -12,7 +12,7 @@ def missing_extra(error: ModuleNotFoundError, program: str, extra: str) -> str:
     No extra repairs a missing module of this project, so its error is raised again.
     """
     name = error.name or ""
-    if name.partition(".")[0] in OURS:
+    if name.partition(".")[0] in OWN_PACKAGES:
         raise error
     return (
         f"{program}: the Python package {name} must be installed; it comes with the extra '{extra}':"

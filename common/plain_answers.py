@@ -22,10 +22,10 @@ def require_plain(headers: Mapping[str, str]) -> None:
         raise Refused(f"the response has the content encoding {printable(encoding)}; expected none")
 
 
-def require_short(length: int, longest: int) -> None:
+def require_short(length: int, max_bytes: int) -> None:
     """Refuse a response if its length so far is above the limit."""
-    if length > longest:
-        raise Refused(f"the response is longer than {longest} bytes")
+    if length > max_bytes:
+        raise Refused(f"the response is longer than {max_bytes} bytes")
 
 
 def printable(text: str) -> str:

@@ -88,23 +88,23 @@ def read_bare_hex(value: object, length: int, param: str) -> bytes:
     return bytes.fromhex(value)
 
 
-def read_hex_upto(value: object, longest: int, param: str) -> bytes:
-    """Read at most `longest` bytes from 0x-prefixed hex. `0x` alone is empty."""
+def read_hex_upto(value: object, max_bytes: int, param: str) -> bytes:
+    """Read at most `max_bytes` bytes from 0x-prefixed hex. `0x` alone is empty."""
     if not isinstance(value, str) or not value.startswith("0x"):
         raise Refused(f"{param} must be 0x-prefixed hex", param)
-    if len(value) > 2 + 2 * longest:  # before the digits are checked: the value may be as long as a request body
-        raise Refused(f"{param} must be at most {longest} bytes", param)
+    if len(value) > 2 + 2 * max_bytes:  # before the digits are checked: the value may be as long as a request body
+        raise Refused(f"{param} must be at most {max_bytes} bytes", param)
     if not _HEX.fullmatch(value, 2):
         raise Refused(f"{param} must be 0x-prefixed hex", param)
     return bytes.fromhex(value[2:])
 
 
-def read_base64(value: object, longest: int, param: str) -> bytes:
-    """Read at most `longest` bytes from canonical padded base64 (standard alphabet)."""
+def read_base64(value: object, max_bytes: int, param: str) -> bytes:
+    """Read at most `max_bytes` bytes from canonical padded base64 (standard alphabet)."""
     if not isinstance(value, str):
         raise Refused(f"{param} must be a base64 string", param)
-    if len(value) > 4 * ((longest + 2) // 3):
-        raise Refused(f"{param} must be at most {longest} bytes", param)
+    if len(value) > 4 * ((max_bytes + 2) // 3):
+        raise Refused(f"{param} must be at most {max_bytes} bytes", param)
     try:
         decoded = pybase64.b64decode(value, validate=True)
     except ValueError:
@@ -113,8 +113,8 @@ def read_base64(value: object, longest: int, param: str) -> bytes:
     last = (len(decoded) - 1) // 3 * 3 if decoded else 0
     if len(value) != 4 * ((len(decoded) + 2) // 3) or pybase64.b64encode_as_string(decoded[last:]) != value[-4:]:
         raise Refused(f"{param} must be canonical padded base64", param)
-    if len(decoded) > longest:
-        raise Refused(f"{param} must be at most {longest} bytes", param)
+    if len(decoded) > max_bytes:
+        raise Refused(f"{param} must be at most {max_bytes} bytes", param)
     return decoded
 
 

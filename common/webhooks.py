@@ -20,7 +20,8 @@ from common.refusal import Refused
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - a prefix
 MIN_SECRET_BYTES: Final = 24
 MAX_SECRET_BYTES: Final = 64
-TOLERANCE_S: Final = 300  # between webhook-timestamp and the receiver's clock
+# Between webhook-timestamp and the receiver's clock.
+CLOCK_TOLERANCE_S: Final = 300
 
 ID_HEADER: Final = "webhook-id"
 TIMESTAMP_HEADER: Final = "webhook-timestamp"
@@ -68,14 +69,14 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
     """Verify the signature and time of a delivery and return the message id. Raises Refused.
 
     The names in `headers` are in lower case, or the mapping ignores case. `body` is the request body, byte for byte.
-    A replayed delivery verifies again: store the ids of the last `TOLERANCE_S` seconds and deduplicate.
+    A replayed delivery verifies again: store the ids of the last `CLOCK_TOLERANCE_S` seconds and deduplicate.
     """
     key = read_secret(secret)
     message_id, timestamp = headers.get(ID_HEADER, ""), headers.get(TIMESTAMP_HEADER, "")
     if not message_id or not _TIMESTAMP.fullmatch(timestamp):
         raise Refused(f"{ID_HEADER} and {TIMESTAMP_HEADER} are required", ID_HEADER)
-    if abs(now - int(timestamp)) > TOLERANCE_S:
-        raise Refused(f"{TIMESTAMP_HEADER} must be within {TOLERANCE_S} s of this clock", TIMESTAMP_HEADER)
+    if abs(now - int(timestamp)) > CLOCK_TOLERANCE_S:
+        raise Refused(f"{TIMESTAMP_HEADER} must be within {CLOCK_TOLERANCE_S} s of this clock", TIMESTAMP_HEADER)
     expected = signature_of(key, message_id, int(timestamp), body).encode()
     given = headers.get(SIGNATURE_HEADER, "").encode().split(b" ")
     if not any(hmac.compare_digest(expected, each) for each in given):

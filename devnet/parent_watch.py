@@ -39,7 +39,7 @@ _CLONE_NEWUSER: Final = 0x10000000
 UNPRIVILEGED: Final = "nobody"
 
 _WATCH_SECONDS: Final = 0.25
-_NOT_STARTED: Final = 125  # exit status
+_NOT_STARTED_STATUS: Final = 125
 
 
 def become_account() -> None:
@@ -88,7 +88,7 @@ def bind_to_parent(parent: int, death_signal: int) -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:  # the parent died before the call, so no signal will come
-        sys.exit(_NOT_STARTED)
+        sys.exit(_NOT_STARTED_STATUS)
 
 
 def watch_over(parent: int, death_signal: int, command: list[str]) -> int:
@@ -130,7 +130,7 @@ def main(arguments: list[str]) -> NoReturn:
         sys.stderr.write(f"account not found: {error.args[0]}\n")
     except OSError as error:
         sys.stderr.write(f"cannot start {command[0]} as {run_as}: {error.strerror or error}\n")
-    sys.exit(_NOT_STARTED)
+    sys.exit(_NOT_STARTED_STATUS)
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ def _packaged_binaries() -> Path:
 @functools.cache
 def major_version() -> int:
     command = (binaries() / "postgres", "--version")
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - the user's own program
-    return int(re.search(r"\(PostgreSQL\) (\d+)", said)[1])  # type: ignore[index] # always matches
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - the user's own program
+    return int(re.search(r"\(PostgreSQL\) (\d+)", output)[1])  # type: ignore[index] # always matches
 
 
 @asynccontextmanager

@@ -70,7 +70,7 @@ def claimed(path: Path) -> Iterator[StateDir]:
     path = path.absolute()
     with ExitStack() as held:
         try:
-            _require_ours(path)
+            _require_owned(path)
             # The kernel releases the lock when the process ends. A file with a process id would remain.
             lock = held.enter_context(os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+"))
             _take(lock, path)
@@ -109,7 +109,7 @@ def _take(lock: TextIO, path: Path) -> None:
     lock.flush()
 
 
-def _require_ours(path: Path) -> None:
+def _require_owned(path: Path) -> None:
     """Refuse a directory that a devnet did not create, because starting would delete its files."""
     path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path).free

@@ -30,7 +30,8 @@ from svc.wire.transport import Transport
 
 T = TypeVar("T")
 
-_CACHE_SECONDS: Final = 60.0  # for models and the escrow's key
+# For models and the escrow's key.
+_CACHE_S: Final = 60.0
 
 
 @attrs.define(eq=False)
@@ -157,8 +158,8 @@ class Account:
 
     async def _read(self, path: str, kind: type[T]) -> tuple[bool, T]:
         """Return a cached answer, or a new one and True. The caller stores a new answer after verifying it."""
-        read_at, cached = self._cache.get(path, (-_CACHE_SECONDS, None))
-        if cached is not None and anyio.current_time() - read_at < _CACHE_SECONDS:
+        read_at, cached = self._cache.get(path, (-_CACHE_S, None))
+        if cached is not None and anyio.current_time() - read_at < _CACHE_S:
             return False, cached
         return True, await self.transport.get(path, kind)
 

@@ -13,17 +13,20 @@ from svc.error_conversion import raises_svc_errors
 from svc.errors import ApiError, ConnectionFailed, InternalError, InvalidRequest, NotFound, PostRefused, WaitTimedOut
 from svc.records import LIVE_JOB, BookRow, Cancelled, Job, Progress, Summary, Why
 from svc.results import read_job_id
-from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
+from svc.wire.events import QUIET_S, ChangeListener, changes_of, unauthorised
 from svc.wire.pages import paged
 
 FIRST_POLL_SECONDS: Final = 0.25
 MAX_POLL_SECONDS: Final = 5.0
 _STORED_POLL_SECONDS: Final = 1.0  # no event reports the block of a stored post
-_APPEARANCE_SECONDS: Final = 300.0  # until a broadcast post is mined and indexed
-_RECLAIM_GRACE_SECONDS: Final = 600.0  # until a missed deadline is noticed and reclaimed
-_MAX_JOB_SECONDS: Final = 2 * 86_400 + _RECLAIM_GRACE_SECONDS  # at most a day until the claim, and a day for the window
+# Until a broadcast post is mined and indexed.
+_APPEARANCE_TIMEOUT_S: Final = 300.0
+# Until a missed deadline is noticed and reclaimed.
+_RECLAIM_GRACE_S: Final = 600.0
+_MAX_JOB_SECONDS: Final = 2 * 86_400 + _RECLAIM_GRACE_S  # at most a day until the claim, and a day for the window
 _NO_SUCH_JOB: Final = "NotTheOwner"  # also returned for a job that is in no block yet
-_POSTING_SECONDS: Final = 60.0  # until a stored post is mined
+# Until a stored post is mined.
+_POSTING_TIMEOUT_S: Final = 60.0
 
 State = Literal["Open", "Claimed", "Settled", "Cancelled"]
 OnJobChange = Callable[[Job], object]
@@ -83,10 +86,10 @@ class Jobs:
             return await self._until_ended(job_id, changes, timeout, on_change)
 
     async def _until_ended(
-        self, job_id: str, changes: ToldChanges, timeout_seconds: float | None, on_change: OnJobChange | None
+        self, job_id: str, changes: ChangeListener, timeout_seconds: float | None, on_change: OnJobChange | None
     ) -> Job:
         started, pause = anyio.current_time(), FIRST_POLL_SECONDS
-        max_seconds = _APPEARANCE_SECONDS if timeout_seconds is None else timeout_seconds
+        max_seconds = _APPEARANCE_TIMEOUT_S if timeout_seconds is None else timeout_seconds
         while True:
             job = await self._find(job_id)
             if job is not None:
@@ -108,7 +111,7 @@ class Jobs:
             remaining = started + max_seconds - anyio.current_time()
             if remaining <= 0:
                 raise WaitTimedOut(f"job {job_id}", max_seconds)
-            await changes.pause(min(pause, remaining), min(QUIET, remaining))
+            await changes.pause(min(pause, remaining), min(QUIET_S, remaining))
             pause = min(pause * 1.5, MAX_POLL_SECONDS)
 
     async def cancel(self, job_id: str) -> Cancelled:
@@ -199,7 +202,7 @@ class Jobs:
 
     async def _wait_for_post(self, job_id: str) -> bool:
         """Return True once a job with a stored post has its block, and False for any other job."""
-        with anyio.move_on_after(_POSTING_SECONDS):
+        with anyio.move_on_after(_POSTING_TIMEOUT_S):
             while (progress := await self._read_progress(job_id)) is not None:
                 require_posted(progress)
                 if await self._find(job_id) is not None:
@@ -211,7 +214,7 @@ class Jobs:
 def seconds_left(now: int, claimed_at: int | None, expires_at: int, sla_secs: int) -> float:
     """Return how long a job can still last."""
     start = claimed_at if claimed_at is not None else expires_at
-    return min(max(0.0, start + sla_secs + _RECLAIM_GRACE_SECONDS - now), _MAX_JOB_SECONDS)
+    return min(max(0.0, start + sla_secs + _RECLAIM_GRACE_S - now), _MAX_JOB_SECONDS)
 
 
 def require_posted(progress: Progress) -> None:

@@ -264,7 +264,7 @@ class Orders:
                 submitted = await self._find_posted(prepared, amount)
                 if submitted is not None:
                     return submitted
-                if not error.retryable or attempt == transport.retries.most:
+                if not error.retryable or attempt == transport.retries.max_retries:
                     raise _outcome_unknown(prepared, error) from None
                 await transport.sleep(transport.retries.pause(attempt))
                 attempt += 1
@@ -294,7 +294,7 @@ class Orders:
         Only this order can make this job. The chain has the job, and the index shows it a moment later.
         """
         transport = self.account.transport
-        for attempt in range(transport.retries.most):
+        for attempt in range(transport.retries.max_retries):
             submitted = await self._read_posted(prepared, amount)
             if submitted is not None:
                 return submitted

@@ -26,7 +26,7 @@ from svc.jobs import FIRST_POLL_SECONDS, MAX_POLL_SECONDS, Jobs, OnJobChange, re
 from svc.orders import Orders
 from svc.records import ENDED_BECAUSE, ENDED_JOB, LIVE_JOB, Job, JobDetails, Progress, ProgressStep
 from svc.results import Result, Results
-from svc.wire.events import QUIET, ToldChanges, changes_of, unauthorised
+from svc.wire.events import QUIET_S, ChangeListener, changes_of, unauthorised
 
 _PROVIDER_STEPS: Final = frozenset({"claim", "settle"})
 _STATES: Final = {
@@ -117,7 +117,7 @@ class ProvisionalResults:
         timeout_seconds: float | None,
         on_status: OnJobChange,
         latest: _LatestProgress,
-        changes: ToldChanges,
+        changes: ChangeListener,
     ) -> Result | None:
         started, pause = anyio.current_time(), FIRST_POLL_SECONDS
         max_seconds = self._max_seconds(prepared) if timeout_seconds is None else timeout_seconds
@@ -148,7 +148,7 @@ class ProvisionalResults:
             if remaining <= 0:
                 raise WaitTimedOut(f"job {prepared.id}", max_seconds)
             if latest.progress is None:
-                await changes.pause(min(pause, remaining), min(QUIET, remaining))
+                await changes.pause(min(pause, remaining), min(QUIET_S, remaining))
             pause = min(pause * 1.5, MAX_POLL_SECONDS)
 
     async def _open(self, prepared: PreparedOrder, job: Job, progress: Progress) -> Result | None:

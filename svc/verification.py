@@ -93,7 +93,7 @@ class Verification:
         _require_same_order(posted, row)
         amount, voucher = self._amount(market, posted, raw), Voucher.CHAIN
         if amount is not None:
-            voucher = Voucher.SIGNATURE if self._is_ours(posted.owner) else Voucher.OWNER
+            voucher = Voucher.SIGNATURE if self._is_own(posted.owner) else Voucher.OWNER
         order = posted.order
         found = [
             Vouched("owner", hex_of(posted.owner), Voucher.CHAIN),
@@ -124,7 +124,7 @@ class Verification:
         signer = recover(market.domains.token.digest(payment), posted.payment_signature)
         return amount if signer == posted.owner else None
 
-    def _is_ours(self, owner: bytes) -> bool:
+    def _is_own(self, owner: bytes) -> bool:
         return self.account.signer is not None and self.account.signer.address == owner
 
 

@@ -18,7 +18,7 @@ from anyio import to_thread
 
 from common import escrow_evidence
 from common.address_book import AddressBook
-from common.api.chain import told_book
+from common.api.chain import reported_book
 from common.box import PublicKey
 from common.quotes import FeeTerms
 from common.refusal import Refused
@@ -76,7 +76,7 @@ class Vouching:
         Raises MarketChanged, ChainContradicts, NodeFailed and OrderRefused.
         """
         try:
-            reported = told_book(answer)
+            reported = reported_book(answer)
         except Refused as refusal:
             raise OrderRefused.because(refusal, "the coordinator's deployment") from None
         if reported == self._deployment:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import attrs
 
 from common.address_book import AddressBook
-from common.api.limits import LONGEST_SLA, SNAPSHOT_QUOTES
+from common.api.limits import MAX_SLA_S, SNAPSHOT_QUOTES
 from common.box import SecretKey
 from common.daemon.process import Fatal
 from common.pricing.model_input import Modality
@@ -70,7 +70,7 @@ class LimitsTable:
 
 @attrs.frozen(slots=True, kw_only=True)
 class AskTable:
-    sla_seconds: int = setting(integer(1, LONGEST_SLA), "SLA window")
+    sla_seconds: int = setting(integer(1, MAX_SLA_S), "SLA window")
     rate_in: int = setting(base_units, "price of 10^6 input units")
     rate_out: int = setting(base_units, "price of 10^6 output units")
 

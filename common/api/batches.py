@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Generic, Literal
 
-from common.api.shapes import Bytes32, Digits, N, Shape, said
+from common.api.shapes import Bytes32, Digits, N, Shape, described
 from common.api.states import BATCH_STATUS, ENDED_BATCH, BatchStatus
 from common.api.worked_order import BATCH_ID, JOB
 
@@ -10,47 +10,51 @@ from common.api.worked_order import BATCH_ID, JOB
 class BatchError(Shape, frozen=True):
     """Why an input could not be read."""
 
-    code: Annotated[str, said("the error's name: `object_missing`, when the store lost the file", "object_missing")]
-    message: Annotated[str, said("sentence for a person", "the input file is gone")]
-    param: Annotated[str | None, said("member of the batch at fault, or null", "input_file_id")]
-    line: Annotated[int | None, said("line from which on nothing could be read, or null", 1)]
+    code: Annotated[
+        str, described("the error's name: `object_missing`, when the store lost the file", "object_missing")
+    ]
+    message: Annotated[str, described("sentence for a person", "the input file is gone")]
+    param: Annotated[str | None, described("member of the batch at fault, or null", "input_file_id")]
+    line: Annotated[int | None, described("line from which on nothing could be read, or null", 1)]
 
 
 class BatchErrors(Shape, frozen=True):
     """Errors of a batch."""
 
-    object: Annotated[Literal["list"], said("kind of the object", "list")]
+    object: Annotated[Literal["list"], described("kind of the object", "list")]
     data: list[BatchError]
 
 
 class RequestCounts(Shape, frozen=True):
     """Numbers of lines by outcome."""
 
-    completed: Annotated[int, said("lines whose jobs settled", 1)]
-    failed: Annotated[int, said("lines that were skipped, or whose jobs ended without a result", 0)]
-    total: Annotated[int, said("lines recorded so far", 1)]
+    completed: Annotated[int, described("lines whose jobs settled", 1)]
+    failed: Annotated[int, described("lines that were skipped, or whose jobs ended without a result", 0)]
+    total: Annotated[int, described("lines recorded so far", 1)]
 
 
 class BatchTerms(Shape, frozen=True):
     """The window of a batch."""
 
-    sla: Annotated[str, said("label of the window: `1h` or `24h`", "1h")]
+    sla: Annotated[str, described("label of the window: `1h` or `24h`", "1h")]
 
 
 class BatchFields(Shape, frozen=True):
-    id: Annotated[str, said("id of the batch", BATCH_ID)]
+    id: Annotated[str, described("id of the batch", BATCH_ID)]
     endpoint: str
     input_file_id: str
     completion_window: str
-    status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]
+    status: Annotated[BatchStatus, described(BATCH_STATUS, "completed")]
     created_at: int
-    expires_at: Annotated[int, said("end of the window, in Unix seconds", 1800003600)]
+    expires_at: Annotated[int, described("end of the window, in Unix seconds", 1800003600)]
     request_counts: RequestCounts
     svc: BatchTerms
     errors: Any = None
     output_file_id: str | None = None
     error_file_id: str | None = None
-    in_progress_at: Annotated[int | None, said("time of the first lines, in Unix seconds, or null", 1800000001)] = None
+    in_progress_at: Annotated[
+        int | None, described("time of the first lines, in Unix seconds, or null", 1800000001)
+    ] = None
     finalizing_at: int | None = None
     completed_at: int | None = None
     failed_at: int | None = None
@@ -80,7 +84,7 @@ class BatchAsOf(Batch, frozen=True, kw_only=True, tag="batch"):
 class BatchList(Shape, frozen=True):
     """A page of an address's batches, newest first."""
 
-    object: Annotated[Literal["list"], said("kind of the object", "list")]
+    object: Annotated[Literal["list"], described("kind of the object", "list")]
     data: list[Batch]
     first_id: str | None
     last_id: str | None
@@ -95,14 +99,14 @@ class PlannedShare(Shape, Generic[N], frozen=True):
     box_key: Bytes32
     rate_in: N
     rate_out: N
-    lines: Annotated[N, said("lines that it could take", "100")]
+    lines: Annotated[N, described("lines that it could take", "100")]
 
 
 class PlannedModelShape(Shape, Generic[N], frozen=True):
     """Who could take the lines of one model; fewer than asked for where the network has no room."""
 
     model_id: N
-    lines: Annotated[N, said("lines that were asked for", "100")]
+    lines: Annotated[N, described("lines that were asked for", "100")]
     allocation: tuple[PlannedShare[N], ...]
 
 
@@ -114,9 +118,9 @@ class PlanShape(Shape, Generic[N], frozen=True):
 
 LineId = Annotated[
     str,
-    said("`batch_req_`, the batch's id, `_` and the line's number in the input file", f"batch_req_{BATCH_ID}_1"),
+    described("`batch_req_`, the batch's id, `_` and the line's number in the input file", f"batch_req_{BATCH_ID}_1"),
 ]
-CustomId = Annotated[None, said("null: it travels sealed, in the envelope", None)]
+CustomId = Annotated[None, described("null: it travels sealed, in the envelope", None)]
 
 
 class OutputDetails(Shape, Generic[N], frozen=True):
@@ -124,7 +128,7 @@ class OutputDetails(Shape, Generic[N], frozen=True):
 
     job_id: Bytes32
     result_cid: str
-    provider: Annotated[int, said("id of the provider that settled the job", 2)]
+    provider: Annotated[int, described("id of the provider that settled the job", 2)]
     rate_in: N
     rate_out: N
     completion_tok: int
@@ -133,9 +137,9 @@ class OutputDetails(Shape, Generic[N], frozen=True):
 class LineResponse(Shape, frozen=True):
     """`body` is null: the result is sealed to its owner, and fetched by its CID."""
 
-    status_code: Annotated[int, said("200: the job settled", 200)]
-    request_id: Annotated[str, said("id of the job again", JOB)]
-    body: Annotated[None, said("null: the result is sealed; fetch `svc.result_cid`", None)]
+    status_code: Annotated[int, described("200: the job settled", 200)]
+    request_id: Annotated[str, described("id of the job again", JOB)]
+    body: Annotated[None, described("null: the result is sealed; fetch `svc.result_cid`", None)]
 
 
 class OutputLine(Shape, Generic[N], frozen=True):
@@ -143,16 +147,16 @@ class OutputLine(Shape, Generic[N], frozen=True):
 
     id: LineId
     custom_id: CustomId
-    response: Annotated[LineResponse, said("in the shape of an answer, without its body")]
-    error: Annotated[None, said("null: the job settled", None)]
+    response: Annotated[LineResponse, described("in the shape of an answer, without its body")]
+    error: Annotated[None, described("null: the job settled", None)]
     svc: OutputDetails[N]
 
 
 class LineError(Shape, frozen=True):
     """Why a line did not end in a settled job."""
 
-    code: Annotated[str, said("the error's name: branch on it", "provider_fail")]
-    message: Annotated[str, said("sentence for a person; may change at any time", "the provider failed the job")]
+    code: Annotated[str, described("the error's name: branch on it", "provider_fail")]
+    message: Annotated[str, described("sentence for a person; may change at any time", "the provider failed the job")]
 
 
 class ErrorDetails(Shape, frozen=True):
@@ -160,13 +164,13 @@ class ErrorDetails(Shape, frozen=True):
 
     job_id: Annotated[
         Bytes32 | None,
-        said(
+        described(
             "the line's id, or null if the line was rejected before its id was read; GET /v1/jobs/{id} tells"
             " whether it ever was a job",
             "0x" + "0a" * 32,
         ),
     ]
-    line: Annotated[int, said("number of the line in the input file, from 1, blank lines counted", 2)]
+    line: Annotated[int, described("number of the line in the input file, from 1, blank lines counted", 2)]
 
 
 class ErrorLine(Shape, frozen=True):
@@ -174,6 +178,6 @@ class ErrorLine(Shape, frozen=True):
 
     id: LineId
     custom_id: CustomId
-    response: Annotated[None, said("null: there is no result", None)]
+    response: Annotated[None, described("null: there is no result", None)]
     error: LineError
     svc: ErrorDetails

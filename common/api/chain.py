@@ -5,13 +5,15 @@ from typing import Annotated, Final, Generic, Literal
 from msgspec import Meta
 
 from common.address_book import AddressBook
-from common.api.shapes import Address, Digits, N, Omittable, Shape, SignedDigits, said
+from common.api.shapes import Address, Digits, N, Omittable, Shape, SignedDigits, described
+
+_NO_BLOCK: Final = 0  # the API does not report the deploy block, and no signature depends on it
 
 
 class HealthShape(Shape, frozen=True):
     """The server listens."""
 
-    status: Annotated[Literal["ok"], said("`ok`", "ok")]
+    status: Annotated[Literal["ok"], described("`ok`", "ok")]
 
 
 class ReadinessFields(Shape, Generic[N], frozen=True):
@@ -28,7 +30,7 @@ class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
 
     reason: Annotated[
         Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"],
-        said(
+        described(
             "`ready`; `cold_start` (nothing is indexed yet), `trailing` (READY_LAG_BLOCKS or more behind), `reorg` (the"
             " index is rebuilt) or `chain_unreachable` (the node does not answer)",
             "ready",
@@ -37,7 +39,7 @@ class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
     lag: SignedDigits | None
     code: Annotated[
         Omittable[str],
-        said(
+        described(
             "anything else that keeps the process from being ready: `stopping`, `no_relayer_role` (the account may not"
             " post or settle), `relayer_absent` (no process has held the relayer's role for ten seconds),"
             " `database_unavailable`, `database_read_only` (the database rejects writes), or `task_failing:NAME` (a"
@@ -82,21 +84,18 @@ class DeploymentShape(DeploymentFields[Digits], frozen=True, kw_only=True):
     gateway_url: Omittable[str] = None
 
 
-_NO_BLOCK: Final = 0  # the API does not report the deploy block, and no signature depends on it
-
-
-def told_book(told: DeploymentFields[int]) -> AddressBook:
+def reported_book(deployment: DeploymentFields[int]) -> AddressBook:
     """Return the address book of the deployment that a coordinator reported. Raises Refused if it is malformed."""
     return AddressBook.of(
         {
-            "chainId": told.chain_id,
+            "chainId": deployment.chain_id,
             "deployBlock": _NO_BLOCK,
-            "jobRegistry": told.contracts.job_registry,
-            "providerRegistry": told.contracts.provider_registry,
-            "askRegistry": told.contracts.ask_registry,
-            "paytoken": told.contracts.paytoken,
-            "paymentTokenDecimals": told.decimals,
-            "tokenDomain": {"name": told.token_domain.name, "version": told.token_domain.version},
+            "jobRegistry": deployment.contracts.job_registry,
+            "providerRegistry": deployment.contracts.provider_registry,
+            "askRegistry": deployment.contracts.ask_registry,
+            "paytoken": deployment.contracts.paytoken,
+            "paymentTokenDecimals": deployment.decimals,
+            "tokenDomain": {"name": deployment.token_domain.name, "version": deployment.token_domain.version},
         }
     )
 
@@ -106,10 +105,10 @@ class Nonce(Shape, frozen=True):
 
     nonce: Annotated[
         str,
-        said("text to sign as it is: 32 hex digits, for one use", "00112233445566778899aabbccddeeff"),
+        described("text to sign as it is: 32 hex digits, for one use", "00112233445566778899aabbccddeeff"),
         Meta(extra_json_schema={"pattern": "^[0-9a-f]{32}$"}),
     ]
-    expires_at: Annotated[int, said("end of the nonce, in Unix seconds", 1800000300)]
+    expires_at: Annotated[int, described("end of the nonce, in Unix seconds", 1800000300)]
     chain_id: int
 
 
@@ -117,5 +116,5 @@ class SessionShape(Shape, frozen=True):
     """A session."""
 
     token: str
-    expires_at: Annotated[int, said("end of the session, in Unix seconds", 1800086400)]
-    provider_id: Annotated[Omittable[int], said("id of the provider; of a provider's session only", 2)] = None
+    expires_at: Annotated[int, described("end of the session, in Unix seconds", 1800086400)]
+    provider_id: Annotated[Omittable[int], described("id of the provider; of a provider's session only", 2)] = None

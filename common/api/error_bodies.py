@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from common.api.shapes import Shape, said
+from common.api.shapes import Shape, described
 
 ErrorType = Literal[
     "invalid_request_error",
@@ -19,7 +19,8 @@ ErrorType = Literal[
 ]
 
 ErrorMessage = Annotated[
-    str, said("sentence for a person; may change at any time, so never branch on it", "there is no model 'demo/none'")
+    str,
+    described("sentence for a person; may change at any time, so never branch on it", "there is no model 'demo/none'"),
 ]
 
 
@@ -27,9 +28,9 @@ class ErrorBody(Shape, frozen=True):
     """An error: branch on `code`, then on `type`."""
 
     message: ErrorMessage
-    type: Annotated[ErrorType, said("class of the error", "invalid_request_error")]
-    param: Annotated[str | None, said("request field at fault, dotted where it is nested, or null")]
-    code: Annotated[str | None, said("the error's name within its type, or null if the type is enough")]
+    type: Annotated[ErrorType, described("class of the error", "invalid_request_error")]
+    param: Annotated[str | None, described("request field at fault, dotted where it is nested, or null")]
+    code: Annotated[str | None, described("the error's name within its type, or null if the type is enough")]
 
 
 class Error(Shape, frozen=True):
@@ -42,8 +43,8 @@ class ModelNotFoundBody(Shape, frozen=True):
     """Error that the specification defines without `param` and without the header `x-svc-retryable`."""
 
     message: ErrorMessage
-    type: Annotated[Literal["not_found"], said("class of the error", "not_found")]
-    code: Annotated[Literal["model_not_found"], said("there is no model of this name")]
+    type: Annotated[Literal["not_found"], described("class of the error", "not_found")]
+    code: Annotated[Literal["model_not_found"], described("there is no model of this name")]
 
 
 class ModelNotFound(Shape, frozen=True):

@@ -417,5 +417,5 @@ def named(status: int, name: str | None) -> KnownError:
         return UNCODED[name]
     if name in CODED:
         return CODED[name]
-    said = next(each for each in CONTRACT_ERRORS if name in each.names)
-    return KnownError(name, ("invalid_request_error",), said.cause, said.remedy)
+    known = next(each for each in CONTRACT_ERRORS if name in each.names)
+    return KnownError(name, ("invalid_request_error",), known.cause, known.remedy)

@@ -5,7 +5,7 @@ Keys and hashes are written without 0x, as the specification has them.
 
 from typing import Annotated, Generic, TypeVar
 
-from common.api.shapes import BareBytes32, Base64, Shape, said
+from common.api.shapes import BareBytes32, Base64, Shape, described
 from common.escrow_evidence import MOCK, STATIC
 
 E = TypeVar("E")
@@ -20,7 +20,7 @@ class BoundEvidence(Shape, frozen=True):
 class EvidenceShape(BoundEvidence, frozen=True):
     """Evidence of any type, as clients read it."""
 
-    type: Annotated[str, said("kind of the evidence", STATIC)]
+    type: Annotated[str, described("kind of the evidence", STATIC)]
 
 
 class StaticEvidence(BoundEvidence, frozen=True, tag_field="type", tag=STATIC):
@@ -32,7 +32,7 @@ class MockEvidenceShape(BoundEvidence, frozen=True, tag_field="type", tag=MOCK):
 
     measurement: BareBytes32
     tcb: str
-    quote: Annotated[Base64, said("measurement and report_data again, in base64", "AAAA")]
+    quote: Annotated[Base64, described("measurement and report_data again, in base64", "AAAA")]
 
 
 PublishedEvidence = StaticEvidence | MockEvidenceShape
@@ -42,8 +42,8 @@ class Key(Shape, Generic[E], frozen=True):
     """The key that open orders are sealed to, with its evidence."""
 
     escrow_public_key: BareBytes32
-    evidence: Annotated[E, said("evidence for the key; compare `report_data` with the key before you seal to it")]
-    issued_at: Annotated[int, said("time of the answer, in Unix seconds", 1800000000)]
+    evidence: Annotated[E, described("evidence for the key; compare `report_data` with the key before you seal to it")]
+    issued_at: Annotated[int, described("time of the answer, in Unix seconds", 1800000000)]
 
 
 class ReleasedShape(Shape, frozen=True):

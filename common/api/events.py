@@ -8,7 +8,7 @@ from typing import Annotated, Final, Generic, Literal
 
 from msgspec import Meta
 
-from common.api.shapes import Address, Bytes32, Digits, N, Shape, said
+from common.api.shapes import Address, Bytes32, Digits, N, Shape, described
 from common.api.states import (
     JOB_STATUS,
     EndedBecause,
@@ -53,8 +53,8 @@ OUTCOMES: Final[dict[EventKind, tuple[JobState, EndedBecause]]] = {
     EventKind.EXPIRED: (JobState.CANCELLED, EndedBecause.EXPIRY),
 }
 
-EventId = Annotated[Digits, said("id of the event: send it as `Last-Event-ID` to go on after it", "123")]
-_TAKEN_BACK = said(
+EventId = Annotated[Digits, described("id of the event: send it as `Last-Event-ID` to go on after it", "123")]
+_TAKEN_BACK = described(
     "null, or the id of the event that a reorganisation undid: the other members are then those of that event, which"
     " is not true any more",
     None,
@@ -63,7 +63,7 @@ _TAKEN_BACK = said(
 
 class JobEventFields(Shape, Generic[N], frozen=True):
     id: EventId
-    event: Annotated[JobEventName, said("what happened to the job", "claimed")]
+    event: Annotated[JobEventName, described("what happened to the job", "claimed")]
     taken_back: Annotated[Digits | None, _TAKEN_BACK]
     job_id: Bytes32
     owner: Address
@@ -72,9 +72,9 @@ class JobEventFields(Shape, Generic[N], frozen=True):
     designated: N
     state: Annotated[JobStateNumber, Meta(examples=[JobState.CLAIMED])]
     ended_because: Annotated[EndedBecauseNumber, Meta(examples=[EndedBecause.NOT_ENDED])]
-    status: Annotated[JobStatus, said(JOB_STATUS, "in_progress")]
-    block_number: Annotated[N, said("block in which it happened", "43")]
-    block_time: Annotated[N, said("time of that block, in Unix seconds", "1800000030")]
+    status: Annotated[JobStatus, described(JOB_STATUS, "in_progress")]
+    block_number: Annotated[N, described("block in which it happened", "43")]
+    block_time: Annotated[N, described("time of that block, in Unix seconds", "1800000030")]
 
 
 class JobEvent(JobEventFields[Digits], frozen=True):
@@ -85,4 +85,4 @@ class EventsReset(Shape, frozen=True):
     """A gap in the events: read again what you follow."""
 
     id: EventId
-    event: Annotated[Literal["reset"], said("that there are events which were not sent", "reset")]
+    event: Annotated[Literal["reset"], described("that there are events which were not sent", "reset")]

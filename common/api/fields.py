@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import attrs
 
 from common import scalars, strict_json
-from common.api.limits import JSON_VALUES
+from common.api.limits import VALUES_PER_BODY
 from common.api.words import NOTHING, WORDS
 from common.refusal import Refused
 
@@ -31,28 +31,28 @@ class Kind(Protocol[T_co]):
 
 @attrs.frozen(slots=True)
 class Uint:
-    """Unsigned integer: a JSON number in the safe range, or a decimal string, from `least` to `most`."""
+    """Unsigned integer: a JSON number in the safe range, or a decimal string, from `minimum` to `maximum`."""
 
     bits: int
-    least: int = 0
-    most: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
     read: Callable[[object, str], int] = attrs.field(init=False, eq=False, repr=False)
 
     @read.default
     def _reader(self) -> Callable[[object, str], int]:
-        return self._bounded if self.least or self.most is not None else scalars.uint_reader(self.bits)
+        return self._bounded if self.minimum or self.maximum is not None else scalars.uint_reader(self.bits)
 
     def _bounded(self, value: object, param: str) -> int:
         number = scalars.read_uint(value, self.bits, param)
-        if number < self.least or number > self._top():
-            raise Refused(f"{param} must be in {self.least}..{self._top()}", param)
+        if number < self.minimum or number > self._top():
+            raise Refused(f"{param} must be in {self.minimum}..{self._top()}", param)
         return number
 
     def _top(self) -> int:
-        return self.most if self.most is not None else 2**self.bits - 1
+        return self.maximum if self.maximum is not None else 2**self.bits - 1
 
     def schema(self) -> Schema:
-        number = {"type": "integer", "minimum": self.least, "maximum": min(self._top(), scalars.MAX_SAFE_INTEGER)}
+        number = {"type": "integer", "minimum": self.minimum, "maximum": min(self._top(), scalars.MAX_SAFE_INTEGER)}
         return {
             "anyOf": [number, {"type": "string", "pattern": r"^(0|[1-9][0-9]*)$", "maxLength": len(str(self._top()))}]
         }
@@ -63,19 +63,19 @@ class Decimal:
     """Unsigned integer in a query parameter or path segment."""
 
     bits: int
-    least: int = 0
-    most: int | None = None
+    minimum: int = 0
+    maximum: int | None = None
 
     def read(self, value: object, param: str) -> int:
         if not isinstance(value, str):
             raise Refused(f"{param} must be a decimal string", param)
-        return Uint(self.bits, self.least, self.most).read(value, param)
+        return Uint(self.bits, self.minimum, self.maximum).read(value, param)
 
     def schema(self) -> Schema:
         return {
             "type": "integer",
-            "minimum": self.least,
-            "maximum": self.most if self.most is not None else 2**self.bits - 1,
+            "minimum": self.minimum,
+            "maximum": self.maximum if self.maximum is not None else 2**self.bits - 1,
         }
 
 
@@ -109,61 +109,61 @@ class BareHex:
 
 @attrs.frozen(slots=True)
 class HexUpTo:
-    """At most `longest` bytes, with 0x."""
+    """At most `max_bytes` bytes, with 0x."""
 
-    longest: int
+    max_bytes: int
 
     def read(self, value: object, param: str) -> bytes:
-        return scalars.read_hex_upto(value, self.longest, param)
+        return scalars.read_hex_upto(value, self.max_bytes, param)
 
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})*$", "maxLength": 2 + 2 * self.longest}
+        return {"type": "string", "pattern": "^0x([0-9a-fA-F]{2})*$", "maxLength": 2 + 2 * self.max_bytes}
 
 
 @attrs.frozen(slots=True)
 class Base64:
-    """At most `longest` bytes of canonical padded base64."""
+    """At most `max_bytes` bytes of canonical padded base64."""
 
-    longest: int
+    max_bytes: int
 
     def read(self, value: object, param: str) -> bytes:
-        return scalars.read_base64(value, self.longest, param)
+        return scalars.read_base64(value, self.max_bytes, param)
 
     def schema(self) -> Schema:
-        return {"type": "string", "contentEncoding": "base64", "maxLength": 4 * ((self.longest + 2) // 3)}
+        return {"type": "string", "contentEncoding": "base64", "maxLength": 4 * ((self.max_bytes + 2) // 3)}
 
 
 @attrs.frozen(slots=True)
 class Text:
-    """A string of up to `longest` characters."""
+    """A string of up to `max_length` characters."""
 
-    longest: int
+    max_length: int
 
     def read(self, value: object, param: str) -> str:
         if not isinstance(value, str):
             raise Refused(f"{param} must be a string", param)
-        if len(value) > self.longest:
-            raise Refused(f"{param} must be at most {self.longest} characters", param)
+        if len(value) > self.max_length:
+            raise Refused(f"{param} must be at most {self.max_length} characters", param)
         return value
 
     def schema(self) -> Schema:
-        return {"type": "string", "maxLength": self.longest}
+        return {"type": "string", "maxLength": self.max_length}
 
 
 @attrs.frozen(slots=True)
 class Visible:
-    """1 to `longest` visible ASCII characters, which a header can hold."""
+    """1 to `max_length` visible ASCII characters, which a header can hold."""
 
-    longest: int
+    max_length: int
 
     def read(self, value: object, param: str) -> str:
-        text = Text(self.longest).read(value, param)
+        text = Text(self.max_length).read(value, param)
         if not text or any(not "!" <= character <= "~" for character in text):
             raise Refused(f"{param} must be visible ASCII characters", param)
         return text
 
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": "^[!-~]+$", "maxLength": self.longest}
+        return {"type": "string", "pattern": "^[!-~]+$", "maxLength": self.max_length}
 
 
 @attrs.frozen(slots=True)
@@ -214,30 +214,30 @@ class Coded(Generic[T]):
 
 @attrs.frozen(slots=True)
 class StringPairs:
-    """An object of at most `most` strings, with names that the client chooses."""
+    """An object of at most `max_pairs` strings, with names that the client chooses."""
 
-    most: int
-    longest_key: int
-    longest_value: int
+    max_pairs: int
+    max_key_length: int
+    max_value_length: int
 
     def read(self, value: object, param: str) -> dict[str, str]:
         if not isinstance(value, dict):
             raise Refused(f"{param} must be an object", param)
-        if len(value) > self.most:
-            raise Refused(f"{param} must have at most {self.most} members", param)
+        if len(value) > self.max_pairs:
+            raise Refused(f"{param} must have at most {self.max_pairs} members", param)
         pairs: dict[str, str] = {}
         for name, text in value.items():
-            if len(name) > self.longest_key:
-                raise Refused(f"{param}'s names must be at most {self.longest_key} characters", param)
-            pairs[name] = Text(self.longest_value).read(text, f"{param}.{name}")
+            if len(name) > self.max_key_length:
+                raise Refused(f"{param}'s names must be at most {self.max_key_length} characters", param)
+            pairs[name] = Text(self.max_value_length).read(text, f"{param}.{name}")
         return pairs
 
     def schema(self) -> Schema:
         return {
             "type": "object",
-            "maxProperties": self.most,
-            "propertyNames": {"maxLength": self.longest_key},
-            "additionalProperties": Text(self.longest_value).schema(),
+            "maxProperties": self.max_pairs,
+            "propertyNames": {"maxLength": self.max_key_length},
+            "additionalProperties": Text(self.max_value_length).schema(),
         }
 
 
@@ -258,16 +258,16 @@ class Nested(Generic[T]):
 
 @attrs.frozen(slots=True)
 class Several(Generic[T]):
-    """An array of at most `most` items."""
+    """An array of at most `max_items` items."""
 
     item: Kind[T]
-    most: int
+    max_items: int
 
     def read(self, value: object, param: str) -> tuple[T, ...]:
         if not isinstance(value, list):
             raise Refused(f"{param} must be an array", param)
-        if len(value) > self.most:
-            raise Refused(f"{param} must have at most {self.most} items", param)
+        if len(value) > self.max_items:
+            raise Refused(f"{param} must have at most {self.max_items} items", param)
         items: list[T] = []
         faults: list[Refused] = []
         for n, item in enumerate(value):
@@ -280,13 +280,13 @@ class Several(Generic[T]):
         return tuple(items)
 
     def schema(self) -> Schema:
-        return {"type": "array", "items": self.item.schema(), "maxItems": self.most}
+        return {"type": "array", "items": self.item.schema(), "maxItems": self.max_items}
 
 
 def parse_sent(raw: bytes) -> object:
     """Parse a request's JSON. Limit the number of values first, because each may take 100 bytes of memory."""
-    if len(raw) > JSON_VALUES and _has_more_parts(raw, JSON_VALUES):
-        raise Refused(f"too many JSON values (limit {JSON_VALUES})")
+    if len(raw) > VALUES_PER_BODY and _has_more_parts(raw, VALUES_PER_BODY):
+        raise Refused(f"too many JSON values (limit {VALUES_PER_BODY})")
     return strict_json.parse(raw)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from common.api.shapes import Shape, said
+from common.api.shapes import Shape, described
 from common.api.worked_order import FILE_ID
 
 Purpose = Literal["input", "result", "batch", "batch_output"]
@@ -12,16 +12,16 @@ class FileDetails(Shape, frozen=True):
     """Content id and number of lines of a file."""
 
     cid: str
-    lines: Annotated[int, said("non-blank lines of a `batch` file, otherwise 0", 1)]
+    lines: Annotated[int, described("non-blank lines of a `batch` file, otherwise 0", 1)]
 
 
 class FileFields(Shape, frozen=True):
-    id: Annotated[str, said("id of the file", FILE_ID)]
+    id: Annotated[str, described("id of the file", FILE_ID)]
     bytes: int
     created_at: int
     expires_at: Annotated[
         int,
-        said(
+        described(
             "end of the file, in Unix seconds: 300 s after its upload, until a job, settle or batch uses it", 1800000300
         ),
     ]
@@ -35,5 +35,6 @@ class File(FileFields, frozen=True, tag_field="object", tag="file"):
     """An uploaded file, or an output file of a batch."""
 
     status: Annotated[
-        Literal["uploaded", "processed"], said("`uploaded`, or `processed` for files that a batch wrote", "uploaded")
+        Literal["uploaded", "processed"],
+        described("`uploaded`, or `processed` for files that a batch wrote", "uploaded"),
     ]

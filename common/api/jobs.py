@@ -2,7 +2,7 @@
 
 from typing import Annotated, Generic, Literal
 
-from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, said
+from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, described
 from common.api.states import ENDED_JOB, JOB_STATUS, EndedBecauseNumber, JobStateNumber, JobStatus
 from common.api.words import WORDS
 from common.api.worked_order import ORDER_SIGNATURE
@@ -10,7 +10,7 @@ from common.api.worked_order import ORDER_SIGNATURE
 _TX = WORDS["tx_hash"].example
 ReclaimableAt = Annotated[
     Omittable[N],
-    said(
+    described(
         "of a claimed job, the last second in which it can be settled, in Unix seconds: after that anybody may reclaim"
         " it, and the payment goes back",
         "1800003630",
@@ -18,7 +18,7 @@ ReclaimableAt = Annotated[
 ]
 ReclaimableBlock = Annotated[
     Omittable[N],
-    said(
+    described(
         "an estimate: the block from which on a claimed job may be reclaimed, if blocks go on coming as they do;"
         " `reclaimable_at` decides",
         "1845",
@@ -26,7 +26,7 @@ ReclaimableBlock = Annotated[
 ]
 EndedAt = Annotated[
     Omittable[N],
-    said(
+    described(
         "time of the block that ended the job, or `expires_at` of one that expired, in Unix seconds; absent until then,"
         " and of jobs that ended before the coordinator kept it",
         "1800000061",
@@ -81,9 +81,9 @@ class PendingJobShape(Shape, frozen=True):
     units_out: Digits
     expires_at: Digits
     task_cid: str
-    signature: Annotated[str, said("the owner's Order signature", ORDER_SIGNATURE)]
+    signature: Annotated[str, described("the owner's Order signature", ORDER_SIGNATURE)]
     auth_sig: str
-    amount: Annotated[Digits, said("cap + fee + gas_fee that the payment is signed for, in base units", "2014")]
+    amount: Annotated[Digits, described("cap + fee + gas_fee that the payment is signed for, in base units", "2014")]
     fee_bps: int
     gas_fee: Digits
 
@@ -91,11 +91,11 @@ class PendingJobShape(Shape, frozen=True):
 class JobList(Shape, frozen=True):
     """A page of the job book."""
 
-    jobs: Annotated[list[JobShape[Digits]], said("rows of the job book")]
+    jobs: Annotated[list[JobShape[Digits]], described("rows of the job book")]
     as_of_block: Digits
     pending: Annotated[
         Omittable[list[PendingJobShape]],
-        said(
+        described(
             "to a poll with `pending=1`: jobs whose post is under way, offered to this provider alone for one second,"
             " in which it may claim them"
         ),
@@ -105,10 +105,10 @@ class JobList(Shape, frozen=True):
 class JobCounts(Shape, frozen=True):
     """Numbers of jobs by state."""
 
-    open: Annotated[Digits, said("jobs that no provider has claimed yet", "12")]
-    claimed: Annotated[Digits, said("jobs that a provider works on", "3")]
-    settled: Annotated[Digits, said("jobs with a delivered and paid result", "985")]
-    cancelled: Annotated[Digits, said("jobs that ended without a result", "7")]
+    open: Annotated[Digits, described("jobs that no provider has claimed yet", "12")]
+    claimed: Annotated[Digits, described("jobs that a provider works on", "3")]
+    settled: Annotated[Digits, described("jobs with a delivered and paid result", "985")]
+    cancelled: Annotated[Digits, described("jobs that ended without a result", "7")]
     as_of_block: Digits
 
 
@@ -117,24 +117,26 @@ class JobTransactionShape(Shape, Generic[N], frozen=True):
 
     kind: Annotated[
         Literal["post", "claim", "settle", "fail", "cancel", "reclaim", "end"],
-        said("call that it carried; `end` where only the hash of what ended the job is kept", "claim"),
+        described("call that it carried; `end` where only the hash of what ended the job is kept", "claim"),
     ]
     tx_hash: Bytes32
-    block_number: Annotated[N | None, said("block that it was mined in, or null where it is not kept", "43")]
+    block_number: Annotated[N | None, described("block that it was mined in, or null where it is not kept", "43")]
 
 
 class JobTransactions(Shape, Generic[N], frozen=True):
     """Transactions of a job that the coordinator knows of, the oldest first."""
 
-    transactions: Annotated[tuple[JobTransactionShape[N], ...], said("those transactions; empty where none is known")]
+    transactions: Annotated[
+        tuple[JobTransactionShape[N], ...], described("those transactions; empty where none is known")
+    ]
 
 
 class CostPartsShape(Shape, Generic[N], frozen=True):
     """Parts of a settled job's cost."""
 
-    provider: Annotated[N, said("paid to the provider, in base units", "12")]
-    fee: Annotated[N, said("the protocol's fee on the provider's part, in base units", "0")]
-    gas_fee: Annotated[N, said("flat relay charge, in base units", "2000")]
+    provider: Annotated[N, described("paid to the provider, in base units", "12")]
+    fee: Annotated[N, described("the protocol's fee on the provider's part, in base units", "0")]
+    gas_fee: Annotated[N, described("flat relay charge, in base units", "2000")]
 
 
 class ClientJobDetails(Shape, Generic[N], frozen=True):
@@ -157,7 +159,7 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     ended_because: EndedBecauseNumber
     amount: Annotated[
         Omittable[N],
-        said(
+        described(
             "cap + fee + gas_fee as it was posted, in base units of the payment token: collected at the claim", "2014"
         ),
     ] = None
@@ -166,16 +168,16 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     reclaimable_block: ReclaimableBlock[N] = None
     cost: Annotated[
         Omittable[N],
-        said("the client's total payment for a settled job: provider + fee + gas_fee, in base units", "2012"),
+        described("the client's total payment for a settled job: provider + fee + gas_fee, in base units", "2012"),
     ] = None
-    cost_parts: Annotated[Omittable[CostPartsShape[N]], said("parts of that cost")] = None
+    cost_parts: Annotated[Omittable[CostPartsShape[N]], described("parts of that cost")] = None
 
 
 class ClientJobFields(Shape, Generic[N], frozen=True):
-    id: Annotated[Bytes32, said("id of the job: keccak256(owner ‖ c)", WORDS["job_id"].example)]
-    model: Annotated[str | None, said("name of the model; null if the catalogue has none", "demo/text-small")]
-    status: Annotated[JobStatus, said(JOB_STATUS, "completed")]
-    in_progress_at: Annotated[N | None, said("time of the claim, in Unix seconds, or null", "1800000030")]
+    id: Annotated[Bytes32, described("id of the job: keccak256(owner ‖ c)", WORDS["job_id"].example)]
+    model: Annotated[str | None, described("name of the model; null if the catalogue has none", "demo/text-small")]
+    status: Annotated[JobStatus, described(JOB_STATUS, "completed")]
+    in_progress_at: Annotated[N | None, described("time of the claim, in Unix seconds, or null", "1800000030")]
     result_cid: str | None
     svc: ClientJobDetails[N]
 
@@ -190,8 +192,8 @@ class ClientJob(ClientJobFields[Digits], frozen=True, tag_field="object", tag="j
     as_of_block: Digits
 
 
-Jobs = Annotated[N, said("how many jobs", "1")]
-Completed = Annotated[N, said("how many of them are settled", "1")]
+Jobs = Annotated[N, described("how many jobs", "1")]
+Completed = Annotated[N, described("how many of them are settled", "1")]
 
 
 class ModelSummary(Shape, Generic[N], frozen=True):
@@ -230,4 +232,4 @@ class Cancelled(Shape, frozen=True):
     """Job that was cancelled now or had ended before."""
 
     job_id: Bytes32
-    tx_hash: Annotated[Bytes32, said("transaction that cancelled it, or that had ended it before", _TX)]
+    tx_hash: Annotated[Bytes32, described("transaction that cancelled it, or that had ended it before", _TX)]

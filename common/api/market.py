@@ -3,8 +3,8 @@
 import enum
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from common.api.limits import RELIABILITY_SECS
-from common.api.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, said
+from common.api.limits import RELIABILITY_PERIOD_S
+from common.api.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, described
 from common.api.states import meanings
 from common.api.words import WORDS
 
@@ -22,7 +22,7 @@ class ModelDetails(Shape, Generic[N], frozen=True):
     params_schema: Omittable[dict[str, Any]] = None
     endpoint: Annotated[
         Omittable[str],
-        said(
+        described(
             "OpenAI route whose requests and answers the model's `input` and `output` are like, as the admin published"
             f" it in `{ENDPOINT_KEYWORD}` of the schema; absent where none is published",
             "/v1/responses",
@@ -31,7 +31,7 @@ class ModelDetails(Shape, Generic[N], frozen=True):
 
 
 class ModelFields(Shape, Generic[N], frozen=True):
-    id: Annotated[str, said("name of the model, which may hold slashes", "demo/text-small")]
+    id: Annotated[str, described("name of the model, which may hold slashes", "demo/text-small")]
     owned_by: str
     svc: ModelDetails[N]
 
@@ -49,7 +49,7 @@ class ModelAsOf(ModelShape, frozen=True, tag="model"):
 class ModelList(Shape, frozen=True):
     """A page of the catalogue."""
 
-    object: Annotated[str, said("kind of the object: `list`", "list")]
+    object: Annotated[str, described("kind of the object: `list`", "list")]
     data: list[ModelShape]
     as_of_block: Digits
 
@@ -57,28 +57,30 @@ class ModelList(Shape, frozen=True):
 class Reliability(Shape, Generic[N], frozen=True):
     """Outcomes of a provider's recently claimed jobs. A new provider has low counts."""
 
-    window_secs: Annotated[N, said("how far back the counts go, in seconds", str(RELIABILITY_SECS))]
-    settled: Annotated[N, said("jobs that it settled", "12")]
-    failed: Annotated[N, said("jobs that it gave up", "1")]
-    reclaimed: Annotated[N, said("jobs whose window it missed", "0")]
+    window_secs: Annotated[N, described("how far back the counts go, in seconds", str(RELIABILITY_PERIOD_S))]
+    settled: Annotated[N, described("jobs that it settled", "12")]
+    failed: Annotated[N, described("jobs that it gave up", "1")]
+    reclaimed: Annotated[N, described("jobs whose window it missed", "0")]
     median_secs: Annotated[
-        N | None, said("median time from the claim to the settle, in seconds; null where nothing settled", "31")
+        N | None, described("median time from the claim to the settle, in seconds; null where nothing settled", "31")
     ]
     units_per_sec: Annotated[
         Omittable[N],
-        said("output units charged per second from the claim to the settle; absent where none was charged", "120"),
+        described("output units charged per second from the claim to the settle; absent where none was charged", "120"),
     ] = None
 
 
 Reliable = Annotated[
     Omittable[Reliability[N]],
-    said("how the jobs that it claimed ended in the last seven days: of the model, or of a provider's all models"),
+    described("how the jobs that it claimed ended in the last seven days: of the model, or of a provider's all models"),
 ]
 
 
 LargestBundle = Annotated[
     Omittable[int],
-    said("most requests in one job, as the provider announces it; absent for a provider that takes no bundles", 500),
+    described(
+        "most requests in one job, as the provider announces it; absent for a provider that takes no bundles", 500
+    ),
 ]
 
 
@@ -86,7 +88,7 @@ class ProviderFields(Shape, Generic[N], frozen=True):
     provider_id: N
     operator: Address
     box_key: Bytes32 | None
-    evidence: Annotated[Any, said("published evidence: its JSON, otherwise its bytes as hex, or null", None)]
+    evidence: Annotated[Any, described("published evidence: its JSON, otherwise its bytes as hex, or null", None)]
     listed: bool
     reputation: N
     allow_all_models: bool
@@ -157,24 +159,24 @@ _RATES: Final = {"low": "90000", "median": "100000", "high": "120000"}
 class RateRangeShape(Shape, Generic[N], frozen=True):
     """Rates that jobs were settled at, in base units for 10^6 units."""
 
-    low: Annotated[N, said("the lowest of them", "90000")]
-    median: Annotated[N, said("the median of them; of two in the middle the lower", "100000")]
-    high: Annotated[N, said("the highest of them", "120000")]
+    low: Annotated[N, described("the lowest of them", "90000")]
+    median: Annotated[N, described("the median of them; of two in the middle the lower", "100000")]
+    high: Annotated[N, described("the highest of them", "120000")]
 
 
 class PricePoint(Shape, Generic[N], frozen=True):
     """Rates of the jobs that were claimed in one stretch of time and settled."""
 
-    since: Annotated[N, said("beginning of the stretch, in Unix seconds", "1800000000")]
-    jobs: Annotated[N, said("jobs of the stretch that were looked at", "12")]
-    rate_in: Annotated[RateRangeShape[N], said("rates for 10^6 input units, in base units", _RATES)]
-    rate_out: Annotated[RateRangeShape[N], said("rates for 10^6 output units, in base units", _RATES)]
+    since: Annotated[N, described("beginning of the stretch, in Unix seconds", "1800000000")]
+    jobs: Annotated[N, described("jobs of the stretch that were looked at", "12")]
+    rate_in: Annotated[RateRangeShape[N], described("rates for 10^6 input units, in base units", _RATES)]
+    rate_out: Annotated[RateRangeShape[N], described("rates for 10^6 output units, in base units", _RATES)]
 
 
 class PriceHistoryFields(Shape, Generic[N], frozen=True):
     model_id: N
-    bucket_secs: Annotated[N, said("length of each stretch, in seconds", "3600")]
-    prices: Annotated[tuple[PricePoint[N], ...], said("stretches that hold a settled job, the oldest first")]
+    bucket_secs: Annotated[N, described("length of each stretch, in seconds", "3600")]
+    prices: Annotated[tuple[PricePoint[N], ...], described("stretches that hold a settled job, the oldest first")]
 
 
 class PriceHistory(PriceHistoryFields[Digits], frozen=True):
@@ -206,7 +208,7 @@ AllowlistStatusNumber = Annotated[
 class AllowlistEntry(Shape, frozen=True):
     """An entry of the escrow allowlist."""
 
-    key: Annotated[HexBytes, said("measurement of an instance", "0x" + "ab" * 32)]
+    key: Annotated[HexBytes, described("measurement of an instance", "0x" + "ab" * 32)]
     status: AllowlistStatusNumber
     entry: dict[str, Any]
 
@@ -228,7 +230,7 @@ class ListedCandidate(Shape, Generic[N], frozen=True):
     reliability: Reliable[N] = None
     room: Annotated[
         Omittable[N],
-        said(
+        described(
             "jobs that it may take now, over all models: its capacity less the jobs that it claimed and the open orders"
             " designated to it",
             "4",
@@ -259,7 +261,7 @@ class Authorization(Shape, Generic[N, Zero], frozen=True):
     value: N
     valid_after: Zero
     valid_before: N
-    nonce: Annotated[Bytes32, said("nonce of the authorization: the job id", WORDS["job_id"].example)]
+    nonce: Annotated[Bytes32, described("nonce of the authorization: the job id", WORDS["job_id"].example)]
 
 
 class QuoteShape(Shape, Generic[N, Zero], frozen=True):
@@ -281,7 +283,7 @@ class Accepts(Shape, frozen=True):
 
 
 class QuoteFields(Shape, Generic[N, Zero], frozen=True):
-    quote: Annotated[QuoteShape[N, Zero], said("the price")]
+    quote: Annotated[QuoteShape[N, Zero], described("the price")]
     candidates: tuple[ListedCandidate[N], ...]
 
 
@@ -289,21 +291,21 @@ class FailedCheck(Shape, frozen=True):
     """Failed check of an order, with the error that posting the order would return."""
 
     message: Annotated[
-        str, said("sentence for a person; may change at any time", "signature does not recover to owner")
+        str, described("sentence for a person; may change at any time", "signature does not recover to owner")
     ]
-    param: Annotated[str | None, said("member at fault, or null", "signature")]
-    code: Annotated[str | None, said("the error's code, or null if `param` is enough", "invalid_order_signature")]
-    remedy: Annotated[str, said("remedy, for a person", "sign these very values, in the domain of GET /evm/chain")]
+    param: Annotated[str | None, described("member at fault, or null", "signature")]
+    code: Annotated[str | None, described("the error's code, or null if `param` is enough", "invalid_order_signature")]
+    remedy: Annotated[str, described("remedy, for a person", "sign these very values, in the domain of GET /evm/chain")]
 
 
 class CheckedFields(Shape, Generic[N, Zero], frozen=True):
-    ok: Annotated[bool, said("true when no check fails", False)]
+    ok: Annotated[bool, described("true when no check fails", False)]
     checked: Annotated[
         Literal["order", "submission"],
-        said("`submission` with `auth_sig`: payment, container and the post itself are checked, too", "order"),
+        described("`submission` with `auth_sig`: payment, container and the post itself are checked, too", "order"),
     ]
-    failures: Annotated[tuple[FailedCheck, ...], said("all checks that fail")]
-    quote: Annotated[QuoteShape[N, Zero] | None, said("the price, or null where the order has none")]
+    failures: Annotated[tuple[FailedCheck, ...], described("all checks that fail")]
+    quote: Annotated[QuoteShape[N, Zero] | None, described("the price, or null where the order has none")]
     candidates: tuple[ListedCandidate[N], ...]
 
 

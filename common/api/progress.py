@@ -5,7 +5,7 @@ Unconfirmed states are provisional, and `rests_on` says how far each op has come
 
 from typing import Annotated, Generic, Literal
 
-from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, said
+from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, described
 from common.api.states import JobStatus
 from common.api.words import WORDS
 
@@ -16,28 +16,28 @@ ProgressOp = Literal["post", "claim", "settle", "fail", "cancel", "reclaim"]
 class ProgressStep(Shape, Generic[N], frozen=True):
     """A call for a job, such as its post or settle, and whether it is stored, broadcast, mined or refused."""
 
-    op: Annotated[ProgressOp, said("call that it makes", "settle")]
+    op: Annotated[ProgressOp, described("call that it makes", "settle")]
     rests_on: Annotated[
         RestsOn,
-        said(
+        described(
             "`stored`: the coordinator will send it, over restarts too; `broadcast`: signed in a transaction that the"
             " nodes get; `block`: mined, in a block that a reorganisation may still undo; `refused`: it will not"
             " happen",
             "stored",
         ),
     ]
-    tx_hash: Annotated[Omittable[Bytes32], said("transaction that carries it", WORDS["tx_hash"].example)] = None
-    block: Annotated[Omittable[N], said("block that it was mined in", "43")] = None
+    tx_hash: Annotated[Omittable[Bytes32], described("transaction that carries it", WORDS["tx_hash"].example)] = None
+    block: Annotated[Omittable[N], described("block that it was mined in", "43")] = None
     reason: Annotated[
-        Omittable[str], said("of a refused one, the contract's error, or the code of why it was not sent")
+        Omittable[str], described("of a refused one, the contract's error, or the code of why it was not sent")
     ] = None
-    wallet: Annotated[Omittable[Address], said("wallet of the provider, of a claim, settle or fail")] = None
-    provider_id: Annotated[Omittable[N], said("id of that provider", "1")] = None
+    wallet: Annotated[Omittable[Address], described("wallet of the provider, of a claim, settle or fail")] = None
+    provider_id: Annotated[Omittable[N], described("id of that provider", "1")] = None
     result_cid: Annotated[
         Omittable[str],
-        said("of a settle, content id of the sealed result: it can be fetched and opened from now on"),
+        described("of a settle, content id of the sealed result: it can be fetched and opened from now on"),
     ] = None
-    completion_tok: Annotated[Omittable[N], said("of a settle, output units that it charges for", "7")] = None
+    completion_tok: Annotated[Omittable[N], described("of a settle, output units that it charges for", "7")] = None
 
 
 class JobProgress(Shape, Generic[N], frozen=True):
@@ -46,19 +46,19 @@ class JobProgress(Shape, Generic[N], frozen=True):
     job_id: Bytes32
     status: Annotated[
         JobStatus | Literal["refused"],
-        said(
+        described(
             "status that the job has once all of its steps that are under way have taken effect; `refused` when its"
             " post will not happen",
             "completed",
         ),
     ]
     provisional: Annotated[
-        bool, said("true while `status` rests on anything that the index does not have from a block", True)
+        bool, described("true while `status` rests on anything that the index does not have from a block", True)
     ]
     steps: Annotated[
-        tuple[ProgressStep[N], ...], said("its ops in order, each once, with the final or the current state")
+        tuple[ProgressStep[N], ...], described("its ops in order, each once, with the final or the current state")
     ]
-    block: Annotated[N, said("last indexed block", "43")]
+    block: Annotated[N, described("last indexed block", "43")]
 
 
 class ProvisionalJob(JobProgress[Digits], frozen=True):

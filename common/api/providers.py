@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from common.api.errors import OPS, contract_errors
-from common.api.shapes import Bytes32, Digits, HexBytes, Omittable, Shape, said
+from common.api.shapes import Bytes32, Digits, HexBytes, Omittable, Shape, described
 from common.api.worked_order import RESULT_CID
 
 
@@ -13,18 +13,20 @@ class OpDoneShape(Shape, frozen=True):
     """Mined op."""
 
     tx_hash: Bytes32
-    status: Annotated[Literal["success"], said("`success`: the op took effect", "success")]
+    status: Annotated[Literal["success"], described("`success`: the op took effect", "success")]
     block_number: Digits
-    result_cid: Annotated[Omittable[str], said("content id of the sealed result; on a settle only", RESULT_CID)] = None
+    result_cid: Annotated[
+        Omittable[str], described("content id of the sealed result; on a settle only", RESULT_CID)
+    ] = None
 
 
 class OpRefused(Shape, frozen=True):
     """`reason` is the contract error's name; `unknown` comes with the revert data in `raw`."""
 
-    ok: Annotated[Literal[False], said("false: nothing took effect", False)]
+    ok: Annotated[Literal[False], described("false: nothing took effect", False)]
     reason: Annotated[
         str,
-        said("name of the contract error, or `unknown`", "NotOpen"),
+        described("name of the contract error, or `unknown`", "NotOpen"),
         Meta(extra_json_schema={"enum": [*contract_errors(*OPS), "unknown"]}),
     ]
     raw: Omittable[HexBytes] = None
@@ -33,7 +35,7 @@ class OpRefused(Shape, frozen=True):
 class ClaimAccepted(Shape, frozen=True):
     """The chain would take the claim."""
 
-    ok: Annotated[Literal[True], said("true", True)]
+    ok: Annotated[Literal[True], described("true", True)]
 
 
 _CLAIM_CHECKS: Final = (
@@ -51,9 +53,9 @@ _CLAIM_CHECKS: Final = (
 class ClaimRefused(Shape, frozen=True):
     """The chain would refuse the claim."""
 
-    ok: Annotated[Literal[False], said("false", False)]
+    ok: Annotated[Literal[False], described("false", False)]
     reason: Annotated[
-        str, said("the first check that fails", "NotOpen"), Meta(extra_json_schema={"enum": list(_CLAIM_CHECKS)})
+        str, described("the first check that fails", "NotOpen"), Meta(extra_json_schema={"enum": list(_CLAIM_CHECKS)})
     ]
 
 

@@ -28,13 +28,13 @@ BareBytes32 = Annotated[str, Meta(extra_json_schema={"pattern": r"^[0-9a-f]{64}$
 Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
 
 
-def said(about: str, *example: Any) -> Meta:
+def described(about: str, *example: Any) -> Meta:
     """Describe a member, with an example, if it is not in `WORDS` or differs from the description there."""
-    return Meta(description=about, examples=list(example) or None, extra_json_schema={SAID_HERE: True})
+    return Meta(description=about, examples=list(example) or None, extra_json_schema={DESCRIBED_HERE: True})
 
 
-SAID_HERE: Final = "said_here"
-"""Marks a member of a generated schema that has its description in `said` and not in `WORDS`."""
+DESCRIBED_HERE: Final = "described_here"
+"""Marks a member of a generated schema that has its description in `described` and not in `WORDS`."""
 OMITTABLE: Final = "omittable"
 """Marks a member in a generated schema that may be missing and is never null."""
 

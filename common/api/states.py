@@ -11,7 +11,7 @@ Numbered = TypeVar("Numbered", bound=enum.IntEnum)
 
 def meanings(about: str, example: int, numbers: Mapping[Numbered, str]) -> Meta:
     """Describe an enumerated number and each of its values, for the OpenAPI document."""
-    listed = "".join(f"\n- {number.value} {number.name}: {said}" for number, said in numbers.items())
+    listed = "".join(f"\n- {number.value} {number.name}: {meaning}" for number, meaning in numbers.items())
     described: dict[str, Any] = {
         "enum": [number.value for number in numbers],
         "x-enum-varnames": [number.name for number in numbers],

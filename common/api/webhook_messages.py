@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from common.api.batches import RequestCounts
 from common.api.events import EventId, JobEvent
-from common.api.shapes import Shape, said
+from common.api.shapes import Shape, described
 from common.api.states import BATCH_STATUS, BatchStatus
 from common.api.webhooks import TIMESTAMP, WEBHOOK_ID, BatchMessageType, JobMessageType
 from common.api.worked_order import BATCH_ID
@@ -24,9 +24,9 @@ class JobMessage(Shape, frozen=True):
 class BatchChange(Shape, frozen=True):
     """State of a batch after a change."""
 
-    id: Annotated[str, said("id of the batch", BATCH_ID)]
-    status: Annotated[BatchStatus, said(BATCH_STATUS, "completed")]
-    request_counts: Annotated[RequestCounts | None, said("how its lines ended, or null while it is running")]
+    id: Annotated[str, described("id of the batch", BATCH_ID)]
+    status: Annotated[BatchStatus, described(BATCH_STATUS, "completed")]
+    request_counts: Annotated[RequestCounts | None, described("how its lines ended, or null while it is running")]
     output_file_id: str | None
     error_file_id: str | None
 
@@ -56,7 +56,7 @@ class GapMessage(Shape, frozen=True):
 class TestData(Shape, frozen=True):
     """The tested endpoint."""
 
-    webhook_id: Annotated[str, said("id of the endpoint", WEBHOOK_ID)]
+    webhook_id: Annotated[str, described("id of the endpoint", WEBHOOK_ID)]
 
 
 class TestMessage(Shape, frozen=True):

@@ -52,17 +52,17 @@ class WhyReason(Shape, frozen=True):
 
     code: Annotated[
         str,
-        shapes.said("the reason's name", "price"),
+        shapes.described("the reason's name", "price"),
         Meta(extra_json_schema={"enum": [*OF_THE_JOB, *OF_A_PROVIDER]}),
     ]
     said: Annotated[
         str,
-        shapes.said(
+        shapes.described(
             "sentence for a person; may change at any time",
             "it asks 200000 in and 400000 out; the order pays 100000 in and 200000 out",
         ),
     ]
-    remedy: Annotated[str, shapes.said("remedy, for a person", OF_A_PROVIDER["price"])]
+    remedy: Annotated[str, shapes.described("remedy, for a person", OF_A_PROVIDER["price"])]
 
 
 class WhyProvider(Shape, Generic[N], frozen=True):
@@ -70,10 +70,11 @@ class WhyProvider(Shape, Generic[N], frozen=True):
 
     provider_id: N
     takes: Annotated[
-        bool, shapes.said("true when its next poll would be handed the job, and its asks say that it wants it", False)
+        bool,
+        shapes.described("true when its next poll would be handed the job, and its asks say that it wants it", False),
     ]
     reasons: Annotated[
-        tuple[WhyReason, ...], shapes.said("the reasons why it will not take the job; empty when `takes` is true")
+        tuple[WhyReason, ...], shapes.described("the reasons why it will not take the job; empty when `takes` is true")
     ]
 
 
@@ -82,17 +83,17 @@ class WhyHelp(Shape, Generic[N], frozen=True):
 
     change: Annotated[
         str,
-        shapes.said("what to change", "rates"),
+        shapes.described("what to change", "rates"),
         Meta(extra_json_schema={"enum": ["rates", "window", "designated", "funds"]}),
     ]
     value: Annotated[
         dict[str, N],
-        shapes.said(
+        shapes.described(
             "members of the order as they would have to be; for `funds`, the least `balance` of the owner",
             {"rate_in": "200000", "rate_out": "400000"},
         ),
     ]
-    providers: Annotated[N, shapes.said("how many of `providers` could take it then", "1")]
+    providers: Annotated[N, shapes.described("how many of `providers` could take it then", "1")]
 
 
 class WhyFields(Shape, Generic[N], frozen=True):
@@ -100,23 +101,23 @@ class WhyFields(Shape, Generic[N], frozen=True):
     state: JobStateNumber
     verdict: Annotated[
         str,
-        shapes.said("verdict in one word", "price"),
+        shapes.described("verdict in one word", "price"),
         Meta(extra_json_schema={"enum": list(_VERDICTS)}),
     ]
     said: Annotated[
         str,
-        shapes.said(
+        shapes.described(
             "the same in a sentence, for a person; may change at any time", "each of 1 live providers asks more"
         ),
     ]
     providers: Annotated[
         tuple[WhyProvider[N], ...],
-        shapes.said(
+        shapes.described(
             "of an open job: up to 50 providers that poll for its model or have an ask for it, able ones first"
         ),
     ]
     would_help: Annotated[
-        tuple[WhyHelp[N], ...], shapes.said("of an open job: changes that would let providers take it")
+        tuple[WhyHelp[N], ...], shapes.described("of an open job: changes that would let providers take it")
     ]
 
 

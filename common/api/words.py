@@ -1,7 +1,7 @@
 """Members that mean the same in every body, each with a description, unit and example.
 
 The examples belong to the worked order (`docs/protocol/vectors.md`), and appear in `/openapi.json`. A shape with
-another meaning of a member has its own description (`common.api.shapes.said`).
+another meaning of a member has its own description (`common.api.shapes.described`).
 """
 
 from collections.abc import Mapping

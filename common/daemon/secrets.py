@@ -6,6 +6,9 @@ from typing import Final
 
 import attrs
 
+_PR_SET_DUMPABLE: Final = 4
+_PR_GET_DUMPABLE: Final = 3
+
 
 @attrs.frozen(slots=True, repr=False, str=False)
 class Secret:
@@ -18,10 +21,6 @@ class Secret:
 
     def __repr__(self) -> str:
         return "<SECRET>"
-
-
-_PR_SET_DUMPABLE: Final = 4
-_PR_GET_DUMPABLE: Final = 3
 
 
 def hide_memory() -> bool:

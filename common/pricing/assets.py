@@ -19,7 +19,8 @@ from common.scalars import read_base64
 
 Kind = Literal["still", "clip", "audio"]
 
-MAX_STILLS_AND_CLIPS: Final = 12  # of one request, under all keys
+# Stills and clips together, under all keys.
+MAX_ASSETS_PER_REQUEST: Final = 12
 MAX_ASSET_PIXELS: Final = 8_294_400  # a 4k frame
 MAX_CLIP_SECONDS: Final = 60
 MAX_AUDIO_BYTES: Final = 15 * 2**20
@@ -60,8 +61,8 @@ class Asset:
 def read_assets(model_input: Input) -> tuple[Asset, ...]:
     """Read all assets of an input. Refused, naming the asset, if one is malformed or above a limit."""
     assets = tuple(_assets(model_input))
-    if sum(asset.kind != "audio" for asset in assets) > MAX_STILLS_AND_CLIPS:
-        raise Refused(f"a request carries at most {MAX_STILLS_AND_CLIPS} stills and clips", assets[0].param)
+    if sum(asset.kind != "audio" for asset in assets) > MAX_ASSETS_PER_REQUEST:
+        raise Refused(f"a request carries at most {MAX_ASSETS_PER_REQUEST} stills and clips", assets[0].param)
     return assets
 
 
@@ -91,8 +92,8 @@ def _asset(value: object, param: str, kind: Kind) -> Asset:
     content = _content(value.get("b64"), f"{param}.b64", kind)
     if kind == "audio":
         return Asset(param, kind, media_type, content)
-    width = read_count(value.get("width"), f"{param}.width", least=1)
-    height = read_count(value.get("height"), f"{param}.height", least=1)
+    width = read_count(value.get("width"), f"{param}.width", minimum=1)
+    height = read_count(value.get("height"), f"{param}.height", minimum=1)
     if width * height > MAX_ASSET_PIXELS:
         raise Refused(f"{param} declares more than {MAX_ASSET_PIXELS} pixels", param)
     seconds = _seconds(value.get("duration_secs"), f"{param}.duration_secs") if kind == "clip" else 1
@@ -106,7 +107,7 @@ def _content(b64: object, param: str, kind: Kind) -> bytes:
 
 
 def _seconds(value: object, param: str) -> int:
-    seconds = read_count(value, param, least=1)
+    seconds = read_count(value, param, minimum=1)
     if seconds > MAX_CLIP_SECONDS:
         raise Refused(f"{param}: a clip lasts at most {MAX_CLIP_SECONDS} s", param)
     return seconds

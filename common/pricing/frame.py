@@ -87,7 +87,7 @@ def _ratio(value: object) -> str:
 
 
 def _side(value: object, param: str) -> int:
-    return MISSING_SIDE if value is None else read_count(value, param, least=1)
+    return MISSING_SIDE if value is None else read_count(value, param, minimum=1)
 
 
 def _area(frame: tuple[int, int]) -> int:

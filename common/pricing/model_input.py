@@ -19,11 +19,11 @@ from common.scalars import MAX_SAFE_INTEGER
 _LARGEST: Final = float(MAX_SAFE_INTEGER)
 
 
-def read_count(value: object, param: str, *, least: int = 0) -> int:
-    """Read a whole number of at least `least`. Accepts 8.0, which canonical JSON writes as 8."""
+def read_count(value: object, param: str, *, minimum: int = 0) -> int:
+    """Read a whole number of at least `minimum`. Accepts 8.0, which canonical JSON writes as 8."""
     number = int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= _LARGEST else value
-    if type(number) is not int or number < least or number > MAX_SAFE_INTEGER:
-        raise Refused(f"{param} must be a whole number of at least {least}", param)
+    if type(number) is not int or number < minimum or number > MAX_SAFE_INTEGER:
+        raise Refused(f"{param} must be a whole number of at least {minimum}", param)
     return number
 
 

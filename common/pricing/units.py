@@ -62,7 +62,7 @@ def _output_tokens(model_input: Input) -> int:
 
 def _images(model_input: Input) -> int:
     value = model_input.get("num_images")
-    return 1 if value is None else read_count(value, "num_images", least=1)
+    return 1 if value is None else read_count(value, "num_images", minimum=1)
 
 
 def _check_units(units: int, param: str) -> int:

@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 _REQUIRED: Final = object()
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
-_SIMILARITY: Final = 0.7  # of a misspelt name to a setting, of 1
-_VARIABLE_SIMILARITY: Final = 0.84  # of a variable that may belong to another program
+# Of a misspelt name to a setting.
+_MIN_SIMILARITY: Final = 0.7
+# Higher, because the variable may belong to another program.
+_MIN_VARIABLE_SIMILARITY: Final = 0.84
 
 
 @attrs.frozen(slots=True)
@@ -231,7 +233,7 @@ def _errors_in(source: Source) -> Iterator[None]:
         raise (error if source.file is None else error.in_file(source.file)) from None
 
 
-def similar(name: str, known: Collection[str], similarity: float = _SIMILARITY) -> str | None:
+def similar(name: str, known: Collection[str], similarity: float = _MIN_SIMILARITY) -> str | None:
     """Return the known name that `name` is probably a misspelling of."""
     found = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
     return found[0] if found else None
@@ -261,7 +263,7 @@ def unknown_variables(
     for name in sorted(name for name, value in environ.items() if value):
         if name in known or name in foreign or not _VARIABLE.fullmatch(name):
             continue
-        near = similar(name, known, _VARIABLE_SIMILARITY)
+        near = similar(name, known, _MIN_VARIABLE_SIMILARITY)
         first_word, _, rest = name.partition("_")
         if near or (rest and first_word in first_words):
             found[name] = near

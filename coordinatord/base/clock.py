@@ -11,20 +11,20 @@ from common.api import limits
 # Unix seconds.
 Clock = Callable[[], float]
 
-ISSUED_WITHIN: Final = limits.ISSUED_WITHIN
-AHEAD_AT_MOST: Final = limits.AHEAD_AT_MOST
-ORDER_LIFE: Final = limits.ORDER_LIFE
+MAX_OP_SKEW_S: Final = limits.MAX_OP_SKEW_S
+MAX_AHEAD_S: Final = limits.MAX_AHEAD_S
+ORDER_LIFETIME_S: Final = limits.ORDER_LIFETIME_S
 
 system_clock: Clock = time.time
 
 
 def is_fresh(issued_at: int, now: float) -> bool:
     """Return True if an op or release was signed within the ±600 seconds that the chain allows."""
-    return abs(issued_at - now) <= ISSUED_WITHIN
+    return abs(issued_at - now) <= MAX_OP_SKEW_S
 
 
 def is_too_far_ahead(signed_at: int, now: float) -> bool:
-    return signed_at > now + AHEAD_AT_MOST
+    return signed_at > now + MAX_AHEAD_S
 
 
 def read_http_date(text: str | None) -> float | None:

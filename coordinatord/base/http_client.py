@@ -1,8 +1,8 @@
 """HTTP client on aiohttp: kept connections, limits on time and length, streamed bodies.
 
-    async with open_http(connections=4, patience=30) as http:
+    async with open_http(connections=4, timeout_s=30) as http:
         async with http("GET", url, headers) as response:
-            body = await response.read(longest=1 << 20)
+            body = await response.read(max_bytes=1 << 20)
 
 A request ends with a response or with NoResponse.
 """
@@ -63,15 +63,15 @@ class HttpResponse:
         except Refused as error:
             raise UnfitResponse(error.message) from None
 
-    async def read(self, longest: int) -> bytes:
-        """Return the whole body, up to `longest` bytes."""
+    async def read(self, max_bytes: int) -> bytes:
+        """Return the whole body, up to `max_bytes` bytes."""
         self.require_plain()
         pieces: list[bytes] = []
         length = 0
         async for piece in self.pieces:
             length += len(piece)
             try:
-                require_short(length, longest)
+                require_short(length, max_bytes)
             except Refused as error:
                 raise UnfitResponse(error.message) from None
             pieces.append(piece)
@@ -93,7 +93,7 @@ class Http(Protocol):
 async def open_http(
     *,
     connections: int,
-    patience: float,
+    timeout_s: float,
     connecting: float | None = None,
     tls: ssl.SSLContext | None = None,
     proxies: bool = True,
@@ -102,12 +102,12 @@ async def open_http(
 ) -> AsyncIterator[Http]:
     """Open an HTTP client.
 
-    `patience` is the timeout in seconds for sending each piece of content and between two reads of the response.
-    `connecting` is the timeout for a connection (default: `patience`). `tls` verifies https (default: `trusted()`).
+    `timeout_s` applies to sending each piece of content and between two reads of the response.
+    `connecting` is the timeout for a connection (default: `timeout_s`). `tls` verifies https (default: `trusted()`).
     With `proxies`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply. `settings` are passed to aiohttp's session, and
     `connector` to its connector.
     """
-    limits = aiohttp.ClientTimeout(total=None, connect=connecting or patience, sock_read=patience)
+    limits = aiohttp.ClientTimeout(total=None, connect=connecting or timeout_s, sock_read=timeout_s)
     # Without a proxy in the environment, aiohttp would still look for one and read ~/.netrc on every request.
     trust_env = proxies and bool(getproxies())
     async with _session(connections, limits, connector or {}, {**settings, "trust_env": trust_env}) as session:
@@ -116,14 +116,14 @@ async def open_http(
         async def http(
             method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] | AsyncIterable[bytes] = ()
         ) -> AsyncIterator[HttpResponse]:
-            with _answering(within=3 * patience) as until_answered:
+            with _answering(within=3 * timeout_s) as until_answered:
                 data: bytes | _Content | None
                 if isinstance(content, AsyncIterable):
-                    data = _Content(content, until_answered, patience)
+                    data = _Content(content, until_answered, timeout_s)
                 elif sum(len(piece) for piece in content) <= _JOINED_BYTES:
                     data = b"".join(content) or None
                 else:
-                    data = _Content(content, until_answered, patience)
+                    data = _Content(content, until_answered, timeout_s)
                 target = URL(url, encoded=True)
                 verified = (tls or trusted()) if target.scheme == "https" else True
                 opened = await session.request(
@@ -143,12 +143,12 @@ class _Content(aiohttp.Payload):
     """
 
     def __init__(
-        self, pieces: Sequence[bytes] | AsyncIterable[bytes], deadline: anyio.CancelScope, patience: float
+        self, pieces: Sequence[bytes] | AsyncIterable[bytes], deadline: anyio.CancelScope, timeout_s: float
     ) -> None:
         super().__init__(pieces)
         self._pieces = pieces
         self._deadline = deadline
-        self._patience = patience
+        self._timeout_s = timeout_s
 
     @property
     def size(self) -> int | None:
@@ -157,9 +157,9 @@ class _Content(aiohttp.Payload):
 
     async def write(self, writer: AbstractStreamWriter) -> None:
         async for piece in _iterate(self._pieces):
-            self._deadline.deadline = anyio.current_time() + self._patience
+            self._deadline.deadline = anyio.current_time() + self._timeout_s
             await writer.write(piece)
-        self._deadline.deadline = anyio.current_time() + 3 * self._patience
+        self._deadline.deadline = anyio.current_time() + 3 * self._timeout_s
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         await self.write(writer)

@@ -16,7 +16,7 @@ _FIRST_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 5.0
 
 
-class StartupPatience:
+class StartupRetry:
     """Retries at boot, when a machine starts all services at once. `seconds` limits all attempts together."""
 
     def __init__(self, seconds: float, pause: float = _FIRST_PAUSE_S) -> None:

@@ -22,7 +22,7 @@ _GRACE_S: Final = 5.0
 _THREAD_PARSE_BYTES: Final = 1 << 16
 
 
-class CallerGone(Exception):
+class CallerDisconnected(Exception):
     """The connection ended before the body did, so no client is left to answer."""
 
 
@@ -45,9 +45,9 @@ class BodyBudget:
     Without the limit per caller, one client with unfinished bodies could use up the whole budget.
     """
 
-    def __init__(self, most: int, most_of_one: int | None = None) -> None:
-        self._most = most
-        self._most_of_one = most if most_of_one is None else most_of_one
+    def __init__(self, max_bytes: int, max_caller_bytes: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._max_caller_bytes = max_bytes if max_caller_bytes is None else max_caller_bytes
         self._held = 0
         # Callers that hold any bytes.
         self._held_of: dict[str, int] = {}
@@ -62,7 +62,7 @@ class BodyBudget:
 
     def take(self, caller: str, size: int) -> None:
         held_of_one = self._held_of.get(caller, 0) + size
-        if self._held + size > self._most or held_of_one > self._most_of_one:
+        if self._held + size > self._max_bytes or held_of_one > self._max_caller_bytes:
             raise Retryable("busy", "too many request bodies are being held; try again", retry_after=1)
         self._held += size
         self._held_of[caller] = held_of_one
@@ -93,13 +93,13 @@ class BodyReader:
 
     deadline_s: float
     # Bytes per second.
-    least_rate: int
+    min_bytes_per_s: int
     silence_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
 
     async def read(self, receive: Receive, headers: RawHeaders, limit: int, share: BudgetShare) -> bytes:
-        """Return the whole body. Raise Unacceptable, Refused, CallerGone, or Retryable when the memory budget is
-        used up."""
+        """Return the whole body. Raise Unacceptable, Refused, CallerDisconnected, or Retryable when the memory budget
+        is used up."""
         refuse_encoded(headers)
         declared = first_header(headers, b"content-length")
         if declared.isdecimal() and int(declared) > limit:
@@ -117,7 +117,7 @@ class BodyReader:
             with anyio.fail_after(self.silence_s):
                 message = await receive()
             if message["type"] == "http.disconnect":
-                raise CallerGone
+                raise CallerDisconnected
             piece: bytes = message.get("body", b"")
             size += len(piece)
             if size > limit:
@@ -127,7 +127,7 @@ class BodyReader:
             if not message.get("more_body", False):
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
             elapsed = self.clock() - started
-            if elapsed > _GRACE_S and size < (elapsed - _GRACE_S) * self.least_rate:
+            if elapsed > _GRACE_S and size < (elapsed - _GRACE_S) * self.min_bytes_per_s:
                 raise Unacceptable(responses.body_too_slow())
 
 

@@ -11,7 +11,7 @@ from prometheus_client import Histogram
 from common.daemon.asgi import ASGIApp, Message, Receive, Scope, Send
 from coordinatord.base.metrics import http_requests
 from coordinatord.http import responses
-from coordinatord.http.bodies import CallerGone
+from coordinatord.http.bodies import CallerDisconnected
 from coordinatord.http.cors import Origins, origin_of
 from coordinatord.http.responses import send_response
 from coordinatord.http.streaming import CutShort
@@ -62,7 +62,7 @@ class RequestMiddleware:
 
         try:
             await self._app(scope, receive, sending)
-        except CallerGone:
+        except CallerDisconnected:
             log.debug("caller gone", request_id=request_id)
         except CutShort as cut:
             log.warning("answer cut short", request_id=request_id, route=scope.get(ROUTE_KEY), reason=str(cut))

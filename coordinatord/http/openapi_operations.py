@@ -143,7 +143,7 @@ def _responses(route: Route, components: Components) -> Schema:
             "headers": _headers_of(route, status, several),
             "content": media or content,
         }
-    if route.kept_while_index_stands:
+    if route.cached_until_next_block:
         names = [
             "x-request-id",
             "date",
@@ -189,7 +189,7 @@ def _headers_of(route: Route, status: int, replies: Sequence[Reply]) -> Schema:
         names.append(f"x-svc-retryable {'true' if status in (429, 503) else 'false'}")
     if status in (429, 503):
         names.append("retry-after")
-    if status < 400 and route.kept_while_index_stands:
+    if status < 400 and route.cached_until_next_block:
         names.append("etag")
     if status < 400 and route.paged:
         names += ["x-svc-page-truncated", "x-svc-next-offset"]

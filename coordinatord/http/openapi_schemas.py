@@ -9,7 +9,7 @@ import msgspec
 
 from common.api import errors
 from common.api.fields import Schema
-from common.api.shapes import OMITTABLE, SAID_HERE
+from common.api.shapes import DESCRIBED_HERE, OMITTABLE
 from common.api.words import NOTHING, WORDS
 from coordinatord.http.routing import Reply
 
@@ -101,7 +101,7 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
             return [as_sent(each) for each in schema]
         if not isinstance(schema, dict):
             return schema
-        sent = {name: as_sent(each) for name, each in schema.items() if name != SAID_HERE}
+        sent = {name: as_sent(each) for name, each in schema.items() if name != DESCRIBED_HERE}
         if sent.pop(OMITTABLE, False):
             (present,) = (variant for variant in sent.pop("anyOf") if variant != {"type": "null"})
             sent = {**present, **sent}
@@ -115,7 +115,7 @@ def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
         sent: Schema = as_sent(schema)
         for name, member in sent["properties"].items():
             member.pop("default", None)
-            if name in WORDS and SAID_HERE not in schema["properties"][name]:
+            if name in WORDS and DESCRIBED_HERE not in schema["properties"][name]:
                 member["description"] = WORDS[name].about
         # From a docstring: Python 3.13 and newer strip its indentation, older versions do not.
         if "description" in sent:

@@ -18,7 +18,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 def page_of(request: Request) -> tuple[int, int]:
     """Return (limit, offset)."""
-    return request.query.get("limit", limits.DEFAULT_PAGE), request.query.get("offset", 0)
+    return request.query.get("limit", limits.DEFAULT_PAGE_ROWS), request.query.get("offset", 0)
 
 
 def page(

@@ -9,8 +9,8 @@ import attrs
 from coordinatord.http.responses import Response
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
-MOST_BYTES: Final = 32 << 20
-LARGEST_ENTRY: Final = 2 << 20
+MAX_CACHE_BYTES: Final = 32 << 20
+MAX_ENTRY_BYTES: Final = 2 << 20
 # Approximate overhead of an entry beyond its body.
 ENTRY_BYTES: Final = 2048
 
@@ -69,11 +69,11 @@ class BlockCache:
     """Responses by target. An entry is valid while the index stays at its position. Least recently used entries are
     evicted."""
 
-    def __init__(self, position: IndexPosition, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, position: IndexPosition, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._position = position
         # A client has seen a write succeed, so read the position again before serving a cached response.
         self.wrote = position.forget
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self._held = 0
         self._entries: OrderedDict[bytes, Kept] = OrderedDict()
 
@@ -90,12 +90,12 @@ class BlockCache:
         return kept
 
     def put(self, target: bytes, kept: Kept) -> None:
-        if len(kept.answer.body) > LARGEST_ENTRY:
+        if len(kept.answer.body) > MAX_ENTRY_BYTES:
             return
         self._drop(target)
         self._entries[target] = kept
         self._held += len(kept.answer.body) + ENTRY_BYTES
-        while self._held > self._most:
+        while self._held > self._max_bytes:
             _, gone = self._entries.popitem(last=False)
             self._held -= len(gone.answer.body) + ENTRY_BYTES
 

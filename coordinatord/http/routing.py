@@ -69,7 +69,7 @@ class Body:
     examples: Callable[[], Mapping[str, Any]]
 
     @classmethod
-    def of(cls, shape: type[Any], limit: int = limits.PLAIN_BODY) -> "Body":
+    def of(cls, shape: type[Any], limit: int = limits.PLAIN_BODY_BYTES) -> "Body":
         return cls(
             limit,
             lambda values: read_object(shape, values),
@@ -83,7 +83,7 @@ class Body:
         shapes: list[type[Any]],
         read: Callable[[Mapping[str, object]], Any],
         examples: Callable[[], Mapping[str, Any]],
-        limit: int = limits.PLAIN_BODY,
+        limit: int = limits.PLAIN_BODY_BYTES,
     ) -> "Body":
         return cls(limit, read, lambda: {"anyOf": [object_schema(shape) for shape in shapes]}, examples)
 
@@ -145,7 +145,7 @@ class Route:
     paged: bool = False
 
     @property
-    def kept_while_index_stands(self) -> bool:
+    def cached_until_next_block(self) -> bool:
         """True if responses depend only on the index. They get an ETag and are cached until the next block."""
         streamed = any(reply.media for reply in self.replies)
         moving = streamed or self.of_the_moment
@@ -185,11 +185,11 @@ STORE: Final = (Reply(503, "store_unavailable"), Reply(503, "store_rejected"))
 
 PAGE: Final = {
     "limit": Parameter(
-        Decimal(32, 1, limits.LARGEST_PAGE),
-        f"at most so many, 1 to {limits.LARGEST_PAGE} (default {limits.DEFAULT_PAGE})",
+        Decimal(32, 1, limits.MAX_PAGE_ROWS),
+        f"at most so many, 1 to {limits.MAX_PAGE_ROWS} (default {limits.DEFAULT_PAGE_ROWS})",
     ),
     "offset": Parameter(
-        Decimal(32, 0, limits.LARGEST_OFFSET), f"pass over so many, 0 to {limits.LARGEST_OFFSET} (default 0)"
+        Decimal(32, 0, limits.MAX_OFFSET_ROWS), f"pass over so many, 0 to {limits.MAX_OFFSET_ROWS} (default 0)"
     ),
 }
 """The parameters of every paged route."""

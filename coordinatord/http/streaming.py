@@ -10,7 +10,7 @@ import attrs
 from common.daemon.asgi import Receive, Send
 from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import CallerGone
+from coordinatord.http.bodies import CallerDisconnected
 from coordinatord.http.responses import Headers, Response
 
 
@@ -70,14 +70,14 @@ class HeldResponse:
 
 
 async def hold(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
-    """Return the response and the seconds it waited. Raise CallerGone when the client disconnects."""
+    """Return the response and the seconds it waited. Raise CallerDisconnected when the client disconnects."""
     answer: tuple[Response, float] | None = None
     async with unwrap_single_error() as tasks:
         tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
         answer = await held.answer()
         tasks.cancel_scope.cancel()
     if answer is None:
-        raise CallerGone
+        raise CallerDisconnected
     return answer
 
 

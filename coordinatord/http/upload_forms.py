@@ -122,14 +122,14 @@ class UploadForm:
     """
 
     def __init__(
-        self, boundary: bytes, body: AsyncIterator[bytes], most_bytes: int, declared: int | None = None
+        self, boundary: bytes, body: AsyncIterator[bytes], max_bytes: int, declared: int | None = None
     ) -> None:
         """`declared` is the length of the whole form, if the client sent it."""
         self._parser = FormParser(boundary)
         self._events = self._read(body)
-        self._most = most_bytes
+        self._max_bytes = max_bytes
         self.expires_after: dict[str, str] = {}
-        self.size_at_most = most_bytes if declared is None else min(declared, most_bytes)
+        self.max_size = max_bytes if declared is None else min(declared, max_bytes)
 
     async def purpose(self) -> str:
         """Return the first part of the form, not counting `expires_after[...]`."""
@@ -155,7 +155,7 @@ class UploadForm:
                 break
             if isinstance(event, PartData):
                 size += len(event.data)
-                if size > self._most:
+                if size > self._max_bytes:
                     raise FileTooLarge
                 yield event.data
         async for event in self._events:

@@ -16,7 +16,7 @@ from common.daemon.asgi import RawHeaders, Receive, first_header
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
-from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerGone, Unacceptable, refuse_encoded
+from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerDisconnected, Unacceptable, refuse_encoded
 from coordinatord.http.upload_forms import OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
 
 # Upper limit of the memory for one upload.
@@ -30,7 +30,7 @@ _DRAIN_BYTES: Final = 4 << 20
 _DRAIN_S: Final = 2.0
 
 
-class TransfersAtOnce:
+class TransferLimits:
     """Limit on concurrent uploads, or downloads, per caller address and per wallet."""
 
     def __init__(self, of_caller: int, of_wallet: int, kind: str = "upload") -> None:
@@ -43,10 +43,10 @@ class TransfersAtOnce:
     def one(self, caller: str, wallet: bytes) -> Iterator[None]:
         """Count one transfer while the block runs. Raise Retryable `busy` at the limit."""
         keys: tuple[tuple[str, str | bytes], ...] = (("address", caller), ("wallet", wallet))
-        for whose, key in keys:
-            most = self._most[whose]
-            if self._under_way.get((whose, key), 0) >= most:
-                message = f"one {whose} may have {most} {self._kind}s at a time; wait for one to end"
+        for kind, key in keys:
+            most = self._most[kind]
+            if self._under_way.get((kind, key), 0) >= most:
+                message = f"one {kind} may have {most} {self._kind}s at a time; wait for one to end"
                 raise Retryable("busy", message)
         for under_way in keys:
             self._under_way[under_way] = self._under_way.get(under_way, 0) + 1
@@ -64,11 +64,11 @@ class UploadReader:
     """Reader of uploads. `budget` limits the memory of all uploads. Other bodies have a separate budget."""
 
     budget: BodyBudget
-    at_once: TransfersAtOnce
+    transfers: TransferLimits
     # Limit of the file.
-    most_bytes: int
+    max_bytes: int
     # Bytes per second, while waiting for the client.
-    least_rate: int
+    min_bytes_per_s: int
     # Longest wait for more bytes.
     stall_s: float
     clock: Callable[[], float] = time.monotonic
@@ -87,16 +87,16 @@ class UploadReader:
         size = int(declared) if declared.isdecimal() else None
         body = _Body(receive, self)
         try:
-            if size is not None and size > self.most_bytes + OVERHEAD_BYTES:
+            if size is not None and size > self.max_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
             boundary = boundary_of(first_header(headers, b"content-type"))
-            with self.at_once.one(caller, wallet):
+            with self.transfers.one(caller, wallet):
                 async with self.budget.share(caller) as share:
                     share.take(BEGUN_BYTES)
-                    yield UploadForm(boundary, body.pieces(share), self.most_bytes, size)
+                    yield UploadForm(boundary, body.pieces(share), self.max_bytes, size)
         except FileTooLarge:
             await body.drain()
-            raise Unacceptable(responses.file_too_large(self.most_bytes)) from None
+            raise Unacceptable(responses.file_too_large(self.max_bytes)) from None
         except (Refused, Retryable):
             await body.drain()
             raise
@@ -118,8 +118,8 @@ class _Body:
         wanted = 1
         while not self._ended:
             try:
-                with anyio.fail_after(self._limits.stall_s) as patience:
-                    piece = await self._gather(wanted, patience)
+                with anyio.fail_after(self._limits.stall_s) as deadline:
+                    piece = await self._gather(wanted, deadline)
             except TimeoutError:
                 raise Unacceptable(responses.body_too_slow()) from None
             if piece:
@@ -127,7 +127,7 @@ class _Body:
                 yield piece
             wanted = _PIECE_BYTES
 
-    async def _gather(self, wanted: int, patience: anyio.CancelScope) -> bytes:
+    async def _gather(self, wanted: int, deadline: anyio.CancelScope) -> bytes:
         """Return at least `wanted` bytes, or fewer at the end of the body.
 
         Arriving bytes extend the deadline, but only after a tenth of it has passed: moving a deadline is as slow as a
@@ -143,12 +143,12 @@ class _Body:
             self._waited += waited
             used += waited
             self._size += len(piece)
-            if self._size > limits.most_bytes + OVERHEAD_BYTES:
+            if self._size > limits.max_bytes + OVERHEAD_BYTES:
                 raise FileTooLarge
-            if self._waited > _GRACE_S and self._size < (self._waited - _GRACE_S) * limits.least_rate:
+            if self._waited > _GRACE_S and self._size < (self._waited - _GRACE_S) * limits.min_bytes_per_s:
                 raise Unacceptable(responses.body_too_slow())
             if used > limits.stall_s / 10:
-                patience.deadline, used = anyio.current_time() + limits.stall_s, 0.0
+                deadline.deadline, used = anyio.current_time() + limits.stall_s, 0.0
             pieces.append(piece)
             gathered += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -164,7 +164,7 @@ class _Body:
     async def _next(self) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            raise CallerGone
+            raise CallerDisconnected
         self._ended = not message.get("more_body", False)
         piece: bytes = message.get("body", b"")
         return piece

@@ -12,7 +12,7 @@ from common.scalars import read_decimal, read_hex
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
 from coordinatord.market.reading import STATUSES
-from coordinatord.market.terms import LONGEST_SLA, MAX_FEE_BPS, MAX_TOKEN_GAS, MIN_TOKEN_GAS, read_model, read_schema
+from coordinatord.market.terms import MAX_FEE_BPS, MAX_SLA_S, MAX_TOKEN_GAS, MIN_TOKEN_GAS, read_model, read_schema
 
 _YES_NO: Final = {"yes": True, "no": False}
 _MAX_ENTRY_BYTES: Final = 1024
@@ -99,7 +99,7 @@ VERBS: Final[dict[str, Verb]] = {
     "sla": Verb(
         "Allow or forbid a window.",
         (
-            Argument("seconds", _uint(32, 1, LONGEST_SLA, "the window"), f"Seconds, 1 to {LONGEST_SLA}."),
+            Argument("seconds", _uint(32, 1, MAX_SLA_S, "the window"), f"Seconds, 1 to {MAX_SLA_S}."),
             _ALLOWED,
         ),
         Admin.allow_sla,

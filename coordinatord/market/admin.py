@@ -171,20 +171,20 @@ class Admin:
     def _owner(self, contracts: Sequence[Contract]) -> str:
         owners = {contract.name: contract.read(self.node, "owner") for contract in contracts}
         if len(set(owners.values())) > 1:
-            said = ", ".join(f"{name} {owner}" for name, owner in owners.items())
-            raise Fatal(f"the registries have different owners ({said}): let one account own them all first")
+            listed = ", ".join(f"{name} {owner}" for name, owner in owners.items())
+            raise Fatal(f"the registries have different owners ({listed}): let one account own them all first")
         return str(next(iter(owners.values())))
 
     def _set_model(self, words: str, same: bool, model: ModelTerms, enabled: bool) -> Action:
-        told = (model.model_id, model.name, enabled, model.owned_by, model.params_schema)
-        return self._one(JOBS, words, same, "setModel", *told)
+        values = (model.model_id, model.name, enabled, model.owned_by, model.params_schema)
+        return self._one(JOBS, words, same, "setModel", *values)
 
     def _model(self, model_id: int) -> ModelTerms | None:
         """Return the latest terms of the model from events, because its name is not in the contract's state."""
         head = self.node.eth.block_number
         events = admin_events(self.node, self._contracts(), self.book.deploy_block, head, self.span)
-        told = [e.values for e in events if e.name == "ModelSet" and e.values["modelId"] == model_id]
-        return ModelTerms(model_id, told[-1]["name"], told[-1]["ownedBy"], told[-1]["paramsSchema"]) if told else None
+        rows = [e.values for e in events if e.name == "ModelSet" and e.values["modelId"] == model_id]
+        return ModelTerms(model_id, rows[-1]["name"], rows[-1]["ownedBy"], rows[-1]["paramsSchema"]) if rows else None
 
     def _provider(self, provider_id: int) -> dict[str, Any]:
         state = provider(self.node, self._contracts()[PROVIDERS], provider_id)

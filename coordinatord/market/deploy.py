@@ -99,7 +99,7 @@ def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Pat
     if verification is not None:
         explorer.write_folder(verification, node, market)
         say(f"for explorers: {verification}")
-    _tell_heir(market, say)
+    _print_acceptance(market, say)
     return book
 
 
@@ -137,7 +137,7 @@ def _require_right(rows: Sequence[CheckRow]) -> None:
         raise Fatal(f"the chain differs from the terms, and no address book is written: {'; '.join(wrong)}")
 
 
-def _tell_heir(market: MarketState, say: Say) -> None:
+def _print_acceptance(market: MarketState, say: Say) -> None:
     calls = acceptance(market)
     if calls:
         say("\nthe new owner accepts by sending these; until then the deployer's key has every power:\n")

@@ -74,9 +74,9 @@ def _set(stage: int, registry: str, function: str, words: str, *arguments: objec
 def _step(
     stage: int, registry: str, function: str, words: str, arguments: Callable[[Addresses], tuple[object, ...]]
 ) -> SendingStep:
-    said = f"{registry}: {words}"
+    title = f"{registry}: {words}"
 
     def build(addresses: Addresses) -> ContractCall:
-        return Contract(registry, addresses[registry]).call(said, function, *arguments(addresses))
+        return Contract(registry, addresses[registry]).call(title, function, *arguments(addresses))
 
-    return SendingStep(said, stage, None, build)
+    return SendingStep(title, stage, None, build)

@@ -175,24 +175,24 @@ def _listings(node: Web3, providers: Contract, events: list[Event]) -> list[List
 
 
 def _listing(node: Web3, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> Listing:
-    told = provider(node, providers, provider_id)
+    stored = provider(node, providers, provider_id)
     models = sorted(model for owner, model in pairs if owner == provider_id)
     return Listing(
         provider_id=provider_id,
-        operator=told["operator"],
-        listed=told["listed"],
-        all_models=told["allowAllModels"],
+        operator=stored["operator"],
+        listed=stored["listed"],
+        all_models=stored["allowAllModels"],
         # `modelAllowed` returns true for every model if all are allowed.
         models=frozenset(
-            m for m in models if not told["allowAllModels"] and providers.read(node, "modelAllowed", provider_id, m)
+            m for m in models if not stored["allowAllModels"] and providers.read(node, "modelAllowed", provider_id, m)
         ),
-        reputation=told["reputation"],
-        grace=told["grace"],
-        requested=told["requested"],
-        ceiling=told["ceiling"],
+        reputation=stored["reputation"],
+        grace=stored["grace"],
+        requested=stored["requested"],
+        ceiling=stored["ceiling"],
         capacity=providers.read(node, "capacityOf", provider_id),
-        active_jobs=told["activeJobs"],
-        has_box_key=any(told["boxKey"]),
+        active_jobs=stored["activeJobs"],
+        has_box_key=any(stored["boxKey"]),
     )
 
 

@@ -34,7 +34,8 @@ from coordinatord.market.node import broadcast, code_at, nonce_of, receipt_of
 Say = Callable[[str], None]
 Addresses = Mapping[str, str]  # of the deployed contracts, by name
 
-MAX_GAS: Final = 1 << 24  # of one transaction (EIP-7825)
+# EIP-7825.
+TX_GAS_CAP: Final = 1 << 24
 _MAX_PENDING: Final = 16  # pending transactions per account that every node accepts
 _REBROADCAST_S: Final = 15.0
 _NONCE_SIGHTINGS: Final = 3  # in a row, because a load balancer's nodes may differ
@@ -222,9 +223,9 @@ def gas_for(node: Web3, sender: str, call: ContractCall) -> int:
         needed = node.eth.estimate_gas(_unsigned(sender, call))
     except RpcError as error:
         raise Fatal(f"{call.words}: {refusal(error, sender)}") from error
-    if needed > MAX_GAS:
-        raise Fatal(f"{call.words}: needs {needed} gas, and a transaction takes {MAX_GAS} at most")
-    return min(needed * 6 // 5, MAX_GAS)
+    if needed > TX_GAS_CAP:
+        raise Fatal(f"{call.words}: needs {needed} gas, and a transaction takes {TX_GAS_CAP} at most")
+    return min(needed * 6 // 5, TX_GAS_CAP)
 
 
 def _unsigned(sender: str, call: ContractCall) -> TxParams:

@@ -18,7 +18,7 @@ from coordinatord.market.contracts import read_address
 
 # Limits of the contracts. Terms beyond them are rejected before the deployment starts.
 MAX_FEE_BPS: Final = 2000
-LONGEST_SLA: Final = limits.LONGEST_SLA
+MAX_SLA_S: Final = limits.MAX_SLA_S
 MAX_NAME_BYTES: Final = 256
 MIN_TOKEN_GAS: Final = 200_000
 MAX_TOKEN_GAS: Final = 2_000_000
@@ -110,7 +110,7 @@ def _terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
         max_gas_fee=read_uint(values["max_gas_fee"], 128, "max_gas_fee"),
         point_price=read_uint(values["point_price"], 96, "point_price"),
         token_gas=_between(values.get("token_gas", MIN_TOKEN_GAS), MIN_TOKEN_GAS, MAX_TOKEN_GAS, "token_gas"),
-        slas=tuple(_between(v, 1, LONGEST_SLA, f"slas[{n}]") for n, v in enumerate(_list(values, "slas"))),
+        slas=tuple(_between(v, 1, MAX_SLA_S, f"slas[{n}]") for n, v in enumerate(_list(values, "slas"))),
         relayers=tuple(read_address(v, f"relayers[{n}]") for n, v in enumerate(_list(values, "relayers"))),
         models=tuple(_model(v, f"models[{n}]", folder) for n, v in enumerate(_list(values, "models"))),
     )
@@ -129,7 +129,7 @@ def read_model(model_id: object, name: object, owned_by: object, schema: object,
     model = ModelTerms(
         _between(model_id, 1, 2**32 - 1, f"{param}.id"),
         _text(name, f"{param}.name"),
-        _text(owned_by, f"{param}.owned_by", least=0),
+        _text(owned_by, f"{param}.owned_by", min_bytes=0),
         json.dumps(schema, separators=(",", ":"), ensure_ascii=False) if schema is not None else "",
     )
     if schema is not None and not isinstance(schema, dict):
@@ -174,9 +174,9 @@ def _between(value: object, low: int, high: int, param: str) -> int:
     return number
 
 
-def _text(value: object, param: str, least: int = 1) -> str:
-    if not isinstance(value, str) or not least <= len(value.encode()) <= MAX_NAME_BYTES:
-        raise Refused(f"{param} must be a text of {least} to {MAX_NAME_BYTES} bytes", param)
+def _text(value: object, param: str, min_bytes: int = 1) -> str:
+    if not isinstance(value, str) or not min_bytes <= len(value.encode()) <= MAX_NAME_BYTES:
+        raise Refused(f"{param} must be a text of {min_bytes} to {MAX_NAME_BYTES} bytes", param)
     return value
 
 

@@ -112,8 +112,8 @@ def _domain(node: Web3, token: Contract, terms: MarketTerms) -> TokenDomain:
     (EIP-5267), or else its `name` and `version`."""
     name, version = terms.token_name, terms.token_version
     if name is None or version is None:
-        told_name, told_version = _told_domain(node, token)
-        name, version = name or told_name, version or told_version
+        reported_name, reported_version = _reported_domain(node, token)
+        name, version = name or reported_name, version or reported_version
     if not name or not version:
         raise Fatal(
             "token: it does not report the name and version of its signing domain: set token_name, token_version"
@@ -121,7 +121,7 @@ def _domain(node: Web3, token: Contract, terms: MarketTerms) -> TokenDomain:
     return TokenDomain(name, version)
 
 
-def _told_domain(node: Web3, token: Contract) -> tuple[str, str]:
+def _reported_domain(node: Web3, token: Contract) -> tuple[str, str]:
     try:
         domain = token.read(node, "eip712Domain")
     except (Fatal, Refused, RpcError):

@@ -32,7 +32,7 @@ from coordinatord.api.system.routes import Stopping
 from coordinatord.api.webhooks.delivery import run_deliveries
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
-from coordinatord.base.startup import StartupPatience
+from coordinatord.base.startup import StartupRetry
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.logs import Decoder
@@ -70,7 +70,8 @@ from coordinatord.storage.pins.containers import Containers
 
 log = structlog.get_logger(__name__)
 
-_UNREADY_PAUSE: Final = 0.5  # seconds for balancers to notice that this node is not ready, before it stops listening
+# Balancers notice that this node is not ready before it stops listening.
+_UNREADY_PAUSE_S: Final = 0.5
 
 
 async def run(config: Config, limits: Limits | None = None) -> None:
@@ -87,9 +88,9 @@ async def run(config: Config, limits: Limits | None = None) -> None:
     )
     config = attrs.evolve(config, limits=limits)
     async with AsyncExitStack() as stack:
-        patience = StartupPatience(limits.boot_patience_s)
-        dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
-        await prepare(dependencies, patience)
+        startup = StartupRetry(limits.boot_patience_s)
+        dependencies = await startup.retry_until_ready("the database", partial(open_dependencies, config, stack))
+        await prepare(dependencies, startup)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
         if escrow is not None:
             await escrow.custody.begin()
@@ -112,7 +113,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
                 stopping.begun = True
                 systemd.say("STOPPING=1")
                 log.info("stopping", grace_seconds=limits.shutdown_grace_s)
-                await anyio.sleep(_UNREADY_PAUSE)
+                await anyio.sleep(_UNREADY_PAUSE_S)
                 dependencies.events.close()  # open streams would use up the grace period
 
             systemd.say("READY=1")

@@ -60,7 +60,7 @@ from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route
-from coordinatord.http.uploads import HELD_BYTES, TransfersAtOnce, UploadReader
+from coordinatord.http.uploads import HELD_BYTES, TransferLimits, UploadReader
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
 from coordinatord.run.dependencies import Dependencies, files_of
@@ -121,15 +121,15 @@ def build_application(
     buckets: TokenBuckets,
 ) -> ASGIApp:
     routes, limits = endpoints.routes(), config.limits
-    longest_body = max(route.body.limit for route in routes if route.body is not None)
+    max_body_bytes = max(route.body.limit for route in routes if route.body is not None)
     gates = Gates(
         is_ready=readiness.is_ready,
         find_session=sessions.find,
         bodies=BodyReader(limits.body_deadline_s, limits.body_least_rate, limits.body_silence_s),
-        budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, longest_body)),
+        budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, max_body_bytes)),
         uploads=UploadReader(
             BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, HELD_BYTES)),
-            TransfersAtOnce(limits.uploads_per_caller, limits.uploads_per_wallet),
+            TransferLimits(limits.uploads_per_caller, limits.uploads_per_wallet),
             config.max_blob_bytes,
             limits.upload_least_rate,
             limits.body_silence_s,

@@ -50,14 +50,14 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
 async def check_nodes(nodes: Nodes, book: AddressBook, domains: Domains) -> None:
     """Run `check_chain` on every node. Raise Retryable only if no node answers. Fatal names the node if there are
     several."""
-    away: list[Retryable] = []
+    failures: list[Retryable] = []
     for node in nodes.all:
         try:
             await check_chain(node.rpc, book, domains)
         except Retryable as error:
-            away.append(error)
+            failures.append(error)
             log.warning("node does not answer at the start", node=node.name, reason=error.message)
         except Fatal as wrong:
             raise wrong if len(nodes.all) == 1 else Fatal(f"node {node.name}: {wrong}") from None
-    if len(away) == len(nodes.all):
-        raise away[0]
+    if len(failures) == len(nodes.all):
+        raise failures[0]

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
+_MAX_SPENDER_LINES: Final = 40
+# As shells report SIGINT.
+_INTERRUPTED_STATUS: Final = 130
 
 
 def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) -> str:
@@ -62,10 +65,6 @@ def _name(signer: bytes) -> str:
     if signer == ALL_NEWCOMERS:
         return "all newcomers"
     return "0x" + signer.hex() if signer else "the coordinator"
-
-
-_SPENDERS: Final = 40  # lines of the table
-_INTERRUPTED: Final = 130  # the exit status that shells use for SIGINT
 
 
 async def _serve(config: Config, limits: Limits | None = None) -> None:
@@ -98,7 +97,7 @@ async def _budgets(config: Config, *, as_json: bool) -> None:
 
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with database as opened, opened.connection() as connection:
-        spenders = await top_spenders(connection, _SPENDERS)
+        spenders = await top_spenders(connection, _MAX_SPENDER_LINES)
     print(json.dumps(spender_rows(spenders), indent=2) if as_json else spender_table(spenders, terminal_columns()))
 
 
@@ -155,7 +154,7 @@ def run(command: str, **options: object) -> None:
             print(f"coordinatord: {error}", file=sys.stderr)
         sys.exit(1)
     except* KeyboardInterrupt:  # before the daemon received signals
-        sys.exit(_INTERRUPTED)
+        sys.exit(_INTERRUPTED_STATUS)
 
 
 def check(as_json: bool) -> int:

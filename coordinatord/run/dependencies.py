@@ -20,7 +20,7 @@ from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.api.files.files import FileStore
 from coordinatord.base import metrics
-from coordinatord.base.startup import StartupPatience
+from coordinatord.base.startup import StartupRetry
 from coordinatord.base.wake import Mailbox
 from coordinatord.chain.relayer.role import RelayerRole, role_in
 from coordinatord.chain.relayer.signers import AccountSigner
@@ -137,17 +137,17 @@ async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> Pin
     return PinningStore(requests) if config.pin_store == "filebase" else AddressedStore(requests, keys)
 
 
-async def prepare(dependencies: Dependencies, patience: StartupPatience) -> None:
+async def prepare(dependencies: Dependencies, startup: StartupRetry) -> None:
     """Migrate the database, and check the chain against the address book."""
 
     async def migrated() -> list[str]:
         async with dependencies.database.unhurried() as connection:
             return await migrate(connection)
 
-    if applied := await patience.retry_until_ready("the database", migrated):
+    if applied := await startup.retry_until_ready("the database", migrated):
         log.info("database migrated", applied=applied)
     config = dependencies.config
-    await patience.retry_until_ready(
+    await startup.retry_until_ready(
         "the node", partial(check_nodes, dependencies.nodes, config.addresses, dependencies.domains)
     )
 

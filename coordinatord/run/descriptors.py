@@ -11,13 +11,13 @@ from coordinatord.run.config import Config
 from coordinatord.run.limits import CONNECTION_BYTES
 from coordinatord.storage.database.connections import PREPARED_CONNECTIONS
 
-_ROLES: Final = 4  # indexer, relayer, reclaimer, janitor
+_ROLE_COUNT: Final = 4  # indexer, relayer, reclaimer, janitor
 _LISTENING: Final = 1
-_BESIDE_POOL: Final = PREPARED_CONNECTIONS + _ROLES + _LISTENING
+_BESIDE_POOL: Final = PREPARED_CONNECTIONS + _ROLE_COUNT + _LISTENING
 _NODE_CONNECTIONS: Final = 40
 _STORE_CONNECTIONS: Final = 160
 _WEBHOOK_CONNECTIONS: Final = 512
-_ANYTHING_ELSE: Final = 128  # listening sockets, operators' port, event loop, threads for name lookups
+_OTHER_DESCRIPTORS: Final = 128  # listening sockets, operators' port, event loop, threads for name lookups
 _MIN_CONNECTIONS: Final = 16
 _MEMORY_SHARE: Final = 4  # connections may use one part in four of the memory
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -64,5 +64,5 @@ def _own_descriptors(config: Config) -> int:
         + len(config.node_urls) * _NODE_CONNECTIONS
         + _STORE_CONNECTIONS
         + (_WEBHOOK_CONNECTIONS if config.webhooks_key else 0)
-        + _ANYTHING_ELSE
+        + _OTHER_DESCRIPTORS
     )

@@ -9,7 +9,7 @@ import attrs
 import structlog
 
 from coordinatord.base.errors import Retryable
-from coordinatord.base.startup import StartupPatience
+from coordinatord.base.startup import StartupRetry
 from coordinatord.chain.relayer.transactions_sql import account_uses
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.run.config import Config
@@ -25,9 +25,9 @@ _INTERVAL_S: Final = 5.0
 async def drain(config: Config, settled_s: float = SETTLED_S) -> None:
     """Follow the account, and sign only replacements. Return when its key is no longer needed."""
     async with AsyncExitStack() as stack:
-        patience = StartupPatience(config.limits.boot_patience_s)
-        dependencies = await patience.retry_until_ready("the database", partial(open_dependencies, config, stack))
-        await prepare(dependencies, patience)
+        startup = StartupRetry(config.limits.boot_patience_s)
+        dependencies = await startup.retry_until_ready("the database", partial(open_dependencies, config, stack))
+        await prepare(dependencies, startup)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dependencies.supervisor.run, "relayer", partial(_follow, dependencies))
             if len(dependencies.nodes.all) > 1:

@@ -35,10 +35,11 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_S: Final = 60.0
 _ATTACH_BEFORE_EXPIRY_S: Final = 3 * INTERVAL_S
-_AT_ONCE: Final = 200
-_ROWS_AT_ONCE: Final = 1_000
-_REMOVALS_AT_ONCE: Final = 4  # each waits for the store, and may hold a pooled connection while it waits
-_BATCHES_AT_ONCE: Final = 20
+_MAX_LEASED_REMOVALS: Final = 200
+_MAX_DELETED_ROWS: Final = 1_000
+# Each removal waits for the store, and may hold a pooled connection while it waits.
+_MAX_CONCURRENT_REMOVALS: Final = 4
+_MAX_BATCHES: Final = 20
 
 
 @attrs.frozen(slots=True)
@@ -74,12 +75,14 @@ class Janitor:
         await liveness_sql.delete_old(connection)
         await events_sql.drop_old(connection)
         await endpoints_sql.drop_old(connection)
-        while await endings_sql.drop_ended(connection, self.relays_kept_seconds, _ROWS_AT_ONCE) == _ROWS_AT_ONCE:
+        while (
+            await endings_sql.drop_ended(connection, self.relays_kept_seconds, _MAX_DELETED_ROWS) == _MAX_DELETED_ROWS
+        ):
             pass
-        while await endings_sql.drop_carriers(connection, self.relays_kept_seconds, _ROWS_AT_ONCE):
+        while await endings_sql.drop_carriers(connection, self.relays_kept_seconds, _MAX_DELETED_ROWS):
             pass
         while await lines_sql.drop_finished(
-            connection, self.retention_seconds, self.failed_batch_seconds, _BATCHES_AT_ONCE
+            connection, self.retention_seconds, self.failed_batch_seconds, _MAX_BATCHES
         ):
             pass
         await endings_sql.drop_endings(connection, self.endings_kept_seconds)
@@ -87,10 +90,10 @@ class Janitor:
             connection, retention_seconds=self.retention_seconds, unsettled_seconds=self.unsettled_seconds
         )
         await objects_sql.settle_expired(connection, self.retention_seconds)
-        while keys := await objects_sql.lease_expired(connection, _AT_ONCE):
+        while keys := await objects_sql.lease_expired(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({key: partial(self.containers.remove, key) for key in keys})
         await files_sql.attach_named(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
-        while doomed := await files_sql.lease_expired(connection, _AT_ONCE):
+        while doomed := await files_sql.lease_expired(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
         await objects_sql.drop_empty(connection)
         await objects_sql.mark_earned(connection)
@@ -109,7 +112,7 @@ def _show_replication(replication: Replication) -> None:
 
 async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
     """Run the removals concurrently, because each waits for the store."""
-    turns = anyio.CapacityLimiter(_REMOVALS_AT_ONCE)
+    turns = anyio.CapacityLimiter(_MAX_CONCURRENT_REMOVALS)
     async with unwrap_single_error() as tasks:
         for what, removal in removals.items():
             tasks.start_soon(_removing, what, removal, turns)

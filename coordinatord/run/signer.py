@@ -36,7 +36,7 @@ async def open_signer(config: Config) -> AsyncIterator[AccountSigner]:
         address = bytes.fromhex(account[2:])
         if config.relayer_signer_url is not None:
             url = config.relayer_signer_url.reveal()
-            async with open_transport(url, connections=MAX_PARALLEL_SIGNATURES, patience=seconds) as transport:
+            async with open_transport(url, connections=MAX_PARALLEL_SIGNATURES, timeout_s=seconds) as transport:
                 yield by_http(transport, address, account, seconds)
         else:
             command = from_command(str(config.relayer_signer_command), account, "RELAYER_SIGNER_COMMAND")

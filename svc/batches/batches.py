@@ -30,13 +30,14 @@ from svc.errors import (
 )
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
-from svc.wire.events import ToldChanges, changes_of
+from svc.wire.events import ChangeListener, changes_of
 
 Lines = Path | Texts
 BatchSeen = Callable[[Batch], object]
 
 POLL_SECONDS: Final = 60.0
-_MAX_WINDOW_SECONDS: Final = 86_400.0  # until the batch could be read
+# Until the batch could be read.
+_MAX_WINDOW_S: Final = 86_400.0
 _MAX_METADATA_PAIRS: Final = 16
 _MAX_KEY_LENGTH: Final = 64
 _MAX_VALUE_LENGTH: Final = 512
@@ -134,7 +135,7 @@ class Batches:
                 found = await self._find_by_file(file.id)
                 if found is not None:
                     return found
-                if not error.retryable or attempt == transport.retries.most:
+                if not error.retryable or attempt == transport.retries.max_retries:
                     raise _outcome_unknown(file.id, error) from None
             await transport.sleep(transport.retries.pause(attempt))
             attempt += 1
@@ -178,7 +179,7 @@ class Batches:
     async def _until_ended(
         self,
         batch_id: str,
-        changes: ToldChanges,
+        changes: ChangeListener,
         timeout_seconds: float | None,
         every: float,
         progress: BatchSeen | None,
@@ -195,7 +196,7 @@ class Batches:
                 changes.listen()
                 if max_seconds is None:  # one interval more than the window, because the end is recorded a little later
                     max_seconds = anyio.current_time() - started + max(0.0, self._window_left(batch)) + every
-            limit = _MAX_WINDOW_SECONDS if max_seconds is None else max_seconds
+            limit = _MAX_WINDOW_S if max_seconds is None else max_seconds
             remaining = started + limit - anyio.current_time()
             if remaining <= 0:
                 raise WaitTimedOut(f"batch {batch_id}", limit)
@@ -238,7 +239,7 @@ class Batches:
         return next((batch for batch in page.data if batch.input_file_id == file_id), None)
 
     def _window_left(self, batch: Batch) -> float:
-        return min(batch.expires_at - self.account.transport.clock.now(), _MAX_WINDOW_SECONDS)
+        return min(batch.expires_at - self.account.transport.clock.now(), _MAX_WINDOW_S)
 
 
 def _outcome_unknown(file_id: str, error: ApiError | ConnectionFailed) -> OutcomeUnknown:

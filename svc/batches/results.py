@@ -23,7 +23,7 @@ from svc.results import Result, Results, cost_parts_of, provider_cost
 R = TypeVar("R", bound=Record)
 
 _PARALLEL_READS: Final = 32
-_MAX_DIGITS: Final = 9  # of a line's number
+_MAX_LINE_NUMBER_DIGITS: Final = 9
 _NOT_COMPLETED: Final = {
     "failed": "the provider could not run this line",
     "not_run": "the provider did not come to this line in time",
@@ -84,7 +84,7 @@ class _Numbering:
     def lines(self, id_of_job: str) -> _JobLines:
         """Return the lines of a job by its id in the batch, which ends with the job's number."""
         digits = id_of_job.rpartition("_")[2]
-        number = int(digits) if digits.isdecimal() and len(digits) <= _MAX_DIGITS else 0
+        number = int(digits) if digits.isdecimal() and len(digits) <= _MAX_LINE_NUMBER_DIGITS else 0
         numbers = range(number, number + 1)
         if not number or (self._ranges is not None and number > len(self._ranges)):
             raise ResultUnreadable(f"{id_of_job} is not the id of a line of the batch", code="malformed_lines")

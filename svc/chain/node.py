@@ -18,8 +18,9 @@ from svc.wire.json_rpc import Node, NodeRefusal
 
 T = TypeVar("T")
 
-_MIN_LOG_RANGE: Final = 500  # blocks; give up if the node rejects even this range
-_MAX_LOG_REQUESTS: Final = 64  # per search, with narrowing ranges
+# Give up if the node rejects even this range.
+_MIN_LOG_RANGE_BLOCKS: Final = 500
+_MAX_REQUESTS_PER_SEARCH: Final = 64
 _MISSING: Final = object()
 
 
@@ -83,7 +84,7 @@ class Chain:
         last = await self.head()
         width, requests = max(1, last - first + 1), 0
         while first <= last:
-            if requests == _MAX_LOG_REQUESTS:
+            if requests == _MAX_REQUESTS_PER_SEARCH:
                 raise NodeRefusal(
                     f"the node {node.name} would need too many requests for logs: use a node with a larger range limit"
                 )
@@ -98,9 +99,9 @@ class Chain:
             try:
                 logs = objects({"eth_getLogs": await node.call("eth_getLogs", log_filter)}, "eth_getLogs")
             except NodeRefusal:
-                if width <= _MIN_LOG_RANGE:
+                if width <= _MIN_LOG_RANGE_BLOCKS:
                     raise
-                width = max(_MIN_LOG_RANGE, width // 8)
+                width = max(_MIN_LOG_RANGE_BLOCKS, width // 8)
                 continue
             for log in map(_log, logs):
                 found.append(log)

@@ -21,7 +21,7 @@ class ServerClock:
     local: Callable[[], float] = time.time
     skew: float = 0.0
 
-    def heard(self, date: float) -> None:
+    def observe(self, date: float) -> None:
         """Note the date of an answer that has just begun to arrive, in Unix seconds."""
         # The header is rounded down and slightly old, so this clock is late rather than early. An order may then
         # end a second early, but never later than the coordinator allows.

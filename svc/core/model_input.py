@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from common.envelope import MAX_CUSTOM_ID_LENGTH
+from common.envelope import MAX_CUSTOM_ID_CODE_POINTS
 from common.refusal import Refused
 
 ModelInput = str | Mapping[str, object]
@@ -24,6 +24,6 @@ def model_input(given: ModelInput) -> dict[str, object]:
 def read_custom_id(value: object) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_CUSTOM_ID_LENGTH:
-        raise Refused(f"custom_id must be a string of 1 to {MAX_CUSTOM_ID_LENGTH} characters", "custom_id")
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_CUSTOM_ID_CODE_POINTS:
+        raise Refused(f"custom_id must be a string of 1 to {MAX_CUSTOM_ID_CODE_POINTS} characters", "custom_id")
     return value

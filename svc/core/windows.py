@@ -15,7 +15,7 @@ from common.refusal import Refused
 DEFAULT_WINDOW: Final = "batch"
 WINDOW_REFUSED: Final = "window_not_allowed"
 WINDOW_FORMS: Final = "1h (async), 24h (batch), <n>h, <n>m or <n>s"
-MAX_ORDER_SECONDS: Final = limits.ORDER_LIFE
+MAX_ORDER_SECONDS: Final = limits.ORDER_LIFETIME_S
 _NAMED_WINDOWS: Final = {"async": 3_600, "batch": 86_400}
 USUAL_WINDOWS: Final = frozenset(_NAMED_WINDOWS.values())
 _DEFAULT_SECONDS: Final = 3_600

@@ -52,7 +52,7 @@ _RECHECK_SECONDS: Final = 1.0  # before another look at a job
 _MAX_CONFIRMATIONS: Final = 64  # each confirmation holds an event stream
 _CONFIRM_TURN_SECONDS: Final = 15.0  # then another job has its turn
 _MAX_JOB_SECONDS: Final = 3 * 86_400.0  # longer than any job can take
-_UNREACHABLE_SECONDS: Final = 15.0  # between requests to an unreachable coordinator
+_UNREACHABLE_RETRY_S: Final = 15.0
 _STORAGE_RETRY_SECONDS: Final = 5.0
 
 
@@ -282,7 +282,7 @@ class JobAttempts:
             except SvcError as error:
                 if not error.retryable:
                     raise
-            await anyio.sleep(_UNREACHABLE_SECONDS)
+            await anyio.sleep(_UNREACHABLE_RETRY_S)
 
     async def open_result(self, job: LedgerJob, ended: Job) -> Bought:
         result = await self.trade.client.open(ended)

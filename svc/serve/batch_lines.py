@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
-from common.envelope import MAX_CUSTOM_ID_LENGTH
+from common.envelope import MAX_CUSTOM_ID_CODE_POINTS
 from common.refusal import Refused
 from common.strict_json import parse
 from svc.batches.offers import LineOffer
@@ -148,7 +148,7 @@ def market_line(request: BatchRequest) -> Json:
     url = EMBEDDINGS if requested.route == EMBEDDINGS else RESPONSES
     line: Json = {"url": url, "body": body}
     # Results are matched by line number. The custom_id is only for other readers of the market's batch.
-    return line | ({"custom_id": request.custom_id} if len(request.custom_id) <= MAX_CUSTOM_ID_LENGTH else {})
+    return line | ({"custom_id": request.custom_id} if len(request.custom_id) <= MAX_CUSTOM_ID_CODE_POINTS else {})
 
 
 def error_json(problem: Problem) -> Json:

@@ -15,7 +15,8 @@ from svc.serve.requests import AnswerRequest
 
 Json = dict[str, Any]
 
-_DELTA_LENGTH: Final = 48  # characters, about a dozen tokens
+# About a dozen tokens.
+_DELTA_CHARACTERS: Final = 48
 DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -36,7 +37,7 @@ def split_deltas(text: str) -> Iterator[str]:
     """
     at = 0
     while at < len(text):
-        end = at + _DELTA_LENGTH
+        end = at + _DELTA_CHARACTERS
         blank = text.rfind(" ", at, end) + 1 if end < len(text) else len(text)
         end = blank if blank > at else end
         yield text[at:end]

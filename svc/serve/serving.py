@@ -36,7 +36,7 @@ from svc.serve.settings import Server, ServeSettings
 from svc.settings import is_loopback
 
 _BACKLOG: Final = 1024
-_SHUTDOWN_SECONDS: Final = 3.0
+_SHUTDOWN_TIMEOUT_S: Final = 3.0
 
 Report = Callable[[str], object]
 
@@ -136,8 +136,8 @@ def _config(listening: socket.socket, server: Server) -> Config:
     config.backlog = _BACKLOG
     config.alpn_protocols = ["http/1.1"]
     config.keep_alive_max_requests = 1_000_000
-    config.graceful_timeout = _SHUTDOWN_SECONDS
-    config.shutdown_timeout = _SHUTDOWN_SECONDS
+    config.graceful_timeout = _SHUTDOWN_TIMEOUT_S
+    config.shutdown_timeout = _SHUTDOWN_TIMEOUT_S
     config.include_server_header = False
     config.errorlog = logging.getLogger("svc.serve")  # replace hypercorn's own log handler
     config.certfile = server.tls_certificate

@@ -14,9 +14,11 @@ from common.refusal import Refused
 from common.unixfs_blocks import read_block
 from svc.wire.answers import MAX_CONTENT_BYTES, followed, whole
 
-LARGEST_BLOCK: Final = 4 << 20  # larger than the blocks of any store
-_MOST_BLOCKS: Final = 1 << 16  # per file, because a tree may contain any number of empty nodes
-_SECONDS: Final = 60.0  # per block
+# Larger than the blocks of any store.
+MAX_BLOCK_BYTES: Final = 4 << 20
+# Per file, because a tree may contain any number of empty nodes.
+_MAX_BLOCKS: Final = 1 << 16
+_BLOCK_TIMEOUT_S: Final = 60.0
 _OK: Final = 200
 
 
@@ -29,16 +31,16 @@ async def content_of(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncG
         blocks += 1
         block = read_block(cid, await _served(http, f"{gateway}/ipfs/{cid}?format=raw"))
         length += len(block.content)
-        if length > MAX_CONTENT_BYTES or blocks + len(left) + len(block.links) > _MOST_BLOCKS:
-            raise Refused(f"a file must have at most {MAX_CONTENT_BYTES} bytes in {_MOST_BLOCKS} blocks")
+        if length > MAX_CONTENT_BYTES or blocks + len(left) + len(block.links) > _MAX_BLOCKS:
+            raise Refused(f"a file must have at most {MAX_CONTENT_BYTES} bytes in {_MAX_BLOCKS} blocks")
         left.extend(reversed(block.links))
         if block.content:
             yield block.content
 
 
 async def _served(http: httpx.AsyncClient, url: str) -> bytes:
-    with anyio.fail_after(_SECONDS):
+    with anyio.fail_after(_BLOCK_TIMEOUT_S):
         async with followed(http, url) as response:
             if response.status_code != _OK:
                 raise Refused(f"status {response.status_code} for a block")
-            return (await whole(response, LARGEST_BLOCK)).content
+            return (await whole(response, MAX_BLOCK_BYTES)).content

@@ -21,7 +21,7 @@ from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid
 from common.refusal import Refused
 from svc.errors import ResultUnreadable
 from svc.wire.answers import MAX_CONTENT_BYTES
-from svc.wire.block_reads import LARGEST_BLOCK, content_of
+from svc.wire.block_reads import MAX_BLOCK_BYTES, content_of
 from svc.wire.gateways import Gateways, NoGateway, NotServed, is_content_id
 
 S = TypeVar("S")
@@ -103,8 +103,8 @@ class CheckedReads:
         except Refused as refused:
             raise NotServed(f"{_OTHER}, {_CUT} ({refused.message})", may_come=False) from None
         except (httpx.RequestError, TimeoutError) as failed:
-            away = isinstance(failed, httpx.TransportError | TimeoutError)
-            raise NotServed(f"{_OTHER}, {_CUT} ({type(failed).__name__}: {failed})", may_come=away) from None
+            transient = isinstance(failed, httpx.TransportError | TimeoutError)
+            raise NotServed(f"{_OTHER}, {_CUT} ({type(failed).__name__}: {failed})", may_come=transient) from None
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -135,7 +135,7 @@ class _Checked(Generic[S]):
                 self.take(self.sink, piece)
             except ResultUnreadable as unreadable:
                 self._unreadable = unreadable
-        if self._unreadable is not None and (self.identity is None or self._length > self.identity.longest):
+        if self._unreadable is not None and (self.identity is None or self._length > self.identity.max_bytes):
             raise _Unproved(self._unreadable)
 
     def is_the_right_one(self) -> bool:
@@ -155,8 +155,8 @@ class _Checked(Generic[S]):
 
 @attrs.define
 class _Identity:
-    """Compares the bytes read with an id. Content that does not open is still read, up to `longest` bytes, to find out
-    if the gateway or the provider is at fault."""
+    """Compares the bytes read with an id. Content that does not open is still read, up to `max_bytes`, to find out if
+    the gateway or the provider is at fault."""
 
     cid: Cid
     _block: "hashlib._Hash" = attrs.field(factory=hashlib.sha256)
@@ -167,8 +167,8 @@ class _Identity:
             self._files = [UnixFsHasher(profile) for profile in _PROFILES]
 
     @property
-    def longest(self) -> int:
-        return MAX_CONTENT_BYTES if self._files else LARGEST_BLOCK
+    def max_bytes(self) -> int:
+        return MAX_CONTENT_BYTES if self._files else MAX_BLOCK_BYTES
 
     def update(self, piece: bytes) -> None:
         for file in self._files:

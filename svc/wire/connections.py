@@ -13,7 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 import anyio
 import httpx
 
-_MAX_IDLE: Final = 256  # per server
+_MAX_IDLE_PER_SERVER: Final = 256
 _MAX_SERVERS: Final = 64  # with idle connections, because a gateway may redirect to any number of hosts
 _IDLE_SECONDS: Final = 30.0  # coordinators keep an idle connection for longer
 _LIMITS: Final = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_SECONDS)
@@ -64,7 +64,7 @@ class Connections(httpx.AsyncBaseTransport):
         idle = self._idle.pop(origin, [])
         self._idle[origin] = idle
         idle.append(connection)
-        surplus = [idle.pop(0)] if len(idle) > _MAX_IDLE else []
+        surplus = [idle.pop(0)] if len(idle) > _MAX_IDLE_PER_SERVER else []
         if len(self._idle) > _MAX_SERVERS:
             surplus += self._idle.pop(next(iter(self._idle)))
         for each in surplus:

@@ -19,9 +19,10 @@ from svc.wire.answers import opened, raw_pieces, whole
 from svc.wire.server_sent_events import EventReader
 from svc.wire.transport import Transport, error_of, is_of_proxy
 
-QUIET: Final = 25.0  # seconds without an event or heartbeat after which the stream counts as lost
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 30.0
+# After this time without an event or heartbeat, the stream counts as lost.
+QUIET_S: Final = 25.0
+_FIRST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 30.0
 _STREAM: Final = "text/event-stream"
 _MAX_MESSAGE_BYTES: Final = 1 << 20
 
@@ -43,7 +44,7 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
 
 
 @attrs.define(eq=False)
-class ToldChanges:
+class ChangeListener:
     """Changes of the object that a wait follows. `status` is its status when it was last read. Events with this status,
     or with one of `ignored`, do not end a pause."""
 
@@ -52,13 +53,13 @@ class ToldChanges:
     ignored: Collection[str] = ()
     status: str | None = None
     _wanted: anyio.Event = attrs.field(factory=anyio.Event)
-    _heard: anyio.Event = attrs.field(factory=anyio.Event)
-    _heard_at: float = float("-inf")
+    _changed: anyio.Event = attrs.field(factory=anyio.Event)
+    _received_at: float = float("-inf")
 
     @property
     def live(self) -> bool:
         """Return True while the stream delivers events or heartbeats."""
-        return anyio.current_time() - self._heard_at < QUIET
+        return anyio.current_time() - self._received_at < QUIET_S
 
     def listen(self) -> None:
         """Start following the stream."""
@@ -69,17 +70,17 @@ class ToldChanges:
         seconds, a shorter time."""
         async with anyio.create_task_group() as tasks:
 
-            async def heard() -> None:
-                await self._heard.wait()
+            async def wait_for_change() -> None:
+                await self._changed.wait()
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(heard)
+            tasks.start_soon(wait_for_change)
             await self.transport.sleep(polling)
             if self.live:  # the stream may have become live during the sleep
                 await self.transport.sleep(streaming - polling)
             tasks.cancel_scope.cancel()
-        if self._heard.is_set():
-            self._heard = anyio.Event()
+        if self._changed.is_set():
+            self._changed = anyio.Event()
 
     async def follow(self, path: str, authorised: Authorised) -> None:
         """Follow the stream until cancelled, or until the coordinator refuses it."""
@@ -96,8 +97,8 @@ class ToldChanges:
                     return
             finally:
                 self._lost()
-            attempt = 0 if anyio.current_time() - began > _LONGEST_PAUSE else attempt + 1
-            await anyio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 8)))
+            attempt = 0 if anyio.current_time() - began > _MAX_PAUSE_S else attempt + 1
+            await anyio.sleep(min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 8)))
 
     async def _once(self, path: str, headers: Mapping[str, str]) -> None:
         asked = {**headers, "accept": _STREAM}
@@ -111,37 +112,37 @@ class ToldChanges:
                     raise ConnectionFailed(f"GET {path}: the answer is not {_STREAM}")
                 async with raw_pieces(response) as pieces:
                     async for data in messages(pieces):
-                        self._came(data)
+                        self._receive(data)
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"GET {path}: {type(failed).__name__}") from failed
 
-    def _came(self, data: bytes | None) -> None:
-        self._heard_at = anyio.current_time()
+    def _receive(self, data: bytes | None) -> None:
+        self._received_at = anyio.current_time()
         known = () if self.status is None else (self.status, *self.ignored)
         if data is not None and (self.take(data) or _status_in(data) not in known):
-            self._heard.set()
+            self._changed.set()
 
     def _lost(self) -> None:
         """End the current pause, because changes since the last event may have been missed."""
         if self.live:
-            self._heard.set()
-        self._heard_at = float("-inf")
+            self._changed.set()
+        self._received_at = float("-inf")
 
 
 def _status_in(data: bytes) -> Any:
     try:
-        said = strict_json.parse(data)
+        body = strict_json.parse(data)
     except Refused:
         return None
-    return said.get("status") if isinstance(said, dict) and said.get("taken_back") is None else None
+    return body.get("status") if isinstance(body, dict) and body.get("taken_back") is None else None
 
 
 @asynccontextmanager
 async def changes_of(
     transport: Transport, path: str, authorised: Authorised, take: Take = lambda _: False, ignored: Collection[str] = ()
-) -> AsyncIterator[ToldChanges]:
+) -> AsyncIterator[ChangeListener]:
     """Follow the stream at `path` while the block runs, from the call of `listen` on."""
-    changes = ToldChanges(transport, take, ignored)
+    changes = ChangeListener(transport, take, ignored)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)

@@ -13,7 +13,7 @@ import anyio
 import attrs
 import httpx
 
-from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE
+from svc.core.retries import GATEWAY_ATTEMPTS, GATEWAY_PAUSE_S
 from svc.wire.answers import MAX_CONTENT_BYTES, followed, pieces_of
 from svc.wire.transport import Sleep
 
@@ -21,7 +21,8 @@ _OK: Final = 200
 _NOT_FOUND: Final = 404
 _SERVER_ERROR: Final = 500
 _CID: Final = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
-_PIECE_SECONDS: Final = 180.0  # per 64 KiB, against gateways that send a byte at a time
+# For each 64 KiB, against gateways that send a byte at a time.
+_PIECE_TIMEOUT_S: Final = 180.0
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ class Gateways:
     http: httpx.AsyncClient
     urls: Sequence[str]
     attempts: int = GATEWAY_ATTEMPTS
-    pause: float = GATEWAY_PAUSE
+    pause: float = GATEWAY_PAUSE_S
     sleep: Sleep = anyio.sleep
 
     async def first(self, attempt: Callable[[str], Awaitable[T]], deadline: float = math.inf) -> T:
@@ -88,7 +89,7 @@ class Gateways:
     async def get(self, url: str, take: Callable[[bytes], Awaitable[object]]) -> None:
         """Read the content at an address of a gateway, and pass its pieces to `take`. Raises NotServed."""
         try:
-            with anyio.fail_after(_PIECE_SECONDS) as waiting:
+            with anyio.fail_after(_PIECE_TIMEOUT_S) as waiting:
                 async with followed(self.http, url) as response:
                     status = response.status_code
                     if status != _OK:
@@ -97,9 +98,9 @@ class Gateways:
                         async for piece in pieces:
                             waiting.deadline = math.inf
                             await take(piece)
-                            waiting.deadline = anyio.current_time() + _PIECE_SECONDS
+                            waiting.deadline = anyio.current_time() + _PIECE_TIMEOUT_S
         except TimeoutError:
-            raise NotServed(f"no 64 KiB within {_PIECE_SECONDS:g} s", may_come=True, answered=False) from None
+            raise NotServed(f"no 64 KiB within {_PIECE_TIMEOUT_S:g} s", may_come=True, answered=False) from None
         except httpx.TransportError as failed:
             raise NotServed(f"{type(failed).__name__}: {failed}", may_come=True, answered=False) from None
         except httpx.RequestError as failed:  # endless redirects, redirects elsewhere, encodings

@@ -92,8 +92,8 @@ class Node:
             raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint", retryable=False)
         if answer.get("error") is not None:
             error = answer["error"]
-            said = error.get("message") if isinstance(error, dict) else error
-            raise NodeRefusal(f"the node {self.name} refuses {method}: {str(said)[:200]}", retryable=False)
+            message = error.get("message") if isinstance(error, dict) else error
+            raise NodeRefusal(f"the node {self.name} refuses {method}: {str(message)[:200]}", retryable=False)
         if "result" not in answer:
             raise NodeFailed(f"the node {self.name} answers {method} without a result", retryable=False)
         return answer["result"]

@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 _OFFSET: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
-LARGEST_PAGE: Final = limits.LARGEST_PAGE
+MAX_PAGE_ROWS: Final = limits.MAX_PAGE_ROWS
 # All pages together. The asks of a thousand providers take a quarter of it.
 MAX_LIST_BYTES: Final = 64 << 20
 
@@ -35,7 +35,7 @@ async def paged(
     entries: list[R] = []
     received = 0
     while limit is None or len(entries) < limit:
-        size = LARGEST_PAGE if limit is None else min(limit - len(entries), LARGEST_PAGE)
+        size = MAX_PAGE_ROWS if limit is None else min(limit - len(entries), MAX_PAGE_ROWS)
         query = {**(params or {}), "limit": size, "offset": offset}
         response = await transport.send("GET", path, params=given(query))
         received += len(response.content)
@@ -63,6 +63,6 @@ def _next(response: httpx.Response, at: int, counted: int) -> int:
     named = response.headers.get("x-svc-next-offset") or str(counted)
     if not _OFFSET.fullmatch(named) or int(named) <= at:
         raise unexpected(response, f"the page after offset {at} begins at {named!r}")
-    if int(named) > limits.LARGEST_OFFSET:
+    if int(named) > limits.MAX_OFFSET_ROWS:
         raise unexpected(response, "the pages have no end")
     return int(named)

@@ -26,7 +26,8 @@ __all__ = ["ApiError", "ConnectionFailed", "RetryPolicy", "Transport"]
 
 REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute, even if its transaction is not mined
 ATTEMPT_SECONDS: Final = 300.0
-_MAX_RETRY_AFTER: Final = 60.0  # seconds; longer waits would miss deadlines of jobs
+# Longer waits would miss deadlines of jobs.
+_MAX_RETRY_AFTER_S: Final = 60.0
 # Ten times a page's. Parsing the largest answer of nothing but values would block the event loop for ten seconds.
 _MAX_VALUES: Final = 1 << 18
 _OK: Final = frozenset({200, 201})
@@ -46,7 +47,7 @@ class ProxyAnswered(ConnectionFailed):
 class Clock(Protocol):
     """Clock that is corrected by the coordinator's answers."""
 
-    def heard(self, date: float) -> None:
+    def observe(self, date: float) -> None:
         """Record the Unix seconds in the `date` header of an answer. Call this before its body is read."""
 
     def now(self) -> int:
@@ -119,7 +120,7 @@ class Transport:
         """Return the seconds before the next retry, or None after the last one."""
         pause = self.retries.pause(attempt)
         if deadline is None:
-            return max(pause, retry_after) if attempt < self.retries.most else None
+            return max(pause, retry_after) if attempt < self.retries.max_retries else None
         left = deadline - anyio.current_time()
         if retry_after < left:  # do not skip the final attempt because of a wait beyond the deadline
             pause = max(pause, retry_after)
@@ -135,7 +136,7 @@ class Transport:
         try:
             with anyio.fail_after(max(0.0, seconds)):
                 async with self._opened(method, path, **request) as unread:
-                    self._hear(unread)
+                    self._correct_clock(unread)
                     if is_of_proxy(unread):
                         raise proxy_failure(method, path, unread)
                     try:
@@ -172,7 +173,7 @@ class Transport:
                         raise unexpected(response, str(unfit)) from None
             except httpx.RequestError as failed:
                 error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
-            if began or not error.retryable or attempt == self.retries.most:
+            if began or not error.retryable or attempt == self.retries.max_retries:
                 raise error
             await self.sleep(self.retries.pause(attempt))
             attempt += 1
@@ -185,11 +186,11 @@ class Transport:
         except InvalidAddress as invalid:
             raise OrderRefused(f"{path!r} cannot be requested: {invalid}", code="invalid_value") from None
 
-    def _hear(self, response: httpx.Response) -> None:
+    def _correct_clock(self, response: httpx.Response) -> None:
         """Correct the clock, unless the answer is from a cache."""
         date = _date(response.headers.get("date"))
         if date is not None and "age" not in response.headers:
-            self.clock.heard(date)
+            self.clock.observe(date)
 
 
 def read(response: httpx.Response, kind: type[R]) -> R:
@@ -237,7 +238,7 @@ def unexpected(response: httpx.Response, what: str) -> ApiError:
 def _retry_after(response: httpx.Response) -> float:
     """Return the seconds to wait by the `retry-after` header."""
     text = response.headers.get("retry-after", "")
-    return min(_MAX_RETRY_AFTER, float(text)) if _SECONDS.fullmatch(text) else 0.0
+    return min(_MAX_RETRY_AFTER_S, float(text)) if _SECONDS.fullmatch(text) else 0.0
 
 
 def _date(text: str | None) -> float | None:

@@ -34,9 +34,9 @@ class Signs:
 
 @attrs.frozen(slots=True)
 class Attempts:
-    most: int
-    backoff_seconds: float
-    longest_backoff_seconds: float
+    max_attempts: int
+    backoff_s: float
+    max_backoff_s: float
 
     async def run(self, work: ModelWork, attempt: Callable[[Signs], Awaitable[WorkOutput]]) -> WorkOutput:
         """Return the first output, retrying after each `TryAgain`.
@@ -48,7 +48,7 @@ class Attempts:
         retry = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(TryAgain),
             wait=self._wait,
-            stop=lambda state: state.attempt_number >= self.most or _ends_late(state, work),
+            stop=lambda state: state.attempt_number >= self.max_attempts or _ends_late(state, work),
             before_sleep=lambda _: metrics.backend_retries.labels(work.model).inc(),
             sleep=trio.sleep,
             reraise=True,
@@ -61,8 +61,10 @@ class Attempts:
             try:
                 return await retry(run_once)
             except TryAgain as last:
-                if retry.statistics["attempt_number"] >= self.most:
-                    raise WorkFailed("backend_exhausted", f"{self.most} attempts, the last one: {last}", True) from None
+                if retry.statistics["attempt_number"] >= self.max_attempts:
+                    raise WorkFailed(
+                        "backend_exhausted", f"{self.max_attempts} attempts, the last one: {last}", True
+                    ) from None
                 raise WorkFailed("deadline_wait", f"{last}; a wait would end past the deadline", True) from None
         number = retry.statistics["attempt_number"]
         # A first attempt with signs of life is only long. Otherwise the backend is at fault.
@@ -73,10 +75,8 @@ class Attempts:
         error = state.outcome.exception() if state.outcome is not None else None
         if isinstance(error, TryAgain) and error.after is not None:
             return error.after
-        jitter = _JITTER_SHARE * self.backoff_seconds
-        wait = tenacity.wait_exponential_jitter(
-            multiplier=self.backoff_seconds, max=self.longest_backoff_seconds, jitter=jitter
-        )
+        jitter = _JITTER_SHARE * self.backoff_s
+        wait = tenacity.wait_exponential_jitter(multiplier=self.backoff_s, max=self.max_backoff_s, jitter=jitter)
         return wait(state)
 
 

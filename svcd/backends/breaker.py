@@ -18,9 +18,9 @@ from svcd.backends.backend import Backend
 log = structlog.get_logger(__name__)
 
 FAULTS_TO_OPEN: Final = 3
-_FIRST_BACKOFF: Final = 5.0
-_LONGEST_BACKOFF: Final = 300.0
-_LONGEST_LOOK: Final = 15.0
+_FIRST_BACKOFF_S: Final = 5.0
+_MAX_BACKOFF_S: Final = 300.0
+_PROBE_TIMEOUT_S: Final = 15.0
 
 
 @attrs.define(slots=True)
@@ -29,7 +29,7 @@ class Breaker:
 
     _faults: int = 0
     _is_open: bool = False
-    _backoff: float = _FIRST_BACKOFF
+    _backoff: float = _FIRST_BACKOFF_S
     _opened: trio.Event = attrs.field(factory=trio.Event, repr=False)
     _closed: trio.Event = attrs.field(factory=trio.Event, repr=False)
 
@@ -46,7 +46,7 @@ class Breaker:
     def succeeded(self) -> None:
         self._faults = 0
         if not self._is_open:
-            self._backoff = _FIRST_BACKOFF
+            self._backoff = _FIRST_BACKOFF_S
 
     def failed(self, backend_fault: bool) -> None:
         if not backend_fault:
@@ -62,7 +62,7 @@ class Breaker:
 
         The backoff also grows after successful probes, because a server may pass its health check and fail every job.
         """
-        self._backoff = min(self._backoff * 2, _LONGEST_BACKOFF)
+        self._backoff = min(self._backoff * 2, _MAX_BACKOFF_S)
         if up:
             self._is_open = False
             self._faults = FAULTS_TO_OPEN - 1
@@ -85,7 +85,7 @@ async def watch(breaker: Breaker, backend: Backend, model: str) -> None:
         while breaker.is_open:
             await trio.sleep(breaker.backoff)
             up = False
-            with trio.move_on_after(_LONGEST_LOOK):
+            with trio.move_on_after(_PROBE_TIMEOUT_S):
                 up = await backend.is_up()
             breaker.looked(up)
         log.info("circuit closed: the backend is up", model=model)

@@ -19,13 +19,13 @@ class AskRates:
 
 @attrs.define(slots=True)
 class Discount:
-    """Discount that grows to `most_percent` after `ramp_seconds` without load.
+    """Discount that grows to `max_percent` after `ramp_seconds` without load.
 
-    Its limit falls linearly with the load, to 0 at a load of `busy_at`. With `most_percent` 0 there is no discount.
+    Its limit falls linearly with the load, to 0 at a load of `busy_at`. With `max_percent` 0 there is no discount.
     """
 
     model: str
-    most_percent: int = attrs.field(validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(100)))
+    max_percent: int = attrs.field(validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(100)))
     ramp_seconds: float = attrs.field(default=600.0, validator=attrs.validators.gt(0))
     busy_at: float = attrs.field(default=0.8, validator=attrs.validators.gt(0))
     _percent: float = 0.0
@@ -43,8 +43,8 @@ class Discount:
         """Update the discount with a load from 0 to 1. `now` is a monotonic time."""
         elapsed = 0.0 if self._since is None else max(0.0, now - self._since)
         self._since = now
-        allowed = self.most_percent * max(0.0, 1 - load / self.busy_at)
-        grown = self._percent + self.most_percent * elapsed / self.ramp_seconds
+        allowed = self.max_percent * max(0.0, 1 - load / self.busy_at)
+        grown = self._percent + self.max_percent * elapsed / self.ramp_seconds
         self._percent = min(grown, allowed)
         self._show()
 

@@ -24,11 +24,11 @@ _DATA: Final = "data:"
 
 @attrs.define(slots=True)
 class Downloads:
-    """Downloads for one output. `longest` limits the total base64 length of its files."""
+    """Downloads for one output. `max_length` limits the total base64 length of its files."""
 
     client: httpx.AsyncClient
     submit_url: str
-    longest: int
+    max_length: int
     _carried: int = 0
 
     async def carried(self, output: object) -> object:
@@ -62,7 +62,7 @@ class Downloads:
             try:
                 if not response.is_success:
                     raise await read_error(response)
-                content = await read_body(response, (self.longest - self._carried) // 4 * 3)
+                content = await read_body(response, (self.max_length - self._carried) // 4 * 3)
             finally:
                 await response.aclose()
         except httpx.RequestError as broken:
@@ -72,7 +72,7 @@ class Downloads:
     def _inline(self, url: str) -> dict[str, object]:
         """Return the content of a `data:` address, in base64 or percent-encoded."""
         head, comma, content = url[len(_DATA) :].partition(",")
-        check_length(self._carried + len(content), self.longest)
+        check_length(self._carried + len(content), self.max_length)
         kind, marked, _ = head.rpartition(";base64")
         try:
             raw = base64.b64decode(unquote_to_bytes(content), validate=True) if marked else unquote_to_bytes(content)
@@ -85,5 +85,5 @@ class Downloads:
     def _carry(self, content: bytes, content_type: str) -> dict[str, object]:
         text = base64_of(content)
         self._carried += len(text)
-        check_length(self._carried, self.longest)
+        check_length(self._carried, self.max_length)
         return {"b64": text, "media_type": content_type.partition(";")[0].strip() or "application/octet-stream"}

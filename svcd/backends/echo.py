@@ -127,7 +127,7 @@ def _chunk(name: bytes, content: bytes) -> bytes:
 
 def _count(work: ModelWork, name: str, default: int, largest: int) -> int:
     value = work.input.get(name)
-    count = default if value is None else read_count(value, name, least=1)
+    count = default if value is None else read_count(value, name, minimum=1)
     if count > largest:
         raise Refused(f"{name} must be at most {largest}", name)
     return count

@@ -37,19 +37,19 @@ from svcd.backends.settings import ExecSettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
 
-_DATA_ERROR: Final = 65  # sysexits.h EX_DATAERR
-_TRY_AGAIN: Final = 75  # sysexits.h EX_TEMPFAIL
-_STDERR_TAIL: Final = 2048
-_LAST_WORDS_SECONDS: Final = 1.0
-_PIECE: Final = 64 * 1024
+_DATA_ERROR_STATUS: Final = 65  # sysexits.h EX_DATAERR
+_TRY_AGAIN_STATUS: Final = 75  # sysexits.h EX_TEMPFAIL
+_STDERR_TAIL_BYTES: Final = 2048
+_STDERR_WAIT_S: Final = 1.0
+_PIECE_BYTES: Final = 64 * 1024
 
 
 @attrs.define(slots=True)
-class _Heard:
+class _ProgramOutput:
     """Output of the program so far."""
 
     output: bytearray = attrs.field(factory=bytearray)
-    complaint: bytearray = attrs.field(factory=bytearray)
+    stderr: bytearray = attrs.field(factory=bytearray)
     too_long: bool = False
 
 
@@ -87,12 +87,12 @@ class ExecBackend:
         except OSError as broken:
             raise WorkFailed("backend_error", f"the program cannot be started: {broken.strerror}", True) from None
         signs.of_life = True
-        heard = _Heard()
+        captured = _ProgramOutput()
         try:
-            await self._converse(process, _request(work), heard)
+            await self._converse(process, _request(work), captured)
         finally:
             await self._end(process)
-        return self._judge(process, heard, work)
+        return self._judge(process, captured, work)
 
     def _command(self) -> list[str]:
         command = list(self.settings.command)
@@ -101,15 +101,15 @@ class ExecBackend:
         kept = [str(path) for path in self.private]
         return [sys.executable, "-I", "-S", confined.__file__, str(len(kept)), *kept, *command]
 
-    async def _converse(self, process: trio.Process, request: bytes, heard: _Heard) -> None:
+    async def _converse(self, process: trio.Process, request: bytes, captured: _ProgramOutput) -> None:
         """Send the request and read both outputs until the program ends."""
         async with trio.open_nursery() as readers:
             readers.start_soon(_send_request, process, request)
-            readers.start_soon(_hear, process, heard, self.settings.max_answer_bytes)
-            readers.start_soon(_hear_complaint, process, heard)
+            readers.start_soon(_read_output, process, captured, self.settings.max_answer_bytes)
+            readers.start_soon(_read_stderr, process, captured)
             await process.wait()
             _signal_group(process, signal.SIGKILL)  # remaining descendants may hold the pipes open
-            readers.cancel_scope.deadline = trio.current_time() + _LAST_WORDS_SECONDS
+            readers.cancel_scope.deadline = trio.current_time() + _STDERR_WAIT_S
 
     async def _end(self, process: trio.Process) -> None:
         with trio.CancelScope(shield=True):
@@ -123,19 +123,19 @@ class ExecBackend:
                 if pipe is not None:
                     await trio.aclose_forcefully(pipe)
 
-    def _judge(self, process: trio.Process, heard: _Heard, work: ModelWork) -> WorkOutput:
-        complaint = heard.complaint.decode("utf-8", "replace").strip()
-        if heard.too_long:
+    def _judge(self, process: trio.Process, captured: _ProgramOutput, work: ModelWork) -> WorkOutput:
+        stderr = captured.stderr.decode("utf-8", "replace").strip()
+        if captured.too_long:
             raise WorkFailed("backend_error", f"it wrote more than {self.settings.max_answer_bytes} bytes", True)
-        if process.returncode == _DATA_ERROR:
-            raise WorkFailed("backend_error", f"the program refused the input: {complaint}")
-        if process.returncode == _TRY_AGAIN:
-            raise TryAgain(f"the program asks for another attempt: {complaint}")
+        if process.returncode == _DATA_ERROR_STATUS:
+            raise WorkFailed("backend_error", f"the program refused the input: {stderr}")
+        if process.returncode == _TRY_AGAIN_STATUS:
+            raise TryAgain(f"the program asks for another attempt: {stderr}")
         if process.returncode == confined.NOT_STARTED and self.settings.confine:
-            raise WorkFailed("backend_error", f"the program cannot be started: {complaint}", True)
+            raise WorkFailed("backend_error", f"the program cannot be started: {stderr}", True)
         if process.returncode != 0:
-            raise WorkFailed("backend_error", f"the program ended with {process.returncode}: {complaint}", True)
-        return _output(read_object(bytes(heard.output)), work)
+            raise WorkFailed("backend_error", f"the program ended with {process.returncode}: {stderr}", True)
+        return _output(read_object(bytes(captured.output)), work)
 
 
 def _request(work: ModelWork) -> bytes:
@@ -181,19 +181,19 @@ async def _send_request(process: trio.Process, request: bytes) -> None:
         return  # the program may exit without reading its input; its exit code has the reason
 
 
-async def _hear(process: trio.Process, heard: _Heard, longest: int) -> None:
-    while process.stdout is not None and (piece := await process.stdout.receive_some(_PIECE)):
-        heard.output += piece
-        if len(heard.output) > longest:
-            heard.too_long = True
+async def _read_output(process: trio.Process, captured: _ProgramOutput, max_bytes: int) -> None:
+    while process.stdout is not None and (piece := await process.stdout.receive_some(_PIECE_BYTES)):
+        captured.output += piece
+        if len(captured.output) > max_bytes:
+            captured.too_long = True
             _signal_group(process, signal.SIGKILL)
             return
 
 
-async def _hear_complaint(process: trio.Process, heard: _Heard) -> None:
-    while process.stderr is not None and (piece := await process.stderr.receive_some(_PIECE)):
-        heard.complaint += piece
-        del heard.complaint[:-_STDERR_TAIL]
+async def _read_stderr(process: trio.Process, captured: _ProgramOutput) -> None:
+    while process.stderr is not None and (piece := await process.stderr.receive_some(_PIECE_BYTES)):
+        captured.stderr += piece
+        del captured.stderr[:-_STDERR_TAIL_BYTES]
 
 
 def _signal_group(process: trio.Process, number: signal.Signals) -> None:

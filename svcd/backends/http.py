@@ -149,12 +149,12 @@ class HttpBackend:
         return WorkOutput(for_the_seal(output), units, {"units": units})
 
     async def _ask(self, method: str, url: str, **request: Any) -> dict[str, object]:
-        longest = self.settings.max_answer_bytes  # also with `download`: answers may contain data: URLs
+        max_length = self.settings.max_answer_bytes  # also with `download`: answers may contain data: URLs
         try:
             async with opened(self.client, method, url, **request) as response:
                 if not response.is_success:
                     raise await read_error(response)
-                return read_object(await read_body(response, longest))
+                return read_object(await read_body(response, max_length))
         except httpx.RequestError as broken:
             raise TryAgain(f"the backend did not answer: {type(broken).__name__}") from None
 

@@ -30,14 +30,14 @@ _NEVER_PASS: Final = frozenset({501, 505})
 
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 _CODE_PLACES: Final = tuple(JsonPath.parse(path) for path in ("error.code", "error.type", "code", "type"))
-_LONGEST_ERROR: Final = 64 * 1024
+_MAX_ERROR_BYTES: Final = 64 * 1024
 _END_SECONDS: Final = 1.0
 
 
 async def read_error(response: httpx.Response) -> WorkFailed | TryAgain:
     """Return the exception to raise for an error answer."""
     try:
-        body: object = json.loads(await read_body(response, _LONGEST_ERROR))
+        body: object = json.loads(await read_body(response, _MAX_ERROR_BYTES))
     except (ValueError, RecursionError, WorkFailed):
         body = None
     return judge(response.status_code, response.headers, error_code(body))
@@ -92,12 +92,12 @@ def address_in(answer_to: str, named: str) -> httpx.URL:
     return url
 
 
-async def read_body(response: httpx.Response, longest: int) -> bytes:
-    """Return the whole body. Raise `WorkFailed` if it is longer than `longest`."""
+async def read_body(response: httpx.Response, max_length: int) -> bytes:
+    """Return the whole body. Raise `WorkFailed` if it is longer than `max_length`."""
     body = bytearray()
 
     def take(piece: bytes) -> bool:
-        check_length(len(body) + len(piece), longest)
+        check_length(len(body) + len(piece), max_length)
         body.extend(piece)
         return False
 
@@ -120,9 +120,9 @@ async def read_answer(response: httpx.Response, take: Callable[[bytes], bool]) -
         raise WorkFailed("backend_error", str(encoded), True) from None
 
 
-def check_length(length: int, longest: int) -> None:
-    if length > longest:
-        raise WorkFailed("backend_error", f"the answer is longer than {longest} bytes", True)
+def check_length(length: int, max_length: int) -> None:
+    if length > max_length:
+        raise WorkFailed("backend_error", f"the answer is longer than {max_length} bytes", True)
 
 
 def read_object(raw: bytes) -> dict[str, object]:

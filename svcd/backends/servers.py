@@ -13,7 +13,7 @@ import httpx
 from svc.wire.answers import body_of, opened
 
 MODELS_ROUTE: Final = "/v1/models"
-_LONGEST_LIST: Final = 4 << 20
+_MAX_LIST_BYTES: Final = 4 << 20
 _OWNERS: Final = {
     "vllm": "vLLM",
     "sglang": "SGLang",
@@ -52,7 +52,7 @@ async def read_served(
         async with opened(http, "GET", root + MODELS_ROUTE, timeout=seconds, headers=headers) as response:
             if not response.is_success:
                 return None
-            return listed(await body_of(response, _LONGEST_LIST))
+            return listed(await body_of(response, _MAX_LIST_BYTES))
     except httpx.RequestError:
         return None
 

@@ -7,17 +7,18 @@ from typing import Final
 import attrs
 import trio
 
-MOST_SKEW: Final = 900.0
+MAX_SKEW_S: Final = 900.0
 # A `date` header has whole seconds and arrives late. Smaller differences are ignored.
-_TRIFLE: Final = 5.0
-_SET: Final = 60.0  # after a larger jump, one of the clocks was set: correct by the new difference
+_NEGLIGIBLE_S: Final = 5.0
+# After a larger jump, one of the clocks was set: correct by the new difference.
+_JUMP_S: Final = 60.0
 
 
 @attrs.define(slots=True, eq=False)
 class Clock:
     """Coordinator's time, estimated from the `date` header of its answers.
 
-    Ops are checked against that time, and this machine's clock may be minutes off. Corrections above `MOST_SKEW` are
+    Ops are checked against that time, and this machine's clock may be minutes off. Corrections above `MAX_SKEW_S` are
     ignored: signatures dated far into the future could be kept and used later.
     """
 
@@ -25,10 +26,10 @@ class Clock:
     ahead: float = 0.0  # this machine's clock less the coordinator's, by its last answer
     _is_corrected: bool = True
 
-    def heard(self, date: float) -> None:
+    def observe(self, date: float) -> None:
         """Update the estimate from the `date` of an answer, in Unix seconds, as soon as it arrives."""
         ahead = self.local() - (date + 0.5)
-        if abs(ahead - self.ahead) > _SET:
+        if abs(ahead - self.ahead) > _JUMP_S:
             self._is_corrected = True
         self.ahead = ahead
 
@@ -38,11 +39,12 @@ class Clock:
 
     @property
     def is_believed(self) -> bool:
-        return abs(self.ahead) <= MOST_SKEW
+        return abs(self.ahead) <= MAX_SKEW_S
 
     def wall(self) -> float:
         """Return the corrected time in Unix seconds."""
-        return self.local() - (self.ahead if self._is_corrected and _TRIFLE < abs(self.ahead) <= MOST_SKEW else 0.0)
+        corrects = self._is_corrected and _NEGLIGIBLE_S < abs(self.ahead) <= MAX_SKEW_S
+        return self.local() - (self.ahead if corrects else 0.0)
 
     def now(self) -> int:
         """Return the time for `issued_at`, in whole Unix seconds."""

@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 _KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
 _PLACE: Final = re.compile(r"/.*|\$[A-Za-z_][A-Za-z0-9_]*|[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+WALLET_FILE = "wallet.key"  # signs the provider's ops
+PASSWORD_FILE = "wallet.password"  # noqa: S105 - a file's name: the password of a wallet key that is an encrypted keystore
+BOX_FILE = "box.key"  # the X25519 key that orders are sealed to
 
 
 @attrs.frozen(slots=True)
@@ -96,11 +99,6 @@ def _credentials(environ: Mapping[str, str]) -> Path:
             " CREDENTIALS_DIRECTORY as systemd does with LoadCredential="
         )
     return Path(directory)
-
-
-WALLET_FILE = "wallet.key"  # signs the provider's ops
-PASSWORD_FILE = "wallet.password"  # noqa: S105 - a file's name: the password of a wallet key that is an encrypted keystore
-BOX_FILE = "box.key"  # the X25519 key that orders are sealed to
 
 
 @attrs.frozen(slots=True)

@@ -9,18 +9,20 @@ from typing import Final
 import attrs
 import trio
 
-_REMEMBERED: Final = 64
-_USUALLY: Final = 0.9  # quantile of the recent durations
+_REMEMBERED_DURATIONS: Final = 64
+_USUAL_QUANTILE: Final = 0.9
 # Measurements expire after these seconds. High ones stop claims, and without claims there are no new measurements, so
 # without expiry a chain that was slow for a minute would exclude short windows for ever.
-_NETWORK_CHANGES: Final = 120.0
-_BACKEND_CHANGES: Final = 3600.0
+_NETWORK_WINDOW_S: Final = 120.0
+_BACKEND_WINDOW_S: Final = 3600.0
 
 
 @attrs.define(slots=True)
 class _Recent:
     lasting: float
-    values: deque[tuple[float, float]] = attrs.field(factory=lambda: deque(maxlen=_REMEMBERED))  # (when, seconds)
+    values: deque[tuple[float, float]] = attrs.field(
+        factory=lambda: deque(maxlen=_REMEMBERED_DURATIONS)
+    )  # (when, seconds)
 
     def add(self, seconds: float) -> None:
         self.values.append((trio.current_time(), seconds))
@@ -29,16 +31,16 @@ class _Recent:
         """Return the 90 % quantile of the recent durations, or 0 without any."""
         since = trio.current_time() - self.lasting
         ranked = sorted(seconds for when, seconds in self.values if when >= since)
-        return ranked[min(len(ranked) - 1, int(_USUALLY * len(ranked)))] if ranked else 0.0
+        return ranked[min(len(ranked) - 1, int(_USUAL_QUANTILE * len(ranked)))] if ranked else 0.0
 
 
 @attrs.define(slots=True)
 class Timings:
     """Recent durations in seconds of relayed ops, payload fetches and each model's runs."""
 
-    _relay: _Recent = attrs.field(factory=lambda: _Recent(_NETWORK_CHANGES))
-    _fetch: _Recent = attrs.field(factory=lambda: _Recent(_NETWORK_CHANGES))
-    _backend: defaultdict[str, _Recent] = attrs.field(factory=lambda: defaultdict(lambda: _Recent(_BACKEND_CHANGES)))
+    _relay: _Recent = attrs.field(factory=lambda: _Recent(_NETWORK_WINDOW_S))
+    _fetch: _Recent = attrs.field(factory=lambda: _Recent(_NETWORK_WINDOW_S))
+    _backend: defaultdict[str, _Recent] = attrs.field(factory=lambda: defaultdict(lambda: _Recent(_BACKEND_WINDOW_S)))
 
     def relayed(self, seconds: float) -> None:
         self._relay.add(seconds)

@@ -228,11 +228,11 @@ def _differing(job: Job, posted: Mapping[str, Any]) -> Contradicted | None:
     order = order_of(posted)
     pairs = {name: (getattr(job, name), getattr(order, name)) for name in _TERMS}
     pairs |= {"owner": (job.owner, posted["owner"]), "task_cid": (job.task_cid, posted["taskCid"])}
-    for name, (told, found) in pairs.items():
-        if told != found:
-            return Contradicted(f"{name} is {_said(found)}, and not {_said(told)}")
+    for name, (reported, found) in pairs.items():
+        if reported != found:
+            return Contradicted(f"{name} is {_shown(found)}, and not {_shown(reported)}")
     return None
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return hex_of(value) if isinstance(value, bytes) else str(value)

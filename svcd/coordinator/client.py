@@ -11,7 +11,7 @@ import httpx
 
 from common.address_book import AddressBook
 from common.api import limits
-from common.api.chain import DeploymentFields, SessionShape, told_book
+from common.api.chain import DeploymentFields, SessionShape, reported_book
 from common.api.escrow import ReleasedShape
 from common.api.files import FileFields
 from common.api.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
@@ -45,9 +45,10 @@ from svcd.coordinator.outcomes import (
 from svcd.coordinator.sessions import SignInRefused, sign_in
 from svcd.journal.book_row import Job, PendingOffer
 
-_LONGEST_SEALED_KEY: Final = 256
+_MAX_SEALED_KEY_BYTES: Final = 256
 _WINDOWS: Final = "windows"
-_ATTEMPT_SECONDS: Final = 180.0  # for a whole answer, where the caller names no deadline
+# For a whole answer, where the caller names no deadline.
+_ANSWER_TIMEOUT_S: Final = 180.0
 _OP_STATUSES: Final = frozenset({201, 202, 409, 504})
 _QUOTED: Final = frozenset({200, 402})
 
@@ -64,14 +65,14 @@ Floors = dict[tuple[int, int], tuple[int, int]]  # rate_in and rate_out by model
 
 def transport_of(http: httpx.AsyncClient, clock: Clock | None = None) -> Transport:
     """Return the way to the coordinator at the client's `base_url`. Its answers correct the clock."""
-    return Transport(http, clock or Clock(), RetryPolicy(after_proxy=True), attempt_seconds=_ATTEMPT_SECONDS)
+    return Transport(http, clock or Clock(), RetryPolicy(after_proxy=True), attempt_seconds=_ANSWER_TIMEOUT_S)
 
 
 async def read_deployment(transport: Transport) -> AddressBook:
     """Return the chain and contracts that signatures are bound to: no session is possible before they are known.
 
     Raises Unavailable, and common's Refused when malformed."""
-    return told_book(read_shape(_Deployment, await _read(transport, "/evm/chain")))
+    return reported_book(read_shape(_Deployment, await _read(transport, "/evm/chain")))
 
 
 @attrs.frozen(slots=True)
@@ -91,13 +92,13 @@ class MarketReads:
 
     async def terms(self) -> FeeTerms:
         """Return the market's current fees."""
-        told = await self._chain()
-        return FeeTerms(read_uint(told.get("fee_bps"), 16, "fee_bps"), read_uint(told.get("gas_fee"), 128, "gas_fee"))
+        chain = await self._chain()
+        return FeeTerms(read_uint(chain.get("fee_bps"), 16, "fee_bps"), read_uint(chain.get("gas_fee"), 128, "gas_fee"))
 
     async def gateway(self) -> str | None:
         """Return the address of a storage gateway, where the coordinator names one."""
-        told = (await self._chain()).get("gateway_url")
-        return told if isinstance(told, str) and told else None
+        gateway = (await self._chain()).get("gateway_url")
+        return gateway if isinstance(gateway, str) and gateway else None
 
     async def floors(self) -> Floors:
         """Return the lowest rates on the book."""
@@ -114,10 +115,10 @@ class MarketReads:
 
     async def windows(self) -> frozenset[int] | None:
         """Return the windows that the market accepts, in seconds; None where the coordinator does not list them."""
-        told = (await self._chain()).get(_WINDOWS)
-        if not isinstance(told, list):
+        windows = (await self._chain()).get(_WINDOWS)
+        if not isinstance(windows, list):
             return None
-        return frozenset(read_uint(window, 32, _WINDOWS) for window in told)
+        return frozenset(read_uint(window, 32, _WINDOWS) for window in windows)
 
     async def is_polled_for(self, provider_id: int) -> bool:
         """Return whether a daemon polled as this provider a moment ago: the provider is then a candidate for an order
@@ -195,7 +196,7 @@ class Coordinator(MarketReads):
             "model": str(model_id),
             "free": str(free),
             "pending": "1",
-            "limit": str(min(limits.LARGEST_PAGE, max(1, free))),
+            "limit": str(min(limits.MAX_PAGE_ROWS, max(1, free))),
         }
         query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
         if wait:
@@ -204,18 +205,18 @@ class Coordinator(MarketReads):
         headers = authorization(session)
         try:
             # Sent once: the next poll follows in any case.
-            told = _object(await _read(self.transport, "/evm/jobs", params=query, headers=headers, safe=False))
+            fields = _object(await _read(self.transport, "/evm/jobs", params=query, headers=headers, safe=False))
         except Unavailable as failed:
             if failed.status == httpx.codes.UNAUTHORIZED:
                 self.sessions.drop(session)
             raise
-        rows, pending = told.get("jobs"), told.get("pending", [])
+        rows, pending = fields.get("jobs"), fields.get("pending", [])
         if not isinstance(rows, list) or not isinstance(pending, list):
             raise Unavailable("the poll was answered without jobs", 200)
         jobs = [Job.read(row) for row in rows]
         if not pending:
             return Handed(jobs)
-        block = read_uint(told.get("as_of_block"), 64, "as_of_block")
+        block = read_uint(fields.get("as_of_block"), 64, "as_of_block")
         return Handed(jobs, [PendingOffer.read(row) for row in pending], block)
 
     async def run(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:
@@ -275,7 +276,7 @@ class Coordinator(MarketReads):
             return _failure(failed)
         try:
             released = read_shape(ReleasedShape, parse(answer.content))
-            return ReleasedKey(read_base64(released.dek_sealed, _LONGEST_SEALED_KEY, "dek_sealed"))
+            return ReleasedKey(read_base64(released.dek_sealed, _MAX_SEALED_KEY_BYTES, "dek_sealed"))
         except Refused:
             return CoordinatorRefusal(answer.status_code, "malformed_release")
 

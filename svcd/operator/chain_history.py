@@ -16,7 +16,8 @@ from common.scalars import hex_of, read_uint
 from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import ChainReader
 
-_WIDEST: Final = 5_000  # blocks of one query for logs; halved where a node refuses it
+# Halved where a node refuses it.
+_MAX_LOG_RANGE_BLOCKS: Final = 5_000
 _REPUTATION_AT_FIRST: Final = 500
 
 
@@ -74,7 +75,7 @@ async def _logs(
 ) -> list[tuple[int, dict[str, Any]]]:
     """Return the events in order, read in block ranges that the node accepts."""
     found: list[tuple[int, dict[str, Any]]] = []
-    span, at = _WIDEST, first
+    span, at = _MAX_LOG_RANGE_BLOCKS, first
     while at <= last:
         end = min(last, at + span - 1)
         wanted = {
@@ -104,8 +105,8 @@ async def _reputation_at(chain: ChainReader, block: int) -> int | None:
     asked = call_data(load("ProviderRegistry"), "provider", abi.uint(chain.provider_id))
     call = {"to": hex_of(chain.book.provider_registry), "data": hex_of(asked)}
     try:
-        told = octets_of(await chain.ask("eth_call", call, hex(max(0, block))), "answer to eth_call")
-        found = returned_values(load("ProviderRegistry"), "provider", told)
+        returned = octets_of(await chain.ask("eth_call", call, hex(max(0, block))), "answer to eth_call")
+        found = returned_values(load("ProviderRegistry"), "provider", returned)
     except (Unavailable, Refused):
         return None
     return int(found["reputation"]) or _REPUTATION_AT_FIRST

@@ -36,8 +36,9 @@ from svcd.payload.gateway import PayloadGateways
 from svcd.stages.guard import POLLED_RECENTLY
 from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
 
-_CLOCK_TOLERANCE: Final = 60.0  # of the ±600 seconds within which signatures count
-_PATIENCE: Final = 15.0
+# Signatures count within ±600 s.
+_CLOCK_TOLERANCE_S: Final = 60.0
+_CHECK_TIMEOUT_S: Final = 15.0
 _UNVERIFIED: Final = "claims, payments and terms are not verified on the chain, only reported by the coordinator"
 _ADMIN_REMEDY: Final = "ask the market's admin"
 
@@ -47,7 +48,7 @@ async def examine(
 ) -> list[CheckRow]:
     """Yield the findings in the order in which a run needs them."""
     clock = clock or Clock()
-    async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_PATIENCE) as http:
+    async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_CHECK_TIMEOUT_S) as http:
         checks = _Checks(config, http, transport_of(http, clock), clock)
         models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
         findings = [right("configuration", f"{models}, {slots}")]
@@ -100,7 +101,7 @@ class _Checks:
 
     def _clock(self) -> CheckRow:
         difference = f"{self.clock.ahead:+.1f} s against the coordinator's"
-        if abs(self.clock.ahead) <= _CLOCK_TOLERANCE:
+        if abs(self.clock.ahead) <= _CLOCK_TOLERANCE_S:
             return right("clock", difference)
         risk = wrong_clock(self.clock)
         if risk is not None:
@@ -117,7 +118,7 @@ class _Checks:
                 provider = await coordinator.provider(session.provider_id)
                 for finding in self._provider(provider):
                     yield finding
-                yield await self._alone(coordinator, session.provider_id)
+                yield await self._other_daemons(coordinator, session.provider_id)
             else:
                 provider = None
                 yield wrong("session", f"{signer.address}: {session.advice}")
@@ -152,7 +153,7 @@ class _Checks:
             else:
                 yield right("bundles", f"up to {provider.largest_bundle} batch lines in a job")
 
-    async def _alone(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
+    async def _other_daemons(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
         if is_in_use(self.config.state_directory):
             return unknown("other daemons", "cannot check while svcd is running here", "see its log and /healthz")
         if await coordinator.is_polled_for(provider_id):
@@ -248,8 +249,8 @@ def _readiness(answer: httpx.Response) -> str:
         body = parse(answer.content)
     except Refused:
         body = None
-    told = body if isinstance(body, dict) else {}
-    return str(told.get("code") or told.get("reason", answer.status_code))
+    fields = body if isinstance(body, dict) else {}
+    return str(fields.get("code") or fields.get("reason", answer.status_code))
 
 
 async def _up(model: ModelConfig) -> str:
@@ -304,14 +305,14 @@ class _Wrong(Exception):
 
 
 async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> CheckRow:
-    with trio.move_on_after(_PATIENCE):
+    with trio.move_on_after(_CHECK_TIMEOUT_S):
         try:
             return right(what, await look())
         except _Wrong as error:
             return wrong(what, str(error), error.remedy)
         except OSError as error:
             return wrong(what, str(error))
-    return wrong(what, f"no answer in {_PATIENCE:g} s")
+    return wrong(what, f"no answer in {_CHECK_TIMEOUT_S:g} s")
 
 
 def _writable(directory: Path) -> str:

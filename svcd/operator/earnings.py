@@ -33,7 +33,7 @@ from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.chain_history import ChainHistory, SettledAmounts, day_of
 
-_DAY: Final = 86_400
+_DAY_S: Final = 86_400
 
 
 @attrs.define(slots=True)
@@ -79,7 +79,7 @@ async def read_earnings(config: DaemonConfig, days: int, clock: Clock | None = N
             session = await sign_in(coordinator.sessions)
             if not isinstance(session, ProviderSession):
                 raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {session.advice}")
-            first = (int(clock.wall()) // _DAY - days + 1) * _DAY
+            first = (int(clock.wall()) // _DAY_S - days + 1) * _DAY_S
             jobs = [row for row in await coordinator.ended_by(session.provider_id) if _claimed_at(row) >= first]
             terms = await coordinator.terms()
             names = {model_id: name for name, model_id in (await coordinator.models()).items()}
@@ -106,16 +106,16 @@ def _rows(
     jobs: Iterable[Mapping[str, object]], names: Mapping[int, str], terms: quotes.FeeTerms, seen: ChainHistory | None
 ) -> dict[tuple[str, str], ModelDay]:
     rows: dict[tuple[str, str], ModelDay] = defaultdict(ModelDay)
-    for told in jobs:
-        job = Job.read(told)
+    for entry in jobs:
+        job = Job.read(entry)
         row = rows[day_of(job.claimed_at), names.get(job.model_id, f"model {job.model_id}")]
         quote = quotes.quote(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         if job.state == JobState.SETTLED:
             made = seen.settlements.get(job.job_id) if seen is not None else None
-            made = made or _settlement(job, read_uint(told.get("completion_tok"), 32, "completion_tok"), quote, terms)
+            made = made or _settlement(job, read_uint(entry.get("completion_tok"), 32, "completion_tok"), quote, terms)
             row.add(ModelDay(1, made.cost, made.treasury, terms.gas_fee, made.refund))
-        elif told.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
-            failed = told.get("ended_because") == EndedBecause.PROVIDER_FAIL
+        elif entry.get("ended_because") in (EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM):
+            failed = entry.get("ended_because") == EndedBecause.PROVIDER_FAIL
             row.add(ModelDay(refunded=quote.amount, failed=int(failed), reclaimed=int(not failed)))
     return dict(sorted(rows.items()))
 

@@ -38,28 +38,28 @@ def earnings_csv(found: Earnings) -> str:
     return text.getvalue()
 
 
-def earnings_table(told: Earnings, columns: int | None = None) -> str:
+def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
     """Return a table for a terminal of `columns` columns, with remarks below it."""
     total = ModelDay()
     lines: list[tuple[str, ...]] = [("day", "model", "settled", "earned", "fees", "refunded", "failed", "reclaimed")]
-    for (day, model), row in [*told.rows.items(), (("", "in all"), total)]:
+    for (day, model), row in [*earnings.rows.items(), (("", "in all"), total)]:
         if row is not total:
             total.add(row)
-        money = [_money(told.book, each) for each in (row.earned, row.fees, row.refunded)]
+        money = [_money(earnings.book, each) for each in (row.earned, row.fees, row.refunded)]
         lines.append((day, model, str(row.settled), *money, str(row.failed), str(row.reclaimed)))
     text = grid(lines, columns, right=range(2, len(lines[0])), alone=2)
-    gas = _money(told.book, total.gas_fees)
-    text.append(f"amounts in {told.book.token_domain.name}; fees are the market's, of which {gas} for gas")
-    for (day, model), reasons in sorted(told.reasons.items()):
+    gas = _money(earnings.book, total.gas_fees)
+    text.append(f"amounts in {earnings.book.token_domain.name}; fees are the market's, of which {gas} for gas")
+    for (day, model), reasons in sorted(earnings.reasons.items()):
         why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
         text.append(f"{day} {model}: not settled for {why}")
-    if told.reputation is None:
+    if earnings.reputation is None:
         text.append(
-            f"reputation {told.now}; with rpc_url its changes are shown by day, and amounts are the chain's own"
+            f"reputation {earnings.now}; with rpc_url its changes are shown by day, and amounts are the chain's own"
         )
     else:
-        changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(told.reputation.items())) or "no change"
-        text.append(f"reputation {told.now} ({changes})")
+        changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(earnings.reputation.items())) or "no change"
+        text.append(f"reputation {earnings.now} ({changes})")
     return "\n".join(hanging("", line, columns) if columns and len(line) > columns else line for line in text)
 
 

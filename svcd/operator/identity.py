@@ -24,9 +24,9 @@ from svcd.coordinator.sessions import SignInRefused, sessions_of
 
 log = structlog.get_logger(__name__)
 
-LONGEST_EVIDENCE: Final = 32_768
+MAX_EVIDENCE_BYTES: Final = 32_768
 _AHEAD_S: Final = 60  # added to the time, because the registration's block may be ahead of this clock
-_IDENTITY_PATIENCE: Final = 120.0
+_IDENTITY_TIMEOUT_S: Final = 120.0
 
 
 async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None) -> str:
@@ -35,7 +35,7 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
     if box is None:
         raise Fatal("no box key is configured: set box under [keys]")
     evidence = await trio.to_thread.run_sync(_evidence, config)
-    async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_IDENTITY_PATIENCE) as http:
+    async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_IDENTITY_TIMEOUT_S) as http:
         to_coordinator = transport_of(http)
         try:
             deployment = await read_deployment(to_coordinator)
@@ -44,7 +44,7 @@ async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTrans
         signer = OpSigner(config.wallet, Domains.of(deployment))
         coordinator = Coordinator(to_coordinator, sessions_of(to_coordinator, signer))
         op = signer.set_identity(box.public.raw, evidence, int(time.time()) + _AHEAD_S)
-        outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_PATIENCE)
+        outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_TIMEOUT_S)
     if isinstance(outcome, SignInRefused):
         raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {outcome.advice}")
     if not (isinstance(outcome, OpMined) and outcome.succeeded):
@@ -68,6 +68,6 @@ def _evidence(config: DaemonConfig) -> bytes:
         evidence = canonical(fields | announcement())
     else:
         log.warning("bundles not announced", reason="the evidence is not a JSON object", file=str(config.evidence_file))
-    if len(evidence) > LONGEST_EVIDENCE:
-        raise Fatal(f"{config.evidence_file} has {len(evidence)} bytes; evidence has at most {LONGEST_EVIDENCE}")
+    if len(evidence) > MAX_EVIDENCE_BYTES:
+        raise Fatal(f"{config.evidence_file} has {len(evidence)} bytes; evidence has at most {MAX_EVIDENCE_BYTES}")
     return evidence

@@ -14,11 +14,12 @@ from svcd.coordinator.client import Floors, MarketReads, read_deployment, transp
 
 # Proposed if the coordinator does not list the market's windows.
 _USUAL_WINDOWS: Final = (3600, 86400)
-_SHORTEST: Final = 300  # windows below this leave too little time for a model to be proposed unasked
+# Shorter windows leave too little time for a model to be proposed unasked.
+_MIN_PROPOSED_WINDOW_S: Final = 300
 
 
 @attrs.frozen(slots=True)
-class MarketTold:
+class ReportedMarket:
     """Market as the coordinator reports it. `windows` are the ones worth offering."""
 
     book: AddressBook
@@ -28,7 +29,7 @@ class MarketTold:
     floors: Floors  # by model id and window
 
 
-async def read_market(http: httpx.AsyncClient) -> MarketTold:
+async def read_market(http: httpx.AsyncClient) -> ReportedMarket:
     """Read the market at the client's `base_url`. Raise `Fatal` if no coordinator answers there."""
     url, transport = str(http.base_url).rstrip("/"), transport_of(http)
     coordinator = MarketReads(transport)
@@ -37,14 +38,14 @@ async def read_market(http: httpx.AsyncClient) -> MarketTold:
         models, floors = await coordinator.models(), await coordinator.floors()
         allowed = await coordinator.windows()
         gateway = await coordinator.gateway()
-    except Unavailable as away:
-        raise Fatal(f"cannot read the market from the coordinator at {url}: {away}") from None
+    except Unavailable as unavailable:
+        raise Fatal(f"cannot read the market from the coordinator at {url}: {unavailable}") from None
     except Refused as wrong:
         raise Fatal(f"{url} is not a coordinator: {wrong}") from None
     asked = {window for _, window in floors}
     known = allowed if allowed is not None else asked or frozenset(_USUAL_WINDOWS)
-    windows = tuple(sorted(window for window in known if window >= _SHORTEST)) or tuple(sorted(known))
-    return MarketTold(book, gateway, models, windows, floors)
+    windows = tuple(sorted(window for window in known if window >= _MIN_PROPOSED_WINDOW_S)) or tuple(sorted(known))
+    return ReportedMarket(book, gateway, models, windows, floors)
 
 
 def same_model(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:

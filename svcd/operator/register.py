@@ -26,11 +26,12 @@ from svcd.operator.identity import publish_identity
 Say = Callable[[str], None]
 
 _REGISTER: Final = call_data(load("ProviderRegistry"), "register")
-_PATIENCE: Final = 120.0  # for a block that has the transaction
-_LOOK_AGAIN: Final = 1.0
-_INDEX_TIME_S: Final = 10.0  # until the coordinator has indexed the registration
-_WAIT_AGAIN: Final = 5.0  # for an admin
-_ROOM: Final = (6, 5)  # gas above the estimate, which is of now
+_RECEIPT_TIMEOUT_S: Final = 120.0
+_POLL_S: Final = 1.0
+_INDEX_TIMEOUT_S: Final = 10.0
+_ADMIN_POLL_S: Final = 5.0
+# Gas above the estimate, because the chain changes until the transaction is mined.
+_GAS_MARGIN: Final = (6, 5)
 _FULL_REPUTATION: Final = 1000
 
 
@@ -141,7 +142,7 @@ async def _cost(chain: ChainReader, address: bytes) -> TransactionCost:
     ]
     if pending > mined:
         raise Fatal(f"a transaction of {hex_of(address)} is not mined yet: wait for it, then run this again")
-    gas = await _number(chain, "eth_estimateGas", call) * _ROOM[0] // _ROOM[1]
+    gas = await _number(chain, "eth_estimateGas", call) * _GAS_MARGIN[0] // _GAS_MARGIN[1]
     balance = await _number(chain, "eth_getBalance", hex_of(address), "latest")
     return TransactionCost(mined, gas, tip, 2 * base + tip, balance)
 
@@ -151,7 +152,7 @@ async def _number(chain: ChainReader, method: str, *params: object) -> int:
 
 
 async def _mined(chain: ChainReader, tx_hash: str) -> None:
-    with trio.move_on_after(_PATIENCE):
+    with trio.move_on_after(_RECEIPT_TIMEOUT_S):
         while True:
             try:
                 receipt = await chain.ask("eth_getTransactionReceipt", tx_hash)
@@ -161,8 +162,8 @@ async def _mined(chain: ChainReader, tx_hash: str) -> None:
                 if quantity(receipt, "status") != 1:
                     raise Fatal(f"{tx_hash} is mined and reverted: run this again to see why")
                 return
-            await trio.sleep(_LOOK_AGAIN)
-    raise Fatal(f"{tx_hash} is not mined after {_PATIENCE:g} s: look for it, and run this again once it is")
+            await trio.sleep(_POLL_S)
+    raise Fatal(f"{tx_hash} is not mined after {_RECEIPT_TIMEOUT_S:g} s: look for it, and run this again once it is")
 
 
 def _coins(wei: int) -> str:
@@ -175,9 +176,9 @@ async def _published(config: DaemonConfig, registered: Registered, say: Say) -> 
     """Publish the box key through the coordinator, which pays the gas. A failure can be repeated later."""
     if config.box is None or registered.box_key == config.box.public.raw:
         return
-    until = trio.current_time() + _INDEX_TIME_S
+    until = trio.current_time() + _INDEX_TIMEOUT_S
     try:
-        say(await retry(partial(publish_identity, config), on=Fatal, max_s=_LOOK_AGAIN, until=lambda: until))
+        say(await retry(partial(publish_identity, config), on=Fatal, max_s=_POLL_S, until=lambda: until))
     except Fatal as failed:
         say(f"the box key is not published: {failed}; `svcd identity` does it")
 
@@ -200,28 +201,28 @@ async def _admitted(
     options: RegisterOptions,
     say: Say,
 ) -> bool:
-    told: frozenset[str] = frozenset()
+    reported: frozenset[str] = frozenset()
     until = trio.current_time() + (options.wait_seconds or 0)
     while True:
         steps = await admission(chain, market, config, provider_id)
         missing = [step for step in steps if not step.done]
         for step in steps:
-            if step.done and step.about not in told:
+            if step.done and step.about not in reported:
                 say(f"done     {step.about}")
-        told |= {step.about for step in steps if step.done}
+        reported |= {step.about for step in steps if step.done}
         if not missing:
             say("the market's admin has done all of it: `svcd check`, then `svcd run`")
             return True
-        if "asked" not in told:
+        if "asked" not in reported:
             say("missing  for the market's admin (`svcd check` sees it, `svcd register --wait` waits for it):")
             for step in missing:
                 say(f"         {step.about}: {step.command}")
-            told |= {"asked"}
+            reported |= {"asked"}
         if options.wait_seconds is None:
             return False
         if trio.current_time() >= until:
             raise Fatal(f"the admin has not finished in {options.wait_seconds:g} s; run this again later")
-        await trio.sleep(_WAIT_AGAIN)
+        await trio.sleep(_ADMIN_POLL_S)
 
 
 async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int) -> list[AdminStep]:

@@ -17,7 +17,7 @@ from svc.wire.connections import open_client
 from svcd.base.keys import BOX_FILE, PASSWORD_FILE, WALLET_FILE, create_box, store_secret
 from svcd.base.kinds import http_url
 from svcd.operator.discovery import ModelServer, local_servers, servers_at
-from svcd.operator.market_lookup import MarketTold, read_market, same_model
+from svcd.operator.market_lookup import ReportedMarket, read_market, same_model
 from svcd.operator.written_config import (
     SYSTEM_FOLDER,
     OfferedModel,
@@ -118,12 +118,12 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
     _say_what_is_next(options, market, offered, say)
 
 
-def _found_market(text: str) -> tuple[str, MarketTold]:
+def _found_market(text: str) -> tuple[str, ReportedMarket]:
     address = _address(text)
     return address, trio.run(_market, address)
 
 
-async def _market(url: str) -> MarketTold:
+async def _market(url: str) -> ReportedMarket:
     async with open_client(base_url=url, timeout=_MARKET_SECONDS) as http:
         return await read_market(http)
 
@@ -153,7 +153,7 @@ def _servers(options: SetupOptions, asking: Dialogue) -> list[ModelServer]:
 
 
 def _offered(
-    options: SetupOptions, market: MarketTold, servers: Sequence[ModelServer], asking: Dialogue
+    options: SetupOptions, market: ReportedMarket, servers: Sequence[ModelServer], asking: Dialogue
 ) -> list[OfferedModel]:
     if options.models:
         return _chosen(options.models, market, servers)
@@ -174,7 +174,7 @@ def _offered(
     )
 
 
-def _chosen(texts: Sequence[str], market: MarketTold, servers: Sequence[ModelServer]) -> list[OfferedModel]:
+def _chosen(texts: Sequence[str], market: ReportedMarket, servers: Sequence[ModelServer]) -> list[OfferedModel]:
     pairs = [each.partition("=")[::2] for each in texts]
     if not pairs:
         raise Fatal(f"name a model of the market; it has {', '.join(market.models) or 'none'}")
@@ -209,7 +209,7 @@ def _slots(text: str) -> int:
     return int(text)
 
 
-def _rates(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], asking: Dialogue) -> Rates:
+def _rates(options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], asking: Dialogue) -> Rates:
     """Propose rates by model and window: the book's floor, or else the model's lowest in another window."""
     unit = 10**market.book.payment_token_decimals
     proposed: Rates = {}
@@ -276,7 +276,7 @@ def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: 
     return lines
 
 
-def _write_addresses(path: Path, market: MarketTold, say: Say) -> Path:
+def _write_addresses(path: Path, market: ReportedMarket, say: Say) -> Path:
     text = json.dumps(market.book.as_json(), indent=2) + "\n"
     if not path.exists():
         _write_new(path, text)
@@ -289,7 +289,7 @@ def _write_new(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _say_what_is_next(options: SetupOptions, market: MarketTold, offered: Sequence[OfferedModel], say: Say) -> None:
+def _say_what_is_next(options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], say: Say) -> None:
     flag = "" if options.folder == SYSTEM_FOLDER else f" --config {options.config}"
     rpc = "" if options.rpc_url else " --rpc-url URL"
     say("next:")

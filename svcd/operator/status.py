@@ -16,8 +16,8 @@ from svcd.journal.entries import read_counts
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.stages.health import REASON_HEADER
 
-_PATIENCE: Final = 5.0
-_LONGEST_ANSWER: Final = 8 << 20
+_TIMEOUT_S: Final = 5.0
+_MAX_ANSWER_BYTES: Final = 8 << 20
 _SHOWN: Final = {
     "svcd_jobs_claimed_total": "claimed since start",
     "svcd_jobs_settled_total": "settled since start",
@@ -40,7 +40,7 @@ def _daemon(metrics: MetricsTable) -> list[CheckRow]:
     host = f"[{metrics.host}]" if ":" in metrics.host else metrics.host
     base = f"http://{host}:{metrics.port}"
     try:
-        with httpx.Client(base_url=base, timeout=_PATIENCE, trust_env=False) as http:
+        with httpx.Client(base_url=base, timeout=_TIMEOUT_S, trust_env=False) as http:
             (health, body), (_, text) = _get(http, "/healthz"), _get(http, "/metrics")
     except httpx.HTTPError as failure:
         return [wrong("daemon", f"does not answer on {base} ({type(failure).__name__})", "start it, or read its log")]
@@ -64,8 +64,8 @@ def _get(http: httpx.Client, path: str) -> tuple[httpx.Response, str]:
         body = b""
         for piece in response.iter_raw():
             body += piece
-            if len(body) > _LONGEST_ANSWER:
-                raise httpx.DecodingError(f"an answer of more than {_LONGEST_ANSWER} bytes", request=response.request)
+            if len(body) > _MAX_ANSWER_BYTES:
+                raise httpx.DecodingError(f"an answer of more than {_MAX_ANSWER_BYTES} bytes", request=response.request)
         return response, body.decode("utf-8", "replace")
 
 

@@ -34,7 +34,7 @@ from svcd.payload.spool import Spool
 from svcd.stages.sealer import sealed_result
 
 _INPUT_KEYS: Final[Mapping[Modality, str]] = {"image": "prompt", "video": "prompt"}
-_LEAST_WINDOW: Final = 60
+_MIN_WINDOW_S: Final = 60
 
 
 @attrs.frozen(slots=True)
@@ -55,7 +55,7 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
     model = next((each for each in config.models if each.name == name), None)
     if model is None:
         raise Fatal(f"{name!r} is not configured; there are {', '.join(config.slots)}")
-    book = config.addresses or await _told_book(config)
+    book = config.addresses or await _reported_book(config)
     result_key = SecretKey.generate()
     modality = next(iter(model.serves)) if len(model.serves) == 1 else "text"
     model_input: dict[str, object] = {_INPUT_KEYS.get(modality, "input"): text}
@@ -88,7 +88,7 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
     )
 
 
-async def _told_book(config: DaemonConfig) -> AddressBook:
+async def _reported_book(config: DaemonConfig) -> AddressBook:
     async with open_client(base_url=config.coordinator_url, timeout=15) as http:
         try:
             return await read_deployment(transport_of(http))
@@ -131,7 +131,7 @@ async def _opened(
     slot = Slots({model.name: 1}).take_unchecked(model.name, job.job_id)
     if slot is None:
         raise AssertionError("nothing is held here")
-    window = max(_LEAST_WINDOW, *model.asks)
+    window = max(_MIN_WINDOW_S, *model.asks)
     held = ClaimedJob(job, model.name, slot, trio.current_time() + window)
     deadline = held.sla_ends - min(model.margin_seconds, window / 2)
     return job_work(held, sealed.input, model.serves, deadline)

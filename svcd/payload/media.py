@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from common.pricing.assets import Asset, read_assets
 from common.refusal import Refused
 from svcd.base.end_reasons import WorkFailed
-from svcd.payload.picture_size import Untold, measure
+from svcd.payload.picture_size import UnknownSize, measure
 
 
 def check_media(model_input: Mapping[str, object]) -> None:
@@ -29,8 +29,8 @@ def check_media(model_input: Mapping[str, object]) -> None:
 def _check(asset: Asset) -> None:
     try:
         picture = measure(asset.content)
-    except Untold as untold:
-        raise WorkFailed("media_input_refused", f"{asset.param} is not a picture of known size: {untold}") from None
+    except UnknownSize as unknown:
+        raise WorkFailed("media_input_refused", f"{asset.param} is not a picture of known size: {unknown}") from None
     if picture.several:
         raise WorkFailed("media_input_refused", f"{asset.param} has several frames, but the order pays for a still")
     # By area: a picture that its metadata turns by 90° is declared as it is shown and measured as it is stored.

@@ -20,20 +20,22 @@ from typing import Final
 
 import attrs
 
-_HEAD: Final = 1 << 20
-_MOST_PIECES: Final = 20_000  # chunks, segments, boxes or tags that are read at most
-_MOST_BLOCKS: Final = 100_000  # blocks of a GIF, which are 25 MB
+_HEAD_BYTES: Final = 1 << 20
+# Chunks, segments, boxes or tags.
+_MAX_PIECES: Final = 20_000
+# 25 MB.
+_MAX_GIF_BLOCKS: Final = 100_000
 
 _MARKER: Final = re.compile(rb"\xff+([^\xff])", re.DOTALL)
 _START_OF_FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_ALONE: Final = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without a segment
+_MARKERS_WITHOUT_SEGMENT: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 _END_OF_IMAGE, _START_OF_SCAN = 0xD9, 0xDA
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
 _TIFF_NUMBERS: Final = {3: "H", 4: "I"}
 _AVIF_BRANDS: Final = frozenset({b"avif", b"avis"})
 
 
-class Untold(Exception):
+class UnknownSize(Exception):
     """The format is unknown, or the size is missing."""
 
 
@@ -45,14 +47,14 @@ class Picture:
 
 
 def measure(content: bytes) -> Picture:
-    """Return the size and kind of the picture. Raise `Untold` if it cannot be read."""
-    head = content[:_HEAD]
+    """Return the size and kind of the picture. Raise `UnknownSize` if it cannot be read."""
+    head = content[:_HEAD_BYTES]
     try:
         picture = _measured(content, head)
     except (struct.error, IndexError):
-        raise Untold("it ends before its size") from None
+        raise UnknownSize("it ends before its size") from None
     if picture.width <= 0 or picture.height <= 0:
-        raise Untold("it has no size")
+        raise UnknownSize("it has no size")
     return picture
 
 
@@ -71,16 +73,16 @@ def _measured(content: bytes, head: bytes) -> Picture:
         return _tiff(content)
     if head[4:8] == b"ftyp":
         return _avif(head)
-    raise Untold("its format is unknown")
+    raise UnknownSize("its format is unknown")
 
 
 def _png(content: bytes) -> Picture:
     length, name, width, height = struct.unpack_from(">I4sII", content, 8)
     if (length, name) != (13, b"IHDR"):
-        raise Untold("it does not begin with its size")
+        raise UnknownSize("it does not begin with its size")
     several = False
     at = 33
-    for _ in range(_MOST_PIECES):
+    for _ in range(_MAX_PIECES):
         length, name = struct.unpack_from(">I4s", content, at)
         if name == b"IDAT":
             return Picture(width, height, several)
@@ -94,20 +96,20 @@ def _png(content: bytes) -> Picture:
 def _jpeg(head: bytes) -> Picture:
     picture = None
     at = 2
-    for _ in range(_MOST_PIECES):
+    for _ in range(_MAX_PIECES):
         found = _MARKER.match(head, at)
         if found is None:
-            raise Untold("it ends before its size")
+            raise UnknownSize("it ends before its size")
         marker, at = found[1][0], found.end()
-        if marker in _ALONE:
+        if marker in _MARKERS_WITHOUT_SEGMENT:
             continue
         if marker in (_START_OF_SCAN, _END_OF_IMAGE):
             if picture is None:
-                raise Untold("it has no size before its data")
+                raise UnknownSize("it has no size before its data")
             return picture
         if marker in _START_OF_FRAME:
             if picture is not None:
-                raise Untold("it has two sizes")
+                raise UnknownSize("it has two sizes")
             height, width = struct.unpack_from(">HH", head, at + 3)
             picture = Picture(width, height)
         at += max(2, struct.unpack_from(">H", head, at)[0])
@@ -118,7 +120,7 @@ def _gif(content: bytes) -> Picture:
     """Return the size of the screen, enlarged by frames that exceed it."""
     width, height, flags = struct.unpack_from("<HHB", content, 6)
     at = 13 + _palette(flags)
-    blocks = iter(range(_MOST_BLOCKS))
+    blocks = iter(range(_MAX_GIF_BLOCKS))
     pictures = 0
     for _ in blocks:
         kind = content[at : at + 1]
@@ -136,11 +138,11 @@ def _gif(content: bytes) -> Picture:
         elif kind == b"\0":
             at += 1
         else:
-            raise Untold("it holds what no GIF does")
+            raise UnknownSize("it holds what no GIF does")
     else:
         raise _too_many()
     if not pictures:
-        raise Untold("it holds no picture")
+        raise UnknownSize("it holds no picture")
     return Picture(width, height)
 
 
@@ -169,7 +171,7 @@ def _webp(head: bytes) -> Picture:
         case b"VP8L" if head[20:21] == b"\x2f":
             (bits,) = struct.unpack_from("<I", head, 21)
             return Picture((bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
-    raise Untold("it has no size where a WebP does")
+    raise UnknownSize("it has no size where a WebP does")
 
 
 def _three(head: bytes, at: int) -> int:
@@ -182,7 +184,7 @@ def _bmp(head: bytes) -> Picture:
     if length == 12:
         return Picture(*struct.unpack_from("<HH", head, 18))
     if length < 40:
-        raise Untold("it has no size where a BMP does")
+        raise UnknownSize("it has no size where a BMP does")
     width, height = struct.unpack_from("<ii", head, 18)
     return Picture(width, abs(height))  # below zero: from the top down
 
@@ -191,33 +193,33 @@ def _tiff(content: bytes) -> Picture:
     order = "<" if content.startswith(b"II") else ">"
     (at,) = struct.unpack_from(order + "I", content, 4)
     (tags,) = struct.unpack_from(order + "H", content, at)
-    if tags > _MOST_PIECES:
+    if tags > _MAX_PIECES:
         raise _too_many()
-    told: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for entry in range(at + 2, at + 2 + 12 * tags, 12):
         tag, kind, count = struct.unpack_from(order + "HHI", content, entry)
         if tag in (_TIFF_WIDTH, _TIFF_HEIGHT):
-            if tag in told or kind not in _TIFF_NUMBERS or count != 1:
-                raise Untold("it has no size where a TIFF does")
-            (told[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], content, entry + 8)
+            if tag in sizes or kind not in _TIFF_NUMBERS or count != 1:
+                raise UnknownSize("it has no size where a TIFF does")
+            (sizes[tag],) = struct.unpack_from(order + _TIFF_NUMBERS[kind], content, entry + 8)
     (following,) = struct.unpack_from(order + "I", content, at + 2 + 12 * tags)
-    if len(told) != 2:
-        raise Untold("it has no size where a TIFF does")
-    return Picture(told[_TIFF_WIDTH], told[_TIFF_HEIGHT], several=following != 0)
+    if len(sizes) != 2:
+        raise UnknownSize("it has no size where a TIFF does")
+    return Picture(sizes[_TIFF_WIDTH], sizes[_TIFF_HEIGHT], several=following != 0)
 
 
 def _avif(head: bytes) -> Picture:
     """Return the largest size, because a tiled picture also lists the sizes of its tiles."""
-    pieces = iter(range(_MOST_PIECES))
+    pieces = iter(range(_MAX_PIECES))
     _, begin, end = next(_boxes(head, 0, len(head), pieces))
     brands = {head[begin : begin + 4], *(head[at : at + 4] for at in range(begin + 8, min(end, 4096), 4))}
     if not brands & _AVIF_BRANDS:
-        raise Untold("its format is unknown")
+        raise UnknownSize("its format is unknown")
     place = (0, len(head))
     for name, prefix in ((b"meta", 4), (b"iprp", 0), (b"ipco", 0)):
         inner = next(((b + prefix, e) for kind, b, e in _boxes(head, *place, pieces) if kind == name), None)
         if inner is None:
-            raise Untold("it has no size where an AVIF does")
+            raise UnknownSize("it has no size where an AVIF does")
         place = inner
     sizes = [
         struct.unpack_from(">II", head, begin + 4) for kind, begin, _ in _boxes(head, *place, pieces) if kind == b"ispe"
@@ -238,11 +240,11 @@ def _boxes(head: bytes, at: int, end: int, pieces: Iterator[int]) -> Iterator[tu
             begin += 8
         behind = at + length if length else end
         if behind < begin:
-            raise Untold("its boxes are malformed")
+            raise UnknownSize("its boxes are malformed")
         yield kind, begin, min(behind, end)
         at = behind
     raise _too_many()
 
 
-def _too_many() -> Untold:
-    return Untold("it is made of more pieces than any picture needs")
+def _too_many() -> UnknownSize:
+    return UnknownSize("it is made of more pieces than any picture needs")

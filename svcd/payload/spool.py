@@ -11,7 +11,7 @@ import trio
 from common.framing import SEALED_FRAME_BYTES
 from common.sealed_stream import BEFORE_FRAMES
 
-_IN_MEMORY: Final = 2 * 2**20
+_MAX_MEMORY_BYTES: Final = 2 * 2**20
 
 
 class Spool:
@@ -29,7 +29,7 @@ class Spool:
         self.length += len(piece)
         if self.length > self._limit:
             return False
-        if self._file is None and len(self._memory) + len(piece) > _IN_MEMORY:
+        if self._file is None and len(self._memory) + len(piece) > _MAX_MEMORY_BYTES:
             await trio.to_thread.run_sync(self._move_to_file)
         if self._file is None:
             self._memory += piece

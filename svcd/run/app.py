@@ -56,8 +56,10 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_MOST_WORKERS: Final = 256  # per stage that waits for the network, such as for an op's block
-_LAST_SECONDS: Final = 15.0  # of the grace period, for failing unfinished jobs
+# Per stage that waits for the network, such as for an op's block.
+_MAX_STAGE_WORKERS: Final = 256
+# End of the grace period, in which unfinished jobs are failed.
+_FAIL_JOBS_S: Final = 15.0
 
 
 async def run(config: DaemonConfig) -> None:
@@ -113,7 +115,7 @@ class Daemon:
         exclusions = Exclusions(ground.clock)
         exclusions.remember(await ground.journal.failed_before())
         pipeline = Pipeline.of(ground.journal, exclusions, ground.config.slots)
-        offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MOST_WORKERS))
+        offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MAX_STAGE_WORKERS))
         asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal, self.health)
         guard = self._guard()
         supervise = self.health.supervisor.run
@@ -165,7 +167,7 @@ class Daemon:
             *(coordinator, clock, ground.provider_id, ground.model_ids, ground.slots, pipeline),
             claimed_by_another=guard.claimed_by_another,
         )
-        waiting, computing = min(ground.slots.capacity, _MOST_WORKERS), os.cpu_count() or 1
+        waiting, computing = min(ground.slots.capacity, _MAX_STAGE_WORKERS), os.cpu_count() or 1
         workers: list[tuple[str, int, Loop]] = [
             ("claimer", waiting, claimer.serve),
             ("opener", waiting, partial(pipeline.serve, pipeline.to_open, opener.step)),
@@ -249,7 +251,7 @@ class Daemon:
         with trio.move_on_after(grace):
             async with trio.open_nursery() as last:
                 last.start_soon(self.health.supervisor.run, "asks", asks.withdraw)
-                with trio.move_on_after(max(grace / 2, grace - _LAST_SECONDS)):
+                with trio.move_on_after(max(grace / 2, grace - _FAIL_JOBS_S)):
                     await slots.until_empty()
                 self.drain.cut()
                 await slots.until_empty()

@@ -16,7 +16,8 @@ from common.daemon.secrets import hide_memory
 C = TypeVar("C", bound=Callable[..., Any])
 
 DEFAULT_CONFIG: Final = Path("/etc/svcd/svcd.toml")
-_INTERRUPTED: Final = 130  # as in shells: 128 plus the signal's number
+# As shells report SIGINT: 128 plus the signal's number.
+_INTERRUPTED_STATUS: Final = 130
 _ENVIRONMENT: Final = (
     ("CREDENTIALS_DIRECTORY", "folder of the keys, set by systemd (default: `credentials` beside the configuration)"),
     ("HTTP_PROXY, HTTPS_PROXY, NO_PROXY", "proxies for the coordinator, gateways and nodes, never for backends"),
@@ -26,9 +27,9 @@ _EXIT_CODES: Final = {
     1: "failed, or a check is WRONG",
     2: "wrong command line",
     3: "register: something is left to do",
-    _INTERRUPTED: "interrupted",
+    _INTERRUPTED_STATUS: "interrupted",
 }
-_LONGEST_WAIT_S: Final = 86_400.0
+_MAX_WAIT_S: Final = 86_400.0
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _POSITIVE: Final = click.IntRange(min=1)
 _CONFIG: Final = click.option("--config", type=_FILE, default=DEFAULT_CONFIG, help="Configuration file.")
@@ -56,7 +57,7 @@ def _run(arguments: list[str]) -> int:
         for taken in leaves(group):
             print(f"svcd: {getattr(taken, 'filename', taken)} exists already; choose another", file=sys.stderr)
     except* (KeyboardInterrupt, click.Abort):
-        status = _INTERRUPTED
+        status = _INTERRUPTED_STATUS
     except* BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (Fatal, OSError) as group:
@@ -146,7 +147,7 @@ def init(password_file: Path | None, **options: Any) -> int:
     "--wait",
     "wait_seconds",
     is_flag=False,
-    flag_value=_LONGEST_WAIT_S,
+    flag_value=_MAX_WAIT_S,
     type=click.FloatRange(min=0),
     metavar="[SECONDS]",
     help="Wait for the market's admin (default: a day).",

@@ -38,7 +38,8 @@ from svcd.payload.gateway import PayloadGateways
 
 log = structlog.get_logger(__name__)
 
-_MAX_WAIT_S: Final = 5.0  # for a coordinator that is starting
+# For a coordinator that is starting.
+_MAX_STARTUP_WAIT_S: Final = 5.0
 _OP_SECONDS: Final = 100.0  # an op is answered after its receipt, which takes up to a minute plus the time in the queue
 
 
@@ -126,7 +127,7 @@ async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook
 
     # A malformed answer may be a proxy's page while the coordinator restarts.
     read = partial(read_deployment, transport)
-    deployment = await retry(read, on=(Unavailable, Refused), max_s=_MAX_WAIT_S, report=report)
+    deployment = await retry(read, on=(Unavailable, Refused), max_s=_MAX_STARTUP_WAIT_S, report=report)
     if config.addresses is not None:
         found = config.addresses.differences(deployment)
         if found:
@@ -164,14 +165,14 @@ async def _session(coordinator: Coordinator, signer: OpSigner) -> ProviderSessio
             raise Fatal(f"the coordinator does not sign {signer.address} in: {session.advice}")
         raise Unavailable(session.detail)
 
-    return await retry(signed_in, on=Unavailable, max_s=_MAX_WAIT_S, report=report)
+    return await retry(signed_in, on=Unavailable, max_s=_MAX_STARTUP_WAIT_S, report=report)
 
 
 async def _model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str, int]:
     def report(error: Exception) -> None:
         log.warning("waiting for the catalogue", reason=str(error))
 
-    known = await retry(coordinator.models, on=(Unavailable, Refused), max_s=_MAX_WAIT_S, report=report)
+    known = await retry(coordinator.models, on=(Unavailable, Refused), max_s=_MAX_STARTUP_WAIT_S, report=report)
     for name in sorted(config.slots.keys() - known.keys()):
         log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
     return known

@@ -55,7 +55,7 @@ class AskPublisher:
     async def run(self) -> NoReturn:
         while True:
             try:
-                done = self.health.is_alone and await self.publish()
+                done = self.health.is_only_daemon and await self.publish()
             except (Unavailable, Refused) as error:
                 log.warning("asks not compared", reason=str(error))
                 done = False
@@ -64,7 +64,7 @@ class AskPublisher:
     async def withdraw(self) -> None:
         """Withdraw this daemon's asks, in up to three attempts."""
         for _ in range(3):
-            if not self.health.is_alone:
+            if not self.health.is_only_daemon:
                 return
             try:
                 own = self._own & (await self._posted() | self._unconfirmed)

@@ -28,7 +28,8 @@ log = structlog.get_logger(__name__)
 
 MAX_RESULT_BYTES: Final = 8 * 2**20  # after this much output no further item starts, so that results stay inline
 _DEADLINE_GRACE_S: Final = 1.0  # for backends to report that they did not finish
-_ITEM_DEPTH: Final = 3  # of an item's output inside the bundle's output
+# Of an item's output inside the bundle's output.
+_ITEM_OUTPUT_DEPTH: Final = 3
 _NOT_RUN: Final = frozenset({"deadline_wait", "sla_abandon"})
 
 
@@ -93,7 +94,10 @@ class BundleRun:
         custom_id = self._custom_id(item)
         try:
             output = await self.run_item(item)
-            sealed_output, usage = sealable(output.output, _ITEM_DEPTH), sealable(output.usage, _ITEM_DEPTH)
+            sealed_output, usage = (
+                sealable(output.output, _ITEM_OUTPUT_DEPTH),
+                sealable(output.usage, _ITEM_OUTPUT_DEPTH),
+            )
         except WorkFailed as failure:
             if failure.reason in _NOT_RUN:
                 return None

@@ -56,9 +56,9 @@ class DaemonHealth:
     def expect(self, model: str, pause: float) -> None:
         """Expect polls of the model, `pause` seconds apart."""
         self._intervals[model] = pause
-        self.heard(model)
+        self.record_answer(model)
 
-    def heard(self, model: str) -> None:
+    def record_answer(self, model: str) -> None:
         self._answered_at[model] = trio.current_time()
 
     def hold(self, holds: Iterable[Hold]) -> None:
@@ -75,7 +75,7 @@ class DaemonHealth:
         )
 
     @property
-    def is_alone(self) -> bool:
+    def is_only_daemon(self) -> bool:
         """Return True if the guard has checked and knows of no other daemon on this wallet."""
         return self.holds is not None and all(hold.reason != "other_daemon" for hold in self.holds)
 

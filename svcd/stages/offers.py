@@ -10,8 +10,9 @@ from svcd.base.clock import Clock
 from svcd.journal.book_row import Job
 from svcd.journal.slots import Slot
 
-_PAUSE_S: Final = 10.0  # after a refusal caused by the provider: the next claim would be refused as well
-_SKIP_S: Final = 30.0  # after a refusal caused by the job
+# The next claim would be refused as well.
+_PROVIDER_REFUSAL_PAUSE_S: Final = 10.0
+_JOB_REFUSAL_PAUSE_S: Final = 30.0
 _ESCROW_PAUSE_S: Final = 300.0  # after a failed key release: further open bids would fail as well
 _MAX_ORDER_LIFE_S: Final = 2 * 86_400
 
@@ -44,7 +45,7 @@ class Exclusions:
         """
         now = trio.current_time()
         self._skipped = {known: until for known, until in self._skipped.items() if until > now}
-        self._skipped[job_id] = now + _SKIP_S
+        self._skipped[job_id] = now + _JOB_REFUSAL_PAUSE_S
 
     def __contains__(self, job_id: bytes) -> bool:
         if (resting := self._skipped.get(job_id)) is not None and resting > trio.current_time():
@@ -52,7 +53,7 @@ class Exclusions:
         return self._until.get(job_id, 0.0) > self.clock.wall()
 
     def pause(self, model: str) -> None:
-        self._paused[model] = trio.current_time() + _PAUSE_S
+        self._paused[model] = trio.current_time() + _PROVIDER_REFUSAL_PAUSE_S
 
     def is_paused(self, model: str) -> bool:
         return trio.current_time() < self._paused.get(model, 0.0)

@@ -81,8 +81,8 @@ class PayloadOpener:
         while True:
             try:
                 standing = await chain.standing(held.job)
-            except Unavailable as away:
-                failure = WorkFailed("deadline_wait", str(away))
+            except Unavailable as unavailable:
+                failure = WorkFailed("deadline_wait", str(unavailable))
             else:
                 match standing:
                     case Claimed():

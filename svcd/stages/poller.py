@@ -81,7 +81,7 @@ class Poller:
         if self.health.withholds(self.model.name):
             # Polling makes this provider a candidate, and clients designate orders to candidates.
             metrics.model_free.labels(self.model.name).set(0)
-            self.health.heard(self.model.name)
+            self.health.record_answer(self.model.name)
             self._unwanted = 0
             return False
         free = self._free(await self.load.read())
@@ -96,7 +96,7 @@ class Poller:
         wait = self._wait() if asked else 0
         handed = await self._poll_coordinator(asked, lowest, wait)
         jobs = handed.jobs
-        self.health.heard(self.model.name)
+        self.health.record_answer(self.model.name)
         waited = trio.current_time() - began
         if (jobs or handed.pending) and waited > self.model.poll_seconds:
             # Slots and load may have changed during a long wait.

@@ -29,7 +29,8 @@ from svcd.stages.uploader import needs_upload
 log = structlog.get_logger(__name__)
 
 _INTERVAL_S: Final = 30.0
-_MAX_WAIT_S: Final = 5.0  # for a coordinator that is starting
+# For a coordinator that is starting.
+_MAX_STARTUP_WAIT_S: Final = 5.0
 _MAX_CLOCK_DIFFERENCE_S: Final = 60.0  # the chain's time may be this far ahead of the coordinator's
 
 Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
@@ -79,7 +80,7 @@ class Reconciler:
         def report(error: Exception) -> None:
             log.warning("held jobs not looked up yet", reason=str(error))
 
-        await retry(self.once, on=(Unavailable, Refused), max_s=_MAX_WAIT_S, report=report)
+        await retry(self.once, on=(Unavailable, Refused), max_s=_MAX_STARTUP_WAIT_S, report=report)
         self._started = self.clock.wall()
 
     async def run(self) -> NoReturn:

@@ -6,7 +6,7 @@ import attrs
 
 from common.box import SecretKey
 from common.scalars import hex_of
-from svcd.base.clock import MOST_SKEW, Clock
+from svcd.base.clock import MAX_SKEW_S, Clock
 from svcd.base.errors import Unavailable
 from svcd.config import ModelConfig
 from svcd.coordinator.chain import ChainReader
@@ -41,7 +41,7 @@ def wrong_clock(clock: Clock) -> Risk | None:
         return None
     way = "ahead of" if clock.ahead > 0 else "behind"
     seen = f"this clock is {abs(clock.ahead):.0f} s {way} the coordinator's"
-    return Risk(f"{seen}, and at most {MOST_SKEW:.0f} s are corrected", "set the clock (timedatectl set-ntp true)")
+    return Risk(f"{seen}, and at most {MAX_SKEW_S:.0f} s are corrected", "set the clock (timedatectl set-ntp true)")
 
 
 def wrong_windows(model: ModelConfig, allowed: Collection[int]) -> Iterator[tuple[int, Risk]]:

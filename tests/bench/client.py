@@ -17,7 +17,7 @@ from btclib_secp256k1.context import ctx
 from nacl import bindings
 from nacl._sodium import ffi, lib
 
-from common.api.chain import told_book
+from common.api.chain import reported_book
 from common.box import SecretKey
 from common.keccak import keccak256
 from common.quotes import FeeTerms
@@ -43,7 +43,7 @@ WALLET = Wallet(KEY)
 RECIPIENT = SecretKey(keccak256(b"bench: recipient")).public
 TEXT = "x" * 4096
 CONTRACTS = Contracts(*("0x" + f"{n:02x}" * 20 for n in range(1, 5)))
-MARKET = Market.of(told_book(Deployment(31337, CONTRACTS, 6, TokenName("Bench Dollar", "1"), 1, 1, 1000, 250)))
+MARKET = Market.of(reported_book(Deployment(31337, CONTRACTS, 6, TokenName("Bench Dollar", "1"), 1, 1, 1000, 250)))
 CEILING = line_ceiling(Token("Bench Dollar", 6, vouched=True), None, None)
 MODEL = Model("demo/text", "bench", ModelDetails(1, True))
 PLACE = BatchContext(MARKET, WALLET.address, RECIPIENT, int(time.time()) + 7200, FeeTerms(250, 2_000), CEILING)

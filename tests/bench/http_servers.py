@@ -43,7 +43,7 @@ from coordinatord.http.routing import Request, Route
 from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
 from coordinatord.http.streaming import StreamedResponse
-from coordinatord.http.uploads import TransfersAtOnce, UploadReader
+from coordinatord.http.uploads import TransferLimits, UploadReader
 from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, with_snapshot
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.notices import Notices
@@ -100,8 +100,8 @@ def our_stack(
     async def is_ready() -> bool:
         return True
 
-    budget, at_once = BodyBudget(1 << 28), TransfersAtOnce(64, 64)
-    uploads = UploadReader(BodyBudget(1 << 28), at_once, 1 << 28, 4096, 60)
+    budget, transfers = BodyBudget(1 << 28), TransferLimits(64, 64)
+    uploads = UploadReader(BodyBudget(1 << 28), transfers, 1 << 28, 4096, 60)
     gates = Gates(is_ready, find_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
     return RequestMiddleware(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))
 

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from common import quotes
-from common.api.limits import INLINE_BYTES, LONGEST_SLA, ORDER_LIFE
+from common.api.limits import INLINE_BYTES, MAX_SLA_S, ORDER_LIFETIME_S
 from common.api.states import EndedBecause, JobState, job_status
 from common.box import PublicKey, SecretKey
 from common.cid import cid_of
@@ -152,9 +152,9 @@ class ClientMarket(ScriptedMarket):
             self.fault("orders", "job_id is not keccak256(owner ‖ c)")
         if self.signed_by("orders", self.domains.jobs.digest(order), body.get("signature")) != owner:
             self.fault("orders", "not signed by its owner over these terms, in the domain of GET /evm/chain")
-        if not now < order.expires_at <= now + ORDER_LIFE + 5:
+        if not now < order.expires_at <= now + ORDER_LIFETIME_S + 5:
             self.fault("orders", f"expires_at {order.expires_at - now:.0f} s ahead")
-        if not 0 < order.sla_secs <= LONGEST_SLA or order.model_id != MODEL_ID:
+        if not 0 < order.sla_secs <= MAX_SLA_S or order.model_id != MODEL_ID:
             self.fault("orders", f"sla_secs {order.sla_secs}, model_id {order.model_id}")
         return order
 

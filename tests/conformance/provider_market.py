@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from common import abi
-from common.api.limits import AHEAD_AT_MOST, INLINE_BYTES, ISSUED_WITHIN
+from common.api.limits import INLINE_BYTES, MAX_AHEAD_S, MAX_OP_SKEW_S
 from common.api.states import EndedBecause, JobState
 from common.box import PublicKey, open_sealed, seal
 from common.cid import cid_of
@@ -229,13 +229,13 @@ class ProviderMarket(ScriptedMarket):
         return error(403, "invalid_op_signature")
 
     def _now_or_stale(self, promise: str, issued_at: int) -> ServedReply | None:
-        if abs(issued_at - self.now()) <= ISSUED_WITHIN:
+        if abs(issued_at - self.now()) <= MAX_OP_SKEW_S:
             return None
         self.fault(promise, f"issued_at {issued_at}, {round(issued_at - self.now())} s from now")
         return refused("StaleOp")
 
     def _growing(self, promise: str, issued_at: int) -> ServedReply | None:
-        if self.times.get(promise, 0) < issued_at <= self.now() + AHEAD_AT_MOST:
+        if self.times.get(promise, 0) < issued_at <= self.now() + MAX_AHEAD_S:
             self.times[promise] = issued_at
             return None
         self.fault(promise, f"issued_at {issued_at} after {self.times.get(promise, 0)}")
@@ -274,7 +274,7 @@ class ProviderMarket(ScriptedMarket):
         if signed.provider_id != PROVIDER:
             self.fault("asks", f"provider_id {signed.provider_id}")
             return error(403, "invalid_request_error", "provider_mismatch")
-        if not self.signed_at < at <= self.now() + AHEAD_AT_MOST:
+        if not self.signed_at < at <= self.now() + MAX_AHEAD_S:
             self.fault("asks", f"signed_at {at} after {self.signed_at}")
             return error(409, "invalid_request_error", "stale_snapshot")
         self.signed_at = at
@@ -360,7 +360,7 @@ class ProviderMarket(ScriptedMarket):
         message = Release(read_hex(job, 32, "job_id"), wrap, ct_hash, response.raw, at)
         if self._by_operator("releases", self.domains.escrow.digest(message), body) is not None:
             return error(403, "authentication_error", "wrong_wallet")
-        if abs(at - self.now()) > ISSUED_WITHIN:
+        if abs(at - self.now()) > MAX_OP_SKEW_S:
             self.fault("releases", f"issued_at {at}")
             return error(400, "invalid_request_error", "stale_issued_at")
         row = self.jobs.get(job)

@@ -66,7 +66,7 @@ async def _standing(connection: "asyncpg.Connection[asyncpg.Record]", signer: by
 
 def _too_much_stored(row: Any, config: Config) -> list[str]:
     budgets = storage_budgets(config)
-    most = (budgets.most_bytes, budgets.most_rows) if row["earned"] else (budgets.new_bytes, budgets.new_rows)
+    most = (budgets.earned_bytes, budgets.earned_rows) if row["earned"] else (budgets.new_bytes, budgets.new_rows)
     return [
         f"I12: {row[what]} {what} are kept for {hex_of(row['owner'])}, and {limit} may be"
         for what, limit in zip(("bytes", "rows"), most, strict=True)

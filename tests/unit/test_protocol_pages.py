@@ -36,14 +36,14 @@ from coordinatord.api.book import bodies as book
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.escrow.release import ReleaseBody
 from coordinatord.api.files.files_sql import UNATTACHED
-from coordinatord.api.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
-from coordinatord.api.files.inspection import MOST_LINES, LineInspection
+from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, NAMED, WRAPPED
+from coordinatord.api.files.inspection import MAX_BATCH_LINES, LineInspection
 from coordinatord.api.orders.answers import client_job
 from coordinatord.api.orders.bodies import INLINE_BYTES, MarketProbe, OrderBody, read_submission
 from coordinatord.api.provider_ops.asks import AsksBody
-from coordinatord.api.provider_ops.ops import LONGEST_EVIDENCE, OPS, read_op
+from coordinatord.api.provider_ops.ops import MAX_EVIDENCE_BYTES, OPS, read_op
 from coordinatord.api.sessions.sessions import SessionBody
-from coordinatord.api.sessions.sessions_sql import NONCE_LIFE, SESSION_LIFE
+from coordinatord.api.sessions.sessions_sql import NONCE_LIFETIME, SESSION_LIFETIME
 from coordinatord.base import clock
 from coordinatord.run.config import Config
 from svcd.backends.openai_usage import output_of
@@ -109,21 +109,21 @@ def sentences() -> list[str]:
     lease, alive = (int(str(defaults[name])) // 1000 for name in ("match_lease_ms", "match_liveness_ms"))
     fail_grace = constant(provider, "GRACE_OF_A_FAIL")
     first, least, full = (constant(provider, f"{name}_REPUTATION") for name in ("FIRST", "LEAST", "FULL"))
-    assert within == clock.ISSUED_WITHIN
-    assert constant(provider, "MOST_AHEAD") == constant("AskRegistry", "MOST_AHEAD") == clock.AHEAD_AT_MOST
+    assert within == clock.MAX_OP_SKEW_S
+    assert constant(provider, "MOST_AHEAD") == constant("AskRegistry", "MOST_AHEAD") == clock.MAX_AHEAD_S
     return [
         f"| Claim, Settle, Fail, Cancel | `issuedAt` | within {within} s of now, either way |",
         f"| Release | `issuedAt` | within {within} s of now, either way |",
-        f"after now, at most {clock.ORDER_LIFE} s ahead",
-        f"that was accepted; at most {clock.AHEAD_AT_MOST} s ahead",
-        f"the last one; at most {clock.AHEAD_AT_MOST} s ahead",
-        f"used once, is at most {NONCE_LIFE.seconds} s old",
+        f"after now, at most {clock.ORDER_LIFETIME_S} s ahead",
+        f"that was accepted; at most {clock.MAX_AHEAD_S} s ahead",
+        f"the last one; at most {clock.MAX_AHEAD_S} s ahead",
+        f"used once, is at most {NONCE_LIFETIME.seconds} s old",
         f"excused within {failing} s of `claimed_at`",
         f"names is gone after {UNATTACHED.seconds} s",
         f"lease of a job lasts {lease} s and its poll counts as life for {alive} s",
         f"after {alive} s without a poll",
         f"the lease of {lease} s",
-        f"a session lasts {SESSION_LIFE.total_seconds() / 3600:.0f} h",
+        f"a session lasts {SESSION_LIFETIME.total_seconds() / 3600:.0f} h",
         f"| reputation at first, least, most | {first}, {least}, {full} |",
         f"| grace at first, most | {constant(provider, 'FIRST_GRACE')}, {constant(provider, 'MOST_GRACE')} |",
         f"at most {constant(provider, 'GAIN_BY_SETTLING')}: the treasury's share / `pointPrice`",
@@ -133,7 +133,7 @@ def sentences() -> list[str]:
         f"capacity = max(1, ⌊reputation · min(requested, ceiling) / {full}⌋)",
         f"A container above {INLINE_BYTES:,} bytes",
         f"or, above {INLINE_BYTES:,} bytes, upload it",
-        f"with 1 to {MOST_LINES:,} lines that are not blank",
+        f"with 1 to {MAX_BATCH_LINES:,} lines that are not blank",
         f"`completion_window` is {' or '.join(f'`{window}` ({seconds} s)' for window, seconds in WINDOWS.items())}",
     ]
 
@@ -269,7 +269,7 @@ def test_exchange_with_a_node_is_a_call_and_its_answer(at: int, order: Case) -> 
 
 def test_contract_errors_name_the_contracts_limits() -> None:
     causes = {name: error.cause for error in CONTRACT_ERRORS for name in error.names}
-    assert f"above {LONGEST_EVIDENCE:,} bytes" in causes["EvidenceTooLong"]
+    assert f"above {MAX_EVIDENCE_BYTES:,} bytes" in causes["EvidenceTooLong"]
     assert f"above {constant('AskRegistry', 'MOST_QUOTES')};" in causes["TooManyQuotes"]
     assert f"above {constant('JobRegistry', 'LONGEST_CID')} bytes" in causes["InvalidCid"]
 
@@ -408,7 +408,7 @@ def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
     line = examples("Batches", "jsonl")[0]
     wrapped = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": line}).encode()
     named = json.dumps({**line, "custom_id": "a"}).encode()
-    assert f"In a line above {LONGEST_HELD:,} bytes it is refused as `invalid_line`" in words(PAGE)
+    assert f"In a line above {MAX_CHECKED_LINE_BYTES:,} bytes it is refused as `invalid_line`" in words(PAGE)
     for text, message in ((wrapped, WRAPPED), (named, NAMED)):
         with pytest.raises(Refused, match=re.escape(f"line 1: {message}")) as at_upload:
             LineInspection().update(text + b"\n")

@@ -22,6 +22,7 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 from coordinatord.storage.pins.storage_budgets import UNLIMITED, StorageBudgets
 
 Status = states.BatchStatus
+_ID_CHARACTERS: Final = 16_384  # any text: an unknown one is not found
 
 
 def status_of(batch: BatchRow) -> Status:
@@ -49,8 +50,7 @@ def is_cancellable(batch: BatchRow) -> bool:
 
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
-_ID_CHARACTERS: Final = 16_384  # any text: an unknown one is not found
-_METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY, limits.METADATA_VALUE)
+_METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY_LENGTH, limits.METADATA_VALUE_LENGTH)
 
 
 @attrs.frozen(slots=True)

@@ -29,7 +29,7 @@ class ModelLines:
     """The lines of one model; the units are totals over them."""
 
     model_id: int = wire(UINT32)
-    lines: int = wire(Uint(32, least=1), "how many lines order the model", example=100)
+    lines: int = wire(Uint(32, minimum=1), "how many lines order the model", example=100)
     units_in: int = wire(UINT64, "input units of all these lines together", example=1100)
     units_out: int = wire(UINT64, "output units of all these lines together", example=6400)
 

@@ -22,7 +22,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import StreamedResponse
 
-_ID: Final = Text(limits.HEAD_VALUE)  # any text: an unknown one is not found
+_ID: Final = Text(limits.HEADER_VALUE_BYTES)  # any text: an unknown one is not found
 _KEY: Final = "idempotency-key"
 _NEW: Final = {
     "status": "validating",
@@ -85,8 +85,9 @@ class BatchRoutes:
                 handler=self.page,
                 query={
                     "limit": Parameter(
-                        Decimal(32, 1, limits.LARGEST_BATCH_PAGE),
-                        f"at most so many, 1 to {limits.LARGEST_BATCH_PAGE} (default {limits.DEFAULT_BATCH_PAGE})",
+                        Decimal(32, 1, limits.MAX_BATCH_PAGE_ROWS),
+                        f"at most so many, 1 to {limits.MAX_BATCH_PAGE_ROWS}"
+                        f" (default {limits.DEFAULT_BATCH_PAGE_ROWS})",
                     ),
                     "after": Parameter(_ID, "id of a batch: those behind it"),
                 },
@@ -173,7 +174,9 @@ class BatchRoutes:
 
     async def page(self, request: Request) -> Response:
         query = request.query
-        page = await self.batches.page(request.owner, query.get("after"), query.get("limit", limits.DEFAULT_BATCH_PAGE))
+        page = await self.batches.page(
+            request.owner, query.get("after"), query.get("limit", limits.DEFAULT_BATCH_PAGE_ROWS)
+        )
         listed = answers.batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
         return responses.ok(listed)
 

@@ -78,7 +78,7 @@ def _largest_bundle(evidence: object) -> int:
 def reliability(row: ReliabilityRow) -> market.Reliability[Digits]:
     median = None if row.median_secs is None else str(row.median_secs)
     return market.Reliability(
-        str(limits.RELIABILITY_SECS),
+        str(limits.RELIABILITY_PERIOD_S),
         str(row.settled),
         str(row.failed),
         str(row.reclaimed),

@@ -14,6 +14,8 @@ from coordinatord.api.book.liveness_sql import LIVE_SINCE
 from coordinatord.api.book.reliability_sql import RELIABILITY_COLUMNS, SCORE, ReliabilityRow
 from coordinatord.storage.database.connections import Database
 
+_MAX_PROBE_ASKS: Final = 1000
+
 
 @attrs.frozen(slots=True)
 class Demand:
@@ -56,7 +58,6 @@ _LIVE: Final = (
 )
 # Load in quarters of the capacity, so that a difference of one job does not outweigh the time of the last pick.
 _TIE_BREAK: Final = f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
-_MAX_PROBE_ASKS: Final = 1000
 
 
 async def read_candidates(database: Database, demand: Demand, liveness_ms: int, most: int | None) -> list[LiveAsk]:

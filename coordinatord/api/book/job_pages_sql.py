@@ -121,7 +121,7 @@ class _Listing:
         """Walk the list from its start."""
         # Usual limits are literals. With a parameter, the planner expects a tenth of the list, and plans every page of
         # a long list again.
-        is_usual = limit in (limits.DEFAULT_PAGE, limits.LARGEST_PAGE)
+        is_usual = limit in (limits.DEFAULT_PAGE_ROWS, limits.MAX_PAGE_ROWS)
         return self._page(
             [],
             str(limit) if is_usual else self._bind(limit, "bigint"),

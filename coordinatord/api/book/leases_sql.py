@@ -15,11 +15,11 @@ from coordinatord.api.book.jobs_sql import AMOUNT, JOB_COLUMNS, JobRow, job_row
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
-MAX_LEASED_JOBS: Final = 1000  # per poll
+MAX_LEASED_JOBS_PER_POLL: Final = 1000
 _HELD_BACK: Final = 0  # provider id in the lease of a job that is held back
 _MIN_HOLD: Final = timedelta(seconds=15)
 _MAX_HOLD: Final = timedelta(minutes=30)
-_MAX_JOBS_HELD_BACK: Final = 10_000  # per statement
+_MAX_HELD_BACK_PER_STATEMENT: Final = 10_000
 _MAX_LOCK_IDLE: Final = "5s"
 
 
@@ -55,7 +55,7 @@ _LEASE: Final = f"""
         where l.provider_id = $1 and l.model_id = $2 and l.expires_at > statement_timestamp() and j.wanted
             and not j.key_lost),
     missing as (
-        select greatest(0, least($3::bigint, {MAX_LEASED_JOBS}, coalesce(
+        select greatest(0, least($3::bigint, {MAX_LEASED_JOBS_PER_POLL}, coalesce(
             (select room from claimers where provider_id = $1 and model_id = $2 and may_claim), 0))
             - (select count(*) from held)) as jobs),
     bids as (
@@ -134,7 +134,7 @@ async def _hold_back(connection: Connection, which: str, *values: object) -> Non
         "insert into leases as l (job_id, provider_id, model_id, expires_at, unpaid)"
         f" select j.job_id, {_HELD_BACK}, j.model_id, clock_timestamp() + $1, 1 from jobs j"
         f" where j.state = {JobState.OPEN} and {which}"
-        f" order by j.job_id limit {_MAX_JOBS_HELD_BACK} on conflict (job_id) do update"
+        f" order by j.job_id limit {_MAX_HELD_BACK_PER_STATEMENT} on conflict (job_id) do update"
         " set provider_id = excluded.provider_id, unpaid = l.unpaid + 1,"
         " expires_at = clock_timestamp() + least($1 * 2 ^ least(l.unpaid, 20), $2)"
         f" where l.provider_id <> {_HELD_BACK} or l.expires_at <= clock_timestamp()",

@@ -49,7 +49,9 @@ class ModelRoutes:
                     " `x-svc-retryable`."
                 ),
                 handler=self.one,
-                segments={"name": Parameter(Text(limits.HEAD_VALUE), "name of the model", example="demo/text-small")},
+                segments={
+                    "name": Parameter(Text(limits.HEADER_VALUE_BYTES), "name of the model", example="demo/text-small")
+                },
                 replies=(
                     Reply(200, shape=market.ModelAsOf, about="The model"),
                     *malformed(),

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from common.api.limits import RELIABILITY_SECS
+from common.api.limits import RELIABILITY_PERIOD_S
 from common.api.states import EndedBecause
 from coordinatord.storage.database.connections import Connection
 
@@ -90,5 +90,5 @@ class ReliabilitySums:
         began = self.clock()
         if began < self._due:
             return
-        await connection.execute(_REFRESH, RELIABILITY_SECS)
+        await connection.execute(_REFRESH, RELIABILITY_PERIOD_S)
         self._due = self.clock() + _PAUSE_TO_COUNT_RATIO * (self.clock() - began)

@@ -46,9 +46,9 @@ _FILTERS = {
         " no more",
     ),
     "wait": Parameter(
-        Decimal(32, 0, limits.LONGEST_WAIT),
+        Decimal(32, 0, limits.MAX_POLL_WAIT_S),
         "seconds that a poll with free slots waits while there is no job for it, 0 (the default) to"
-        f" {limits.LONGEST_WAIT}",
+        f" {limits.MAX_POLL_WAIT_S}",
     ),
     "pending": Parameter(
         Choice(("0", "1")),

@@ -31,7 +31,8 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 WhyShape: TypeAlias = why.Why
 
-_KEPT_S: Final = 1.0  # seconds that an answer is cached, unless the index moves
+# Unless the index moves earlier.
+_CACHE_S: Final = 1.0
 _MAX_KEPT_ANSWERS: Final = 4096
 _MAX_READS: Final = 1  # an answer about an open job takes PostgreSQL about 20 ms
 _MAX_WAITING: Final = 64
@@ -54,7 +55,7 @@ class WhyReads:
         if found.value is None:
             return NoSuchObject("job")
         kept = self._kept.get(job_id)
-        if kept is not None and kept[1] == found.snapshot and self.clock() - kept[0] < _KEPT_S:
+        if kept is not None and kept[1] == found.snapshot and self.clock() - kept[0] < _CACHE_S:
             return kept[2]
         if found.value.state == JobState.OPEN:
             answer = await self._of_open(found.value)
@@ -88,12 +89,12 @@ def explained(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) ->
     """Return the answer about an open job."""
     shared = reasons_of_job(job, funds)
     standings = ranked([standing_of(job, provider, shared) for provider in providers])
-    verdict, said = verdict_on_open(job, shared, standings)
+    verdict, text = verdict_on_open(job, shared, standings)
     return why.Why(
         hex_of(job.row.job_id),
         job.row.state,
         verdict,
-        said,
+        text,
         tuple(
             why.WhyProvider(str(one.provider.provider_id), one.takes, one.reasons) for one in standings[:_MAX_PROVIDERS]
         ),
@@ -105,5 +106,5 @@ def explained(job: OpenJob, providers: Sequence[ProviderFacts], funds: Funds) ->
 def _moved(row: JobRow, snapshot: Snapshot) -> WhyShape:
     if row.state == JobState.OPEN:  # a reorg came between two reads
         raise Retryable("not_ready", "the job is changing now; try again", retry_after=1)
-    verdict, said = verdict_on_moved(row)
-    return why.Why(hex_of(row.job_id), row.state, verdict, said, (), (), str(snapshot.block_number))
+    verdict, text = verdict_on_moved(row)
+    return why.Why(hex_of(row.job_id), row.state, verdict, text, (), (), str(snapshot.block_number))

@@ -28,7 +28,7 @@ class ProviderStanding:
 
 def reasons_of_job(job: OpenJob, funds: Funds) -> list[why.WhyReason]:
     """Return the reasons that keep every provider from a job."""
-    return [why.WhyReason(code, said, why.OF_THE_JOB[code]) for code, said in _job_reasons(job, funds)]
+    return [why.WhyReason(code, text, why.OF_THE_JOB[code]) for code, text in _job_reasons(job, funds)]
 
 
 def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
@@ -50,7 +50,7 @@ def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
 
 def standing_of(job: OpenJob, provider: ProviderFacts, shared: Sequence[why.WhyReason]) -> ProviderStanding:
     """Return the reasons that keep a provider from a job. `shared` are the reasons that keep every provider from it."""
-    own = [why.WhyReason(code, said, why.OF_A_PROVIDER[code]) for code, said in _provider_reasons(job, provider)]
+    own = [why.WhyReason(code, text, why.OF_A_PROVIDER[code]) for code, text in _provider_reasons(job, provider)]
     return ProviderStanding(provider, (*shared, *own))
 
 

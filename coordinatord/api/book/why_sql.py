@@ -11,7 +11,7 @@ import asyncpg
 import attrs
 
 from coordinatord.api.book.jobs_sql import JOB_COLUMNS, JobRow, job_row
-from coordinatord.api.book.leases_sql import MAX_LEASED_JOBS
+from coordinatord.api.book.leases_sql import MAX_LEASED_JOBS_PER_POLL
 from coordinatord.api.book.liveness_sql import LIVE_SINCE
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
@@ -19,7 +19,8 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 _MAX_LISTED_POLLERS: Final = 100
 _MAX_UNLISTED_POLLERS: Final = 10  # anybody may register and poll
 _MAX_ASKERS: Final = 100
-_MAX_WINDOWS: Final = 16  # per provider and model
+# For each provider.
+_MAX_WINDOWS_PER_MODEL: Final = 16
 
 
 @attrs.frozen(slots=True)
@@ -69,7 +70,7 @@ class ProviderFacts:
 
     @property
     def room(self) -> int:
-        return min(self.free, MAX_LEASED_JOBS, self.capacity - self.active_jobs) - self.held
+        return min(self.free, MAX_LEASED_JOBS_PER_POLL, self.capacity - self.active_jobs) - self.held
 
 
 async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, OpenJob | None]:
@@ -81,7 +82,7 @@ async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, Ope
         "  where l.job_id = j.job_id) as left,"
         " (select count(*) from (select from open_jobs k where k.model_id = j.model_id and k.designated = 0"
         " and (k.posted_block, k.posted_log) < (j.posted_block, j.posted_log)"
-        f" and k.is_free and not k.key_lost limit {MAX_LEASED_JOBS}) b) as ahead"
+        f" and k.is_free and not k.key_lost limit {MAX_LEASED_JOBS_PER_POLL}) b) as ahead"
         " from open_jobs j left join models m on m.model_id = j.model_id where j.job_id = $1) page on true",
         job_id,
     )
@@ -120,7 +121,7 @@ _PROVIDERS: Final = f"""
         (select count(*) from (select from open_jobs k
             where k.designated = c.provider_id and k.designated > 0 and k.model_id = $1
                 and (k.posted_block, k.posted_log) < ($9, $10) and k.wanted and k.is_free
-            limit {MAX_LEASED_JOBS}) d) as ahead,
+            limit {MAX_LEASED_JOBS_PER_POLL}) d) as ahead,
         meets_ask(c.provider_id, $1, $2, $3::numeric, $4::numeric) as wants
     from near n join claimers c on c.provider_id = n.provider_id and c.model_id = $1
     left join liveness l on l.provider_id = c.provider_id and l.model_id = $1
@@ -129,7 +130,7 @@ _ASKS: Final = (
     "select n.id as provider_id, a.sla, a.rate_in::text as rate_in, a.rate_out::text as rate_out"
     " from unnest($1::bigint[]) as n(id) cross join lateral (select * from asks a"
     " where a.provider_id = n.id and a.model_id = $2"
-    f" order by a.sla <> $3::bigint, a.sla limit {_MAX_WINDOWS}) a order by n.id, a.sla"
+    f" order by a.sla <> $3::bigint, a.sla limit {_MAX_WINDOWS_PER_MODEL}) a order by n.id, a.sla"
 )
 
 

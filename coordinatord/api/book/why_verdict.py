@@ -51,8 +51,8 @@ def verdict_on_open(
     if named:
         if not concerned:
             return "kept_away", f"the order is for provider {named}, which is not registered"
-        said = "; ".join(reason.said for reason in concerned[0].reasons)
-        return concerned[0].reasons[0].code, f"the order is for provider {named} alone: {said}"
+        texts = "; ".join(reason.said for reason in concerned[0].reasons)
+        return concerned[0].reasons[0].code, f"the order is for provider {named} alone: {texts}"
     if not concerned:
         return "nobody_live", "no listed provider polls for its model now"
     counted = Counter(one.reasons[0].code for one in concerned)

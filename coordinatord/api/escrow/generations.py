@@ -13,11 +13,11 @@ import attrs
 
 from coordinatord.api.escrow.keys import KeyPair
 
-_DAY: Final = 86_400_000
-_MARGIN: Final = 3_600_000
+_DAY_MS: Final = 86_400_000
+_MARGIN_MS: Final = 3_600_000
 # Time from the retirement of a key to its erasure. A client may keep the key for a while before it posts, the order
 # lives for up to a day, and the window after its claim for up to another day.
-RETENTION: Final = _DAY + _DAY + _MARGIN
+RETENTION: Final = _DAY_MS + _DAY_MS + _MARGIN_MS
 
 
 @attrs.frozen(slots=True)

@@ -23,7 +23,7 @@ from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
 from coordinatord.api.escrow.custody import unminted
 from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.keys import seal_secret, wipe
-from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.chain.contracts.provider_registry import NOT_LISTED, TOMBSTONED, ProviderRegistry
 
 
@@ -93,7 +93,7 @@ class HandoverBody:
     evidence: PeerEvidence = wire(Nested(PeerEvidence), "evidence of the instance that asks, made for `channel_pubkey`")
     channel_pubkey: PublicKey = wire(SealingKey())
     issued_at: int = wire(
-        UINT64, f"time that is signed along, in Unix seconds: within {ISSUED_WITHIN} s of the holder's clock"
+        UINT64, f"time that is signed along, in Unix seconds: within {MAX_OP_SKEW_S} s of the holder's clock"
     )
     operator_signature: bytes = wire(AnySignature())
 
@@ -152,7 +152,7 @@ class HandoverService:
     def _refusal(self, body: HandoverBody) -> NotHandedOver | None:
         """Return the refusal that needs no chain read, or None."""
         if not is_fresh(body.issued_at, self.clock()):
-            return NotHandedOver("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+            return NotHandedOver("stale_issued_at", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         if body.evidence.report_data != report_data(body.channel_pubkey):
             return NotHandedOver("bad_binding", "the evidence was not made for this channel")
         if body.evidence.debug:

@@ -107,9 +107,9 @@ class Peer:
             wipe(message)
         answers_for = HandoverKeys(channel.public.raw, issued_at, handover.content)
         trusted = self.operators.signer(answers_for, handover.signature) in self.operators.addresses
-        said = (len(handover.keys), handover.release)
+        claimed = (len(handover.keys), handover.release)
         wipe(handover.content)
-        if not trusted or said != (answer.key_count, answer.holder_release):
+        if not trusted or claimed != (answer.key_count, answer.holder_release):
             for key in handover.keys:
                 wipe(key.secret)
             return NoKeys("the peer's keys are not signed by an operator of this escrow", final=False)
@@ -118,7 +118,7 @@ class Peer:
 
 @asynccontextmanager
 async def open_peer(url: str, operators: Operators, release: int, clock: Clock) -> AsyncIterator[Peer]:
-    async with open_http(connections=1, patience=_PULL_TIMEOUT_S) as http:
+    async with open_http(connections=1, timeout_s=_PULL_TIMEOUT_S) as http:
         yield Peer(http, url, operators, release, clock)
 
 

@@ -24,7 +24,7 @@ from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.escrow.custody import Custody, unminted
 from coordinatord.api.escrow.handover import AnySignature, SealingKey
 from coordinatord.api.escrow.keys import wipe
-from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import CLAIMED, ChainJob, JobRegistry, read_job
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry, read_provider_id
@@ -167,7 +167,7 @@ class Releases:
         """Decide a release. Raise Retryable if the chain cannot be read, the claim is not deep enough, or no key
         exists."""
         if not is_fresh(body.issued_at, self.clock()):
-            return NotReleased("stale_issued_at", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+            return NotReleased("stale_issued_at", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         c = commitment(body.seed_wrap, body.ct_hash)
         signed = Release(body.job_id, body.seed_wrap, body.ct_hash, body.response_pubkey.raw, body.issued_at)
         wallet = recover(self.domains.escrow.digest(signed), body.signature)

@@ -139,7 +139,7 @@ class EscrowRoutes:
                     " is to be failed within 300 s of the claim."
                 ),
                 handler=self.release,
-                body=_body(ReleaseBody, limits.RELEASE_BODY, looked_into=hosted is not None),
+                body=_body(ReleaseBody, limits.RELEASE_BODY_BYTES, looked_into=hosted is not None),
                 replies=(
                     Reply(200, shape=ReleasedShape, about="The data key"),
                     *malformed("stale_issued_at", "bad_container", "wrap_mismatch", "unseal_failed"),
@@ -163,7 +163,7 @@ class EscrowRoutes:
                 about="Hand the held keys to a peer instance",
                 details="Between instances of one development escrow. Others answer 403.",
                 handler=self.handover,
-                body=_body(HandoverBody, limits.HANDOVER_BODY, looked_into=hands_over),
+                body=_body(HandoverBody, limits.HANDOVER_BODY_BYTES, looked_into=hands_over),
                 replies=(
                     Reply(200, shape=HandedOverShape, about="The keys"),
                     *malformed("stale_issued_at", "bad_binding"),

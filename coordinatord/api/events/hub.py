@@ -78,7 +78,7 @@ class EventHub:
         for listeners in self._topics.values():
             for listener in listeners:
                 listener.end()
-        self._tell_watchers(())
+        self._notify_watchers(())
 
     def watch(self, watcher: Watcher) -> None:
         """Call `watcher` with new events, before listeners, and with none when the hub closes. It must not block."""
@@ -161,17 +161,17 @@ class EventHub:
             self._recent.extend(events)
             if len(self._recent) > 2 * KEPT_EVENTS:
                 del self._recent[:-KEPT_EVENTS]
-            self._tell_watchers(events)
-            self._tell_listeners(events)
+            self._notify_watchers(events)
+            self._notify_listeners(events)
             if len(events) < MAX_READ_EVENTS:
                 return
             await anyio.lowlevel.checkpoint()
 
-    def _tell_watchers(self, events: Sequence[LoggedEvent]) -> None:
+    def _notify_watchers(self, events: Sequence[LoggedEvent]) -> None:
         for watcher in self._watchers:
             watcher(events)
 
-    def _tell_listeners(self, events: Sequence[LoggedEvent]) -> None:
+    def _notify_listeners(self, events: Sequence[LoggedEvent]) -> None:
         heard: dict[EventFilter, list[LoggedEvent]] = {}
         for event in events:
             for wanted in self._topics if event.kind is EventKind.RESET else self._topics_of(event):
@@ -181,7 +181,7 @@ class EventHub:
             pieces = [News(passing[place : place + PIECE_EVENTS]) for place in range(0, len(passing), PIECE_EVENTS)]
             for listener in tuple(self._topics[wanted]):
                 for news in pieces:
-                    listener.tell(news)
+                    listener.notify(news)
 
     def _topics_of(self, event: LoggedEvent) -> Iterator[EventFilter]:
         keys = {

@@ -51,7 +51,7 @@ class Listener:
         self._due = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, news: News) -> None:
+    def notify(self, news: News) -> None:
         """Queue events. A reader that falls too far behind gets a reset in their place."""
         if self._missed is not None:
             return  # the listener still replays the log, which includes these events
@@ -64,7 +64,7 @@ class Listener:
         self._news.append(news)
         self._wake()
 
-    def tell_progress(self, message: bytes) -> None:
+    def notify_progress(self, message: bytes) -> None:
         """Store the message of the job's newest progress, in place of an unread one."""
         self._progress = message
         self._wake()

@@ -13,26 +13,26 @@ from coordinatord.base.errors import Retryable
 
 @attrs.define(slots=True)
 class Places:
-    """Limits on streams and waiting polls: `most` in the process, `most_of_one` of a caller."""
+    """Limits on streams and waiting polls: `total` in the process, `per_caller` for each caller."""
 
-    most: int
-    most_of_one: int
+    total: int
+    per_caller: int
     _taken: Counter[str] = attrs.field(factory=Counter, init=False)
     _all: int = attrs.field(default=0, init=False)
 
     def has_room(self, caller: str) -> bool:
-        return self._all < self.most and self._taken[caller] < self.most_of_one
+        return self._all < self.total and self._taken[caller] < self.per_caller
 
     @contextmanager
     def held(self, caller: str, kind: Literal["stream", "poll"]) -> Iterator[None]:
         """Hold a place while the block runs. Raise Retryable when the caller or the process has none left."""
-        if self._taken[caller] >= self.most_of_one:
+        if self._taken[caller] >= self.per_caller:
             raise self._refused(
-                "caller", "busy", f"at most {self.most_of_one} event streams and waiting polls of one caller"
+                "caller", "busy", f"at most {self.per_caller} event streams and waiting polls of one caller"
             )
-        if self._all >= self.most:
+        if self._all >= self.total:
             raise self._refused(
-                "refused", "not_ready", f"this process has its {self.most} event streams and waiting polls"
+                "refused", "not_ready", f"this process has its {self.total} event streams and waiting polls"
             )
         self._taken[caller] += 1
         self._all += 1

@@ -56,9 +56,9 @@ class ProgressHub:
         self._reads = BatchedReads(database.prepared_connection(), read_found)
         self._line = database.prepared_connection()
         self._followers: dict[bytes, dict[Listener, None]] = {}
-        self._told: dict[bytes, _Changing] = {}
+        self._sent: dict[bytes, _Changing] = {}
         self._wake = Wake()
-        events.watch(self._hear_events)
+        events.watch(self._on_events)
 
     async def read(self, job_id: bytes) -> ProvisionalJob | None:
         return progress_of(job_id, await self._reads.get(job_id))
@@ -70,29 +70,29 @@ class ProgressHub:
         try:
             present = await self.read(job_id)
             if present is not None:
-                self._told.setdefault(job_id, _changing(present))
-                listener.tell_progress(message_of(present))
+                self._sent.setdefault(job_id, _changing(present))
+                listener.notify_progress(message_of(present))
             self._wake()
             yield
         finally:
             del self._followers[job_id][listener]
             if not self._followers[job_id]:
                 del self._followers[job_id]
-                self._told.pop(job_id, None)
+                self._sent.pop(job_id, None)
 
-    def _hear_events(self, events: Sequence[LoggedEvent]) -> None:
+    def _on_events(self, events: Sequence[LoggedEvent]) -> None:
         if any(event.job_id in self._followers or event.kind is EventKind.RESET for event in events):
             self._wake()
 
-    def _hear_outbox(self, _: str) -> None:
+    def _on_outbox(self, _: str) -> None:
         if self._followers:
             self._wake()
 
     async def run(self) -> None:
         """Read followed jobs until cancelled."""
         async with (
-            self._notices.subscribe(RELAY_QUEUED, self._hear_outbox),
-            self._notices.subscribe(RELAY_ENDED, self._hear_outbox),
+            self._notices.subscribe(RELAY_QUEUED, self._on_outbox),
+            self._notices.subscribe(RELAY_ENDED, self._on_outbox),
         ):
             while True:
                 await self._wake.wait(POLL_S)
@@ -110,9 +110,9 @@ class ProgressHub:
         found = await read_found(self._line, list(self._followers))
         for job_id, each in found.items():
             progress, followers = progress_of(job_id, each), self._followers.get(job_id)
-            if progress is None or not followers or self._told.get(job_id) == (changing := _changing(progress)):
+            if progress is None or not followers or self._sent.get(job_id) == (changing := _changing(progress)):
                 continue
-            self._told[job_id] = changing
+            self._sent[job_id] = changing
             message = message_of(progress)
             for listener in tuple(followers):
-                listener.tell_progress(message)
+                listener.notify_progress(message)

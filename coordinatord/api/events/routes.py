@@ -31,7 +31,7 @@ from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead
 RESPOND_ASYNC: Final = "respond-async"
 PREFER: Final = {
     "prefer": Parameter(
-        Text(limits.HEAD_VALUE), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent"
+        Text(limits.HEADER_VALUE_BYTES), f"`{RESPOND_ASYNC}`: answer 202 as soon as it is stored and will be sent"
     )
 }
 _OF_OTHERS: Final = [name for name in ProgressStep.__struct_fields__ if name not in ("op", "rests_on")]
@@ -42,6 +42,7 @@ STORED: Final = Reply(
     example={"status": "queued", "steps": [{"op": "post", **dict.fromkeys(_OF_OTHERS, NOTHING)}]},
     headers=("preference-applied", "location"),
 )
+REPLAY_PIECE_REQUESTS: Final = 4  # requests that a piece of missed events counts for
 
 
 @attrs.frozen(slots=True)
@@ -74,7 +75,6 @@ RESUMED: Final = {"after": _AFTER}
 RESUMED_BY_HEADER: Final = {
     LAST_EVENT_ID: attrs.evolve(_AFTER, about="the same, as browsers send it; it takes precedence")
 }
-REPLAY_PIECE_REQUESTS: Final = 4  # requests that a piece of missed events counts for
 _STATES: Final = {
     "Open": JobState.OPEN,
     "Claimed": JobState.CLAIMED,

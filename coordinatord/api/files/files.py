@@ -59,16 +59,16 @@ class FileStore:
     budgets: StorageBudgets = UNLIMITED
 
     async def upload(
-        self, owner: bytes, purpose: Purpose, filename: str, pieces: AsyncIterable[bytes], most_bytes: int = 0
+        self, owner: bytes, purpose: Purpose, filename: str, pieces: AsyncIterable[bytes], max_bytes: int = 0
     ) -> FileRow:
-        """Store a wallet's upload of at most `most_bytes`, which count for the owner from the start.
+        """Store a wallet's upload of at most `max_bytes`, which count for the owner from the start.
 
         Raise Refused when the content does not match `purpose`, and Retryable `busy` beyond the owner's budget. Errors
         of `pieces` are passed on. Nothing is kept on an error or a cancellation.
         """
         inspection = inspection_of(purpose)
         file_id = files_sql.new_id()
-        async with self._row(file_id, owner, purpose, filename, most_bytes):
+        async with self._row(file_id, owner, purpose, filename, max_bytes):
             pinned, inspected = await self._put(file_id, pieces, inspection)
             return await self._completed(file_id, pinned, inspected, None)
 

@@ -8,7 +8,7 @@ import msgspec
 from common.refusal import Refused
 
 # Longest line that uploads check.
-LONGEST_HELD: Final = 1 << 17
+MAX_CHECKED_LINE_BYTES: Final = 1 << 17
 
 
 class _LineShape(msgspec.Struct):

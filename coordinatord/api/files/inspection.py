@@ -8,9 +8,9 @@ from common.api import limits
 from common.container import Commitment
 from common.refusal import Refused
 from coordinatord.api.files.files_sql import Purpose
-from coordinatord.api.files.foreign_lines import LONGEST_HELD, check_line
+from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, check_line
 
-MOST_LINES: Final = limits.BATCH_LINES
+MAX_BATCH_LINES: Final = limits.BATCH_LINES
 BLANK: Final = b" \t\r"
 """A line of only these bytes is blank. JSON has no other white space, so a line with any other is malformed."""
 # Bytes split into lines at a time, because line objects take many times their size.
@@ -91,14 +91,14 @@ class LineInspection:
                 self._add(line)
                 self._end_line()
             self._add(last)
-        if self._lines > MOST_LINES:
-            raise Refused(f"a batch file has at most {MOST_LINES} non-blank lines", "file", "too_many_lines")
+        if self._lines > MAX_BATCH_LINES:
+            raise Refused(f"a batch file has at most {MAX_BATCH_LINES} non-blank lines", "file", "too_many_lines")
 
     def _add(self, part: bytes) -> None:
         if self._too_long:
             return
         self._line += part
-        if len(self._line) > LONGEST_HELD:
+        if len(self._line) > MAX_CHECKED_LINE_BYTES:
             self._too_long = bool(self._line.strip(BLANK))
             self._line = b""
 

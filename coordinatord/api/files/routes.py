@@ -23,10 +23,10 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import STORE, Form, Parameter, Reply, Request, Route, malformed
 from coordinatord.http.streaming import StreamedResponse
 from coordinatord.http.upload_forms import EXPIRES_AFTER, UploadForm
-from coordinatord.http.uploads import TransfersAtOnce
+from coordinatord.http.uploads import TransferLimits
 
 UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
-_TEXT: Final = Text(limits.HEAD_VALUE)
+_TEXT: Final = Text(limits.HEADER_VALUE_BYTES)
 # Any text is accepted, and an unknown id is not found.
 _ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}
 _PARTS: Final[dict[str, Schema]] = {
@@ -55,7 +55,7 @@ MAX_DOWNLOADS: Final = 16
 @attrs.frozen(slots=True)
 class FileRoutes:
     files: FileStore
-    downloads: TransfersAtOnce = attrs.field(factory=lambda: TransfersAtOnce(MAX_DOWNLOADS, MAX_DOWNLOADS, "download"))
+    downloads: TransferLimits = attrs.field(factory=lambda: TransferLimits(MAX_DOWNLOADS, MAX_DOWNLOADS, "download"))
 
     def routes(self) -> list[Route]:
         return [
@@ -133,7 +133,7 @@ class FileRoutes:
         form: UploadForm = request.body
         purpose = read_purpose(await form.purpose())
         filename = await form.filename()
-        row = await self.files.upload(request.owner, purpose, filename, self._pieces(form), form.size_at_most)
+        row = await self.files.upload(request.owner, purpose, filename, self._pieces(form), form.max_size)
         return responses.ok(_file(row))
 
     async def _pieces(self, form: UploadForm) -> AsyncIterator[bytes]:

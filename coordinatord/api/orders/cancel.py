@@ -11,7 +11,7 @@ from common.messages.jobs import Cancel
 from common.secp256k1 import recover
 from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.orders.endings import Endings
-from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.chain.contracts import job_registry
@@ -57,7 +57,7 @@ class Cancels:
         its transaction.
         """
         if not is_fresh(body.issued_at, self.clock()):
-            return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+            return WouldRefuse("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         signer = recover(self.domains.jobs.digest(Cancel(job_id, body.issued_at)), body.signature)
         found = await self.posted.find(job_id) if signer is not None else None
         job = await self.registry.job(job_id) if found is not None else None

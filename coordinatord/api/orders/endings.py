@@ -10,7 +10,8 @@ from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer import endings_sql
 from coordinatord.storage.database.connections import Database
 
-MAX_RANGES: Final = 400  # of blocks; a job lives for two days at most
+# A job lives for two days at most.
+MAX_BLOCK_RANGES: Final = 400
 
 
 @attrs.frozen(slots=True)
@@ -45,7 +46,7 @@ class Endings:
         if posted is None:
             raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
         head = await self.registry.head()
-        for _ in range(MAX_RANGES):
+        for _ in range(MAX_BLOCK_RANGES):
             if posted > head:
                 return None
             last = min(posted + self.widest - 1, head)

@@ -7,7 +7,7 @@ import attrs
 
 from common.api import errors, limits
 from common.refusal import Refused
-from coordinatord.base.clock import ORDER_LIFE
+from coordinatord.base.clock import ORDER_LIFETIME_S
 
 _UNNAMED_LINE_CODE: Final = "invalid_line"
 
@@ -40,11 +40,11 @@ def fault(message: str, param: str | None, code: str | None = None, *, line_code
     return Fault(message, param, code, line_code or code or _UNNAMED_LINE_CODE)
 
 
-_EXPIRY: Final = f"expires_at must be in the next {ORDER_LIFE} seconds"
+_EXPIRY: Final = f"expires_at must be in the next {ORDER_LIFETIME_S} seconds"
 WRONG_JOB_ID: Final = fault("job_id must be keccak256(owner ‖ c)", "job_id")
 EXPIRED: Final = fault(_EXPIRY, "expires_at", line_code="order_expired")
 EXPIRES_TOO_LATE: Final = fault(_EXPIRY, "expires_at", line_code="expiry_too_far")
-SLA_TOO_LONG: Final = fault(f"sla_secs must be at most {limits.LONGEST_SLA}", "sla_secs", line_code="sla_too_long")
+SLA_TOO_LONG: Final = fault(f"sla_secs must be at most {limits.MAX_SLA_S}", "sla_secs", line_code="sla_too_long")
 WRONG_SIGNER: Final = fault("signature does not recover to owner", "signature", "invalid_order_signature")
 WRONG_AMOUNT: Final = fault(  # `POST /v1/jobs` answers it with a new quote
     "amount must be cap + fee + gas_fee as they are now", "amount", line_code="insufficient_payment"

@@ -123,7 +123,7 @@ class OrderRoutes:
                 ),
                 handler=self.post,
                 headers=PREFER,
-                body=Body.any_of([MarketProbe, OrderBody], read_submission, _examples, limits.ORDER_BODY),
+                body=Body.any_of([MarketProbe, OrderBody], read_submission, _examples, limits.ORDER_BODY_BYTES),
                 replies=(
                     Reply(201, shape=jobs.PostedShape, about="The job is posted"),
                     STORED,
@@ -156,7 +156,7 @@ class OrderRoutes:
                     " with leaves the wallet. A field that cannot be read ends the check."
                 ),
                 handler=self.check,
-                body=Body(limits.ORDER_BODY, _as_it_is, lambda: object_schema(OrderBody), _check_examples),
+                body=Body(limits.ORDER_BODY_BYTES, _as_it_is, lambda: object_schema(OrderBody), _check_examples),
                 replies=(
                     Reply(200, shape=market.CheckedShape, about="The checks that fail, if any"),
                     *malformed(),
@@ -201,7 +201,7 @@ class OrderRoutes:
                 ),
                 handler=self.cancel,
                 segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
-                body=Body.of(CancelBody, limits.CANCEL_BODY),
+                body=Body.of(CancelBody, limits.CANCEL_BODY_BYTES),
                 replies=(
                     Reply(200, shape=jobs.Cancelled, about="The job is cancelled, or had ended before"),
                     *malformed(),

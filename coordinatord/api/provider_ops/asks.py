@@ -13,7 +13,7 @@ from common.eip712 import struct_hash
 from common.messages.providers import Ask, AskSnapshot
 from common.refusal import Refused
 from common.secp256k1 import recover
-from coordinatord.base.clock import AHEAD_AT_MOST, Clock, is_too_far_ahead
+from coordinatord.base.clock import MAX_AHEAD_S, Clock, is_too_far_ahead
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned
 from coordinatord.chain.contracts import ask_registry
@@ -23,7 +23,7 @@ from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
 
-MOST_QUOTES: Final = limits.SNAPSHOT_QUOTES
+MAX_QUOTES: Final = limits.SNAPSHOT_QUOTES
 
 
 @attrs.frozen(slots=True)
@@ -42,7 +42,7 @@ class SnapshotBody:
     signed_at: int = wire(
         UINT64, "time that is signed along, in Unix seconds: newer than the latest snapshot, at most 3600 s ahead"
     )
-    quotes: tuple[QuotedAsk, ...] = wire(Several(Nested(QuotedAsk), MOST_QUOTES))
+    quotes: tuple[QuotedAsk, ...] = wire(Several(Nested(QuotedAsk), MAX_QUOTES))
 
 
 @attrs.frozen(slots=True)
@@ -142,7 +142,7 @@ class Asks:
 
 
 def _too_far_ahead() -> Refused:
-    return Refused(f"signed_at is more than {AHEAD_AT_MOST} seconds ahead", "snapshot.signed_at")
+    return Refused(f"signed_at is more than {MAX_AHEAD_S} seconds ahead", "snapshot.signed_at")
 
 
 def _snapshot(body: SnapshotBody) -> AskSnapshot:

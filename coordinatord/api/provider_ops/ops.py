@@ -25,7 +25,7 @@ from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders.bodies import CID_CHARACTERS, INLINE_BYTES
 from coordinatord.api.provider_ops.shared_views import SharedViews
-from coordinatord.base.clock import ISSUED_WITHIN, Clock, is_fresh
+from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.outcomes import NotSigned, WouldRefuse
 from coordinatord.chain.contracts import job_registry, provider_registry
 from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
@@ -44,7 +44,7 @@ _MAX_HOLD_S: Final = 60.0
 # Errors of a settle while its claim is under way.
 _UNCLAIMED: Final = frozenset({"NotClaimed", "UnknownJob"})
 _UNPAID: Final = frozenset({"PaymentRefused", "PaymentShort", "TokenUnreadable"})
-LONGEST_EVIDENCE: Final = limits.EVIDENCE_BYTES
+MAX_EVIDENCE_BYTES: Final = limits.EVIDENCE_BYTES
 _SIGNED = "the provider wallet's signature over the op's message"
 _INCREASING = "time that is signed along, in Unix seconds: greater than that of the last one, at most 3600 s ahead"
 
@@ -92,7 +92,7 @@ class SetIdentityOp:
     op: str = wire(Choice(("set_identity",)), "`set_identity`: publish the box key, and evidence")
     box_key: bytes = wire(BYTES32)
     evidence: bytes = wire(
-        HexUpTo(LONGEST_EVIDENCE), "evidence of identity, at most 32,768 bytes; `0x` for none", example="0x"
+        HexUpTo(MAX_EVIDENCE_BYTES), "evidence of identity, at most 32,768 bytes; `0x` for none", example="0x"
     )
     issued_at: int = wire(UINT64, _INCREASING)
     signature: bytes = wire(SIGNATURE, _SIGNED)
@@ -147,7 +147,7 @@ _ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 
 @attrs.frozen(slots=True)
-class OpTookEffect:
+class OpMined:
     mined: RelayMined
     result_cid: str | None = None
 
@@ -160,7 +160,7 @@ class OpUnderWay:
     poll: str
 
 
-Relayed: TypeAlias = OpTookEffect | RefusedByChain | RelayBusy | OpUnderWay
+Relayed: TypeAlias = OpMined | RefusedByChain | RelayBusy | OpUnderWay
 OpOutcome: TypeAlias = Relayed | NotSigned | WouldRefuse
 
 
@@ -214,7 +214,7 @@ class Ops:
         match op:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
-                    return WouldRefuse("StaleOp", f"issued_at is not within ±{ISSUED_WITHIN} seconds of now")
+                    return WouldRefuse("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
                 return await self._run_job_op(op, by, session_address)
             case SetIdentityOp():
                 calldata = provider_registry.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
@@ -317,7 +317,7 @@ class Ops:
         if not await self.uploads.hold(upload, op.job_id):
             raise _unknown_result()
         outcome = await self._relay_settle(op, posted, upload.cid, by)
-        if isinstance(outcome, OpTookEffect):
+        if isinstance(outcome, OpMined):
             await self.uploads.attach(upload)
         return outcome
 
@@ -334,7 +334,7 @@ class Ops:
         key = result_key(op.job_id, result)
         async with self.containers.holding(key, op.job_id, result, by.wallet, bounded=False) as holding:
             outcome = await self._relay_settle(op, posted, holding.cid, by)
-            if isinstance(outcome, OpTookEffect):
+            if isinstance(outcome, OpMined):
                 holding.took_effect()
             elif isinstance(outcome, RefusedByChain):
                 holding.was_refused()
@@ -356,7 +356,7 @@ class Ops:
             held_for=by.held_for,
         )
         outcome = await self._relay(relay, by)
-        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpTookEffect) else outcome
+        return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpMined) else outcome
 
     async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, by: _SignedBy) -> Relayed | Queued:
         """Relay a fail or a settle. No budget refuses it: it frees a client's money, and exits cannot outnumber
@@ -415,7 +415,7 @@ def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
 def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Relayed:
     match outcome:
         case RelayMined():
-            return OpTookEffect(outcome)
+            return OpMined(outcome)
         case NoReceipt():
             return OpUnderWay(outcome.tx_hash, poll)
         case RefusedByChain() | RelayBusy():

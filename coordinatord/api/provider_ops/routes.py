@@ -36,7 +36,7 @@ from coordinatord.http.routing import (
 
 def op_ended(outcome: ops.OpOutcome) -> Response:
     match outcome:
-        case ops.OpTookEffect():
+        case ops.OpMined():
             mined, cid = outcome.mined, outcome.result_cid if outcome.result_cid is not None else OMITTED
             body = providers.OpDoneShape(hex_of(mined.tx_hash), "success", str(mined.block_number), cid)
             return responses.ok(body, status=201)
@@ -117,7 +117,7 @@ class OperationRoutes:
                 ),
                 handler=self.run,
                 headers=PREFER,
-                body=Body.any_of(list(OPS.values()), read_op, _examples, limits.ORDER_BODY),
+                body=Body.any_of(list(OPS.values()), read_op, _examples, limits.ORDER_BODY_BYTES),
                 session=True,
                 replies=(
                     Reply(201, shape=providers.OpDoneShape, about="The op is mined"),
@@ -162,7 +162,7 @@ class OperationRoutes:
                     " when the transaction is mined."
                 ),
                 handler=self.publish,
-                body=Body.of(AsksBody, limits.ASKS_BODY),
+                body=Body.of(AsksBody, limits.ASKS_BODY_BYTES),
                 session=True,
                 replies=(
                     Reply(200, shape=providers.PublishedShape, about="The prices are published"),

@@ -30,7 +30,7 @@ class SharedViews:
 
     def __init__(self, rpc: Rpc) -> None:
         self._reads: BatchedReads[View, Answer | Retryable] = BatchedReads(
-            rpc, _read, at_once=_MAX_REQUESTS, most=CALLS_PER_REQUEST
+            rpc, _read, concurrency=_MAX_REQUESTS, max_keys=CALLS_PER_REQUEST
         )
 
     async def get(self, view: View) -> Answer:

@@ -11,10 +11,10 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.removal_sql import remove_due
 
-NONCE_LIFE: Final = timedelta(seconds=limits.NONCE_LIFE)
-SESSION_LIFE: Final = timedelta(seconds=limits.SESSION_LIFE)
-MOST_NONCES: Final = limits.NONCES
-MOST_SESSIONS: Final = limits.SESSIONS
+NONCE_LIFETIME: Final = timedelta(seconds=limits.NONCE_LIFETIME_S)
+SESSION_LIFETIME: Final = timedelta(seconds=limits.SESSION_LIFETIME_S)
+MAX_NONCES: Final = limits.NONCES
+MAX_SESSIONS: Final = limits.SESSIONS
 _EXPIRY: Final = "floor(extract(epoch from expires_at))::bigint"
 
 
@@ -32,7 +32,7 @@ async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: 
         nonce,
         address,
         caller,
-        NONCE_LIFE,
+        NONCE_LIFETIME,
     )
     await connection.execute(
         "delete from nonces where nonce in (select nonce from ("
@@ -41,7 +41,7 @@ async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: 
         " where live > $2 and nonce <> $3 order by holds desc, caller = $4 desc, issued_at"
         " limit 1)",
         address,
-        MOST_NONCES,
+        MAX_NONCES,
         nonce,
         caller,
     )
@@ -82,13 +82,13 @@ async def open_session(
         token_hash,
         address,
         provider_id,
-        SESSION_LIFE,
+        SESSION_LIFETIME,
     )
     await connection.execute(
         "delete from sessions where token_hash in (select token_hash from sessions where address = $1"
         " order by expires_at desc, token_hash offset $2)",
         address,
-        MOST_SESSIONS,
+        MAX_SESSIONS,
     )
     return expires_at
 

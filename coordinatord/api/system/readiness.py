@@ -56,13 +56,13 @@ class ReadinessCheck:
         role: RelayerRole,
         chain_id: int,
         supervisor: Supervisor,
-        patience: float = _READ_TIMEOUT_S,
+        timeout_s: float = _READ_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # A separate connection, because statements of the pool hang with the database, and callers would keep getting
         # the last good report.
-        self._line = database.prepared_connection(patience)
-        self._patience = patience
+        self._line = database.prepared_connection(timeout_s)
+        self._timeout_s = timeout_s
         self._rpc = rpc
         self._role = role
         self._relayer = role_of(chain_id, role.account)
@@ -100,7 +100,7 @@ class ReadinessCheck:
 
     async def _ask(self) -> ReadinessReport:
         head: int | None = None
-        with anyio.move_on_after(self._patience):
+        with anyio.move_on_after(self._timeout_s):
             head = await self._head()
         position: IndexPosition | None = None
         fault: str | None = None

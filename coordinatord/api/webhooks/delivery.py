@@ -47,7 +47,7 @@ MAX_PAUSE_S: Final = 300.0
 TURN_S: Final = 60.0
 LAST_POST_AFTER_S: Final = 20.0  # of a turn; an attempt takes at most 15 s more
 MAX_TURN_MESSAGES: Final = 64
-MAX_POSTS: Final = 8  # concurrent posts to one endpoint
+MAX_POSTS_PER_ENDPOINT: Final = 8
 QUICK_ANSWER_S: Final = 1.0
 QUICK_PLACES: Final = 48  # turns of quick endpoints in this process
 OTHER_PLACES: Final = 16
@@ -218,7 +218,7 @@ class Deliveries:
                 go_on = go_on and attempt.succeeded and time.monotonic() - began < LAST_POST_AFTER_S
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(min(MAX_POSTS, len(due))):
+            for _ in range(min(MAX_POSTS_PER_ENDPOINT, len(due))):
                 tasks.start_soon(post_some)
         return made
 
@@ -250,8 +250,8 @@ async def run_deliveries(
 ) -> None:
     """Fan out and deliver until cancelled. `private`: also to addresses of private networks."""
     async with (
-        open_destinations(connections=QUICK_PLACES * MAX_POSTS, private=private, tls=tls) as quick,
-        open_destinations(connections=OTHER_PLACES * MAX_POSTS, private=private, tls=tls) as others,
+        open_destinations(connections=QUICK_PLACES * MAX_POSTS_PER_ENDPOINT, private=private, tls=tls) as quick,
+        open_destinations(connections=OTHER_PLACES * MAX_POSTS_PER_ENDPOINT, private=private, tls=tls) as others,
     ):
         await Deliveries(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
 

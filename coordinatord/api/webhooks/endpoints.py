@@ -100,9 +100,11 @@ class WebhookEndpoints:
         webhook_id = f"whk_{secrets.token_hex(12)}"
         wanted = sorted(set(body.events), key=WANTED.index)
         new = NewEndpoint(webhook_id, owner, url, wanted, self.sealed.seal(webhook_id, secret))
-        added = await self.database.transact(lambda c: endpoints_sql.add(c, new, limits.WEBHOOKS))
+        added = await self.database.transact(lambda c: endpoints_sql.add(c, new, limits.WEBHOOKS_PER_OWNER))
         if added is None:
-            raise Refused(f"a wallet has at most {limits.WEBHOOKS} webhooks; remove one", None, "too_many_webhooks")
+            raise Refused(
+                f"a wallet has at most {limits.WEBHOOKS_PER_OWNER} webhooks; remove one", None, "too_many_webhooks"
+            )
         return AddedEndpoint(added, secret_text(secret))
 
     async def _has_earned_or_holds_tokens(self, owner: bytes) -> bool:

@@ -107,7 +107,7 @@ class FanOut:
         if everyone:
             body = _encode(_gap(event_id))
             await fanout_sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
-            await fanout_sql.note_told(connection, [each.id for each in everyone])
+            await fanout_sql.clear_missed(connection, [each.id for each in everyone])
         await fanout_sql.move_position(connection, event_id)
 
 
@@ -135,7 +135,7 @@ async def _write(
     if messages:
         await fanout_sql.write(connection, messages)
     if caught_up:
-        await fanout_sql.note_told(connection, caught_up)
+        await fanout_sql.clear_missed(connection, caught_up)
     if missed:
         await fanout_sql.note_missed(connection, missed)
 

@@ -72,7 +72,7 @@ async def note_missed(connection: Connection, missed: dict[str, int]) -> None:
     )
 
 
-async def note_told(connection: Connection, webhook_ids: Sequence[str]) -> None:
+async def clear_missed(connection: Connection, webhook_ids: Sequence[str]) -> None:
     """Record that these endpoints have a message about missed events."""
     await connection.execute("update webhooks set missed = false where id = any($1::text[])", list(webhook_ids))
 

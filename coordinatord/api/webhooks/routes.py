@@ -48,7 +48,7 @@ def unavailable() -> Response:
 
 
 _ID: Final = {
-    "id": Parameter(Text(limits.HEAD_VALUE), "id of the endpoint", example=WEBHOOK_ID)
+    "id": Parameter(Text(limits.HEADER_VALUE_BYTES), "id of the endpoint", example=WEBHOOK_ID)
 }  # any text: an unknown one is not found
 _OFF: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
 

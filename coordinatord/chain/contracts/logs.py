@@ -17,6 +17,8 @@ from coordinatord.chain.contracts.log_words import Layout, Words, as_text
 from coordinatord.chain.rpc.chain_data import ChainLog
 
 _PARAMETER: Final = re.compile(r"(\w+|\([\w,]+\)\[\]) (indexed )?\w+")
+# Fewer similar logs are faster to decode one by one.
+_MIN_BATCH_LOGS: Final = 8
 
 
 class _Reader:
@@ -143,8 +145,6 @@ _ASKS: Final = dict(
         ),
     )
 )
-# Fewer similar logs are faster to decode one by one.
-_MIN_BATCH_LOGS: Final = 8
 
 
 class Decoder:

@@ -2,9 +2,9 @@
 
 No chain event announces an expiry. The mark follows from the row and the time of the indexed block, so it is not
 journaled. The code that moves the position also sets the marks, in the same transaction. Any number of jobs can expire
-at one moment, and marking all of them at once would delay every reader. So one transaction marks at most AT_ONCE jobs,
-and further transactions between the following blocks mark the rest. Until then readers treat such a row as marked
-(`book/jobs_sql.py`), and the job is leased to no provider.
+at one moment, and marking all of them at once would delay every reader. So one transaction marks at most
+MAX_MARKED_JOBS jobs, and further transactions between the following blocks mark the rest. Until then readers treat such
+a row as marked (`book/jobs_sql.py`), and the job is leased to no provider.
 
 A first backfill sets the marks at its end, together with the indexes, because no client reads before that.
 """
@@ -16,9 +16,9 @@ from coordinatord.chain.indexer.events_sql import APPEND_MARKED
 from coordinatord.storage.database.connections import Connection
 
 # Jobs marked in one transaction. Takes about 0.25 s on a busy machine.
-AT_ONCE: Final = 4_000
+MAX_MARKED_JOBS: Final = 4_000
 
-_ALONE: Final = "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
+_SESSION_SETTINGS: Final = "select set_config('svc.journal_block', '', true), set_config('enable_seqscan', 'off', true)"
 _MARK: Final = (
     f"with marked as (update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
     " where ctid = any(array("
@@ -32,16 +32,16 @@ async def mark_some_expired(connection: Connection, block_time: int) -> bool:
 
     The block must be stored already. Call this after all changes that must be journaled.
     """
-    await connection.execute(_ALONE)
-    done: str = await connection.execute(_MARK, block_time, AT_ONCE)
+    await connection.execute(_SESSION_SETTINGS)
+    done: str = await connection.execute(_MARK, block_time, MAX_MARKED_JOBS)
     # The statement inserts one event per marked job.
-    return int(done.removeprefix("INSERT 0 ")) == AT_ONCE
+    return int(done.removeprefix("INSERT 0 ")) == MAX_MARKED_JOBS
 
 
 async def mark_all_expired(connection: Connection, block_time: int) -> None:
     """Mark all jobs that expired before `block_time`, far below the head. Call this after all changes that must be
     journaled."""
-    await connection.execute(_ALONE)
+    await connection.execute(_SESSION_SETTINGS)
     # A missing `jobs_due` means that a first backfill is running. It sets the marks when it builds the indexes.
     await connection.execute(
         f"update jobs set state = {JobState.CANCELLED}, ended_because = {EndedBecause.EXPIRY}"
@@ -55,7 +55,7 @@ async def match_expired(connection: Connection, block_time: int) -> None:
 
     Reopen jobs that had not expired at that time, and mark restored rows that were saved before their mark.
     """
-    await connection.execute(_ALONE)
+    await connection.execute(_SESSION_SETTINGS)
     await connection.execute(
         f"update jobs set state = {JobState.OPEN}, ended_because = {EndedBecause.NOT_ENDED}"
         f" where ended_because = {EndedBecause.EXPIRY} and expires_at >= $1",

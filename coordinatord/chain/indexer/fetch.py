@@ -28,6 +28,11 @@ _SUCCESSES_BEFORE_GROWTH: Final = 64
 _HEX_RANGE: Final = re.compile(r"\[?\s*(0x[0-9a-f]+)\s*(?:,|-|to|and|\.\.)\s*(0x[0-9a-f]+)", re.IGNORECASE)
 _RETRY_RANGE: Final = re.compile(r"\brange:? \[?(\d{1,19})\s*(?:,|-)\s*(\d{1,19})", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\b(\d[\d,_]{0,19})\s*(k\b)?", re.IGNORECASE)
+# Requests of one range in flight. The node answers some while one answer is decoded.
+_MAX_CONCURRENT_BATCHES: Final = 4
+# A receipt may be as large as its block.
+_RECEIPTS_PER_BATCH: Final = 10
+RANGES_AHEAD: Final = 2
 
 
 def hinted_width(message: str, asked: int) -> int | None:
@@ -114,11 +119,6 @@ class BatchSize:
 
 
 T = TypeVar("T")
-
-# Requests of one range in flight. The node answers some while one answer is decoded.
-_MAX_CONCURRENT_BATCHES: Final = 4
-# A receipt may be as large as its block.
-_RECEIPTS_PER_BATCH: Final = 10
 
 
 @attrs.define
@@ -281,8 +281,6 @@ class NodeSource:
         return results
 
 
-AHEAD: Final = 2
-
 Fetch = Callable[[int, int], Awaitable[T]]
 
 
@@ -295,8 +293,8 @@ async def prefetched(
     Yield a function that returns the next range, or None after `last`. It raises any error of the fetch. `width`
     returns the number of blocks of the next range.
     """
-    # The caller writes one range while AHEAD more are in flight. The sender itself waits with one of them.
-    send, receive = anyio.create_memory_object_stream[_Pending[T]](AHEAD - 1)
+    # The caller writes one range while RANGES_AHEAD more are in flight. The sender itself waits with one of them.
+    send, receive = anyio.create_memory_object_stream[_Pending[T]](RANGES_AHEAD - 1)
 
     async def following() -> T | None:
         try:

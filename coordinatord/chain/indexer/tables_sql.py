@@ -25,7 +25,7 @@ async def write_patches(connection: Connection, changes: Changes) -> None:
             try:
                 await write(connection, changes)
             except asyncpg.UniqueViolationError as twice:
-                raise _there_already(part, twice) from twice
+                raise _duplicate_row(part, twice) from twice
 
 
 async def count_jobs(connection: Connection) -> int:
@@ -49,10 +49,10 @@ async def _copy_jobs(connection: Connection, rows: bytes, columns: Sequence[str]
     try:
         await connection.copy_to_table("jobs", source=memoryview(rows), columns=columns, format="binary")
     except asyncpg.UniqueViolationError as twice:
-        raise _there_already("new_jobs", twice) from twice
+        raise _duplicate_row("new_jobs", twice) from twice
 
 
-def _there_already(part: str, twice: asyncpg.UniqueViolationError) -> Contradiction:
+def _duplicate_row(part: str, twice: asyncpg.UniqueViolationError) -> Contradiction:
     return contradiction(f"something in {part} is there already ({twice.detail})")
 
 
@@ -133,7 +133,7 @@ async def _providers(connection: Connection, changes: Changes) -> None:
         )
 
 
-async def _gone_providers(connection: Connection, changes: Changes) -> None:
+async def _removed_providers(connection: Connection, changes: Changes) -> None:
     """Delete deregistered providers. Their jobs and asks stay, because readers of asks only use listed providers."""
     gone = list(changes.gone_providers)
     done = await connection.execute("delete from providers where provider_id = any($1::bigint[])", gone)
@@ -226,7 +226,7 @@ _WRITERS: Final[tuple[tuple[str, Callable[[Connection, Changes], Awaitable[None]
     ("jobs", _jobs),
     ("new_providers", _new_providers),
     ("providers", _providers),
-    ("gone_providers", _gone_providers),
+    ("gone_providers", _removed_providers),
     ("provider_models", _provider_models),
     ("models", _models),
     ("slas", _slas),

@@ -17,7 +17,7 @@ from coordinatord.chain.relayer.in_flight import ENDPOINT_REFUSED, RATE_LIMITED,
 from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.signers import AccountSigner
-from coordinatord.chain.relayer.tx_size import TxRoom
+from coordinatord.chain.relayer.tx_size import TxSizeLimits
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity, retryable_of
 from coordinatord.chain.rpc.errors import RpcError
 
@@ -30,12 +30,12 @@ _MAX_FOREIGN: Final = 100_000
 # Highest plausible nonce of an account that is new to the database.
 _MAX_NONCE: Final = 1 << 48
 # Used when the node advises no tip.
-_DEFAULT_TIP: Final = 1_000_000_000
+_DEFAULT_TIP_WEI: Final = 1_000_000_000
 # Number of recent blocks with tips that limit the node's advice.
 _HISTORY: Final = "0x10"
-_PERCENTILE: Final = 60
+_TIP_PERCENTILE: Final = 60
 # Refusals that are no verdict on the transaction's bytes.
-_TURNED_AWAY: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)
+_CLIENT_REJECTIONS: Final = (None, RATE_LIMITED, ENDPOINT_REFUSED)
 
 
 class _FeeHistory(msgspec.Struct):
@@ -66,8 +66,8 @@ class RelayerAccount:
     # Used nonces that were searched in the blocks.
     searched: set[int] = attrs.field(factory=set)
     balance: int = 0
-    market: FeeMarket = FeeMarket(0, _DEFAULT_TIP)
-    room: TxRoom = attrs.field(factory=TxRoom)
+    market: FeeMarket = FeeMarket(0, _DEFAULT_TIP_WEI)
+    room: TxSizeLimits = attrs.field(factory=TxSizeLimits)
     ceiling: FeeCeiling = NO_CEILING
     gas: PlannedGas = attrs.field(factory=PlannedGas)
     head: int = 0
@@ -91,7 +91,7 @@ class RelayerAccount:
     def has_unsent(self) -> bool:
         """Return True while signed bytes wait for a node's first verdict. No answer, a rate limit, or an endpoint that
         does not relay is not a verdict."""
-        return any(tx.unsent and tx.refusal in _TURNED_AWAY for tx in self.pending)
+        return any(tx.unsent and tx.refusal in _CLIENT_REJECTIONS for tx in self.pending)
 
     def watched(self, tx_hash: bytes) -> PendingTx | None:
         """Return the pending or lost transaction that has a version with this hash."""
@@ -117,7 +117,7 @@ class RelayerAccount:
                 RpcCall("eth_getTransactionCount", (address, "pending")),
                 RpcCall("eth_getBalance", (address, at)),
                 RpcCall("eth_maxPriorityFeePerGas"),
-                RpcCall("eth_feeHistory", (_HISTORY, "latest", (_PERCENTILE,))),
+                RpcCall("eth_feeHistory", (_HISTORY, "latest", (_TIP_PERCENTILE,))),
                 *(self.role.calls(at) if self.role is not None else ()),
             ]
         )
@@ -130,13 +130,13 @@ class RelayerAccount:
         if not isinstance(pool, RpcError):
             self._sees_pool(quantity(decode_result(pool, str, "eth_getTransactionCount")))
         self._has(quantity(decode_result(balance, str, "eth_getBalance")))
-        advised, base_fee = _DEFAULT_TIP, block.next_base_fee
+        advised, base_fee = _DEFAULT_TIP_WEI, block.next_base_fee
         if not isinstance(tip, RpcError):
             advised = quantity(decode_result(tip, str, "eth_maxPriorityFeePerGas"))
         if not isinstance(history, RpcError):
             fee_history = decode_result(history, _FeeHistory, "eth_feeHistory")
             rewards = [quantity(tip) for block_tips in fee_history.reward or () for tip in block_tips]
-            advised = believed_tip(advised, rewards, _DEFAULT_TIP)
+            advised = believed_tip(advised, rewards, _DEFAULT_TIP_WEI)
             # The last entry is the node's forecast for the next block.
             base_fee = believed_base_fee(
                 base_fee, quantity(fee_history.baseFeePerGas[-1]) if fee_history.baseFeePerGas else 0

@@ -123,14 +123,14 @@ async def _read_blocks(rpc: Rpc, account: RelayerAccount, head: HeadBlock, wante
                 raise answer
             block = decode_result(answer, _Block | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
             for raw in [] if block is None else block.transactions:
-                tx = _ours(raw, account)
+                tx = _own_transaction(raw, account)
                 if tx is not None and tx.nonce in wanted and account.watched(tx.version.hash) is None:
                     found[tx.nonce] = tx
         last = first - 1
     return list(found.values())
 
 
-def _ours(raw: msgspec.Raw, account: RelayerAccount) -> _Found | None:
+def _own_transaction(raw: msgspec.Raw, account: RelayerAccount) -> _Found | None:
     """Return the transaction if it has the relayer's form and a valid signature, which proves the node's data."""
     if decode_result(raw, _Sender, "eth_getBlockByNumber").from_.lower() != "0x" + account.address.hex():
         return None

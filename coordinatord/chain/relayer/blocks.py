@@ -11,7 +11,7 @@ from coordinatord.chain.rpc.chain_data import Hash, Quantity
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
 
 # Blocks that are remembered. No reorg is expected to go deeper.
-WINDOW: Final = 256
+WINDOW_BLOCKS: Final = 256
 
 
 class _RawBlock(msgspec.Struct):

@@ -15,7 +15,7 @@ from coordinatord.storage.database.prepared import PreparedConnection
 # Days since its claim for which a settled job counts.
 EARNS_FOR_DAYS: Final = 7
 # Limit of counted settled jobs per signer.
-MOST_EARNED: Final = 20_000
+MAX_COUNTED_JOBS: Final = 20_000
 # Signer used for the sum of all newcomers.
 ALL_NEWCOMERS: Final = b"\x00"
 _AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
@@ -92,7 +92,7 @@ async def read_standings(
         [spender.signer for spender in spenders],
         [spender.budget in (Budget.POSTS, Budget.CANCELS) for spender in spenders],
         EARNS_FOR_DAYS,
-        MOST_EARNED,
+        MAX_COUNTED_JOBS,
     )
     return {
         spenders[row["place"] - 1]: Standing(

@@ -23,8 +23,8 @@ from coordinatord.chain.relayer.queue_sql import WaitingRelay
 from coordinatord.chain.relayer.tx_size import BASE_GAS, TxSize, floor_gas
 
 # Transactions in flight reserved for exits.
-FOR_EXITS: Final = 32
-_ALONE_EXTRA: Final = 20_000
+RESERVED_EXIT_TRANSACTIONS: Final = 32
+_SINGLE_OP_EXTRA_GAS: Final = 20_000
 # Upper limit of a call's overhead in `relay(bytes[])`.
 _CALL_BYTES: Final = 160
 _CALL_FLOOR_GAS: Final = 40 * _CALL_BYTES
@@ -151,7 +151,7 @@ def in_flight(plans: Sequence[Planned], room: int) -> list[Planned]:
     """Return as many plans as fit, exits first. Part of the room is reserved for exits."""
     exits = [plan for plan in plans if plan.rank is Rank.EXIT][:room]
     others = [plan for plan in plans if plan.rank is not Rank.EXIT]
-    return exits + others[: max(room - len(exits) - FOR_EXITS, 0)]
+    return exits + others[: max(room - len(exits) - RESERVED_EXIT_TRANSACTIONS, 0)]
 
 
 def _plan(group: _Group, room: TxSize) -> Planned:
@@ -160,7 +160,7 @@ def _plan(group: _Group, room: TxSize) -> Planned:
     if len(relays) == 1:
         # Each return to the queue doubles the margin, so that a call that ran out of gas gets enough in the end.
         alone = group.ops[0].gas
-        gas = alone + alone * (1 << first.requeued) // 4 + _ALONE_EXTRA
+        gas = alone + alone * (1 << first.requeued) // 4 + _SINGLE_OP_EXTRA_GAS
         return Planned(first.target, first.calldata, min(gas, room.gas), first.priority, group.rank, relays)
     calldata = relayed_calls.relay([_call(op, before) for before, op in pairwise([None, *group.ops]) if op])
     expected = [expected_share(relay.kind, len(relay.calldata)) for relay in relays]

@@ -9,7 +9,7 @@ import attrs
 # Nodes replace a pending transaction only if both fields rise by at least a tenth. Most require 12.5 %.
 _BUMP_NUMERATOR: Final = 9
 _BUMP_DENOMINATOR: Final = 8
-_FAR_ABOVE: Final = 10
+_FAR_ABOVE_FACTOR: Final = 10
 _GWEI: Final = 10**9
 _ADVICE_ABOVE_HISTORY: Final = 3
 _FORECAST_ABOVE_HEADER: Final = 8
@@ -52,7 +52,7 @@ class FeeCeiling:
 
     def is_below(self, market: FeeMarket) -> bool:
         """Return True if the next block would not accept the highest allowed fee."""
-        return self.cap is not None and not _is_enough(offer(market, self), market)
+        return self.cap is not None and not _covers_market(offer(market, self), market)
 
 
 NO_CEILING: Final = FeeCeiling()
@@ -123,7 +123,7 @@ def replacement(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeC
     `refused` means that a node called the fee too low, which is accepted up to a bound far above the market.
     """
     wanted = offer(market, ceiling)
-    if _is_enough(current, market) and (not refused or current.cap >= _FAR_ABOVE * wanted.cap):
+    if _covers_market(current, market) and (not refused or current.cap >= _FAR_ABOVE_FACTOR * wanted.cap):
         return None
     raised = _raised(current, wanted)
     return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None
@@ -138,7 +138,7 @@ def substitute(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = NO_CEIL
     return _raised(current, offer(market, ceiling))
 
 
-def _is_enough(fee: Fee, market: FeeMarket) -> bool:
+def _covers_market(fee: Fee, market: FeeMarket) -> bool:
     # Half of the usual tip is enough while waiting, because each replacement adds a version to every pool.
     return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
 

@@ -12,9 +12,9 @@ from coordinatord.chain.relayer.tx_size import BASE_GAS
 _FIRST_RETRY_S: Final = 0.25
 _MAX_RETRY_S: Final = 5.0
 # A node may drop a transaction that it accepted (a restart, a full pool), so the transaction is rebroadcast.
-REMIND_AFTER: Final = 10.0
+REMIND_AFTER_S: Final = 10.0
 # Longest delay in seconds between a block's state and its receipts.
-RECEIPTS_LAG: Final = 1.0
+RECEIPTS_LAG_S: Final = 1.0
 # Refused transactions wait for this fraction of a turn.
 REFUSED_SHARE: Final = 5
 # Codes of refusals.
@@ -91,7 +91,7 @@ class PendingTx:
     def was_taken(self, now: float) -> None:
         if self.taken_at is None:
             self.taken_at = now
-        self.failures, self.due = 0, now + REMIND_AFTER
+        self.failures, self.due = 0, now + REMIND_AFTER_S
 
     def was_answered(self, now: float, head: int, *, accepted: bool) -> None:
         """Note a node's verdict on the latest version."""
@@ -119,7 +119,7 @@ class PendingTx:
         """
         if self.missed_at is None:
             self.missed_at = now
-        return now >= self.missed_at + RECEIPTS_LAG
+        return now >= self.missed_at + RECEIPTS_LAG_S
 
     def was_not_taken(self, now: float) -> None:
         self.due = now + min(_FIRST_RETRY_S * 2**self.failures, _MAX_RETRY_S)

@@ -47,8 +47,8 @@ class RelayIntake:
         """Take relays from the queue, sign and store them. Return True when any was signed or ended.
 
         Sign nothing while signed bytes are unsent, so that the queue's depth and timeout also cover a slow node. Raise
-        Retryable `chain_unreachable` when the node does not answer, and SignerAway when the signer does not. The relays
-        then stay queued.
+        Retryable `chain_unreachable` when the node does not answer, and SignerUnavailable when the signer does not. The
+        relays then stay queued.
         """
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0 or self._account.has_unsent:
@@ -69,7 +69,7 @@ class RelayIntake:
                 endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
             endings = [ending for ending in _final(relays, endings) if ending.id not in overdue]
             await queue_sql.end(connection, endings)
-            signed, away = await sign_planned(connection, self._account, plans) if plans else ([], None)
+            signed, unavailable = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
             self._account.pending.add(tx)
         _count_chained(simulated, plans[: len(signed)])
@@ -78,9 +78,9 @@ class RelayIntake:
             metrics.relay_outcomes.labels(kinds[ending.id].value, ending.reason or ending.state).inc()
         for kind in overdue.values():
             metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
-        if away is not None and not signed:
+        if unavailable is not None and not signed:
             # The endings are stored, and the unsigned relays stay queued.
-            raise away
+            raise unavailable
         return bool(signed or endings or overdue)
 
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:

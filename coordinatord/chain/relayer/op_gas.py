@@ -17,7 +17,7 @@ _MARGIN_NUMERATOR: Final = 5
 _MARGIN_DENOMINATOR: Final = 4
 # Receipts of smaller relays say little about shares, because the common cost dominates.
 _MIN_EXPECTED: Final = 1_000_000
-_FALLS_BY: Final = 8
+_DECAY_DIVISOR: Final = 8
 _MAX_CORRECTION: Final = 4.0
 
 
@@ -91,7 +91,7 @@ class PlannedGas:
         """Learn from a relay with only successful ops. The correction rises at once and falls slowly."""
         if expected >= _MIN_EXPECTED:
             ratio = used / expected
-            self.correction = max(1.0, ratio, self.correction - (self.correction - ratio) / _FALLS_BY)
+            self.correction = max(1.0, ratio, self.correction - (self.correction - ratio) / _DECAY_DIVISOR)
 
     def was_starved(self) -> None:
         """Learn that a relay ran out of gas. Its ops are sent again, alone."""

@@ -1,7 +1,7 @@
 """External signers of the relayer's account: a program, or a service over HTTP.
 
 Each signature is checked against every field of the requested transaction and against the account. A signer that is
-down, slow or wrong raises SignerAway: nothing is stored, and the relays stay queued.
+down, slow or wrong raises SignerUnavailable: nothing is stored, and the relays stay queued.
 """
 
 import time
@@ -31,7 +31,7 @@ _MAX_BACKOFF_S: Final = 16.0
 _MAX_REASON_CHARS: Final = 200
 
 
-class SignerAway(Retryable):
+class SignerUnavailable(Retryable):
     """The signer gave no usable signature. Nothing was stored."""
 
 
@@ -48,7 +48,7 @@ class OutsideSigner:
 
     async def sign(self, transaction: Transaction) -> SignedTransaction:
         if self._clock() < self._rests_until:
-            raise SignerAway("relay_unavailable", "the relayer's signer failed a moment ago")
+            raise SignerUnavailable("relay_unavailable", "the relayer's signer failed a moment ago")
         try:
             with anyio.fail_after(self._seconds):
                 raw = await self._ask(transaction)
@@ -62,12 +62,12 @@ class OutsideSigner:
         metrics.signer_failing.labels(hex_of(self.address)).set(0)
         return SignedTransaction(raw, keccak256(raw))
 
-    def _failed(self, reason: str) -> SignerAway:
+    def _failed(self, reason: str) -> SignerUnavailable:
         log.warning("signer failed", account=hex_of(self.address), reason=reason)
         metrics.signer_failing.labels(hex_of(self.address)).set(1)
         self._rests_until = self._clock() + min(_MAX_BACKOFF_S, 0.5 * 2.0 ** min(self._failures, 6))
         self._failures += 1
-        return SignerAway("relay_unavailable", f"the relayer's signer gave no signature: {reason}")
+        return SignerUnavailable("relay_unavailable", f"the relayer's signer gave no signature: {reason}")
 
 
 def by_program(program: SigningProgram, address: bytes, seconds: float) -> OutsideSigner:

@@ -16,7 +16,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.head import ChainHead, HeadPlace
 from coordinatord.chain.relayer import transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.blocks import WINDOW, HeadBlock, blocks_by_number, latest_block
+from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS, HeadBlock, blocks_by_number, latest_block
 from coordinatord.chain.relayer.receipts import receipts_of
 from coordinatord.chain.relayer.repair import revive_unmined
 from coordinatord.chain.relayer.resolution import resolve
@@ -38,7 +38,7 @@ class ReceiptWatcher:
         self._term = term
         self._rpc = rpc
         self._account = account
-        self._seen = ChainHead(WINDOW)
+        self._seen = ChainHead(WINDOW_BLOCKS)
         self._behind_since = self._behind_at = -math.inf
 
     @property
@@ -118,5 +118,5 @@ class ReceiptWatcher:
     async def _undo_vanished(self, block: HeadBlock) -> None:
         chain_id, address = self._account.chain_id, self._account.address
         async with self._term.transaction() as connection:
-            mined = await transactions_sql.mined_blocks(connection, chain_id, address, block.number - WINDOW)
+            mined = await transactions_sql.mined_blocks(connection, chain_id, address, block.number - WINDOW_BLOCKS)
         await revive_unmined(self._term, self._rpc, self._account, mined)

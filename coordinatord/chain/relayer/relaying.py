@@ -36,8 +36,8 @@ from coordinatord.storage.database.notices import INDEX_MOVED, RELAY_ENDED, Noti
 log = structlog.get_logger(__name__)
 
 # Wait for the receipt after the broadcast.
-RECEIPT_WAIT: Final = 60.0
-INDEX_WAIT: Final = 5.0
+RECEIPT_WAIT_S: Final = 60.0
+INDEX_WAIT_S: Final = 5.0
 # Maximum age of the role that was last read.
 _MAX_ROLE_AGE_S: Final = 15.0
 _MAX_POLL_INTERVAL_S: Final = 1.0
@@ -133,7 +133,7 @@ class Relaying:
         max_depth: int,
         queue_timeout_ms: int,
         role: RelayerRole | None = None,
-        receipt_wait: float = RECEIPT_WAIT,
+        receipt_wait: float = RECEIPT_WAIT_S,
     ) -> None:
         self._database = database
         self._notices = notices
@@ -283,7 +283,7 @@ class Relaying:
         wake = Wake()
         self._awaiting_index.add(wake)
         try:
-            with anyio.move_on_after(INDEX_WAIT), suppress(Retryable):
+            with anyio.move_on_after(INDEX_WAIT_S), suppress(Retryable):
                 while await self._indexed_block.get(None) < block_number:
                     await wake.wait(self._pause)
         finally:
@@ -293,8 +293,8 @@ class Relaying:
         """Wake callers of `wait`. Drop relays that exceeded the queue timeout. Include relays of other processes,
         because those may have crashed."""
         async with (
-            self._notices.subscribe(RELAY_ENDED, self._hear_end),
-            self._notices.subscribe(INDEX_MOVED, self._hear_index),
+            self._notices.subscribe(RELAY_ENDED, self._on_end),
+            self._notices.subscribe(INDEX_MOVED, self._on_index),
         ):
             while True:
                 try:
@@ -306,11 +306,11 @@ class Relaying:
                     log.warning("overdue relays not dropped", reason=str(error))
                 await anyio.sleep(self._pause)
 
-    def _hear_end(self, payload: str) -> None:
+    def _on_end(self, payload: str) -> None:
         if payload.isdecimal():
             for wake in self._waiting.get(int(payload), ()):
                 wake()
 
-    def _hear_index(self, _: str) -> None:
+    def _on_index(self, _: str) -> None:
         for wake in self._awaiting_index:
             wake()

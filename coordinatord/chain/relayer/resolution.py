@@ -10,7 +10,7 @@ from coordinatord.base import metrics
 from coordinatord.chain.contracts.relayed_calls import refused_calls
 from coordinatord.chain.relayer import gas_bookings_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.blocks import WINDOW, blocks_by_number
+from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS, blocks_by_number
 from coordinatord.chain.relayer.confirmation import confirmed
 from coordinatord.chain.relayer.in_flight import PendingTx
 from coordinatord.chain.relayer.receipts import TxReceipt
@@ -37,7 +37,7 @@ async def inconclusive(connection: Connection, rpc: Rpc, chain_id: int, refused:
     """
     if not refused:
         return set()
-    newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW)
+    newest = await transactions_sql.newest_blocks(connection, chain_id, WINDOW_BLOCKS)
     blocks = await blocks_by_number(rpc, [block.number for block in newest])
     for block, there in zip(newest, blocks, strict=True):
         stands = there is not None and there.hash == "0x" + block.hash.hex()

@@ -8,7 +8,7 @@ import attrs
 
 from common.secp256k1 import Wallet
 from common.transactions import SignedTransaction, Transaction
-from coordinatord.chain.relayer.outside_signer import SignerAway
+from coordinatord.chain.relayer.outside_signer import SignerUnavailable
 
 MAX_PARALLEL_SIGNATURES: Final = 8
 
@@ -37,7 +37,7 @@ class WalletSigner:
 
 async def sign_in_order(
     signer: AccountSigner, transactions: Sequence[Transaction]
-) -> tuple[list[SignedTransaction], SignerAway | None]:
+) -> tuple[list[SignedTransaction], SignerUnavailable | None]:
     """Return the signatures of the leading transactions, and the failure that stopped the rest, if any.
 
     Several signatures are requested concurrently. Signatures after a failed one are discarded, so that nonces have no
@@ -47,7 +47,7 @@ async def sign_in_order(
     for first in range(0, len(transactions), MAX_PARALLEL_SIGNATURES):
         found = await _sign_together(signer, transactions[first : first + MAX_PARALLEL_SIGNATURES])
         for answer in found:
-            if isinstance(answer, SignerAway):
+            if isinstance(answer, SignerUnavailable):
                 return signed, answer
             signed.append(answer)
     return signed, None
@@ -55,14 +55,14 @@ async def sign_in_order(
 
 async def _sign_together(
     signer: AccountSigner, transactions: Sequence[Transaction]
-) -> list[SignedTransaction | SignerAway]:
-    found: dict[int, SignedTransaction | SignerAway] = {}
+) -> list[SignedTransaction | SignerUnavailable]:
+    found: dict[int, SignedTransaction | SignerUnavailable] = {}
 
     async def one(place: int, transaction: Transaction) -> None:
         try:
             found[place] = await signer.sign(transaction)
-        except SignerAway as away:
-            found[place] = away
+        except SignerUnavailable as error:
+            found[place] = error
 
     async with anyio.create_task_group() as tasks:
         for place, transaction in enumerate(transactions):

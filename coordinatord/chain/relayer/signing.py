@@ -15,7 +15,7 @@ from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import Planned
 from coordinatord.chain.relayer.fees import Fee, offer, replacement, substitute
 from coordinatord.chain.relayer.in_flight import PendingTx, Version
-from coordinatord.chain.relayer.outside_signer import SignerAway
+from coordinatord.chain.relayer.outside_signer import SignerUnavailable
 from coordinatord.chain.relayer.signers import sign_in_order
 from coordinatord.chain.relayer.transactions_sql import Gap, NewTx
 from coordinatord.chain.relayer.tx_size import BASE_GAS
@@ -28,7 +28,7 @@ _FILL_PRIORITY: Final = 0
 
 async def sign_planned(
     connection: Connection, account: RelayerAccount, plans: Sequence[Planned]
-) -> tuple[list[PendingTx], SignerAway | None]:
+) -> tuple[list[PendingTx], SignerUnavailable | None]:
     """Assign contiguous nonces, store the signed bytes and bind the relays to them.
 
     Return the signed transactions, and the failure that stopped the rest, if any: an external signer may fail midway,

@@ -8,7 +8,7 @@ BASE_GAS: Final = 21_000
 # EIP-7825: the limit of every transaction, however large the blocks are.
 TX_GAS_CAP: Final = 1 << 24
 # Nodes accept 128 KiB per transaction.
-MOST_BYTES: Final = 120_000
+MAX_TX_BYTES: Final = 120_000
 # A transaction with more than this share of the block's gas would have to wait for an empty block.
 _BLOCK_SHARE: Final = 2
 # The most expensive op alone, an identity with all its evidence, needs less.
@@ -31,11 +31,11 @@ class TxSize:
     """Limits on the gas and bytes of one transaction."""
 
     gas: int
-    bytes: int = MOST_BYTES
+    bytes: int = MAX_TX_BYTES
 
 
 @attrs.define(slots=True)
-class TxRoom:
+class TxSizeLimits:
     """Current limits.
 
     A refusal for size halves the limit for ten minutes, so that an unknown limit costs one transaction and not every
@@ -44,12 +44,12 @@ class TxRoom:
 
     block_gas_limit: int = 0
     _gas: int = TX_GAS_CAP
-    _bytes: int = MOST_BYTES
+    _bytes: int = MAX_TX_BYTES
     _until: float = 0.0
 
     def at(self, now: float) -> TxSize:
         if now >= self._until:
-            self._gas, self._bytes = TX_GAS_CAP, MOST_BYTES
+            self._gas, self._bytes = TX_GAS_CAP, MAX_TX_BYTES
         return TxSize(min(self.block_gas_limit // _BLOCK_SHARE, self._gas), self._bytes)
 
     def too_much_gas(self, gas: int, now: float) -> None:

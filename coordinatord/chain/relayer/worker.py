@@ -17,14 +17,14 @@ from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast
 from coordinatord.chain.relayer.fees import offer
 from coordinatord.chain.relayer.in_flight import PendingTxs
 from coordinatord.chain.relayer.intake import RelayIntake
-from coordinatord.chain.relayer.outside_signer import SignerAway
+from coordinatord.chain.relayer.outside_signer import SignerUnavailable
 from coordinatord.chain.relayer.receipt_watcher import ReceiptWatcher
 from coordinatord.chain.relayer.repair import raise_fees, repair_nonces
 from coordinatord.chain.relayer.role import RelayerRole
 from coordinatord.chain.relayer.sendings import note_sendings
 from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.signers import AccountSigner
-from coordinatord.chain.relayer.tx_size import TxRoom
+from coordinatord.chain.relayer.tx_size import TxSizeLimits
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.storage.database.connections import Database
@@ -62,7 +62,7 @@ async def run_relayer(
             pending = PendingTxs(await transactions_sql.pending(inside, chain_id, signer.address))
             lost = PendingTxs(await transactions_sql.lost(inside, chain_id, signer.address))
         account = RelayerAccount(
-            chain_id, signer, pending, lost, room=TxRoom(), ceiling=settings.fee_ceiling, role=role
+            chain_id, signer, pending, lost, room=TxSizeLimits(), ceiling=settings.fee_ceiling, role=role
         )
         await _Worker(term, rpc, account, notices, settings).run()
 
@@ -121,10 +121,10 @@ class _Worker:
             self._read_at = anyio.current_time()
             self._show_fees()
             # Without the signer, signed transactions are still followed and sent. The next look tries again.
-            with suppress(SignerAway):
+            with suppress(SignerUnavailable):
                 if await repair_nonces(self._term, self._rpc, self._account, block):
                     self._to_sign()
-        with suppress(SignerAway):
+        with suppress(SignerUnavailable):
             await raise_fees(self._term, self._account, self._settings.mined_within)
         self._caught_up.set()
         if len(self._account.pending) < pending_before:
@@ -196,7 +196,7 @@ class _Worker:
         try:
             async with self._rpc.decision(leads=leads):
                 await do()
-        except SignerAway:
+        except SignerUnavailable:
             # The signer logged it.
             return False
         except (Retryable, RpcError) as error:

@@ -29,25 +29,31 @@ _READ_BUFFER_BYTES: Final = 1 << 20
 _HEADERS: Final = {"content-type": "application/json"}
 # A page of logs takes megabytes: the indexer requests several thousand events at a time.
 _MAX_ANSWER_BYTES: Final = 128 << 20
-# Time to read an answer, in units of `patience`. A node that sends a byte now and then would never end.
-_READ_PATIENCES: Final = 6
+# Time to read an answer, in units of `timeout_s`. A node that sends a byte now and then would never end.
+_READ_TIMEOUT_FACTOR: Final = 6
 # Decoding `[[],[],…` takes 25 times its bytes. Logs have a comma per 40 bytes, and no method has more than one per 16.
 _MIN_BYTES_PER_COMMA: Final = 16
 _COMMAS_OF_SHORT_ANSWERS: Final = 1000
+# Batch size that common providers accept.
+CALLS_PER_REQUEST: Final = 100
+# Size limit of a batch. Hex takes twice the bytes that it encodes.
+_MAX_REQUEST_BYTES: Final = 2_000_000
+# 0x and 256 bits.
+_MAX_QUANTITY_CHARS: Final = 66
 
 
 @asynccontextmanager
-async def open_transport(url: str, *, connections: int, patience: float) -> AsyncIterator[Transport]:
+async def open_transport(url: str, *, connections: int, timeout_s: float) -> AsyncIterator[Transport]:
     """Open a JSON-RPC endpoint over a few kept connections.
 
-    `patience` is the timeout in seconds for a connection, for sending a request and between two reads of an answer.
+    `timeout_s` applies to connecting, to sending a request and between two reads of an answer.
     """
-    async with open_http(connections=connections, patience=patience, read_bufsize=_READ_BUFFER_BYTES) as http:
+    async with open_http(connections=connections, timeout_s=timeout_s, read_bufsize=_READ_BUFFER_BYTES) as http:
 
         async def post(body: bytes) -> tuple[int, bytes]:
             async with http("POST", url, _HEADERS, (body,)) as response:
                 try:
-                    with anyio.fail_after(_READ_PATIENCES * patience):
+                    with anyio.fail_after(_READ_TIMEOUT_FACTOR * timeout_s):
                         answer = await response.read(_MAX_ANSWER_BYTES)
                 except TimeoutError as error:
                     raise NoResponse("the answer arrives too slowly") from error
@@ -69,12 +75,6 @@ class RpcCall:
     params: tuple[Json, ...] = ()
 
 
-# Batch size that common providers accept.
-CALLS_PER_REQUEST: Final = 100
-# Size limit of a batch. Hex takes twice the bytes that it encodes.
-_MAX_REQUEST_BYTES: Final = 2_000_000
-# 0x and 256 bits.
-_MAX_QUANTITY_CHARS: Final = 66
 _NULL = msgspec.Raw(b"null")
 
 
@@ -257,7 +257,7 @@ def _no_answer(what: str, why: str) -> Retryable:
 
 
 @asynccontextmanager
-async def open_rpc(url: str, *, connections: int = 8, patience: float = 10.0) -> AsyncIterator[Rpc]:
-    """Open one endpoint. `patience` is the timeout in seconds for a connection, for sending and between two reads."""
-    async with open_transport(url, connections=connections, patience=patience) as transport:
+async def open_rpc(url: str, *, connections: int = 8, timeout_s: float = 10.0) -> AsyncIterator[Rpc]:
+    """Open one endpoint. `timeout_s` applies to connecting, to sending and between two reads."""
+    async with open_transport(url, connections=connections, timeout_s=timeout_s) as transport:
         yield Rpc(transport)

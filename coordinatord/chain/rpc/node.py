@@ -57,7 +57,7 @@ class Node:
             except NoResponse:
                 self.failed(FAILURES if self._clock() - began > _SLOW_FAILURE_S else 1)
                 raise
-            if turned_away(status, answer):
+            if rejects_client(status, answer):
                 self.failed()
             else:
                 self.answered()
@@ -70,29 +70,29 @@ class Node:
         return self._failures > 0
 
     @property
-    def away(self) -> bool:
+    def unreachable(self) -> bool:
         return self._failures >= FAILURES
 
     @property
     def resting(self) -> bool:
         """Return True while an unreachable node is skipped. The pause grows with each failure, up to a minute."""
-        return self.away and self._clock() < self._rests_until
+        return self.unreachable and self._clock() < self._rests_until
 
     @property
     def doubted(self) -> bool:
         return self._clock() < self._doubted_until
 
     def failed(self, times: int = 1) -> None:
-        was_away = self.away
+        was_unreachable = self.unreachable
         self._failures += times
-        rest = min(_MAX_REST_S, 2.0 ** min(self._failures - FAILURES, 6)) if self.away else 0.0
+        rest = min(_MAX_REST_S, 2.0 ** min(self._failures - FAILURES, 6)) if self.unreachable else 0.0
         self._rests_until = self._clock() + rest
-        if self.away and not was_away:
+        if self.unreachable and not was_unreachable:
             log.warning("node unreachable", node=self.name)
             metrics.node_up.labels(self.name).set(0)
 
     def answered(self) -> None:
-        if self.away:
+        if self.unreachable:
             log.info("node recovered", node=self.name)
             metrics.node_up.labels(self.name).set(1)
         self._failures = 0
@@ -126,7 +126,7 @@ class Node:
         self.saw_head(head)
 
 
-def turned_away(status: int, answer: bytes) -> bool:
+def rejects_client(status: int, answer: bytes) -> bool:
     """Return True if the endpoint rejected the client (unauthorised or rate-limited) without a verdict on the call."""
     if status in _REJECTED_STATUSES:
         return True

@@ -20,7 +20,7 @@ from coordinatord.base import metrics
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Transport, open_transport
 from coordinatord.chain.rpc.errors import read_error
-from coordinatord.chain.rpc.node import Node, turned_away
+from coordinatord.chain.rpc.node import Node, rejects_client
 
 _MAX_ATTEMPTS: Final = 4
 # A node one block behind catches up within this time.
@@ -50,7 +50,7 @@ class Nodes:
         return sorted(fit or [node for node in self.all if not node.foreign], key=lambda node: node.failing)
 
     def _serves(self, node: Node) -> bool:
-        return not (node.away or node.foreign or node.doubted)
+        return not (node.unreachable or node.foreign or node.doubted)
 
     def _in_step(self, node: Node, reference: int | None) -> bool:
         return reference is None or node.head is None or abs(node.head - reference) <= self._lag_blocks
@@ -71,7 +71,7 @@ class Nodes:
                 except NoResponse as error:
                     lost = error
                     continue
-                if not turned_away(status, answer):
+                if not rejects_client(status, answer):
                     return status, answer
                 refusal = status, answer
             if refusal is not None:
@@ -95,7 +95,7 @@ class Nodes:
                         status, answer = await node.callers(body)
                     except NoResponse:
                         continue
-                    if turned_away(status, answer):
+                    if rejects_client(status, answer):
                         continue
                     if any(_same(answer, other) for _, other in heard):
                         return status, answer
@@ -162,14 +162,14 @@ def node_names(urls: Sequence[str]) -> list[str]:
 
 @asynccontextmanager
 async def open_nodes(
-    urls: Sequence[str], *, connections: int = 8, for_callers: int = 32, lag_blocks: int = 5, patience: float = 10.0
+    urls: Sequence[str], *, connections: int = 8, for_callers: int = 32, lag_blocks: int = 5, timeout_s: float = 10.0
 ) -> AsyncIterator[Nodes]:
     """Open all nodes. `for_callers` connections per node are kept apart, so that API clients do not delay the
     daemon's work."""
     async with AsyncExitStack() as stack:
         nodes = []
         for name, url in zip(node_names(urls), urls, strict=True):
-            own = await stack.enter_async_context(open_transport(url, connections=connections, patience=patience))
-            callers = await stack.enter_async_context(open_transport(url, connections=for_callers, patience=patience))
+            own = await stack.enter_async_context(open_transport(url, connections=connections, timeout_s=timeout_s))
+            callers = await stack.enter_async_context(open_transport(url, connections=for_callers, timeout_s=timeout_s))
             nodes.append(Node(name, own, callers))
         yield Nodes(nodes, lag_blocks=lag_blocks)

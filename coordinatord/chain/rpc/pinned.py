@@ -40,7 +40,7 @@ class PinnedRpc(Rpc):
 
     @property
     def others(self) -> Sequence[Rpc]:
-        return [node.rpc for node in self._nodes.fit() if node is not self._node and not node.away]
+        return [node.rpc for node in self._nodes.fit() if node is not self._node and not node.unreachable]
 
     @asynccontextmanager
     async def decision(self, *, leads: bool = False) -> AsyncIterator[None]:
@@ -75,9 +75,9 @@ class PinnedRpc(Rpc):
     def _better(self) -> Node | None:
         """Return another node if the current one is unfit or repeatedly fails leading decisions."""
         fit = self._nodes.fit()
-        if self._node in fit and not self._node.away and self._failed < FAILURES:
+        if self._node in fit and not self._node.unreachable and self._failed < FAILURES:
             return None
-        return next((node for node in fit if node is not self._node and not node.away), None)
+        return next((node for node in fit if node is not self._node and not node.unreachable), None)
 
     def _change(self) -> None:
         node = self._better()

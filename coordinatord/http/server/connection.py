@@ -16,7 +16,7 @@ import attrs
 import structlog
 
 from common.api.limits import KIB
-from coordinatord.http.bodies import CallerGone
+from coordinatord.http.bodies import CallerDisconnected
 from coordinatord.http.server.exchange import PIECE_BYTES, Address, Exchange, Service, scope_of
 from coordinatord.http.server.heads import HEAD_END, HeadParser, Malformed, check_unfinished
 
@@ -35,16 +35,16 @@ _read_buffer: Final = memoryview(bytearray(READ_BYTES))
 
 @attrs.frozen(slots=True)
 class Timeouts:
-    """Seconds that a client may take. `idle` is the wait for the next request head. `grace` and `least_rate` limit
+    """Seconds that a client may take. `idle` is the wait for the next request head. `grace` and `min_bytes_per_s` limit
     reading the response. A slower client would keep the response in memory and delay a shutdown."""
 
     idle: float = 30.0
     grace: float = 10.0
     # Bytes per second.
-    least_rate: int = 32 * 1024
+    min_bytes_per_s: int = 32 * 1024
 
     def to_read(self, unsent: int) -> float:
-        return self.grace + unsent / self.least_rate
+        return self.grace + unsent / self.min_bytes_per_s
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -118,7 +118,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             self._rest()
             await self._serve(service)
-        except (OSError, CallerGone):
+        except (OSError, CallerDisconnected):
             pass
         except Exception:
             log.exception("connection failed")
@@ -165,12 +165,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             await self._more()
 
     async def write(self, data: bytes, *, more: bool = False) -> None:
-        """Write bytes. Raise CallerGone when the client is gone or reads too slowly.
+        """Write bytes. Raise CallerDisconnected when the client is gone or reads too slowly.
 
         Small pieces of a response with `more` are sent together in the next turn of the loop, to save system calls.
         """
         if self._transport.is_closing():
-            raise CallerGone
+            raise CallerDisconnected
         self._gathered.append(data)
         if more and not self._writing_paused and len(data) < _SMALL_PIECE_BYTES and len(self._gathered) < _MAX_GATHERED:
             if len(self._gathered) == 1:
@@ -188,7 +188,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             log.debug("reader too slow", unsent=self._unsent())
             self._transport.abort()
         if waiting.cancelled_caught or self._lost.is_set():
-            raise CallerGone
+            raise CallerDisconnected
 
     def _flush(self) -> None:
         if self._gathered and not self._transport.is_closing():
@@ -281,7 +281,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._resume_reading()
         self._flush()
         self._transport.write_eof()
-        self._abort_after(_LINGER_S + self._unsent() / self._timeouts.least_rate)
+        self._abort_after(_LINGER_S + self._unsent() / self._timeouts.min_bytes_per_s)
 
     def _close(self) -> None:
         self._ending = True

@@ -29,11 +29,11 @@ _REFUSED: Final = metrics.connections_ended.labels("connection", "refused")
 
 @attrs.frozen(slots=True)
 class ConnectionLimits:
-    """Limits: `most` connections in total, `most_of_one` per caller. A trusted proxy carries many callers, so the
+    """Limits: `total` connections, and `per_caller` for each caller. A trusted proxy carries many callers, so the
     limit per caller does not apply to it, and its connections are never closed for others."""
 
-    most: int = 8192
-    most_of_one: int = 512
+    total: int = 8192
+    per_caller: int = 512
     proxies: frozenset[str] = frozenset()
 
 
@@ -81,10 +81,10 @@ class Connections:
 
     def _has_room(self, caller: str | None) -> bool:
         own = self._of.get(caller, ()) if caller is not None else ()
-        if len(own) >= self._room.most_of_one:
+        if len(own) >= self._room.per_caller:
             idle = _without_request(own)
             return bool(idle) and self._end(min(idle, key=_SINCE)[1])
-        return len(self._open) < self._room.most or self._end_oldest()
+        return len(self._open) < self._room.total or self._end_oldest()
 
     def _end_oldest(self) -> bool:
         """Close the oldest idle connection. The search visits every connection, so it collects several candidates at

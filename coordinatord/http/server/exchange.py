@@ -15,7 +15,7 @@ import structlog
 
 from common.daemon.asgi import ASGIApp, Message, Scope
 from coordinatord.http import responses
-from coordinatord.http.bodies import CallerGone
+from coordinatord.http.bodies import CallerDisconnected
 from coordinatord.http.cors import Origins
 from coordinatord.http.middleware import new_request_id
 from coordinatord.http.server.heads import KNOWN_METHODS, ChunkedBody, Malformed, RequestHead
@@ -98,7 +98,7 @@ class Exchange:
         """Serve the request. Return True if the connection can take another one."""
         try:
             await self._service.app(scope, self._receive, self._send)
-        except CallerGone:
+        except CallerDisconnected:
             pass
         except Exception:
             # Part of the response may have been sent, so the connection ends.
@@ -158,7 +158,7 @@ class Exchange:
         kind = message["type"]
         if self._done and self._last:
             # The request was rejected, or the response is complete.
-            raise CallerGone
+            raise CallerDisconnected
         if kind == "http.response.body" and self._status and not self._done:
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
         elif kind == "http.response.start" and not self._status:
@@ -220,7 +220,7 @@ class Exchange:
         self._status, self._last, self._done = 500, True, True
         try:
             await self._connection.write(response)
-        except CallerGone:
+        except CallerDisconnected:
             return
 
 

@@ -21,7 +21,7 @@ from coordinatord.http.server.exchange import Service
 # After a restart all providers reconnect at once. Connections beyond this number are reset.
 _BACKLOG: Final = 4096
 _TIMEOUTS: Final = Timeouts()
-_ROOM: Final = ConnectionLimits()
+_DEFAULT_LIMITS: Final = ConnectionLimits()
 _NO_ORIGINS: Final = Origins()
 
 
@@ -32,7 +32,7 @@ async def serve_until(
     *,
     grace_seconds: float,
     timeouts: Timeouts = _TIMEOUTS,
-    room: ConnectionLimits = _ROOM,
+    room: ConnectionLimits = _DEFAULT_LIMITS,
     origins: Origins = _NO_ORIGINS,
 ) -> None:
     """Serve until `stop` returns, then finish requests in flight or wait for the grace period. `origins` may read

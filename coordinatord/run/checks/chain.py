@@ -22,13 +22,13 @@ from coordinatord.chain.rpc.client import Rpc, open_rpc
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.chain.rpc.views import View, read_view
 from coordinatord.run.chain_checks import check_chain
-from coordinatord.run.checks.nodes import PATIENCE, look_at_nodes
+from coordinatord.run.checks.nodes import REQUEST_TIMEOUT_S, look_at_nodes
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import relayer_settings
 from coordinatord.run.signer import open_signer
 
 _DECIMALS: Final = abi.selector("decimals()")
-_ETHER: Final = 10**18
+_WEI_PER_ETHER: Final = 10**18
 
 
 @attrs.frozen(slots=True)
@@ -47,7 +47,7 @@ class ChainLook:
         serving = next((look for look in looks if look.head is not None), None)
         if serving is None or serving.head is None:
             return
-        async with open_rpc(serving.url, patience=PATIENCE) as rpc:
+        async with open_rpc(serving.url, timeout_s=REQUEST_TIMEOUT_S) as rpc:
             market = {
                 "contracts": self._contracts,
                 "deployBlock": self._deploy_block,
@@ -146,4 +146,4 @@ class ChainLook:
 
 
 def _ether(wei: int) -> str:
-    return f"{wei / _ETHER:.6f}".rstrip("0").rstrip(".")
+    return f"{wei / _WEI_PER_ETHER:.6f}".rstrip("0").rstrip(".")

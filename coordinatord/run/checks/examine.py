@@ -36,11 +36,13 @@ from coordinatord.run.descriptors import connections_within, memory_limit, raise
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 
-_CLOCK_TOLERANCE: Final = 60.0  # seconds, far below the fifteen minutes that object stores tolerate
-_STORE_SECONDS: Final = 60.0
-_GATEWAY_PATIENCE: Final = 20.0  # seconds; a public gateway needs some to find new content
-_ENOUGH_CONNECTIONS: Final = 1024
-_FULL: Final = 0.9  # share of a node's storage
+# Object stores tolerate fifteen minutes.
+_CLOCK_TOLERANCE_S: Final = 60.0
+_STORE_TIMEOUT_S: Final = 60.0
+# A public gateway needs some time to find new content.
+_GATEWAY_TIMEOUT_S: Final = 20.0
+_RECOMMENDED_CONNECTIONS: Final = 1024
+_FULL_SHARE: Final = 0.9
 _STORE_REMEDY: Final = "compare PIN_STORE_* with docs/operators/stores.md, and check that the store is up"
 _DATABASE_REMEDY: Final = "see DATABASE_URL, and whether PostgreSQL is up"
 _MODES: Final = {
@@ -67,7 +69,7 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
     parts = [
         CheckPart("database", lambda: database_rows(config), _DATABASE_REMEDY),
         CheckPart("node", ChainLook(config).rows, NODE_REMEDY, seconds=60),
-        CheckPart("pin store", lambda: _pin_store(config), _STORE_REMEDY, _STORE_SECONDS),
+        CheckPart("pin store", lambda: _pin_store(config), _STORE_REMEDY, _STORE_TIMEOUT_S),
         CheckPart("escrow", lambda: _escrow(config), "see OPERATOR_KEY and PEER_URL"),
         CheckPart("port", lambda: _port(config), "see PORT"),
     ]
@@ -76,7 +78,7 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
 
 def _open_files(config: Config, descriptors: int, memory: int) -> CheckRow:
     connections = connections_within(descriptors, memory, config)
-    if connections >= _ENOUGH_CONNECTIONS:
+    if connections >= _RECOMMENDED_CONNECTIONS:
         return right("open files", f"enough for {connections} connections")
     detail = f"{descriptors} open files and {memory >> 20} MiB of memory leave room for {connections} connections"
     return fact("open files", detail, "raise LimitNOFILE and MemoryMax of the unit, or `ulimit -Hn` of a shell")
@@ -160,14 +162,14 @@ async def _removed(pins: PinStore, key: str) -> str | None:
 
 async def _store_facts(pins: PinStore) -> AsyncIterator[CheckRow]:
     ahead = REGISTRY.get_sample_value("coordinatord_clock_ahead_seconds", {"source": "pin store"})
-    if ahead is not None and abs(ahead) > _CLOCK_TOLERANCE:
+    if ahead is not None and abs(ahead) > _CLOCK_TOLERANCE_S:
         yield wrong("clock and pin store", f"{ahead:+.0f} s", "synchronise this clock (timedatectl)")
     elif ahead is not None:
         yield right("clock and pin store", f"{ahead:+.1f} s")
     if isinstance(pins, KuboStore):
         stat = await pins.repo_stat()
         detail = f"{stat.RepoSize:,} of {stat.StorageMax:,} bytes"
-        if stat.StorageMax and stat.RepoSize > _FULL * stat.StorageMax:
+        if stat.StorageMax and stat.RepoSize > _FULL_SHARE * stat.StorageMax:
             yield wrong("room in Kubo", detail, "raise Datastore.StorageMax, or run `ipfs repo gc`")
         else:
             yield right("room in Kubo", detail)
@@ -177,13 +179,13 @@ async def _gateway(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     if gateway is None:
         return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read stored content")
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
-    with anyio.move_on_after(_GATEWAY_PATIENCE):
-        async with open_http(connections=1, patience=8) as http:
+    with anyio.move_on_after(_GATEWAY_TIMEOUT_S):
+        async with open_http(connections=1, timeout_s=8) as http:
             while (answer := await _served(http, url, probe)) != "":  # noqa: ASYNC110 - gateways send no events
                 await anyio.sleep(1)
             return right("gateway", f"{gateway} serves the probe")
     remedy = "clients read containers and results there: see docs/operators/stores.md"
-    return wrong("gateway", f"{url} does not serve the probe within {_GATEWAY_PATIENCE:g} s ({answer})", remedy)
+    return wrong("gateway", f"{url} does not serve the probe within {_GATEWAY_TIMEOUT_S:g} s ({answer})", remedy)
 
 
 async def _served(http: Http, url: str, probe: bytes) -> str:
@@ -236,9 +238,9 @@ async def _port(config: Config) -> AsyncIterator[CheckRow]:
         return
     url = f"http://{host}:{config.port}/evm/chain"
     try:
-        async with open_http(connections=1, patience=5) as http, http("GET", url, {}) as response:
-            told_there = json.loads(await response.read(1 << 16))
-            there = (told_there["chain_id"], told_there["contracts"]["job_registry"])
+        async with open_http(connections=1, timeout_s=5) as http, http("GET", url, {}) as response:
+            reported = json.loads(await response.read(1 << 16))
+            there = (reported["chain_id"], reported["contracts"]["job_registry"])
     except (NoResponse, ValueError, LookupError, TypeError):
         yield wrong("port", f"something else answers at {config.port}", "take another PORT, or end that program")
     else:

@@ -26,13 +26,17 @@ from coordinatord.run.checks.parts import CheckPart, run_each
 from coordinatord.run.config import Config
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
-PATIENCE: Final = 8.0  # seconds per request
+REQUEST_TIMEOUT_S: Final = 8.0
 _OTHER_REMEDY: Final = "replace this address in RPC_URLS, or remove it"
-_SECONDS: Final = 30.0  # for all checks of one node
-_LEAST_BLOCK_GAS: Final = 8_000_000  # half a block must fit the most expensive op and a transaction's fixed costs
-_STALE: Final = 600.0  # seconds, the time that signatures are valid
-_AHEAD: Final = 15.0  # seconds that a block may be ahead of a correct clock
-_DEPTH: Final = 128  # blocks whose state every node keeps
+_CHECKS_TIMEOUT_S: Final = 30.0
+# Half a block must fit the most expensive op and a transaction's fixed costs.
+_MIN_BLOCK_GAS: Final = 8_000_000
+# Signatures are valid for this time.
+_STALE_HEAD_S: Final = 600.0
+# A block may be ahead of a correct clock.
+_MAX_AHEAD_S: Final = 15.0
+# Every node keeps the state of this many blocks.
+_STATE_DEPTH_BLOCKS: Final = 128
 
 
 class _Block(msgspec.Struct):
@@ -54,7 +58,7 @@ class NodeLook:
         return self.config.addresses
 
     async def rows(self) -> AsyncIterator[CheckRow]:
-        async with open_rpc(self.url, patience=PATIENCE) as rpc:
+        async with open_rpc(self.url, timeout_s=REQUEST_TIMEOUT_S) as rpc:
             seen = quantity(await rpc.call("eth_chainId"))
             if seen != self.book.chain_id:
                 detail = f"{self.name} serves chain {seen}, and the address book is for chain {self.book.chain_id}"
@@ -96,7 +100,9 @@ class NodeLook:
     async def _state(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
         """Check old state. Claims are read CONFIRMATIONS below the head, and reverts at the block that mined them."""
         needed = self.config.confirmations
-        for depth in sorted({needed, min(_DEPTH, head), min(10 * _DEPTH, head)}, reverse=True):
+        for depth in sorted(
+            {needed, min(_STATE_DEPTH_BLOCKS, head), min(10 * _STATE_DEPTH_BLOCKS, head)}, reverse=True
+        ):
             try:
                 await rpc.call("eth_getBalance", hex_of(self.book.job_registry), hex(max(head - depth, 0)))
             except RpcError as error:
@@ -127,9 +133,9 @@ class NodeLook:
 
     async def _gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         limit = (await latest_block(rpc)).gas_limit
-        if limit < _LEAST_BLOCK_GAS:
+        if limit < _MIN_BLOCK_GAS:
             detail = f"a block holds {limit:,} gas, and transactions may take half of it"
-            yield wrong("gas", detail, f"the chain must allow {_LEAST_BLOCK_GAS:,} for the largest ops to be relayed")
+            yield wrong("gas", detail, f"the chain must allow {_MIN_BLOCK_GAS:,} for the largest ops to be relayed")
             return
         most = min(TX_GAS_CAP, limit // 2)
         trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(most)}
@@ -147,7 +153,7 @@ async def look_at_nodes(config: Config) -> tuple[list[NodeLook], list[CheckRow]]
     """Check all nodes concurrently. Return their rows: one per check of the first node, and one per further node."""
     names = node_names(config.node_urls)
     looks = [NodeLook(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
-    found = await run_each([CheckPart("node", look.rows, NODE_REMEDY, _SECONDS) for look in looks])
+    found = await run_each([CheckPart("node", look.rows, NODE_REMEDY, _CHECKS_TIMEOUT_S) for look in looks])
     for look, rows in zip(looks, found, strict=True):
         apart = _out_of_step(look, looks, config.limits.rpc_lag_blocks)
         if apart is not None:
@@ -170,8 +176,8 @@ def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:
     faults = [row for row in rows if row.result is Result.WRONG]
     if not faults:
         return right(f"node {place}", "; ".join(row.detail for row in rows))
-    told_of = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]
-    detail = "; ".join(told_of)
+    details = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]
+    detail = "; ".join(details)
     return wrong(f"node {place}", detail if look.name in detail else f"{look.name}: {detail}", _OTHER_REMEDY)
 
 
@@ -182,10 +188,10 @@ def registries(book: AddressBook) -> dict[str, object]:
 
 def _clock(block_time: int) -> CheckRow:
     age = time.time() - block_time
-    if age < -_AHEAD:
+    if age < -_MAX_AHEAD_S:
         detail = f"this clock is {-age:.0f} s behind the newest block"
         return wrong("clock and chain", detail, "set it (timedatectl): signatures would be rejected as StaleOp")
-    if age > _STALE:
+    if age > _STALE_HEAD_S:
         detail = f"the newest block is {age:.0f} s old"
         return wrong("clock and chain", detail, "is this clock right, does the chain make blocks, is the node behind?")
     return right("clock and chain", f"the newest block is {max(age, 0):.0f} s old")

@@ -55,14 +55,14 @@ class BatchedReads(Generic[K, V]):
         source: S,
         read: Callable[[S, list[K]], Awaitable[dict[K, V]]],
         *,
-        at_once: int = 1,
-        most: int | None = None,
+        concurrency: int = 1,
+        max_keys: int | None = None,
     ) -> None:
-        """`read` returns a value for every key. It gets at most `most` keys. Up to `at_once` reads run concurrently. If
-        `at_once` is 1, `source` may be a prepared connection."""
+        """`read` returns a value for every key. It gets at most `max_keys` keys. Up to `concurrency` reads run at once.
+        If `concurrency` is 1, `source` may be a prepared connection."""
         self._read = partial(read, source)
-        self._at_once = at_once
-        self._most = most
+        self._concurrency = concurrency
+        self._max_keys = max_keys
         self._waiting: dict[K, list[asyncio.Future[V | _Turn]]] = {}
         self._running = 0
         self._chosen = False  # a caller has the turn and has not begun its read
@@ -86,7 +86,7 @@ class BatchedReads(Generic[K, V]):
 
     def _choose(self) -> None:
         """Have the oldest waiting caller make the next read, unless enough are running."""
-        if self._chosen or self._running >= self._at_once:
+        if self._chosen or self._running >= self._concurrency:
             return
         for future in _live(self._waiting.values()):
             future.set_result(_Turn.YOURS)
@@ -127,7 +127,7 @@ class BatchedReads(Generic[K, V]):
     def _next_batch(self, key: K) -> dict[K, list["asyncio.Future[V | _Turn]"]]:
         """Remove and return the keys of the next read: `key`, then the oldest keys, up to the limit of a read."""
         batch = {key: self._waiting.pop(key, [])}
-        room = None if self._most is None else self._most - 1
+        room = None if self._max_keys is None else self._max_keys - 1
         for other in [*islice(self._waiting, room)]:
             batch[other] = self._waiting.pop(other)
         return batch

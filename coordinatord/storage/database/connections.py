@@ -42,10 +42,13 @@ _AGAIN = (
     ConnectionError,
 )
 
-PREPARED_CONNECTIONS: Final = 3  # shared by all readers by key of a process
+# Shared by all readers by key of a process.
+PREPARED_CONNECTIONS: Final = 3
 STATEMENT_TIMEOUT_S: Final = 10.0
-_ROLES_SHARE: Final = 10  # factor on the statement timeout of dedicated connections: roles run longer statements
-_SERVERS_MARGIN: Final = 5.0  # seconds by which the server's statement timeout exceeds the client's
+# Roles run longer statements on their dedicated connections.
+_ROLE_TIMEOUT_FACTOR: Final = 10
+# The server's statement timeout exceeds the client's by this.
+_SERVER_MARGIN_S: Final = 5.0
 _CLOSING_SECONDS: Final = 5.0
 
 
@@ -57,14 +60,14 @@ class Database:
         pool: "asyncpg.Pool[asyncpg.Record]",
         primary: Primary,
         acquire_timeout: float,
-        lists_at_once: int,
+        max_lists: int,
         statement_timeout: float = STATEMENT_TIMEOUT_S,
     ) -> None:
         self.pool = pool
         self.primary = primary
         self._acquire_timeout = acquire_timeout
         self._statement_timeout = statement_timeout
-        self._lists = anyio.Semaphore(lists_at_once)
+        self._lists = anyio.Semaphore(max_lists)
         self._prepared = PreparedPool(self.connect, PREPARED_CONNECTIONS)
 
     @asynccontextmanager
@@ -109,7 +112,7 @@ class Database:
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
         """Open a dedicated connection, for a lock or for listening. The caller closes it."""
-        return await self._connect(_ROLES_SHARE * self._statement_timeout)
+        return await self._connect(_ROLE_TIMEOUT_FACTOR * self._statement_timeout)
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
@@ -180,7 +183,7 @@ async def open_database(
     """
 
     async def connect(*_: object, **__: object) -> "asyncpg.Connection[asyncpg.Record]":
-        return await primary.connect(statement_timeout, statement_timeout + _SERVERS_MARGIN)
+        return await primary.connect(statement_timeout, statement_timeout + _SERVER_MARGIN_S)
 
     try:
         primary = Primary(dsn, timeout_s=acquire_timeout, standby=standby)

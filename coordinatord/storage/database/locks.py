@@ -24,7 +24,9 @@ from coordinatord.storage.database.terms_sql import begin_term
 
 log = structlog.get_logger(__name__)
 
-CLAIM_INTERVAL = 1.0  # seconds between attempts
+CLAIM_INTERVAL_S = 1.0
+# Servers may end sessions that are idle in a transaction after a minute.
+_KEEPALIVE_INTERVAL_S: Final = 15.0
 
 
 _TERM_ENDERS = (Retryable, *DATABASE_ERRORS)
@@ -69,7 +71,7 @@ async def hold_role(
         # except*, because task groups wrap their errors in groups.
         except* _TERM_ENDERS as errors:
             log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in leaves(errors)))
-        await anyio.sleep(CLAIM_INTERVAL)
+        await anyio.sleep(CLAIM_INTERVAL_S)
 
 
 async def _one_term(
@@ -81,7 +83,7 @@ async def _one_term(
     connection = await database.connect()
     try:
         while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
-            await anyio.sleep(CLAIM_INTERVAL)
+            await anyio.sleep(CLAIM_INTERVAL_S)
         await begin_term(connection)
         log.info("role acquired", role=role)
         metrics.roles_held.labels(role).set(1)
@@ -96,11 +98,8 @@ async def _one_term(
             await connection.close(timeout=1)
 
 
-_EVERY: Final = 15.0  # seconds, well below the minute after which servers end sessions that are idle in a transaction
-
-
 @asynccontextmanager
-async def kept_open(connection: Connection, every: float = _EVERY) -> AsyncIterator[None]:
+async def kept_open(connection: Connection, every: float = _KEEPALIVE_INTERVAL_S) -> AsyncIterator[None]:
     """Keep a transaction and its locks alive while the block does work outside the database.
 
     The block must not use the connection. A statement every few seconds keeps the server from ending the idle session.

@@ -37,7 +37,7 @@ from coordinatord.storage.database.transactions import transaction
 log = structlog.get_logger(__name__)
 
 # The oldest PostgreSQL that `make peers` tests.
-LEAST_SERVER: Final = 14
+MIN_SERVER_VERSION: Final = 14
 _LOCK: Final = 0x5356_4300  # advisory lock that a process holds while it migrates; an arbitrary constant
 _LOCK_RETRY_S: Final = 0.1
 _NAME: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
@@ -140,10 +140,10 @@ async def _locked(connection: Connection) -> AsyncIterator[None]:
 
 def server_refusal(major: int) -> str | None:
     """Return an error if PostgreSQL is too old for this release, otherwise None."""
-    if major >= LEAST_SERVER:
+    if major >= MIN_SERVER_VERSION:
         return None
     return (
-        f"DATABASE_URL: the server must be PostgreSQL {LEAST_SERVER} or newer, and is {major}: upgrade it "
+        f"DATABASE_URL: the server must be PostgreSQL {MIN_SERVER_VERSION} or newer, and is {major}: upgrade it "
         "(pg_upgrade, or a dump that a newer one restores)"
     )
 

@@ -8,7 +8,8 @@ from typing import Final
 
 from coordinatord.storage.database.connections import Connection
 
-PORTION: Final = 10_000  # rows per statement, which takes some tens of milliseconds
+# Such a delete takes some tens of milliseconds.
+ROWS_PER_DELETE: Final = 10_000
 
 
 async def remove_due(connection: Connection, table: str, due: str, *arguments: object) -> int:
@@ -17,9 +18,10 @@ async def remove_due(connection: Connection, table: str, due: str, *arguments: o
     removed = 0
     while True:
         done = await connection.execute(
-            f"delete from {table} where ctid = any(array(select ctid from {table} where {due} limit {PORTION}))",
+            f"delete from {table} where ctid = any("
+            f"array(select ctid from {table} where {due} limit {ROWS_PER_DELETE}))",
             *arguments,
         )
         removed += (portion := int(done.split()[-1]))
-        if portion < PORTION:
+        if portion < ROWS_PER_DELETE:
             return removed

@@ -23,9 +23,10 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE: Final = 1.0  # seconds to connect to a standby, and for a read by key; the primary is the fallback
-_SHORTEST_REST: Final = 0.05
-_LONGEST_REST: Final = 15.0
+# To connect to a standby, and for a read by key. The primary is the fallback.
+_READ_TIMEOUT_S: Final = 1.0
+_MIN_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 15.0
 # A standby may be unreachable, cancel a read that conflicts with its replay, or lack a migration.
 _NO_ANSWER: Final = (Retryable, *DATABASE_ERRORS, ValueError)
 
@@ -40,7 +41,7 @@ class Replica:
         self.name = name
         self.database = database
         self._clock = clock
-        self._in_vain = 0
+        self._failures = 0
         self._rests_until = 0.0
 
     @property
@@ -49,7 +50,7 @@ class Replica:
 
     def answered(self) -> None:
         metrics.replica_reads.labels("answered").inc()
-        self._in_vain = 0
+        self._failures = 0
 
     def behind(self) -> None:
         metrics.replica_reads.labels("behind").inc()
@@ -59,12 +60,12 @@ class Replica:
         metrics.replica_reads.labels("failed").inc()
         log.warning("replica did not answer", replica=self.name, reason=type(error).__name__)
         # Skip an unreachable standby for longer than a lagging one: each attempt may block a caller for a second.
-        self._in_vain = max(self._in_vain, 5)
+        self._failures = max(self._failures, 5)
         self._rest()
 
     def _rest(self) -> None:
-        self._rests_until = self._clock() + min(_LONGEST_REST, _SHORTEST_REST * 2.0 ** min(self._in_vain, 10))
-        self._in_vain += 1
+        self._rests_until = self._clock() + min(_MAX_PAUSE_S, _MIN_PAUSE_S * 2.0 ** min(self._failures, 10))
+        self._failures += 1
 
 
 class IndexSource(Generic[S]):
@@ -106,7 +107,7 @@ def pools(primary: Database, replicas: Sequence[Replica], position: FreshValue[S
 def prepared(
     primary: Database, replicas: Sequence[Replica], position: FreshValue[Snapshot]
 ) -> IndexSource[PreparedConnection]:
-    copies = [(replica, replica.database.prepared_connection(_PATIENCE)) for replica in replicas]
+    copies = [(replica, replica.database.prepared_connection(_READ_TIMEOUT_S)) for replica in replicas]
     return IndexSource(primary.prepared_connection(), copies, position)
 
 
@@ -122,7 +123,7 @@ async def open_replicas(
                 url,
                 smallest=0,
                 largest=largest,
-                acquire_timeout=_PATIENCE,
+                acquire_timeout=_READ_TIMEOUT_S,
                 statement_timeout=statement_timeout,
                 standby=True,
             )

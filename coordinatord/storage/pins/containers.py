@@ -58,9 +58,11 @@ class _Rows:
 
     def __init__(self, database: Database, retention_seconds: int) -> None:
         self._retention = retention_seconds
-        self.holds: BatchedReads[_HoldRequest, HeldObject | None] = BatchedReads(database, _hold_all, most=_MAX_ROWS)
-        self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(database, _set_cids, most=_MAX_ROWS)
-        self.kept: BatchedReads[_EndedHold, None] = BatchedReads(database, self._keep_all, most=_MAX_ROWS)
+        self.holds: BatchedReads[_HoldRequest, HeldObject | None] = BatchedReads(
+            database, _hold_all, max_keys=_MAX_ROWS
+        )
+        self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(database, _set_cids, max_keys=_MAX_ROWS)
+        self.kept: BatchedReads[_EndedHold, None] = BatchedReads(database, self._keep_all, max_keys=_MAX_ROWS)
 
     async def _keep_all(self, database: Database, kept: list[_EndedHold]) -> dict[_EndedHold, None]:
         async with database.connection() as connection:

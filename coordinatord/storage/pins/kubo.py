@@ -197,11 +197,11 @@ class KuboStore:
         return await insist(self.attempts, lambda: self._whole(operation, command, arguments, _NO_FORM))
 
     async def _whole(self, operation: str, command: str, arguments: dict[str, str], form: "_Form") -> bytes:
-        longest = _MAX_CONTENT_BYTES if command == "cat" else _MAX_ANSWER_BYTES
+        max_bytes = _MAX_CONTENT_BYTES if command == "cat" else _MAX_ANSWER_BYTES
         with observed(operation):
             async with self.http("POST", self._url(command, arguments), self._headers(form), form.body) as response:
                 with anyio.fail_after(_ANSWER_TIMEOUT_S):
-                    answer = await response.read(longest)
+                    answer = await response.read(max_bytes)
                     _CLOCK.look(response.headers)
                 _require_done(response.status, command, answer)
         return answer
@@ -285,16 +285,16 @@ def _require_done(status: int, command: str, answer: bytes) -> None:
 
 @asynccontextmanager
 async def open_kubo(
-    endpoint: str, user: Secret, password: Secret, keys: KeyBook, *, patience: float = 30.0
+    endpoint: str, user: Secret, password: Secret, keys: KeyBook, *, timeout_s: float = 30.0
 ) -> AsyncIterator[KuboStore]:
     """Open a Kubo store. `user` and `password` are for basic authorisation. Both may be empty.
 
-    `patience` is the longest wait in seconds between two reads. Connecting gets a third of it.
+    `timeout_s` is the max_bytes wait between two reads. Connecting gets a third of it.
     """
     named = f"{user.reveal()}:{password.reveal()}"
     authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
     async with (
-        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
-        open_http(connections=_STREAM_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
+        open_http(connections=_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
+        open_http(connections=_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
     ):
         yield KuboStore(http, streams, endpoint, authorization, keys)

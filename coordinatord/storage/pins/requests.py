@@ -32,6 +32,14 @@ _MAX_CONTENT_BYTES: Final = 32 << 20
 _MAX_ANSWER_BYTES: Final = 1 << 20
 # Timeout of an answer that is read whole.
 _ANSWER_TIMEOUT_S: Final = 90.0
+# Hashing more than this would block the event loop for too long.
+_INLINE_HASH_BYTES: Final = 1 << 16
+_COMPARE_INTERVAL_S: Final = 60.0
+# Stores reject signatures that are 15 minutes old.
+_TOLERATED_S: Final = 60.0
+# Upper limit of the first pause. Each further pause is twice as long.
+_FIRST_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 2.0
 
 
 @attrs.frozen(slots=True)
@@ -41,10 +49,6 @@ class Answered:
     status: int
     headers: Mapping[str, str]
     content: bytes
-
-
-# Hashing more than this would block the event loop for too long.
-_INLINE_HASH_BYTES: Final = 1 << 16
 
 
 class Payload:
@@ -80,11 +84,6 @@ async def payload_of(*pieces: bytes) -> Payload:
     for piece in pieces:
         await payload.add(piece)
     return payload
-
-
-_COMPARE_INTERVAL_S: Final = 60.0
-# Stores reject signatures that are 15 minutes old.
-_TOLERATED_S: Final = 60.0
 
 
 class StoreClock:
@@ -191,9 +190,6 @@ def _hmac(key: bytes, text: str) -> bytes:
 T = TypeVar("T")
 
 _NOTHING: Final = hashlib.sha256().digest()
-# Upper limit of the first pause. Each further pause is twice as long.
-_FIRST_PAUSE_S: Final = 0.1
-_MAX_PAUSE_S: Final = 2.0
 
 
 class StoreRequests:
@@ -234,11 +230,11 @@ class StoreRequests:
     async def _once(self, operation: str, method: str, url: str, payload: Payload, more: Mapping[str, str]) -> Answered:
         # The length prevents chunked encoding, which S3 does not accept.
         headers = {**self._signer.headers(method, url, payload.sha256, more), "content-length": str(payload.size)}
-        longest = _MAX_CONTENT_BYTES if method == "GET" else _MAX_ANSWER_BYTES
+        max_bytes = _MAX_CONTENT_BYTES if method == "GET" else _MAX_ANSWER_BYTES
         with observed(operation):
             async with self._http(method, url, headers, payload.pieces) as response:
                 with anyio.fail_after(_ANSWER_TIMEOUT_S):
-                    answered = Answered(response.status, response.headers, await response.read(longest))
+                    answered = Answered(response.status, response.headers, await response.read(max_bytes))
             self._require_success(answered.status, answered.headers, method, url)
         return answered
 

@@ -44,27 +44,27 @@ class StorageBudgets:
     """Limits on the bytes and rows stored for one owner, checked in the transaction that adds to them. 0 means no
     limit.
 
-    An owner without a settled job has a small allowance (`new_`), and an owner with one a large allowance (`most_`).
+    An owner without a settled job has a small allowance (`new_`), and an owner with one a large allowance (`earned_`).
     Wallets are free to create, so all owners without a settled job also share a ceiling (`newcomers_`). Results of
     settles and output files of batches count but are never refused: a settle frees a client's money.
     """
 
     new_bytes: int
     new_rows: int
-    most_bytes: int
-    most_rows: int
+    earned_bytes: int
+    earned_rows: int
     newcomers_bytes: int = 0
     newcomers_rows: int = 0
     _newcomers: _Newcomers = attrs.field(factory=_Newcomers, init=False, eq=False, repr=False)
 
     @classmethod
-    def of(cls, most_bytes: int, newcomers_bytes: int) -> "StorageBudgets":
+    def of(cls, earned_bytes: int, newcomers_bytes: int) -> "StorageBudgets":
         """Return the budgets for a setting of each kind. A newcomer may use one part in 64 of what all share."""
         return cls(
             new_bytes=newcomers_bytes // _NEW_SHARE,
             new_rows=_NEW_ROWS if newcomers_bytes else 0,
-            most_bytes=most_bytes,
-            most_rows=_ROWS if most_bytes else 0,
+            earned_bytes=earned_bytes,
+            earned_rows=_ROWS if earned_bytes else 0,
             newcomers_bytes=newcomers_bytes,
             newcomers_rows=_NEWCOMERS_ROWS if newcomers_bytes else 0,
         )
@@ -76,12 +76,12 @@ class StorageBudgets:
         theirs.
         """
         held = await stored_for(connection, owner)
-        most_bytes, most_rows = (self.most_bytes, self.most_rows) if held.earned else (self.new_bytes, self.new_rows)
+        max_bytes, max_rows = (self.earned_bytes, self.earned_rows) if held.earned else (self.new_bytes, self.new_rows)
         more = "" if held.earned else ", or grows with your first settled job"
-        if most_bytes and held.bytes > most_bytes:
-            raise _full(f"at most {most_bytes} bytes are kept for one wallet; room comes as files expire{more}")
-        if most_rows and held.rows > most_rows:
-            raise _full(f"at most {most_rows} files and lines are kept for one wallet; room comes as they expire{more}")
+        if max_bytes and held.bytes > max_bytes:
+            raise _full(f"at most {max_bytes} bytes are kept for one wallet; room comes as files expire{more}")
+        if max_rows and held.rows > max_rows:
+            raise _full(f"at most {max_rows} files and lines are kept for one wallet; room comes as they expire{more}")
         if not held.earned and (self.newcomers_bytes or self.newcomers_rows):
             all_bytes, all_rows = await self._newcomers.sums(connection)
             over_bytes = self.newcomers_bytes and all_bytes > self.newcomers_bytes
@@ -91,7 +91,7 @@ class StorageBudgets:
                 )
 
 
-UNLIMITED: Final = StorageBudgets(new_bytes=0, new_rows=0, most_bytes=0, most_rows=0)
+UNLIMITED: Final = StorageBudgets(new_bytes=0, new_rows=0, earned_bytes=0, earned_rows=0)
 
 
 def _full(message: str) -> Retryable:

@@ -41,6 +41,14 @@ _UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
 """Called with the store's id of the upload before each part is sent."""
+_CONNECTIONS: Final = 32
+# For clients that read slowly.
+_STREAM_CONNECTIONS: Final = 128
+# Content up to this size is sent in one request.
+SINGLE_BYTES: Final = 8 << 20
+_PIECE_BYTES: Final = 1 << 20
+# All stores import content up to this size as one block.
+_ONE_BLOCK_BYTES: Final = 1 << 18
 
 
 async def put_in_parts(
@@ -114,16 +122,6 @@ async def _parts(pieces: AsyncIterable[bytes], thread: ThreadPipe) -> AsyncItera
 
 def _named(upload: str) -> str:
     return f"uploadId={quote(upload, safe='')}"
-
-
-_CONNECTIONS: Final = 32
-# For clients that read slowly.
-_STREAM_CONNECTIONS: Final = 128
-# Content up to this size is sent in one request.
-SINGLE_BYTES: Final = 8 << 20
-_PIECE_BYTES: Final = 1 << 20
-# All stores import content up to this size as one block.
-_ONE_BLOCK_BYTES: Final = 1 << 18
 
 
 async def no_parts(_: str) -> None:
@@ -303,22 +301,22 @@ def bucket_url(endpoint: str, bucket: str) -> str:
 
 @asynccontextmanager
 async def open_pin_store(
-    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
+    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, timeout_s: float = 30.0
 ) -> AsyncIterator[PinningStore]:
-    """Open a pinning store. `patience` is the longest wait in seconds between two reads. Connecting gets a third of
+    """Open a pinning store. `timeout_s` is the longest wait between two reads. Connecting gets a third of
     it."""
-    async with open_bucket(endpoint, bucket, access_key, secret_key, region, patience=patience) as requests:
+    async with open_bucket(endpoint, bucket, access_key, secret_key, region, timeout_s=timeout_s) as requests:
         yield PinningStore(requests)
 
 
 @asynccontextmanager
 async def open_bucket(
-    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, patience: float = 30.0
+    endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, timeout_s: float = 30.0
 ) -> AsyncIterator[StoreRequests]:
-    """Open connections to one bucket. `patience` is the longest wait in seconds between two reads."""
+    """Open connections to one bucket. `timeout_s` is the longest wait between two reads."""
     signer = RequestSigner(access_key, secret_key, region)
     async with (
-        open_http(connections=_CONNECTIONS, patience=patience, connecting=patience / 3) as http,
-        open_http(connections=_STREAM_CONNECTIONS, patience=patience, connecting=patience / 3) as streams,
+        open_http(connections=_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
+        open_http(connections=_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
     ):
         yield StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams)

@@ -26,7 +26,8 @@ from svc.progress import require_settled
 from svc.records import ENDED_BECAUSE, Deployment, Job, Progress
 from svc.results import Result
 
-_INDEX_TIMEOUT_SECONDS: Final = 30.0  # for the index to show a mined cancellation
+# For the index to show a mined cancellation.
+_INDEX_TIMEOUT_S: Final = 30.0
 _FILE_PATH = click.Path(path_type=Path, dir_okay=False)
 NOT_POSTED: Final = NextStep("nothing was posted, and nothing is owed")
 
@@ -174,7 +175,7 @@ async def cancel(connection: Connection, job_id: str) -> Exit:
 async def _wait_for_index(client: Client, job_id: str) -> Job | None:
     """Return the job once the index shows its end, or None if that takes too long."""
     try:
-        return await client.wait(job_id, timeout=_INDEX_TIMEOUT_SECONDS)
+        return await client.wait(job_id, timeout=_INDEX_TIMEOUT_S)
     except WaitTimedOut:
         return None
 

@@ -7,7 +7,7 @@ import click
 from anyio import to_thread
 
 from common.address_book import AddressBook
-from common.api.chain import told_book
+from common.api.chain import reported_book
 from common.refusal import Refused
 from svc.cli.connection import Connection, connected
 from svc.cli.exit_codes import Exit
@@ -107,7 +107,7 @@ async def forget(connection: Connection) -> None:
 
 
 async def _deployment(client: Client, expected: str) -> AddressBook:
-    reported = told_book(await client.reported_deployment())
+    reported = reported_book(await client.reported_deployment())
     if fingerprint(reported) != expected.lower():
         message = (
             f"{client.vouching.url} reports deployment {fingerprint(reported)}, not {expected}; see svc market show"
@@ -120,7 +120,7 @@ async def _read_deployment(client: Client) -> AddressBook | None:
     """Return the deployment that the coordinator reports, or None if it cannot be read."""
     try:
         answer: Deployment = await client.reported_deployment()
-        return told_book(answer)
+        return reported_book(answer)
     except (SvcError, Refused):
         return None
 

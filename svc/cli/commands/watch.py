@@ -19,12 +19,13 @@ from svc.core.money import format_token
 from svc.core.windows import window_words
 from svc.errors import ApiError, ConnectionFailed, SvcError
 from svc.records import LIVE_JOB, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
-from svc.wire.events import ToldChanges, changes_of, unauthorised
+from svc.wire.events import ChangeListener, changes_of, unauthorised
 
 PANES: Final = ("book", "jobs", "models", "providers", "market")
 _JOB_PANES: Final = ("book", "jobs", "providers")  # panes that change with jobs
-_IDLE_SECONDS: Final = 10.0  # refresh interval while the event stream is open but silent
-_MIN_REFRESH_SECONDS: Final = 0.5  # shortest interval between refreshes
+# While the event stream is open but silent.
+_IDLE_REFRESH_S: Final = 10.0
+_MIN_REFRESH_S: Final = 0.5
 _MAX_ROWS: Final = 200
 _MAX_FOLLOWED_JOBS: Final = 8  # provisional statuses are shown for this many open jobs
 _KEYS_HELP: Final = "tab next  1-5 choose  r refresh  q quit"
@@ -140,14 +141,14 @@ class _WatchScreen:
                 self.shown = shown
         self._show()
 
-    async def _wait_for_refresh(self, changes: ToldChanges) -> None:
+    async def _wait_for_refresh(self, changes: ChangeListener) -> None:
         """Wait for a key press, a reported change or the refresh interval."""
         async with anyio.create_task_group() as tasks:
 
             async def refresh_when_due() -> None:
                 started = anyio.current_time()
-                await changes.pause(self.every, max(self.every, _IDLE_SECONDS))
-                await anyio.sleep_until(started + min(self.every, _MIN_REFRESH_SECONDS))
+                await changes.pause(self.every, max(self.every, _IDLE_REFRESH_S))
+                await anyio.sleep_until(started + min(self.every, _MIN_REFRESH_S))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(refresh_when_due)

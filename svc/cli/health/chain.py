@@ -4,7 +4,7 @@ import time
 from typing import Final
 
 from common.address_book import AddressBook
-from common.api.chain import told_book
+from common.api.chain import reported_book
 from common.checks import CheckRow, right, unknown, wrong
 from common.refusal import Refused
 from common.scalars import read_hex
@@ -31,7 +31,7 @@ async def check_chain(client: Client, chain: Chain | None, wallet: bytes | None)
         return [unknown("chain", _UNCHECKED, _NODE_REMEDY)]
     deployment = await client.reported_deployment()
     try:
-        book = told_book(deployment)
+        book = reported_book(deployment)
     except Refused as refusal:
         raise OrderRefused.because(refusal, "the coordinator's deployment") from None
     try:

@@ -77,7 +77,7 @@ async def test_nodes_answer_that_trickles_is_given_up() -> None:
     async with await anyio.create_tcp_listener(local_host=LOOPBACK) as node, anyio.create_task_group() as tasks:
         tasks.start_soon(node.serve, trickle)
         port = node.extra_attributes[SocketAttribute.local_port]()
-        async with open_rpc(f"http://{LOOPBACK}:{port}", connections=1, patience=0.1) as rpc:
+        async with open_rpc(f"http://{LOOPBACK}:{port}", connections=1, timeout_s=0.1) as rpc:
             with pytest.raises(Retryable, match="too slowly"), anyio.fail_after(10):
                 await rpc.call("eth_chainId")
         await left.wait()
@@ -112,7 +112,7 @@ async def test_peers_encoded_answer_brings_no_keys_and_is_left_unread(status: in
     domains = Domains.of(AddressBook.parse(ENVIRONMENT["ADDRESSES_JSON"].encode()))
     operators = Operators.of(domains, (Secret("0a" * 32),))
     with bomb_server(status) as server:
-        async with open_http(connections=1, patience=10) as http:
+        async with open_http(connections=1, timeout_s=10) as http:
             with flat_memory():
                 pulled = await Peer(http, server.url, operators, 3, lambda: 1_800_000_000).pull()
         assert isinstance(pulled, NoKeys)

@@ -149,7 +149,7 @@ class Ground:
                 signer=recorder,
                 addresses=None if known.all() else self.book,
                 known_markets=known,
-                retries=RetryPolicy(most=0),
+                retries=RetryPolicy(max_retries=0),
             )
             try:
                 made = await way.place(client, self.provider_id, most)

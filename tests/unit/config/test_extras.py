@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from common.extras import OURS, missing_extra
+from common.extras import OWN_PACKAGES, missing_extra
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -63,7 +63,7 @@ def needed(folder: str, *, without: str | None = None) -> dict[str, str]:
         file = waiting.pop()
         for module in imported(file):
             top = module.partition(".")[0]
-            if top in OURS:
+            if top in OWN_PACKAGES:
                 reached = file_of(module)
                 if reached is not None and reached not in seen:
                     seen.add(reached)

@@ -18,15 +18,15 @@ async def test_content_is_removed_several_at_a_time_and_no_more() -> None:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        if under_way == janitor._REMOVALS_AT_ONCE:
+        if under_way == janitor._MAX_CONCURRENT_REMOVALS:
             full.set()
         await full.wait()
         await anyio.lowlevel.checkpoint()
         under_way -= 1
 
     with anyio.fail_after(60):
-        await janitor._remove_all({str(n): remove for n in range(4 * janitor._REMOVALS_AT_ONCE)})
-    assert most == janitor._REMOVALS_AT_ONCE > 1
+        await janitor._remove_all({str(n): remove for n in range(4 * janitor._MAX_CONCURRENT_REMOVALS)})
+    assert most == janitor._MAX_CONCURRENT_REMOVALS > 1
 
 
 async def test_content_that_the_store_does_not_remove_now_is_left_and_the_rest_is_removed() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from common import abi
-from common.api.chain import told_book
+from common.api.chain import reported_book
 from common.artifacts import Artifact, event_topic, load, selector
 from common.keccak import keccak256
 from common.messages.payments import job_payment
@@ -20,7 +20,7 @@ from tests.unit.svc.fake_coordinator import BOX_SECRET, DEPLOYMENT, FEE_BPS, GAS
 NODE = "https://node.example"
 OTHER_NODE = "https://other.example"
 JOBS, PROVIDERS = load("JobRegistry"), load("ProviderRegistry")
-TOLD = told_book(
+TOLD = reported_book(
     Deployment(
         31337,
         Contracts(**DEPLOYMENT["contracts"]),  # type: ignore[arg-type] # a nested object

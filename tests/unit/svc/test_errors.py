@@ -83,7 +83,7 @@ async def test_odd_arguments_raise_only_svc_errors(part: str, name: str) -> None
     if "input" in odd:
         usual["model"] = "demo/text"
     for changed, value in [("", None), *((each, value) for each, values in odd.items() for value in values)]:
-        async with FakeCoordinator().client(retries=RetryPolicy(most=0)) as client:
+        async with FakeCoordinator().client(retries=RetryPolicy(max_retries=0)) as client:
             with suppress(SvcError):
                 await act(client, part, name, usual | ({changed: value} if changed else {}))
 

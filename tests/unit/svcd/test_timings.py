@@ -49,15 +49,15 @@ async def test_slow_minute_is_forgotten_although_nothing_was_measured_since(auto
 )
 async def test_clock_is_corrected_by_what_the_coordinator_tells(ahead: float, now: int) -> None:
     clock = Clock(lambda: 1000.0)
-    clock.heard(1000 - ahead - 0.5)
+    clock.observe(1000 - ahead - 0.5)
     assert (clock.now(), clock.is_believed) == (now, abs(ahead) <= 900)
 
 
 async def test_clock_that_the_chain_calls_stale_gives_way_to_the_other_until_one_of_them_is_set() -> None:
     clock = Clock(lambda: 1000.0)
-    clock.heard(700)
+    clock.observe(700)
     clock.was_stale()
-    clock.heard(701)
+    clock.observe(701)
     assert clock.now() == 1000
-    clock.heard(400)
+    clock.observe(400)
     assert clock.now() == pytest.approx(400, abs=1)

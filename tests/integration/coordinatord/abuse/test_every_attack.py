@@ -52,8 +52,8 @@ PROTECTED: Final = {
     "storage": {
         "new_bytes": 1_500_000,
         "new_rows": 400,
-        "most_bytes": 100 << 30,
-        "most_rows": 5_000_000,
+        "earned_bytes": 100 << 30,
+        "earned_rows": 5_000_000,
         "newcomers_bytes": 16 << 30,
         "newcomers_rows": 1_000_000,
     },

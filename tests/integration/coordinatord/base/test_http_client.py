@@ -54,7 +54,7 @@ async def test_body_may_take_any_time_as_long_as_it_moves() -> None:
         assert await body_of(reader, pause=0.08, size=2 * SIZE) == b"".join(content)
         writer.write(OK)
 
-    async with server(slow) as url, open_http(connections=1, patience=1.5) as http:
+    async with server(slow) as url, open_http(connections=1, timeout_s=1.5) as http:
         with anyio.fail_after(60):
             async with http("PUT", url, {"content-length": str(2 * SIZE)}, content) as response:
                 assert (response.status, await response.read(2)) == (200, b"ok")
@@ -66,7 +66,7 @@ async def test_server_that_takes_nothing_is_given_up() -> None:
     async def stuck(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
         await released.wait()
 
-    async with server(stuck) as url, open_http(connections=1, patience=0.1) as http:
+    async with server(stuck) as url, open_http(connections=1, timeout_s=0.1) as http:
         with anyio.fail_after(60), pytest.raises(NoResponse):
             async with http("PUT", url, HEADERS, CONTENT):
                 pass
@@ -82,7 +82,7 @@ async def test_request_on_a_stale_connection_is_retried() -> None:
         await writer.drain()
         await reader.read(1)  # the next request begins, and the connection closes
 
-    async with server(once_each) as url, open_http(connections=1, patience=5) as http:
+    async with server(once_each) as url, open_http(connections=1, timeout_s=5) as http:
         for _ in range(2):
             async with http("PUT", url, HEADERS, CONTENT) as response:
                 assert await response.read(2) == b"ok"
@@ -109,7 +109,7 @@ async def test_https_is_verified_by_the_certificates_of_the_system(system_trust:
 
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(PEM)
-    async with server(answering, tls) as url, open_http(connections=1, patience=5) as http:
+    async with server(answering, tls) as url, open_http(connections=1, timeout_s=5) as http:
         system_trust(os.devnull)
         with pytest.raises(NoResponse, match="Certificate"):
             async with http("GET", url, {}):

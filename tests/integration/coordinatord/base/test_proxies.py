@@ -51,7 +51,7 @@ async def get(http: Http, url: str) -> bytes:
 
 
 async def test_http_goes_through_the_proxy(proxy: ForwardProxy) -> None:
-    async with server() as url, open_http(connections=1, patience=5) as http:
+    async with server() as url, open_http(connections=1, timeout_s=5) as http:
         assert await get(http, f"{url}/path") == b"ok"
     assert proxy.targets == [f"GET {url}/path"]
 
@@ -61,9 +61,9 @@ async def test_https_is_tunnelled_and_verified_through_the_proxy(proxy: ForwardP
     presented.load_cert_chain(PEM)
     trusting = ssl.create_default_context(cafile=str(PEM))
     async with server(presented) as url:
-        async with open_http(connections=1, patience=5, tls=trusting) as http:
+        async with open_http(connections=1, timeout_s=5, tls=trusting) as http:
             assert await get(http, f"{url}/") == b"ok"
-        async with open_http(connections=1, patience=5) as http:
+        async with open_http(connections=1, timeout_s=5) as http:
             with pytest.raises(NoResponse):
                 await get(http, f"{url}/")
     assert proxy.targets == [f"CONNECT {url.removeprefix('https://')}"] * 2
@@ -71,13 +71,13 @@ async def test_https_is_tunnelled_and_verified_through_the_proxy(proxy: ForwardP
 
 async def test_no_proxy_names_exceptions(proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "example.org,127.0.0.1")
-    async with server() as url, open_http(connections=1, patience=5) as http:
+    async with server() as url, open_http(connections=1, timeout_s=5) as http:
         assert await get(http, url) == b"ok"
     assert proxy.targets == []
 
 
 async def test_node_is_read_through_the_proxy(proxy: ForwardProxy) -> None:
-    async with server() as url, open_transport(f"{url}/", connections=1, patience=5) as post:
+    async with server() as url, open_transport(f"{url}/", connections=1, timeout_s=5) as post:
         assert await post(b"{}") == (200, b"ok")
     assert proxy.targets == [f"POST {url}/"]
 

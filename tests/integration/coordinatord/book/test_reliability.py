@@ -8,7 +8,7 @@ from statistics import median_low
 import attrs
 import pytest
 
-from common.api.limits import RELIABILITY_SECS
+from common.api.limits import RELIABILITY_PERIOD_S
 from coordinatord.api.book import candidates_sql, liveness_sql
 from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.registries_sql import read_asks, read_providers
@@ -81,9 +81,9 @@ async def test_sums_cover_the_window_and_follow_reorgs(database: Database) -> No
         for ordinal, model in models.items():
             provider, because = chance.randint(1, 3), chance.choice([SETTLED, SETTLED, SETTLED, FAILED, RECLAIMED])
             secs = chance.randint(0, 50)
-            at = chance.choice([NOW, NOW - 1, NOW - RELIABILITY_SECS + 1, NOW - RELIABILITY_SECS, NOW - 10**6])
+            at = chance.choice([NOW, NOW - 1, NOW - RELIABILITY_PERIOD_S + 1, NOW - RELIABILITY_PERIOD_S, NOW - 10**6])
             await end(connection, ordinal, provider, because, at=at, secs=secs)
-            if at > NOW - RELIABILITY_SECS:
+            if at > NOW - RELIABILITY_PERIOD_S:
                 lately[ordinal] = (provider, model, because, secs)
         # Jobs that were never claimed, or that ended before ends were timed, count for no provider.
         for ordinal in (3, 4):

@@ -74,7 +74,7 @@ async def deaf(stream: anyio.abc.SocketStream) -> None:
     ids=["answer", "error", "redirect is not followed", "not encoded, and says so"],
 )
 async def test_status_and_body_come_as_the_node_sent_them(answer: bytes, status: int) -> None:
-    async with serving(saying(answer)) as url, open_transport(url, connections=1, patience=5) as post:
+    async with serving(saying(answer)) as url, open_transport(url, connections=1, timeout_s=5) as post:
         assert await post(b"[]") == (status, b"{}")
 
 
@@ -84,13 +84,13 @@ async def test_status_and_body_come_as_the_node_sent_them(answer: bytes, status:
     ids=["silent", "halting", "cut off", "hung up", "not HTTP"],
 )
 async def test_anything_but_a_whole_answer_is_none(serve: Serve) -> None:
-    async with serving(serve) as url, open_transport(url, connections=1, patience=0.1) as post:
+    async with serving(serve) as url, open_transport(url, connections=1, timeout_s=0.1) as post:
         with pytest.raises(NoResponse):
             await post(b"[]")
 
 
 async def test_a_node_that_takes_no_bytes_gives_no_answer() -> None:
-    async with serving(deaf) as url, open_transport(url, connections=1, patience=0.1) as post:
+    async with serving(deaf) as url, open_transport(url, connections=1, timeout_s=0.1) as post:
         with pytest.raises(NoResponse):
             await post(bytes(20_000_000))
 
@@ -98,7 +98,7 @@ async def test_a_node_that_takes_no_bytes_gives_no_answer() -> None:
 async def test_nobody_listening_is_no_answer() -> None:
     async with serving(silent) as url:
         pass
-    async with open_transport(url, connections=1, patience=5) as post:
+    async with open_transport(url, connections=1, timeout_s=5) as post:
         with pytest.raises(NoResponse):
             await post(b"[]")
 
@@ -111,7 +111,7 @@ async def test_a_slow_answer_is_awaited_while_bytes_come() -> None:
             await anyio.sleep(0.05)
             await stream.send(b" ")
 
-    async with serving(slow) as url, open_transport(url, connections=1, patience=0.2) as post:
+    async with serving(slow) as url, open_transport(url, connections=1, timeout_s=0.2) as post:
         assert await post(b"[]") == (200, b" " * 20)
 
 
@@ -124,7 +124,7 @@ async def test_a_connection_is_kept_and_cookies_are_not() -> None:
         connections += 1
         await saying(OK + b"set-cookie: a=b\r\n\r\n{}", heard)(stream)
 
-    async with serving(counted) as url, open_transport(url, connections=2, patience=5) as post:
+    async with serving(counted) as url, open_transport(url, connections=2, timeout_s=5) as post:
         for _ in range(3):
             await post(b"[]")
     assert connections == 1
@@ -140,7 +140,7 @@ async def test_a_request_given_up_takes_no_connection_from_the_next() -> None:
             await silent(stream)
         await saying(OK + b"\r\n{}")(stream)
 
-    async with serving(silent_at_first) as url, open_transport(url, connections=1, patience=5) as post:
+    async with serving(silent_at_first) as url, open_transport(url, connections=1, timeout_s=5) as post:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(post, b"[]")
             await asked.wait()

@@ -172,7 +172,7 @@ async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str
 async def test_what_is_away_or_misconfigured_is_the_only_wrong_row(
     well: dict[str, str], changed: dict[str, str], what: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinatord.run.checks.examine._GATEWAY_PATIENCE", 1.0)
+    monkeypatch.setattr("coordinatord.run.checks.examine._GATEWAY_TIMEOUT_S", 1.0)
     rows = await looked(well, **changed)
     assert wrongs(rows) == {what}
     assert says in rows[what].text
@@ -265,7 +265,7 @@ async def test_probe_is_removed_when_its_time_is_over(
 
     monkeypatch.setattr(PinningStore, "put", noted)
     monkeypatch.setattr(PinningStore, "get", hangs)
-    monkeypatch.setattr("coordinatord.run.checks.examine._STORE_SECONDS", 1.0)
+    monkeypatch.setattr("coordinatord.run.checks.examine._STORE_TIMEOUT_S", 1.0)
     rows = await looked(well)
     assert rows["pin store"].detail == "no answer in 1 s"
     [key] = stored
@@ -276,7 +276,7 @@ async def test_probe_is_removed_when_its_time_is_over(
 
 
 async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinatord.storage.database.migration.LEAST_SERVER", 99)
+    monkeypatch.setattr("coordinatord.storage.database.migration.MIN_SERVER_VERSION", 99)
     row = (await looked(well))["database"]
     assert row.result is Result.WRONG
     assert "must be PostgreSQL 99 or newer" in row.remedy

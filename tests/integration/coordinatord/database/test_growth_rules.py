@@ -155,8 +155,8 @@ PILES: Final = ("nonces", "sessions", "job_ends", "relays", "relay_txs", "batch_
 async def test_sweep_removes_a_backlog_in_short_statements(
     stage: Stage, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal_sql, "PORTION", 7)
-    monkeypatch.setattr(janitor, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(removal_sql, "ROWS_PER_DELETE", 7)
+    monkeypatch.setattr(janitor, "_MAX_DELETED_ROWS", 7)
     rule = next(rule for rule in RULES if rule.table == table)
     async with stage.ground.database.connection() as connection:
         await connection.executemany(spelled(rule.insert), [(n, rule.kept + rule.margin) for n in range(1, 25)])

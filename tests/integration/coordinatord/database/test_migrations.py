@@ -63,7 +63,7 @@ async def test_database_owner_without_further_rights_migrates(postgres: Postgres
 async def test_too_old_server_is_refused_and_left_unchanged(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = await asyncpg.connect(database_url)
     major = connection.get_server_version().major
-    monkeypatch.setattr(migration, "LEAST_SERVER", major + 1)
+    monkeypatch.setattr(migration, "MIN_SERVER_VERSION", major + 1)
     with pytest.raises(Fatal, match=f"must be PostgreSQL {major + 1} or newer, and is {major}: upgrade it"):
         await migrate(connection)
     assert await connection.fetchval("select to_regclass('migrations')") is None

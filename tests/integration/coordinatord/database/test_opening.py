@@ -8,7 +8,7 @@ import pytest
 
 from common.daemon.process import Fatal
 from coordinatord.base.errors import Retryable
-from coordinatord.base.startup import StartupPatience
+from coordinatord.base.startup import StartupRetry
 from coordinatord.storage.database.connections import open_database
 from devnet.postgres import Postgres
 
@@ -58,5 +58,5 @@ async def test_start_waits_while_the_login_is_refused(database_url: str, postgre
         await opened()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(restore)
-        assert await StartupPatience(30, pause=0.05).retry_until_ready("the database", opened) == name
+        assert await StartupRetry(30, pause=0.05).retry_until_ready("the database", opened) == name
     await postgres.execute(f"drop role {name}")

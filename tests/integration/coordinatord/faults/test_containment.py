@@ -56,7 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restart at once, and sweep all the time."""
     monkeypatch.setattr(supervision, "MAX_BACKOFF_S", 0.02)
     monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once, so readiness stays on
-    monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.05)
+    monkeypatch.setattr(locks, "CLAIM_INTERVAL_S", 0.05)
     monkeypatch.setattr(janitor, "INTERVAL_S", 0.2)
     monkeypatch.setattr(worker, "MAX_BACKOFF_S", 0.05)
     for name in ("TURN_S", "MIN_PAUSE_S", "MAX_PAUSE_S"):

@@ -90,7 +90,7 @@ async def test_newcomers_share_a_ceiling_that_others_do_not(
 ) -> None:
     monkeypatch.setattr(storage_budgets, "_NEWCOMERS_INTERVAL_S", 0.0)
     monkeypatch.setattr(storage_budgets, "_NEWCOMERS_PAUSE_FACTOR", 0.0)
-    budgets = StorageBudgets(new_bytes=100, new_rows=0, most_bytes=0, most_rows=0, newcomers_bytes=250)
+    budgets = StorageBudgets(new_bytes=100, new_rows=0, earned_bytes=0, earned_rows=0, newcomers_bytes=250)
 
     async def keep_for(owner: bytes, key: str) -> None:
         async with connection.transaction():

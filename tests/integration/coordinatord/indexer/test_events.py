@@ -171,7 +171,7 @@ async def test_reorg_withdraws_newest_events_first(
 async def test_expiry_is_reported_at_the_first_block_after_it(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
+    monkeypatch.setattr(expiry_sql, "MAX_MARKED_JOBS", 2)
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(*burst(5))
     await market.at(LAST)

@@ -119,7 +119,7 @@ def burst(jobs: int) -> list[contract_events.JobPosted]:
 async def test_many_expired_jobs_are_marked_in_several_transactions(
     database: Database, connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
+    monkeypatch.setattr(expiry_sql, "MAX_MARKED_JOBS", 2)
     chain = FakeChain()
     chain.mine(*burst(7), contract_events.ProviderRegistered(1, b"\x02" * 20))
     source = NodeSource(chain.rpc(), DECODER)
@@ -160,7 +160,7 @@ async def test_next_term_makes_the_marks_left_undone(
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(*burst(6))
     assert await market.at(LAST) == OPEN
-    monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
+    monkeypatch.setattr(expiry_sql, "MAX_MARKED_JOBS", 2)
     with monkeypatch.context() as killed:
         killed.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(side_effect=ConnectionError))
         with pytest.raises(ConnectionError):
@@ -175,7 +175,7 @@ async def test_next_term_makes_the_marks_left_undone(
 async def test_reorg_during_marking_equals_a_replay(
     connection: "asyncpg.Connection[asyncpg.Record]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry_sql, "AT_ONCE", 2)
+    monkeypatch.setattr(expiry_sql, "MAX_MARKED_JOBS", 2)
     market = Market.of(connection, journal_blocks=64)
     market.chain.mine(*burst(6))
     assert await market.at(LAST) == OPEN

@@ -63,7 +63,7 @@ def relayer_of(world: World) -> RelayerRole:
 
 
 def readiness_of(
-    database: Database, rpc: Rpc, world: World, patience: float = 3, clock: Callable[[], float] = time.monotonic
+    database: Database, rpc: Rpc, world: World, timeout_s: float = 3, clock: Callable[[], float] = time.monotonic
 ) -> ReadinessCheck:
     return ReadinessCheck(
         database,
@@ -73,14 +73,14 @@ def readiness_of(
         role=relayer_of(world),
         chain_id=CHAIN_ID,
         supervisor=Supervisor(lambda task, number: None, log_task_failure),
-        patience=patience,
+        timeout_s=timeout_s,
         clock=clock,
     )
 
 
 @pytest.fixture
 async def behind(scene: Scene, world: World, database: Database) -> AsyncIterator[Behind]:
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, patience=2) as rpc:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, open_rpc(proxy.url, timeout_s=2) as rpc:
         source = NodeSource(rpc, Decoder(address_book(world)))
         readiness = readiness_of(database, rpc, world)
         yield Behind(proxy, source, follower_of(source, world, JOURNAL_BLOCKS), readiness)
@@ -107,7 +107,7 @@ async def test_database_that_hangs_makes_unready_until_it_answers(
 ) -> None:
     await behind.follower.catch_up(connection)
     async with open_rpc(world.anvil.rpc_url) as rpc:
-        readiness = readiness_of(database, rpc, world, patience=1)
+        readiness = readiness_of(database, rpc, world, timeout_s=1)
         assert (await readiness.report()).ready
         async with connection.transaction():
             await connection.execute("lock table index_position")

@@ -43,11 +43,11 @@ class Several:
 
 
 @asynccontextmanager
-async def several(world: World, count: int, patience: float = 20.0) -> AsyncIterator[Several]:
-    """`patience` is the timeout of a node in seconds. Short for nodes that do not answer."""
+async def several(world: World, count: int, timeout_s: float = 20.0) -> AsyncIterator[Several]:
+    """`timeout_s` is the timeout of a node. Short for nodes that do not answer."""
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
-        nodes = await stack.enter_async_context(open_nodes([proxy.url for proxy in proxies], patience=patience))
+        nodes = await stack.enter_async_context(open_nodes([proxy.url for proxy in proxies], timeout_s=timeout_s))
         clock = Clock()
         source = CheckedSource(nodes, Decoder(address_book(world)), clock)  # type: ignore[arg-type] # a source
         yield Several(proxies, nodes, follower_of(source, world, JOURNAL_BLOCKS), clock)
@@ -164,7 +164,7 @@ async def test_of_three_two_decide_and_the_liar_is_not_asked_again(
 async def test_failing_node_is_left_out_until_it_recovers(
     scene: Scene, world: World, connection: Connection, fault: Fault, dead: int
 ) -> None:
-    async with several(world, 2, patience=1.0 if isinstance(fault, Hang) else 20.0) as on:
+    async with several(world, 2, timeout_s=1.0 if isinstance(fault, Hang) else 20.0) as on:
         await on.follower.catch_up(connection)
         await scene.play(3, 3)
         with on.proxies[dead].fault(fault):

@@ -37,7 +37,7 @@ def stage_settings() -> dict[str, object]:
             "per_settled": 1_000_000,
             "hourly_percent": 100,
         },
-        "storage": {"new_bytes": ROOM, "new_rows": 0, "most_bytes": 0, "most_rows": 0},
+        "storage": {"new_bytes": ROOM, "new_rows": 0, "earned_bytes": 0, "earned_rows": 0},
     }
 
 

@@ -238,7 +238,7 @@ async def test_store_accepts_requests_of_a_clock_that_is_wrong(pin_store: PinSto
     def clock() -> float:
         return time.time() + ahead
 
-    async with open_http(connections=2, patience=5) as http:
+    async with open_http(connections=2, timeout_s=5) as http:
 
         def starting() -> StoreRequests:
             signer = RequestSigner(Secret(pin_store.key), Secret(pin_store.secret), "us-east-1", clock)

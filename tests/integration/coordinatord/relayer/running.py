@@ -91,7 +91,7 @@ async def stage(
     reserve_gas: int = 30_000_000,
     cancel_reserve_gas: int = 10_000_000,
     fee_ceiling: FeeCeiling = NO_CEILING,
-    patience: float = 5.0,
+    timeout_s: float = 5.0,
     receipt_wait: float = 60.0,
     keeping_up: float = 5.0,
     mined_within: float = 15.0,
@@ -110,7 +110,7 @@ async def stage(
     )
     async with (
         open_database(database_url, smallest=1, largest=8) as database,
-        _open(rpc_url, patience) as (rpc, nodes),
+        _open(rpc_url, timeout_s) as (rpc, nodes),
     ):
         async with database.pool.acquire() as connection:
             await migrate(connection)
@@ -138,13 +138,13 @@ async def stage(
 
 
 @asynccontextmanager
-async def _open(urls: str | Sequence[str], patience: float) -> AsyncIterator[tuple[Rpc, Nodes | None]]:
+async def _open(urls: str | Sequence[str], timeout_s: float) -> AsyncIterator[tuple[Rpc, Nodes | None]]:
     """Open one node, or several as the daemon does."""
     if isinstance(urls, str):
-        async with open_rpc(urls, patience=patience) as rpc:
+        async with open_rpc(urls, timeout_s=timeout_s) as rpc:
             yield rpc, None
     else:
-        async with open_nodes(urls, patience=patience) as nodes:
+        async with open_nodes(urls, timeout_s=timeout_s) as nodes:
             yield PinnedRpc(nodes), nodes
 
 

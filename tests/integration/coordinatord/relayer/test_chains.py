@@ -323,7 +323,7 @@ async def test_without_call_simulation_each_op_waits_for_a_block(
 ) -> None:
     async with (
         rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, patience=0.5) as on,
+        stage(database_url, proxy.url, timeout_s=0.5) as on,
     ):
         with proxy.fault(fault):
             await queue(on, Job.of(ops, client, provider).ops)

@@ -131,11 +131,11 @@ async def test_crashing_relayer_relays_each_op_once(
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
 ) -> None:
-    monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.01)
-    monkeypatch.setattr(in_flight, "REMIND_AFTER", 0.3)  # the node said "known" without having the transaction
+    monkeypatch.setattr(locks, "CLAIM_INTERVAL_S", 0.01)
+    monkeypatch.setattr(in_flight, "REMIND_AFTER_S", 0.3)  # the node said "known" without having the transaction
     all_of_it = APART or answer == "taken"
     points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
-    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, patience=0.3) as on:
+    async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, timeout_s=0.3) as on:
         scene = Scene(on, proxy, (ANSWERS | MORE_ANSWERS)[answer], relayer_wallet, points)
         deaths = [await scene.deaths_of(ops.post(client))]
         while deaths[-1]:  # until one op meets no new crash point
@@ -167,7 +167,7 @@ async def test_crashing_relayer_sends_a_jobs_ops_once_in_order(
     monkeypatch: pytest.MonkeyPatch,
     most: int,
 ) -> None:
-    monkeypatch.setattr(locks, "CLAIM_INTERVAL", 0.01)
+    monkeypatch.setattr(locks, "CLAIM_INTERVAL_S", 0.01)
     points = CrashPoints("coordinatord", ("",) if APART else (CHAINS,))
 
     def job() -> list[NewRelay]:

@@ -117,7 +117,7 @@ async def test_possibly_sent_bytes_are_not_given_up(
     async with (
         mining_by_hand(world.anvil),
         rpc_proxy(world.anvil.rpc_url) as proxy,
-        stage(database_url, proxy.url, receipt_wait=3.0, patience=0.5) as on,
+        stage(database_url, proxy.url, receipt_wait=3.0, timeout_s=0.5) as on,
         anyio.create_task_group() as callers,
     ):
 

@@ -242,7 +242,7 @@ async def test_lagging_node_makes_no_nonce_look_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of several nodes behind one endpoint, a current node reports the head, and a lagging node answers the rest."""
-    monkeypatch.setattr(in_flight, "RECEIPTS_LAG", 0.1)
+    monkeypatch.setattr(in_flight, "RECEIPTS_LAG_S", 0.1)
     behind = (
         Rewrite("eth_getBlockByNumber", lambda _, block: {**block, "transactions": []}),
         Rewrite("eth_getTransactionReceipt", lambda _, __: None),

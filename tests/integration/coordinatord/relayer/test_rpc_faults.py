@@ -40,7 +40,7 @@ async def behind_proxy(
     async with (
         rpc_proxy(world.anvil.rpc_url) as proxy,
         stage(
-            database_url, proxy.url, queue_timeout_ms=queue_timeout_ms, receipt_wait=receipt_wait, patience=0.5
+            database_url, proxy.url, queue_timeout_ms=queue_timeout_ms, receipt_wait=receipt_wait, timeout_s=0.5
         ) as on,
     ):
         yield on, proxy

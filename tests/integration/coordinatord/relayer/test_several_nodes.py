@@ -24,13 +24,13 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def behind_proxies(
-    world: World, database_url: str, count: int, patience: float = 10.0
+    world: World, database_url: str, count: int, timeout_s: float = 10.0
 ) -> AsyncIterator[tuple[Stage, list[RpcProxy]]]:
-    """`patience` is the timeout of a node in seconds. Short for nodes that do not answer."""
+    """`timeout_s` is the timeout of a node. Short for nodes that do not answer."""
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(rpc_proxy(world.anvil.rpc_url)) for _ in range(count)]
         urls = [proxy.url for proxy in proxies]
-        yield await stack.enter_async_context(stage(database_url, urls, patience=patience)), proxies
+        yield await stack.enter_async_context(stage(database_url, urls, timeout_s=timeout_s)), proxies
 
 
 async def mined_once(on: Stage, world: World, outcomes: Sequence[object], relays: int = 1) -> None:
@@ -89,8 +89,8 @@ async def test_bytes_are_sent_to_every_node(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, fault: Fault
 ) -> None:
     outcomes: list[object] = []
-    patience = 0.5 if isinstance(fault, SwallowAnswer) else 10.0
-    async with behind_proxies(world, database_url, 2, patience) as (on, (first, second)):
+    timeout_s = 0.5 if isinstance(fault, SwallowAnswer) else 10.0
+    async with behind_proxies(world, database_url, 2, timeout_s) as (on, (first, second)):
         on.start(relayer_wallet)
         with first.fault(fault), anyio.fail_after(60):
             await relay_into(on, outcomes)(ops.post(client))

@@ -10,7 +10,7 @@ from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import broadcast
 from coordinatord.chain.relayer.coalesce import Planned
 from coordinatord.chain.relayer.in_flight import PendingTx
-from coordinatord.chain.relayer.outside_signer import SignerAway
+from coordinatord.chain.relayer.outside_signer import SignerUnavailable
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.storage.database.connections import Connection
 from devnet.world import World
@@ -28,7 +28,7 @@ def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> N
 
     async def sign_and_send(
         connection: Connection, account: RelayerAccount, plans: Sequence[Planned]
-    ) -> tuple[list[PendingTx], SignerAway | None]:
+    ) -> tuple[list[PendingTx], SignerUnavailable | None]:
         signed, away = await sign(connection, account, plans)
         await broadcast(on.rpc, signed)
         return signed, away

@@ -22,7 +22,7 @@ from coordinatord.http.routing import Body, Form, Request, Route
 from coordinatord.http.server.connection import Timeouts
 from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
-from coordinatord.http.uploads import TransfersAtOnce, UploadReader
+from coordinatord.http.uploads import TransferLimits, UploadReader
 from coordinatord.storage.database.snapshot_sql import Snapshot
 from devnet.ports import LOOPBACK, pick_free
 from tests.fakes.index_position import Standing
@@ -163,7 +163,7 @@ async def serving(
 
 
 def uploading(memory: int = 1 << 20, *, of_caller: int = 4, of_wallet: int = 4, silence: float = 10) -> UploadReader:
-    return UploadReader(BodyBudget(memory), TransfersAtOnce(of_caller, of_wallet), 64 << 20, 4096, silence)
+    return UploadReader(BodyBudget(memory), TransferLimits(of_caller, of_wallet), 64 << 20, 4096, silence)
 
 
 def _stack(routes: list[Route], bodies: BodyReader, uploads: UploadReader) -> ASGIApp:

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 MANY = 300
 PATIENT = Timeouts(idle=600, grace=600)
-HASTY = Timeouts(idle=0.3, grace=0.3, least_rate=1 << 30)
+HASTY = Timeouts(idle=0.3, grace=0.3, min_bytes_per_s=1 << 30)
 
 
 async def half_a_head(client: Raw) -> None:

@@ -105,7 +105,7 @@ def idle_connections(port: int, many: int, first: str) -> list[socket.socket]:
 
 async def test_idle_connections_do_not_delay_a_probe(strangers: int) -> None:
     assert strangers >= 1000
-    room = ConnectionLimits(most=4096, most_of_one=64)
+    room = ConnectionLimits(total=4096, per_caller=64)
     async with serving(PATIENT, room=room, grace=0) as served:
         attack = anyio.to_thread.run_sync(idle_connections, served.port, strangers, "127.0.0.9")
         probes: list[float] = []
@@ -155,7 +155,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 async def test_new_connection_replaces_its_callers_oldest_idle_one() -> None:
     async with (
-        serving(PATIENT, room=ConnectionLimits(most=100, most_of_one=2)) as served,
+        serving(PATIENT, room=ConnectionLimits(total=100, per_caller=2)) as served,
         AsyncExitStack() as connections,
     ):
         first, second, third = [await connections.enter_async_context(served.connected()) for _ in range(3)]
@@ -170,7 +170,7 @@ async def test_new_connection_replaces_its_callers_oldest_idle_one() -> None:
 
 
 async def test_caller_with_only_busy_connections_gets_no_more() -> None:
-    async with serving(PATIENT, room=ConnectionLimits(most=100, most_of_one=1)) as served, served.connected() as busy:
+    async with serving(PATIENT, room=ConnectionLimits(total=100, per_caller=1)) as served, served.connected() as busy:
         await begin_wait(served, busy)
         async with served.connected() as refused:
             assert await refused.rest() in (b"", b"<reset>")
@@ -180,7 +180,7 @@ async def test_caller_with_only_busy_connections_gets_no_more() -> None:
 
 
 async def test_full_server_closes_the_oldest_idle_connection() -> None:
-    room = ConnectionLimits(most=2, most_of_one=2, proxies=frozenset({"127.0.0.8"}))
+    room = ConnectionLimits(total=2, per_caller=2, proxies=frozenset({"127.0.0.8"}))
     async with serving(PATIENT, room=room) as served:
         with socket.socket() as proxy, socket.socket() as stranger:
             for client, address in ((proxy, "127.0.0.8"), (stranger, "127.0.0.9")):

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from coordinatord.api.sessions.sessions import SessionCache
-from coordinatord.api.sessions.sessions_sql import MOST_SESSIONS, add_nonce, drop_expired, open_session
+from coordinatord.api.sessions.sessions_sql import MAX_SESSIONS, add_nonce, drop_expired, open_session
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.storage.database.connections import Connection, Database, open_database
@@ -49,7 +49,7 @@ async def test_session_evicted_elsewhere_is_soon_rejected(database: Database) ->
     here = SessionCache(database, clock)
     first, other = await opened(database, 1), await opened(database, 99, b"\x02" * 20)
     assert await here.find(first) == SessionRow(ADDRESS, None)
-    for number in range(2, MOST_SESSIONS + 2):
+    for number in range(2, MAX_SESSIONS + 2):
         await opened(database, number)
     clock.now += 0.06
     assert await here.find(first) is None
@@ -61,7 +61,7 @@ async def test_session_that_is_evicted_here_is_not_found_any_more(database: Data
     first = await opened(database, 1)
     assert await here.find(first) is not None
     assert await here.find(first) is not None
-    for number in range(2, MOST_SESSIONS + 2):
+    for number in range(2, MAX_SESSIONS + 2):
         await opened(database, number)
     await here.opened()
     assert await here.find(first) is None

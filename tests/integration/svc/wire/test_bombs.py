@@ -31,7 +31,7 @@ def server() -> Iterator[BombServer]:
 
 @pytest.fixture
 async def client(server: BombServer) -> AsyncIterator[Client]:
-    async with Client(server.url, gateways=[server.url], retries=RetryPolicy(most=0), environment={}) as client:
+    async with Client(server.url, gateways=[server.url], retries=RetryPolicy(max_retries=0), environment={}) as client:
         yield client
 
 

@@ -141,7 +141,7 @@ async def test_least_recently_used_connection_is_closed(
 
 
 async def test_idle_connections_to_a_server_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_MAX_IDLE", 1)
+    monkeypatch.setattr(connections, "_MAX_IDLE_PER_SERVER", 1)
     left = trio.Event()
 
     async def until_left(stream: Stream) -> None:

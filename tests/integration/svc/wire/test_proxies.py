@@ -85,7 +85,7 @@ async def test_proxy_of_another_kind_is_refused_with_what_to_set(
 
 async def test_client_reads_the_coordinator_through_the_proxy(proxy: ForwardProxy, server: BombServer) -> None:
     server.status, server.plain = 503, b"away"
-    async with Client(server.url, retries=RetryPolicy(most=0), environment={}) as client:
+    async with Client(server.url, retries=RetryPolicy(max_retries=0), environment={}) as client:
         with pytest.raises(ConnectionFailed):
             await client.chain()
     assert proxy.targets == [f"GET {server.url}/evm/chain"]

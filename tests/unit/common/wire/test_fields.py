@@ -70,7 +70,7 @@ def test_example_is_a_body_that_is_read() -> None:
 def test_digits_of_a_number_are_described_as_many_as_its_largest_has(kind: Uint) -> None:
     [_, text] = kind.schema()["anyOf"]
     longest = "9" * text["maxLength"]
-    top = kind.most if kind.most is not None else 2**kind.bits - 1
+    top = kind.maximum if kind.maximum is not None else 2**kind.bits - 1
     assert kind.read(str(top), "n") == top
     assert len(str(top)) == len(longest)
     with pytest.raises(Refused):

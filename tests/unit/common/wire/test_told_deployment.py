@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from common.address_book import TokenDomain
-from common.api.chain import DeploymentFields, told_book
+from common.api.chain import DeploymentFields, reported_book
 from common.api.shapes import read_shape
 from common.refusal import Refused
 from tests.fakes.market import BOOK
@@ -26,7 +26,7 @@ TOLD: dict[str, object] = {
 
 
 def test_deployment_is_the_books_wherever_its_replay_begins() -> None:
-    told = told_book(read_shape(DeploymentFields[int], TOLD))
+    told = reported_book(read_shape(DeploymentFields[int], TOLD))
     assert attrs.evolve(BOOK, deploy_block=77).differences(told) == []
 
 
@@ -36,7 +36,7 @@ def test_deployment_is_the_books_wherever_its_replay_begins() -> None:
 )
 def test_anything_else_is_refused(changed: dict[str, object]) -> None:
     with pytest.raises(Refused):
-        told_book(read_shape(DeploymentFields[int], TOLD | changed))
+        reported_book(read_shape(DeploymentFields[int], TOLD | changed))
 
 
 @pytest.mark.parametrize(

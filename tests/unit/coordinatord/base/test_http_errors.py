@@ -26,7 +26,7 @@ each_error = pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(er
 
 @asynccontextmanager
 async def client() -> AsyncIterator[Http]:
-    async with open_http(connections=1, patience=5) as http:
+    async with open_http(connections=1, timeout_s=5) as http:
         yield http
 
 
@@ -63,7 +63,7 @@ async def test_foreign_error_in_the_body_is_no_response(error: Exception, monkey
         async with http("GET", f"http://127.0.0.1:{port}/", {}) as response:
             monkeypatch.setattr(aiohttp.StreamReader, "readchunk", raising(error))
             with pytest.raises(NoResponse):
-                await response.read(longest=100)
+                await response.read(max_bytes=100)
         tasks.cancel_scope.cancel()
 
 

@@ -10,7 +10,7 @@ import pytest
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Rpc
-from coordinatord.chain.rpc.node import Node, turned_away
+from coordinatord.chain.rpc.node import Node, rejects_client
 from coordinatord.chain.rpc.nodes import Nodes, node_names
 from coordinatord.chain.rpc.pinned import PinnedRpc
 
@@ -91,7 +91,7 @@ async def test_a_node_that_turns_us_away_is_passed_over(answer: tuple[int, bytes
 
 @pytest.mark.parametrize("answer", [(200, REVERTED), (400, REVERTED), (200, b'{"result":"\\"error\\""}')])
 def test_an_answer_of_the_chain_is_none_that_turns_away(answer: tuple[int, bytes]) -> None:
-    assert not turned_away(*answer)
+    assert not rejects_client(*answer)
 
 
 async def test_when_all_turn_us_away_the_caller_hears_why() -> None:
@@ -119,11 +119,11 @@ async def test_a_node_away_is_left_alone_for_longer_each_time_and_comes_back_wit
         rests.append(place.clock.now - before)
     assert rests[:7] == [0, 0, 1, 2, 4, 8, 16]
     assert max(rests) == 60
-    assert node.away
+    assert node.unreachable
     assert [fit.name for fit in place.nodes.fit()] == ["node1"]
     away.gone = False
     await node.look(0)
-    assert not node.away
+    assert not node.unreachable
     assert await place.asked() == 0
 
 

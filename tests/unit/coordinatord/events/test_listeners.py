@@ -81,8 +81,8 @@ async def test_stream_begins_with_an_id_beats_and_tells_of_its_end() -> None:
     assert first.endswith("\nid: 11\n\n")
     listener.beat()
     assert await anext(pieces) == HEARTBEAT
-    listener.tell(News([claimed(12)]))
-    listener.tell(News([claimed(13, takes_back=12)]))
+    listener.notify(News([claimed(12)]))
+    listener.notify(News([claimed(13, takes_back=12)]))
     listener.beat()
     assert await anext(pieces) == message_of(claimed(12)) + message_of(claimed(13, takes_back=12))
     listener.end()
@@ -93,8 +93,8 @@ async def test_stream_begins_with_an_id_beats_and_tells_of_its_end() -> None:
 async def test_present_state_comes_first_and_nothing_that_is_in_it_again() -> None:
     listener = Listener(EventFilter())
     pieces = stream(listener, 12, claimed(12))
-    listener.tell(News([claimed(11)]))
-    listener.tell(News([claimed(13, takes_back=11)]))
+    listener.notify(News([claimed(11)]))
+    listener.notify(News([claimed(13, takes_back=11)]))
     assert (await anext(pieces)).endswith(b"id: 12\n\n")
     assert await anext(pieces) == message_of(claimed(12))
     assert await anext(pieces) == message_of(claimed(13, takes_back=11))
@@ -105,10 +105,10 @@ async def test_reader_that_falls_behind_gets_a_reset_instead(monkeypatch: pytest
     monkeypatch.setattr(listeners, "MAX_EVENTS_BEHIND", 3)
     listener = Listener(EventFilter())
     for n in range(2):
-        listener.tell(News([claimed(n)] * 2))
+        listener.notify(News([claimed(n)] * 2))
     assert [event.id for news in await listener.wait() for event in news.events] == [0, 0, 1, 1]
     for n in range(4):
-        listener.tell(News([claimed(n)] * 2))
+        listener.notify(News([claimed(n)] * 2))
     events = [event for news in await listener.wait() for event in news.events]
     assert [(event.id, event.kind) for event in events] == [
         (2, EventKind.RESET),
@@ -123,11 +123,11 @@ async def test_only_the_newest_progress_of_a_job_waits_for_its_reader() -> None:
     await anext(pieces)
     listener.beat()
     assert await anext(pieces) == HEARTBEAT
-    listener.tell_progress(b"first")
-    listener.tell(News([claimed(12)]))
-    listener.tell_progress(b"second")
+    listener.notify_progress(b"first")
+    listener.notify(News([claimed(12)]))
+    listener.notify_progress(b"second")
     assert [await anext(pieces), await anext(pieces)] == [message_of(claimed(12)), b"second"]
-    listener.tell_progress(b"third")
+    listener.notify_progress(b"third")
     assert await anext(pieces) == b"third"
     listener.beat()
     assert await anext(pieces) == HEARTBEAT
@@ -145,7 +145,7 @@ async def test_reader_that_lags_is_sent_bounded_pieces() -> None:
     pieces = stream(listener, 1)
     await anext(pieces)
     for n in range(1_000):
-        listener.tell(News([claimed(n)]))
+        listener.notify(News([claimed(n)]))
     sent = b""
     while sent.count(b"\n\n") < 1_000:
         piece = await anext(pieces)
@@ -160,11 +160,11 @@ async def test_wait_ends_with_the_first_thing_that_comes() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.wait)
             await anyio.wait_all_tasks_blocked()
-            listener.tell(News([claimed(1)]))
+            listener.notify(News([claimed(1)]))
 
 
 def test_callers_and_the_process_have_so_many_places_and_no_more() -> None:
-    places = Places(most=3, most_of_one=2)
+    places = Places(total=3, per_caller=2)
     with places.held("a", "stream"), places.held("a", "poll"):
         assert not places.has_room("a")
         with pytest.raises(Retryable, match="at most 2 event streams") as busy, places.held("a", "stream"):

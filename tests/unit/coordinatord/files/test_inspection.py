@@ -6,8 +6,8 @@ from common.box import SecretKey
 from common.container import commit, seal
 from common.refusal import Refused
 from coordinatord.api.files.files_sql import Purpose
-from coordinatord.api.files.foreign_lines import LONGEST_HELD, NAMED, WRAPPED
-from coordinatord.api.files.inspection import BLANK, MOST_LINES, Inspected, inspection_of
+from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, NAMED, WRAPPED
+from coordinatord.api.files.inspection import BLANK, MAX_BATCH_LINES, Inspected, inspection_of
 
 CONTAINER = seal(SecretKey(b"\x07" * 32).public, 1, b"\x01" * 20, b"\x02" * 20, b"payload" * 20_000)
 
@@ -32,8 +32,8 @@ def test_lines_that_are_not_blank_are_counted_however_the_file_is_cut(pieces: li
 
 @pytest.mark.parametrize("last", [b"", b"\n", b"\n\n \n"])
 def test_batch_of_the_most_lines_passes_and_one_more_is_refused(last: bytes) -> None:
-    whole = b"\n".join([b"{}"] * MOST_LINES) + last
-    assert inspect("batch", whole).lines == MOST_LINES
+    whole = b"\n".join([b"{}"] * MAX_BATCH_LINES) + last
+    assert inspect("batch", whole).lines == MAX_BATCH_LINES
     with pytest.raises(Refused) as many:
         inspect("batch", whole, b"\n{}")
     assert many.value.code == "too_many_lines"
@@ -96,7 +96,7 @@ def test_line_of_another_api_is_refused_by_its_number_however_the_file_is_cut(
         b'{"body":"text"}',
         b"[" * 5000,
         b"\xff",
-        b'{"custom_id":"a","body":{"x":"' + b"a" * LONGEST_HELD + b'"}}',  # longer than what is held
+        b'{"custom_id":"a","body":{"x":"' + b"a" * MAX_CHECKED_LINE_BYTES + b'"}}',  # longer than what is held
     ],
     ids=["an order", "no name", "no JSON", "a list", "no object", "deep", "no text", "long"],
 )

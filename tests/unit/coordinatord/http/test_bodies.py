@@ -6,11 +6,11 @@ import pytest
 from common.daemon.asgi import Message
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import BodyBudget, BodyReader, CallerGone, Unacceptable, parse_body
+from coordinatord.http.bodies import BodyBudget, BodyReader, CallerDisconnected, Unacceptable, parse_body
 from tests.unit.coordinatord.http.asgi import receiving
 
 pytestmark = pytest.mark.anyio
-READER = BodyReader(deadline_s=60, least_rate=1000)
+READER = BodyReader(deadline_s=60, min_bytes_per_s=1000)
 
 
 async def read(
@@ -44,7 +44,7 @@ async def test_bodies_beyond_the_budget_are_busy_and_what_ended_is_given_back() 
 
 
 async def test_bodies_of_one_caller_leave_room_for_anothers() -> None:
-    budget = BodyBudget(100, most_of_one=50)
+    budget = BodyBudget(100, max_caller_bytes=50)
     async with budget.share("stranger") as held:
         held.take(50)
         with pytest.raises(Retryable) as busy:
@@ -71,7 +71,7 @@ async def test_body_whose_texts_are_long_is_read() -> None:
 
 
 async def test_caller_who_goes_away_midway_is_noticed() -> None:
-    with pytest.raises(CallerGone):
+    with pytest.raises(CallerDisconnected):
         await read([b"a", None], BodyBudget(100))
 
 
@@ -82,7 +82,7 @@ async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
 
     async with BodyBudget(100).share("") as share:
         with pytest.raises(Unacceptable) as slow:
-            await BodyReader(deadline_s=0.01, least_rate=1).read(never, [], 100, share)
+            await BodyReader(deadline_s=0.01, min_bytes_per_s=1).read(never, [], 100, share)
     assert slow.value.answer.status == 408
 
 
@@ -97,7 +97,7 @@ async def test_body_that_falls_silent_is_given_up_long_before_the_deadline() -> 
 
     async with BodyBudget(1 << 20).share("") as share:
         with anyio.fail_after(60), pytest.raises(Unacceptable) as slow:
-            await BodyReader(deadline_s=60, least_rate=1, silence_s=0.01).read(receive, [], 1 << 20, share)
+            await BodyReader(deadline_s=60, min_bytes_per_s=1, silence_s=0.01).read(receive, [], 1 << 20, share)
     assert slow.value.answer.status == 408
 
 
@@ -108,7 +108,7 @@ async def test_body_that_falls_silent_is_given_up_long_before_the_deadline() -> 
 )
 async def test_body_slower_than_the_least_rate_after_the_grace_is_408(second_piece_at: float, is_slow: bool) -> None:
     times = iter([0.0, 0.0, second_piece_at])  # the start, and after each piece that is not the last
-    reader = BodyReader(deadline_s=60, least_rate=1000, clock=lambda: next(times))
+    reader = BodyReader(deadline_s=60, min_bytes_per_s=1000, clock=lambda: next(times))
     pieces = receiving([b"a" * 10, b"b" * 10, b"c"])
     async with BodyBudget(100).share("") as share:
         if is_slow:

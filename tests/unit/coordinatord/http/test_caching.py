@@ -41,7 +41,7 @@ async def test_nothing_of_a_moment_ago_serves_once_a_caller_was_told_of_a_change
 
 
 async def test_least_recently_used_answers_make_room() -> None:
-    cache = BlockCache(Standing(AT_5), most_bytes=2 * (ENTRY_BYTES + 5))
+    cache = BlockCache(Standing(AT_5), max_bytes=2 * (ENTRY_BYTES + 5))
     for target in (b"1", b"2"):
         cache.put(target, kept(target, b"12345"))
     assert await cache.get(b"1") is not None

@@ -7,7 +7,7 @@ from coordinatord.http.dispatch import Dispatcher, Gates
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
-from coordinatord.http.uploads import TransfersAtOnce, UploadReader
+from coordinatord.http.uploads import TransferLimits, UploadReader
 from coordinatord.storage.database.snapshot_sql import Snapshot
 from tests.fakes.index_position import Standing
 from tests.unit.coordinatord.http.asgi import ask, scope
@@ -27,7 +27,7 @@ async def no_session(_: str) -> SessionRow | None:
 
 def application(routes: list[Route], position: Standing) -> CallerLimits:
     budget = BodyBudget(1000)
-    uploads = UploadReader(budget, TransfersAtOnce(8, 8), most_bytes=1000, least_rate=1, stall_s=1)
+    uploads = UploadReader(budget, TransferLimits(8, 8), max_bytes=1000, min_bytes_per_s=1, stall_s=1)
     gates = Gates(is_ready, no_session, BodyReader(60, 1), budget, uploads, BlockCache(position))
     return CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), frozenset())
 

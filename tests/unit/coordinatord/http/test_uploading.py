@@ -8,9 +8,9 @@ import pytest
 from common.daemon.asgi import Message, Receive
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import BodyBudget, CallerGone, Unacceptable
+from coordinatord.http.bodies import BodyBudget, CallerDisconnected, Unacceptable
 from coordinatord.http.upload_forms import OVERHEAD_BYTES
-from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, TransfersAtOnce, UploadReader
+from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, TransferLimits, UploadReader
 from tests.unit.coordinatord.http.asgi import receiving
 from tests.unit.coordinatord.http.test_forms import FILE, PURPOSE, form
 
@@ -29,14 +29,14 @@ FORM = form((PURPOSE, b"batch"), (FILE, b"x" * 1000))
 def reader(
     budget: BodyBudget | None = None,
     clock: Callable[[], float] = lambda: 0.0,
-    at_once: TransfersAtOnce | None = None,
-    most_bytes: int = 1000,
+    transfers: TransferLimits | None = None,
+    max_bytes: int = 1000,
 ) -> UploadReader:
     return UploadReader(
         budget or BodyBudget(HELD_BYTES),
-        at_once or TransfersAtOnce(8, 8),
-        most_bytes=most_bytes,
-        least_rate=1000,
+        transfers or TransferLimits(8, 8),
+        max_bytes=max_bytes,
+        min_bytes_per_s=1000,
         stall_s=60,
         clock=clock,
     )
@@ -103,14 +103,16 @@ async def test_caller_that_stalls_is_given_up() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    stalled = UploadReader(BodyBudget(HELD_BYTES), TransfersAtOnce(1, 1), most_bytes=1000, least_rate=1, stall_s=0.01)
+    stalled = UploadReader(
+        BodyBudget(HELD_BYTES), TransferLimits(1, 1), max_bytes=1000, min_bytes_per_s=1, stall_s=0.01
+    )
     with pytest.raises(Unacceptable) as slow:
         await upload(stalled, never)
     assert slow.value.answer.status == 408
 
 
 async def test_caller_who_goes_away_midway_is_noticed() -> None:
-    with pytest.raises(CallerGone):
+    with pytest.raises(CallerDisconnected):
         await upload(reader(), receiving([FORM[:200], None]))
 
 
@@ -139,7 +141,7 @@ def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) ->
 
 
 async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_declares() -> None:
-    uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), at_once=TransfersAtOnce(99, 99), most_bytes=HELD_BYTES)
+    uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), transfers=TransferLimits(99, 99), max_bytes=HELD_BYTES)
     async with AsyncExitStack() as silent:
         for n in range(16):
             await silent.enter_async_context(begun(uploads, f"stranger {n}", b"stranger", HELD_BYTES))
@@ -147,7 +149,7 @@ async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_d
 
 
 async def test_upload_that_has_more_on_its_way_than_fits_the_memory_is_busy_and_what_ended_is_given_back() -> None:
-    uploads = reader(BodyBudget(2 << 20), most_bytes=8 << 20)
+    uploads = reader(BodyBudget(2 << 20), max_bytes=8 << 20)
     large = form((PURPOSE, b"batch"), (FILE, b"x" * (3 << 20)))
     with pytest.raises(Retryable) as busy:
         await upload(uploads, receiving(pieces(large, 1 << 16)))
@@ -157,13 +159,13 @@ async def test_upload_that_has_more_on_its_way_than_fits_the_memory_is_busy_and_
 
 
 async def test_upload_of_any_length_takes_no_more_than_one_may_hold() -> None:
-    uploads = reader(BodyBudget(HELD_BYTES), most_bytes=4 * HELD_BYTES)
+    uploads = reader(BodyBudget(HELD_BYTES), max_bytes=4 * HELD_BYTES)
     large = form((PURPOSE, b"batch"), (FILE, bytes(HELD_BYTES + (2 << 20))))
     assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == HELD_BYTES + (2 << 20)
 
 
 async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
-    uploads = reader(BodyBudget(4 * BEGUN_BYTES, most_of_one=BEGUN_BYTES))
+    uploads = reader(BodyBudget(4 * BEGUN_BYTES, max_caller_bytes=BEGUN_BYTES))
     async with begun(uploads, "stranger", b"stranger"):
         with pytest.raises(Retryable):
             await upload(uploads, receiving(pieces(FORM)), caller="stranger")
@@ -177,7 +179,7 @@ async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
 async def test_uploads_beyond_those_of_a_caller_or_a_wallet_at_a_time_are_busy_until_one_ends(
     caller: str, wallet: bytes, whose: str
 ) -> None:
-    uploads = reader(at_once=TransfersAtOnce(of_caller=2, of_wallet=1))
+    uploads = reader(transfers=TransferLimits(of_caller=2, of_wallet=1))
     async with begun(uploads, "stranger", b"first"), begun(uploads, "stranger", b"second"):
         with pytest.raises(Retryable, match=whose) as busy:
             await upload(uploads, receiving(pieces(FORM)), caller=caller, wallet=wallet)

@@ -13,7 +13,7 @@ from common.quotes import FeeTerms
 from coordinatord.api.book import jobs_sql
 from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, HasEnded
 from coordinatord.api.orders.endings import Endings
-from coordinatord.base.clock import ISSUED_WITHIN
+from coordinatord.base.clock import MAX_OP_SKEW_S
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.chain.contracts import job_registry
@@ -227,8 +227,8 @@ async def test_owner_who_comes_before_the_block_of_its_post_is_asked_to_come_aga
 
 @pytest.mark.parametrize("off", [-1, 1])
 async def test_cancel_is_good_for_ten_minutes_around_now(off: int, world: World, submitter: Submitter) -> None:
-    assert await cancel(world, submitter, OPEN, issued_at=NOW + off * ISSUED_WITHIN) is MINED
-    outcome = await cancel(world, submitter, OPEN, issued_at=NOW + off * (ISSUED_WITHIN + 1))
+    assert await cancel(world, submitter, OPEN, issued_at=NOW + off * MAX_OP_SKEW_S) is MINED
+    outcome = await cancel(world, submitter, OPEN, issued_at=NOW + off * (MAX_OP_SKEW_S + 1))
     assert isinstance(outcome, WouldRefuse)
     assert outcome.name == "StaleOp"
 

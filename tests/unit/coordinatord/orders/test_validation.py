@@ -14,7 +14,7 @@ import pytest
 from common import abi, framing
 from common.api import errors
 from common.api.fields import read_object
-from common.api.limits import LONGEST_SLA, ORDER_LIFE
+from common.api.limits import MAX_SLA_S, ORDER_LIFETIME_S
 from common.eip712 import struct_hash
 from common.refusal import Refused
 from common.sealed_stream import HEAD_BYTES
@@ -96,9 +96,9 @@ def test_amount_is_the_quoted_one_to_the_unit(submitter: Submitter) -> None:
 
 def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_window(submitter: Submitter) -> None:
     now = 1_800_000_000
-    expiries = [now, now + 1, now + ORDER_LIFE, now + ORDER_LIFE + 1]
+    expiries = [now, now + 1, now + ORDER_LIFETIME_S, now + ORDER_LIFETIME_S + 1]
     lines = [submitter.line(expires_at=expires_at) for expires_at in expiries]
-    lines += [submitter.line(expires_at=now + 1, sla_secs=sla) for sla in (LONGEST_SLA, LONGEST_SLA + 1)]
+    lines += [submitter.line(expires_at=now + 1, sla_secs=sla) for sla in (MAX_SLA_S, MAX_SLA_S + 1)]
     assert [_faults(line, submitter, now) for line in lines] == [
         [faults.EXPIRED],
         [],

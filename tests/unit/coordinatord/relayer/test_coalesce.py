@@ -10,7 +10,7 @@ from common.messages.jobs import Order
 from common.quotes import FeeTerms
 from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob, claim
 from coordinatord.chain.relayer.coalesce import (
-    FOR_EXITS,
+    RESERVED_EXIT_TRANSACTIONS,
     Planned,
     Rank,
     Simulated,
@@ -20,7 +20,7 @@ from coordinatord.chain.relayer.coalesce import (
 from coordinatord.chain.relayer.op_gas import expected_share
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import WaitingRelay
-from coordinatord.chain.relayer.tx_size import MOST_BYTES, TX_GAS_CAP, TxSize
+from coordinatord.chain.relayer.tx_size import MAX_TX_BYTES, TX_GAS_CAP, TxSize
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
 ROOM = TxSize(15_000_000)
@@ -114,7 +114,7 @@ def test_a_shared_transaction_stays_within_the_bytes_that_nodes_take() -> None:
     large = [simulated(n, kind=RelayKind.SET_IDENTITY, size=33_000) for n in range(1, 8)]
     plans = coalesce(large, max_ops=64, room=TxSize(TX_GAS_CAP))
     assert ids(plans) == [[1, 2, 3], [4, 5, 6], [7]]
-    assert all(len(plan.calldata) <= MOST_BYTES for plan in plans)
+    assert all(len(plan.calldata) <= MAX_TX_BYTES for plan in plans)
 
 
 def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
@@ -155,7 +155,7 @@ def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
     kinds = [RelayKind.POST, RelayKind.SETTLE] * 4
     plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], max_ops=1, room=ROOM)
     assert ids(in_flight(plans, 100)) == [[2], [4], [6], [8], [1], [3], [5], [7]]
-    assert ids(in_flight(plans, FOR_EXITS + 5)) == [[2], [4], [6], [8], [1]]
+    assert ids(in_flight(plans, RESERVED_EXIT_TRANSACTIONS + 5)) == [[2], [4], [6], [8], [1]]
     assert ids(in_flight(plans, 3)) == [[2], [4], [6]]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
-from coordinatord.chain.relayer.outside_signer import OutsideSigner, SignerAway
+from coordinatord.chain.relayer.outside_signer import OutsideSigner, SignerUnavailable
 from coordinatord.chain.relayer.signers import WalletSigner, sign_in_order
 from coordinatord.chain.signing.signers import SigningFailed
 
@@ -44,7 +44,7 @@ async def test_of_many_those_before_the_first_failure_count_and_no_nonce_behind_
     wanted = [transaction(nonce) for nonce in range(30)]
     signed, failure = await sign_in_order(program.signer(), wanted)
     assert [one.raw for one in signed] == [one.sign(WALLET).raw for one in wanted[:11]]
-    assert isinstance(failure, SignerAway)
+    assert isinstance(failure, SignerUnavailable)
     assert max(program.asked) < 16  # nothing is asked for behind the round that failed
     assert await sign_in_order(WalletSigner(WALLET), wanted) == ([one.sign(WALLET) for one in wanted], None)
 
@@ -55,14 +55,14 @@ async def test_a_signer_that_failed_rests_for_longer_each_time_and_is_asked_agai
     rests = []
     for _ in range(8):
         began = program.now
-        with pytest.raises(SignerAway, match="it is locked"):
+        with pytest.raises(SignerUnavailable, match="it is locked"):
             await signer.sign(transaction(0))
         asked = len(program.asked)
         while True:
             program.now += 0.5
             try:
                 await signer.sign(transaction(1))
-            except SignerAway:
+            except SignerUnavailable:
                 assert len(program.asked) == asked  # not asked at all while it rests
             else:
                 break
@@ -75,7 +75,7 @@ async def test_a_signature_wipes_what_was_before() -> None:
     program = Program(refuses={0})
     signer = program.signer()
     for _ in range(3):
-        with pytest.raises(SignerAway):
+        with pytest.raises(SignerUnavailable):
             await signer.sign(transaction(0))
         program.now += 60
         await signer.sign(transaction(1))

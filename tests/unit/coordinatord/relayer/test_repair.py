@@ -14,7 +14,7 @@ from coordinatord.chain.relayer import repair, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.in_flight import RECEIPTS_LAG, PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import RECEIPTS_LAG_S, PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.repair import MAX_TURNS, raise_fees, repair_nonces, revive_unmined
 from coordinatord.chain.relayer.signers import WalletSigner
@@ -180,7 +180,7 @@ def nonces(txs: PendingTxs) -> list[int]:
 async def missing_for_long(tables: Tables, node: Node, of: RelayerAccount) -> bool:
     """Repaired twice, with as much time between as a node needs for its receipts."""
     assert not await repaired(tables, node, of)
-    tables.now += RECEIPTS_LAG
+    tables.now += RECEIPTS_LAG_S
     return await repaired(tables, node, of)
 
 
@@ -290,7 +290,7 @@ async def test_nonces_are_given_up_only_where_every_node_sees_them_lost(
 async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) -> None:
     tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, others=[Node()])
     of = account(6, tx(5))
-    next(iter(of.pending)).missed_at = NOW - RECEIPTS_LAG
+    next(iter(of.pending)).missed_at = NOW - RECEIPTS_LAG_S
     assert await repaired(tables, node, of)
     assert (nonces(of.pending), nonces(of.lost)) == ([5, 6], [])
 

@@ -8,7 +8,7 @@ from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import Sending, Sent
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.sendings import note_sendings
-from coordinatord.chain.relayer.tx_size import MOST_BYTES, TX_GAS_CAP
+from coordinatord.chain.relayer.tx_size import MAX_TX_BYTES, TX_GAS_CAP
 
 
 def tx(nonce: int, *, gas: int = 8_000_000, fills: bool = False) -> PendingTx:
@@ -40,7 +40,7 @@ def test_after_a_refusal_for_size_transactions_are_smaller_for_a_while() -> None
     of = account(tx(1), tx(2))
     note(of, 0.0, tx1=Sent.TOO_MUCH_GAS, tx2=Sent.OVERSIZED)
     assert (of.room.at(1.0).gas, of.room.at(1.0).bytes) == (4_000_000, 50_000)
-    assert (of.room.at(601.0).gas, of.room.at(601.0).bytes) == (TX_GAS_CAP, MOST_BYTES)
+    assert (of.room.at(601.0).gas, of.room.at(601.0).bytes) == (TX_GAS_CAP, MAX_TX_BYTES)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.coalesce import Planned
 from coordinatord.chain.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
-from coordinatord.chain.relayer.outside_signer import SignerAway
+from coordinatord.chain.relayer.outside_signer import SignerUnavailable
 from coordinatord.chain.relayer.signers import WalletSigner
 from coordinatord.chain.relayer.signing import dearer, sign_fill, sign_planned
 from coordinatord.chain.relayer.transactions_sql import Gap, NewTx
@@ -230,7 +230,7 @@ class Failing:
 
     async def sign(self, transaction: Transaction) -> SignedTransaction:
         if transaction.nonce not in self.answers:
-            raise SignerAway("relay_unavailable", "the signer is away")
+            raise SignerUnavailable("relay_unavailable", "the signer is away")
         return await self.wallet.sign(transaction)
 
 
@@ -240,7 +240,7 @@ async def test_what_is_behind_a_signature_that_failed_stays_queued(
 ) -> None:
     signer: Any = Failing(answers)
     pending, failure = await sign_planned(CONNECTION, attrs.evolve(account(), signer=signer), [planned(1), planned(2)])
-    assert isinstance(failure, SignerAway)
+    assert isinstance(failure, SignerUnavailable)
     assert [tx.nonce for tx in pending] == [tx.nonce for tx in tables.inserted] == stored
     assert [relay for relay, *_ in tables.bound] == [1] * len(stored)
     assert tables.inserts == len(stored)

@@ -8,17 +8,17 @@ HERE = 1_700_000_000.9
 @pytest.mark.parametrize("ahead", [0, 300, -300, 899, -899])
 def test_coordinators_time_is_taken_from_its_answers_and_never_led(ahead: int) -> None:
     clock = ServerClock(local=lambda: HERE)
-    clock.heard(int(HERE) + ahead)
+    clock.observe(int(HERE) + ahead)
     assert clock.now() == int(HERE) + ahead
 
 
 def test_difference_is_told_even_where_it_is_not_believed() -> None:
     clock = ServerClock(local=lambda: HERE)
-    clock.heard(int(HERE) + 7200)
+    clock.observe(int(HERE) + 7200)
     assert (round(clock.skew), clock.believed) == (7199, False)
 
 
 def test_time_that_is_far_off_is_not_believed() -> None:
     clock = ServerClock(local=lambda: HERE)
-    clock.heard(HERE + 100_000)
+    clock.observe(HERE + 100_000)
     assert clock.now() == int(HERE)

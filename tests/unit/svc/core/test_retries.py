@@ -10,4 +10,4 @@ def test_pause_doubles_and_is_spread_by_a_quarter_second(attempt: int, least: fl
 
 
 def test_three_retries_unless_told_otherwise() -> None:
-    assert RetryPolicy().most == 3
+    assert RetryPolicy().max_retries == 3

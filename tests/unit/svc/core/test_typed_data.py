@@ -2,7 +2,7 @@ import pytest
 from eth_account.messages import encode_typed_data
 from eth_utils import keccak
 
-from common.api.chain import told_book
+from common.api.chain import reported_book
 from common.domains import Domains, SigningDomain
 from common.eip712 import Message
 from common.messages.jobs import Cancel, Order
@@ -13,7 +13,7 @@ from svc.core.typed_data import request
 from svc.records import Contracts, Deployment, TokenName
 
 CONTRACTS = Contracts(*(f"0x{n:02x}" + "ab" * 19 for n in (1, 2, 3, 4)))
-TOLD = told_book(Deployment(31337, CONTRACTS, 6, TokenName("Dev Dollar", "1"), 1, 1, 1, 250))
+TOLD = reported_book(Deployment(31337, CONTRACTS, 6, TokenName("Dev Dollar", "1"), 1, 1, 1, 250))
 DOMAINS: Domains = Market.of(TOLD).domains
 OWNER, JOB = bytes(range(20)), bytes(range(32))
 ORDER = Order(JOB, 1, 3600, 2**128 - 1, 0, 2**32 - 1, 5, 0, 2**64 - 1)

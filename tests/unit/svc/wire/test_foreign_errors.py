@@ -63,7 +63,7 @@ class FailingBody(httpx.AsyncByteStream):
 @pytest.mark.parametrize("in_body", [False, True])
 async def test_foreign_error_of_a_request_is_a_failed_connection(error: Exception, in_body: bool) -> None:
     async with httpx.AsyncClient(transport=Failing(error, in_body), base_url="http://coordinator") as http:
-        transport = Transport(http, ServerClock(), RetryPolicy(most=0))
+        transport = Transport(http, ServerClock(), RetryPolicy(max_retries=0))
         with pytest.raises(ConnectionFailed):
             await transport.get("/v1/models", dict[str, Any])
 
@@ -72,7 +72,7 @@ async def test_foreign_error_of_a_request_is_a_failed_connection(error: Exceptio
 @pytest.mark.parametrize("in_body", [False, True])
 async def test_foreign_error_of_a_stream_is_a_failed_connection(error: Exception, in_body: bool) -> None:
     async with httpx.AsyncClient(transport=Failing(error, in_body), base_url="http://coordinator") as http:
-        transport = Transport(http, ServerClock(), RetryPolicy(most=0))
+        transport = Transport(http, ServerClock(), RetryPolicy(max_retries=0))
         with pytest.raises(ConnectionFailed):
             await _read(transport)
 

@@ -177,7 +177,7 @@ async def test_proved_content_that_does_not_open_is_its_makers_fault() -> None:
 
 
 async def test_tree_that_names_blocks_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_reads, "_MOST_BLOCKS", 2)
+    monkeypatch.setattr(block_reads, "_MAX_BLOCKS", 2)
     with pytest.raises(ResultUnreadable, match="at most 1073741824 bytes in 2 blocks"):
         await read(serving(BLOCKS), A, cid=str(ROOT))
 

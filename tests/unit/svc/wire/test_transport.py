@@ -224,7 +224,7 @@ async def test_answer_that_trickles_is_given_up() -> None:
     answering = StreamedTransport(lambda _: httpx.Response(200, content=trickle()))
     async with httpx.AsyncClient(transport=answering, base_url="http://coordinator") as http:
         with pytest.raises(ConnectionFailed, match="before the deadline"):
-            await Transport(http, ServerClock(), RetryPolicy(most=0)).get("/v1/models", dict[str, object])
+            await Transport(http, ServerClock(), RetryPolicy(max_retries=0)).get("/v1/models", dict[str, object])
 
 
 async def test_answer_of_countless_values_is_not_parsed(coordinator: FakeCoordinator) -> None:

@@ -172,7 +172,7 @@ async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockCl
 
 
 async def test_list_whose_pages_never_end_is_left(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LARGEST_OFFSET", 1_000)
+    monkeypatch.setattr(limits, "MAX_OFFSET_ROWS", 1_000)
     model = {"id": "m", "owned_by": "us", "svc": {"model_id": "1", "enabled": True}}
     cut = {"x-svc-page-truncated": "true"}
     same = StreamedTransport(lambda _: httpx.Response(200, json={"data": [model] * 100}, headers=cut))

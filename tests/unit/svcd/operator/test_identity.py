@@ -5,7 +5,7 @@ import pytest
 
 from common.daemon.process import Fatal
 from svcd.config import DaemonConfig
-from svcd.operator.identity import LONGEST_EVIDENCE, publish_identity
+from svcd.operator.identity import MAX_EVIDENCE_BYTES, publish_identity
 from tests.fakes.market import START, Market
 from tests.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.unit.svcd.stages.running import config_for
@@ -61,7 +61,7 @@ async def test_identity_that_is_not_published_is_fatal_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file"), (b"x" * (LONGEST_EVIDENCE + 1), "evidence has at most 32768")]
+    ("content", "message"), [(None, "No such file"), (b"x" * (MAX_EVIDENCE_BYTES + 1), "evidence has at most 32768")]
 )
 async def test_evidence_that_cannot_be_published_is_told_before_anything_is_signed(
     content: bytes | None, message: str, tmp_path: Path

@@ -19,7 +19,7 @@ from svcd.backends.servers import ServedModels
 from svcd.backends.settings import OpenAISettings
 from svcd.config import DaemonConfig, read_config
 from svcd.operator.discovery import ModelServer
-from svcd.operator.market_lookup import MarketTold, read_market
+from svcd.operator.market_lookup import ReportedMarket, read_market
 from svcd.operator.setup import Dialogue, ask_at_terminal, set_up
 from svcd.operator.written_config import SetupOptions
 from tests.fakes.market import BOOK, GATEWAY, START, URL, Market
@@ -52,7 +52,7 @@ class Terminal:
 def market(monkeypatch: pytest.MonkeyPatch) -> Market:
     market = Market(lambda: START, windows=[60, 600, 3600], floors={(1, 600): (70, 90), (1, 3600): (50, 1)})
 
-    async def told(url: str) -> MarketTold:
+    async def told(url: str) -> ReportedMarket:
         async with httpx.AsyncClient(transport=market.transport, base_url=url) as http:
             return await read_market(http)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from svcd.payload.picture_size import Picture, Untold, measure
+from svcd.payload.picture_size import Picture, UnknownSize, measure
 
 KINDS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 MOVING = ("PNG", "GIF", "WEBP", "TIFF", "AVIF")
@@ -133,7 +133,7 @@ UNTOLD = {
 
 @pytest.mark.parametrize("content", UNTOLD.values(), ids=UNTOLD.keys())
 def test_size_that_is_not_told_where_its_format_has_it_is_not_looked_for(content: bytes) -> None:
-    with pytest.raises(Untold):
+    with pytest.raises(UnknownSize):
         measure(content)
 
 
@@ -170,7 +170,7 @@ COSTLY = {
 @pytest.mark.parametrize("content", COSTLY.values(), ids=COSTLY.keys())
 def test_millions_of_tiny_pieces_cost_no_time(content: bytes) -> None:
     began = time.process_time()
-    with suppress(Untold):
+    with suppress(UnknownSize):
         measure(content)
     assert time.process_time() - began < BOUND
 
@@ -182,7 +182,7 @@ def test_damaged_file_is_measured_or_untold_and_nothing_else(kind: str, data: st
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
         picture = measure(bytes(content[: data.draw(st.integers(0, len(content)))]))
-    except Untold:
+    except UnknownSize:
         return
     assert picture.width > 0
     assert picture.height > 0

@@ -2,7 +2,7 @@ import pytest
 
 from common.daemon.process import Fatal
 from coordinatord.base.errors import Retryable
-from coordinatord.base.startup import StartupPatience
+from coordinatord.base.startup import StartupRetry
 
 pytestmark = pytest.mark.anyio
 
@@ -24,18 +24,18 @@ class Starting:
 
 
 async def test_what_is_still_starting_is_waited_for() -> None:
-    assert await StartupPatience(60, pause=0).retry_until_ready("it", Starting(3)) == "there"
+    assert await StartupRetry(60, pause=0).retry_until_ready("it", Starting(3)) == "there"
 
 
 async def test_patience_that_is_over_tells_what_was_missing() -> None:
     starting = Starting(2)
     with pytest.raises(Retryable, match="not there yet"):
-        await StartupPatience(0, pause=0).retry_until_ready("it", starting)
+        await StartupRetry(0, pause=0).retry_until_ready("it", starting)
     assert starting.missing == 1
 
 
 async def test_what_will_never_be_there_is_not_waited_for() -> None:
     starting = Starting(2, Fatal("another chain"))
     with pytest.raises(Fatal):
-        await StartupPatience(60, pause=0).retry_until_ready("it", starting)
+        await StartupRetry(60, pause=0).retry_until_ready("it", starting)
     assert starting.missing == 1
