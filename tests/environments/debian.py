@@ -64,7 +64,7 @@ def _registries() -> dict[str, str]:
 
 
 def _within(room: Room, suite: str, packages: Sequence[str]) -> Room:
-    """Return a room whose commands run in a new root folder with these packages. Their processes end with the command."""
+    """Return a room whose commands run in a new root folder with these packages. Processes end with their command."""
     root, mirror = room.folder / "root", _mirror()
     if mirror is None:
         raise Failed("apt knows no mirror of Debian here")

@@ -138,7 +138,7 @@ def _offline(room: Room) -> None:
 
 
 def _cut_off(room: Room) -> Room:
-    """Cut the room off from the network: by a network namespace where allowed, otherwise by proxies that do not exist."""
+    """Cut the room off from the network: by a network namespace if allowed, otherwise by proxies that do not exist."""
     alone = ("unshare", "--net", "/bin/sh", "-c", 'ip link set lo up && exec "$@"', "sh")
     try:
         if subprocess.run((*alone, "true"), capture_output=True, check=False).returncode == 0:

@@ -1,4 +1,4 @@
-"""Responses whose bodies are streamed, as from a network. The responses of httpx's MockTransport count as already read."""
+"""Responses whose bodies are streamed, as from a network. Responses of httpx's MockTransport count as already read."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
