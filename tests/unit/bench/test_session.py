@@ -23,7 +23,7 @@ def benchmark(*runs: list[Row]) -> Callable[[], list[Row]]:
     [
         ([rows(1, 2)], [1, 2]),
         ([rows(0.9, 2), rows(1.5, 3)], [1.5, 2]),
-        ([rows(0.9, 2), rows(1.5, 0.5)], [1.5, 2]),  # a target that was met is not measured again
+        ([rows(0.9, 2), rows(1.5, 0.5)], [1.5, 2]),  # a row that met its target keeps its first value
         ([rows(0.9, 2), rows(0.8, 3)], [0.8, 2]),
     ],
     ids=["holds", "misses once", "another misses then", "misses twice"],

@@ -198,7 +198,7 @@ def test_a_refused_stream_stays_refused() -> None:
 
 
 def test_stream_in_a_reference_cycle_is_collected() -> None:
-    """Runs in a separate process, because a garbage collector error would end this one."""
+    """Runs in a subprocess, because a regression would crash the interpreter during garbage collection."""
     program = """
 import gc
 from common.framing import Puller
