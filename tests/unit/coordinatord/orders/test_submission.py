@@ -1,4 +1,4 @@
-"""Submissions: what is checked before a post is relayed, what is relayed, and what remains after each outcome."""
+"""Submissions: what is checked before a post is relayed, which call is relayed, and how each outcome is recorded."""
 
 import base64
 import threading
@@ -57,7 +57,7 @@ _SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
 
 @attrs.define
 class World:
-    """A market that accepts everything, and everything that a submission reads."""
+    """A market that accepts everything. Records the calls of a submission."""
 
     terms: FeeTerms
     terms_after: FeeTerms | None = None

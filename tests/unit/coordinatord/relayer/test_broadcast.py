@@ -88,7 +88,8 @@ async def test_nodes_get_the_signed_bytes() -> None:
     ("message", "was_taken", "told"),
     [
         ("nonce too low", False, ["broadcast refused"]),
-        ("nonce too low", True, ["broadcast again after its nonce was used"]),  # usually mined a moment ago
+        # usually the nonce was used a moment ago
+        ("nonce too low", True, ["broadcast again after its nonce was used"]),
         ("oversized data", True, ["broadcast refused"]),
         ("already known", False, []),
     ],

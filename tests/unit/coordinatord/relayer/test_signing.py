@@ -1,4 +1,4 @@
-"""Signed versions of a transaction: what their bytes contain, and what is stored."""
+"""Signed versions of a transaction: the bytes of the first and the next versions, and how each is stored."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -31,7 +31,7 @@ FLOORS = [{"model_id": "1", "sla": str(sla), "rate_in": "1", "rate_out": "2"} fo
 
 @attrs.define
 class FakeMarket:
-    """`job_id`: id of the last order. `status` and `ended`: how it ends. `output`: the model's output."""
+    """`job_id`: id of the last order. `status` and `ended`: how the order ends. `output`: the model's output."""
 
     coordinator: FakeCoordinator = attrs.field(factory=FakeCoordinator)
     status: str = "completed"
