@@ -47,7 +47,7 @@ async def test_what_was_not_for_the_poll_that_was_woken_is_passed_on(world: Worl
     """The jobs exist, but the poll's filters exclude them, so it returns none."""
     world.outlooks, world.wakes, world.wait_takes = [NOTHING, FREE], [True, False], 10.0
     await waited(world)
-    assert len(world.told("passed on")) == 1  # woken, not by its own next look
+    assert len(world.told("passed on")) == 1  # for the wake-up, not for the poll's own next look
 
 
 async def test_what_it_found_none_of_is_passed_on_though_its_time_is_over(world: World) -> None:

@@ -65,7 +65,7 @@ async def test_poll_that_leaves_before_it_has_looked_wakes_the_next(*, awake: bo
                 stack.enter_context(waiting.waiting(PollKey(who, 1), 1, pending=who == 3)) for who in (2, 3)
             )
             waiting.hear([event(EventKind.POSTED)])
-            waiting.offered(1, 0)  # the third poll takes the second job
+            waiting.offered(1, 0)  # only the third poll accepts pending jobs
             if awake:
                 assert await first.wait(0)
         assert [await poll.wait(0) for poll in (second, third)] == [True, True]

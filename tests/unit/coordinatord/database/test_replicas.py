@@ -75,7 +75,7 @@ async def test_position_is_learned_from_what_the_primary_answers_and_from_no_sta
     await source.read(place.ask)
     place.answers["r0"] = NOW
     await source.read(place.ask)
-    assert place.asked == ["r0", "primary", "primary"]  # r0 is left out at first
+    assert place.asked == ["r0", "primary", "primary"]  # r0 is left out after its stale answer
     place.now += 60
     await source.read(place.ask)
     assert place.asked[-1] == "r0"

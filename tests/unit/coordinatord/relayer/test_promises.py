@@ -47,7 +47,7 @@ async def test_what_the_balance_covers_is_promised_without_another_look() -> Non
 
 
 async def test_a_claim_that_the_index_does_not_show_is_not_held_against_its_owner() -> None:
-    node = Node(100)  # the index sees an open job for which the latest block collected 60
+    node = Node(100)  # after collecting 60 for a job that the index still shows as open
     promise = await promises(node).promise(standing(open_amounts=60), OWNER, 40, 40)
     assert promise == Promise(40, 40, AT)
 

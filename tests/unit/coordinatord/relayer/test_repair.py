@@ -247,7 +247,7 @@ async def test_any_version_that_was_mined_keeps_a_nonce_and_is_resolved_at_the_b
     node = Node([receipt(55), receipt(6, HEAD + 1)], count=7)
     of = account(7, tx(5, old, new), tx(6), tx(7))
     assert not await missing_for_long(tables, node, of)
-    assert tables.resolved == [receipt(55)] * 2  # a read of receipts returns the later block
+    assert tables.resolved == [receipt(55)] * 2  # the other receipt's block is later than the one read
     assert (nonces(of.pending), tables.lost) == ([5, 6, 7], [])
 
 
@@ -273,7 +273,7 @@ async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Table
     ("other", "lost"),
     [
         (Node(count=7), [5, 6]),
-        (Node(count=6), []),  # the node counts the later nonce as unused
+        (Node(count=6), []),  # the node counts nonce 6 as unused
         (Node([receipt(5)], count=7), []),
     ],
     ids=["agrees", "counts fewer", "has a receipt"],

@@ -320,7 +320,7 @@ ACCOUNT: Final = b"\xaa" * 20
         (None, 0.0, True, {1, 2}),
         (None, 601.0, True, {1, 2}),
         (None, 600.0, False, {1, 2}),
-        (None, 601.0, False, {2}),  # too old to notice that its block disappeared
+        (None, 601.0, False, {2}),  # no process works on the account and would notice a missing block
     ],
 )
 async def test_no_refusal_is_for_good_while_the_node_lacks_a_block_of_an_account_that_is_at_work(

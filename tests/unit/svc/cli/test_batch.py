@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def batches(market: FakeMarket) -> None:
-    """A market that plans a job of two lines, and accepts every batch."""
+    """A market that plans two lines of one model, and accepts every batch."""
     tell = market.coordinator.tell
     tell("GET /auth/nonce", Answer(200, {"nonce": "00" * 16, "expires_at": 9_999_999_999, "chain_id": 31337}))
     tell("POST /auth/session", Answer(200, SESSION))

@@ -92,7 +92,7 @@ def test_provider_that_failed_comes_last_and_one_that_was_only_slow_is_soon_aske
     for unclaimed, seconds in ((True, 60), (False, 600)):
         seen = load(clock=clock)
         seen.exclude(1, unclaimed=unclaimed)
-        assert first(seen, CHEAP, DEAREST) == 3  # ends the preference for the cheapest
+        assert first(seen, CHEAP, DEAREST) == 3  # provider 1 is excluded for as long
         clock.now += seconds + 1
         assert first(seen, CHEAP, DEAREST) == 1
 

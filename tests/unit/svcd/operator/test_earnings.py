@@ -30,7 +30,7 @@ from tests.unit.svcd.stages.running import config_for
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
 
 DAY = 86_400
-TODAY, YESTERDAY = "2027-01-15", "2027-01-14"  # START is within the first
+TODAY, YESTERDAY = "2027-01-15", "2027-01-14"  # START is within TODAY
 
 
 @attrs.define
