@@ -95,7 +95,7 @@ class PseudoTerminal:
             time.sleep(0.02)
 
     def end(self, seconds: float = 60) -> Shown:
-        """Wait for the program to exit without a signal."""
+        """Wait for the program to exit."""
         try:
             code = self.process.wait(seconds)
         finally:

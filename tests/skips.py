@@ -65,7 +65,7 @@ def _require_listed(report: pytest.TestReport | pytest.CollectReport, test: str)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Append the skips to the file in SKIPPED_TESTS, one line for each pair of test file and reason."""
+    """Write the skips to the file in SKIPPED_TESTS, one line for each pair of test file and reason."""
     if (wanted := os.environ.get("SKIPPED_TESTS")) is not None:
         Path(wanted).write_text("".join(_told(terminalreporter.stats.get("skipped", []))), encoding="utf-8")
 

@@ -80,7 +80,7 @@ class Outcome:
     name: str
     """killed, survived, invalid (does not compile) or same (the deployed code is the same)."""
     by: str = ""
-    """The test that noticed, as file:contract:test."""
+    """The killing test, as file:contract:test."""
 
 
 def sources() -> dict[str, str]:

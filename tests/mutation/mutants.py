@@ -49,12 +49,12 @@ _FUNCTION: Final = re.compile(r"^\s*(?:function\s+(\w+)|(constructor)\b|(modifie
 class Mutant:
     file: str
     function: str
-    """Of which it is a part; empty outside of any."""
+    """Name of the function that contains the line, or empty."""
     line: int
     before: str
     after: str
     nth: int = 1
-    """Of those that read alike in one function."""
+    """Number among equal lines of a function."""
 
     @property
     def key(self) -> str:

@@ -36,7 +36,7 @@ _MEMORY: Final = 8 << 30
 _FIRST: Final = 12
 NO_END: Final = "(no end)"
 SESSION_BROKEN: Final = 86
-"""The session's status when it must be begun anew: a fault hung it, or broke what all tests share."""
+"""Exit status of a session that must be restarted, because a fault hung it or damaged state that tests share."""
 
 _Codes: TypeAlias = dict[tuple[str, int], types.CodeType]
 

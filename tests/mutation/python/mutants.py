@@ -51,9 +51,9 @@ class Mutant:
     module: str
     function: str
     change: str
-    """The source before and after the fault; numbered where a function has the same one twice."""
+    """The source before and after the fault, numbered if a function has the same mutant twice."""
     lines: range
-    """The statement that is changed."""
+    """The changed statement."""
     _tree: ast.Module
     _place: "_Place"
     _fault: ast.AST
@@ -130,7 +130,7 @@ _DETAILED: Final = ("WorkFailed", "WouldRefuse")
 
 
 def _is_left_alone(node: ast.AST, field: str) -> bool:
-    """Return true for exceptions' arguments, which are prose (mutants that omit a `raise` cover it), and for
+    """Return true for annotations, patterns, the text of exceptions (mutants that omit the `raise` cover it), and
     `strict` of zip, which is an assertion."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _DETAILED:
         return field == "args"

@@ -27,7 +27,7 @@ def before_call(context: Any, case: Any, **kwargs: Any) -> None:
     for name, value in (case.query or {}).items():
         if value is None or value in ("", [], {}):
             case.query[name] = "-"
-    # A header without a value is invalid.
+    # The same holds for a header.
     key = (case.headers or {}).get("idempotency-key")
     if key is not None and not str(key).strip():
         case.headers["idempotency-key"] = "no key"

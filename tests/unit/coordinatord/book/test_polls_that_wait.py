@@ -78,7 +78,8 @@ async def test_poll_that_was_not_woken_or_finds_nothing_passes_nothing_on(world:
 
 
 async def test_poll_that_leaves_jobs_looks_again_by_itself(world: World) -> None:
-    """The poll may have reached its capacity, so other providers' leases may exclude it only for now."""
+    """Jobs were left, for example because others lease them or because the poll was at its capacity. Either can
+    change without a wake-up."""
     await waited(world, seconds=3)
     assert world.told("wait") == [(2.0,), (1.0,)]
 

@@ -185,7 +185,8 @@ async def test_post_that_is_refused_after_it_was_stored_costs_nothing_and_blames
 async def test_claim_that_came_to_nothing_before_its_block_is_one_that_nobody_made(
     early: ServedMarket, tmp_path: Path
 ) -> None:
-    """A claim was reported, but the job is open again. Cancel the job of a provider that does not claim it."""
+    """The coordinator reported a claim before its block, and the claim reverted. The job is open again, so the
+    caller's disconnect cancels it."""
     early.early, early.steps = "in_progress", {7: ("queued",)}
     gone = anyio.Event()
     async with early.served(tmp_path) as caller, anyio.create_task_group() as tasks:

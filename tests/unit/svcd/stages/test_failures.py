@@ -92,8 +92,8 @@ def flipped(market: Market) -> str:
 
 
 def for_another(market: Market) -> str:
-    """Post another provider's job, which the coordinator offers and the chain lets us claim. The daemon keeps it
-    after a restart."""
+    """Post a job designated to another provider. The coordinator offered it to an earlier run, and the chain
+    accepted that run's claim."""
     job = market.post(designated="8")
     market.claim(job)
     return job
