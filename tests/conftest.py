@@ -11,17 +11,18 @@ pytest_plugins = ("tests.skips",)
 
 ROOT = Path(__file__).parents[1]
 
-# The servers of the tests speak no TLS. asyncpg would ask for it first, and where a connection is given up at just that
-# moment it leaves an exception behind that nobody awaits, which fails the test.
+# The test servers have no TLS. asyncpg would try TLS first, and a connection that is cancelled at that moment leaves an
+# unawaited exception, which fails the test.
 os.environ["PGSSLMODE"] = "disable"
-# Each client of httpx reads the machine's certificates, though it speaks to our own servers: a tenth of many tests.
+# Every httpx client loads the machine's certificates, which takes a tenth of the time of many tests. The test servers
+# need none.
 _transports.create_ssl_context = functools.cache(create_ssl_context)  # type: ignore[attr-defined]
-# What tests write lies below this folder, as all else does that the checks make.
+# All tools of the project write below this folder.
 (ROOT / "build" / "tmp").mkdir(parents=True, exist_ok=True)
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(ROOT / "build" / "tmp"))
 os.environ.setdefault("MPLCONFIGDIR", str(ROOT / "build" / "matplotlib"))
 
-# Where CI is set, hypothesis tries the same examples each time. New ones find more, and it prints how to repeat one.
+# In CI, hypothesis uses fixed examples. Elsewhere it tries new ones, and prints how to repeat a failure.
 if "CI" in os.environ:
     hypothesis.settings.register_profile("new examples", hypothesis.settings.get_profile("ci"), derandomize=False)
     hypothesis.settings.load_profile("new examples")
@@ -29,5 +30,5 @@ if "CI" in os.environ:
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Async tests outside of svcd's folders run on asyncio, as the coordinator does."""
+    """Run async tests outside of svcd's folders on asyncio, like the coordinator."""
     return "asyncio"

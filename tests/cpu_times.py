@@ -1,8 +1,8 @@
-"""CPU seconds that each test takes, with all the processes that it starts: `make test-cpu` prints where they go.
+"""CPU seconds of each test, including its child processes. `make test-cpu` prints the table.
 
-The wall's seconds say little on a machine that does other things as well. What a worker's services (the chain, the
-database) use while a test runs is counted as the test's. A process that outlives the test that started it counts where
-it ends or goes on; one that leaves our tree (a daemon that detaches itself) is lost.
+Wall-clock seconds depend on the machine's other load. A worker's shared services (chain, database) count for the test
+that runs at the time. A process that outlives its test counts where it ends or keeps running. A process that detaches
+itself is not counted.
 """
 
 import json
@@ -21,17 +21,18 @@ _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_of(*pids: int) -> list[float]:
-    """CPU seconds of each process, of its living descendants, and of those that they waited for."""
+    """Return the CPU seconds of each process, its living descendants, and the descendants that it waited for."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it ended just now: its parent has it in the next look
+            except OSError:  # the process just ended, so the next look finds its time at the parent
                 continue
             parents[int(entry.name)] = int(fields[1])
-            ticks[int(entry.name)] = sum(map(int, fields[11:15]))  # in both modes, its own and its children's
+            # user and system time, of the process and its children
+            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
     spent = []
     for pid in pids:
         family = {pid}
@@ -42,13 +43,13 @@ def cpu_of(*pids: int) -> list[float]:
 
 
 def used() -> float:
-    """CPU seconds of this process and of all that it started."""
+    """Return the CPU seconds of this process and all its descendants."""
     return cpu_of(os.getpid())[0]
 
 
 @attrs.define(eq=False)
 class CpuTimes:
-    """`fixtures`: what each one that several tests share took to set up, with the test that came first."""
+    """`fixtures`: the set-up time of each shared fixture, with the first test that used it."""
 
     out: Path
     fixtures: dict[str, float] = attrs.field(factory=dict)
@@ -82,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]], lines: int = 60) -> Iterator[str]:
-    """Folders, files, tests and shared fixtures, those that take most first."""
+    """Yield folders, files, tests and shared fixtures, in descending order of time."""
     costs: dict[str, defaultdict[str, float]] = {
         name: defaultdict(float) for name in ("folders", "files", "tests", "fixtures")
     }

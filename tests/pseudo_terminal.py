@@ -1,4 +1,4 @@
-"""Programs run on a real pseudo-terminal of a given width."""
+"""Runs programs on a real pseudo-terminal of a given width."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 HEIGHT = 40
-_MOVE = re.compile(r"\x1b\[[0-9;]*H")  # where a full screen is drawn again
+_MOVE = re.compile(r"\x1b\[[0-9;]*H")  # starts a redraw of the full screen
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78])")
 
 
@@ -95,7 +95,7 @@ class PseudoTerminal:
             time.sleep(0.02)
 
     def end(self, seconds: float = 60) -> Shown:
-        """Wait for the program to end by itself."""
+        """Wait for the program to exit."""
         try:
             code = self.process.wait(seconds)
         finally:

@@ -1,7 +1,7 @@
-"""Skipped tests: told in one file, and with CI=1 failures unless `skips.toml` lists them with a reason.
+"""Reports skipped tests in one file. With CI=1, a skip fails unless `skips.toml` lists it with a reason.
 
-A pytest plugin, which `conftest.py` loads. A machine that lacks a program would otherwise stay green for years without
-having tried what needs it.
+A pytest plugin that `conftest.py` loads. Without it, a machine that lacks a program would skip the tests for that
+program for years, unnoticed.
 """
 
 import os
@@ -19,7 +19,7 @@ _LIST: Final = Path(__file__).with_suffix(".toml")
 
 @attrs.frozen
 class ListedSkip:
-    """`tests` and `reason` are patterns; `because` tells what the machine lacks."""
+    """`tests` and `reason` are patterns. `because` says what the machine lacks."""
 
     tests: str
     reason: str
@@ -47,7 +47,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """A module that is skipped as a whole."""
+    """Handle a module that is skipped as a whole."""
     report: pytest.CollectReport = yield  # type: ignore[misc] # pytest sends it
     if report.skipped:
         _require_listed(report, collector.nodeid)
@@ -65,7 +65,7 @@ def _require_listed(report: pytest.TestReport | pytest.CollectReport, test: str)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was skipped and why, into the file that SKIPPED_TESTS names: one line for each file of tests and reason."""
+    """Write the skips to the file in SKIPPED_TESTS, one line for each pair of test file and reason."""
     if (wanted := os.environ.get("SKIPPED_TESTS")) is not None:
         Path(wanted).write_text("".join(_told(terminalreporter.stats.get("skipped", []))), encoding="utf-8")
 
@@ -80,6 +80,6 @@ def _told(reports: Collection[pytest.TestReport]) -> Iterator[str]:
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    where = report.longrepr  # file, line and reason; a worker's report has them as a list
+    where = report.longrepr  # file, line and reason, which an xdist worker sends as a list
     reason = where[2] if isinstance(where, (tuple, list)) else str(where)
     return str(reason).removeprefix("Skipped: ")

@@ -1,9 +1,9 @@
-"""Clients of OpenAI's API that nobody here wrote, through `svc serve`, in a local market with a real model.
+"""Run third-party clients of OpenAI's API against `svc serve`, in a local market with a real model.
 
     python -m tests.clients PYTHON [--only NAME,...]
 
-`PYTHON` has the clients (`make serve-clients` sets it up). A provider of the market serves the model as
-two: one by its chat completions, one by its responses; each client is tried with both.
+`PYTHON` is an interpreter with the clients installed (`make serve-clients` sets it up). A provider serves the model
+twice, by its chat completions and by its responses route. Each client is tried with both.
 """
 
 import argparse
@@ -44,20 +44,20 @@ _SECONDS: Final = 540
 
 @attrs.frozen
 class Trial:
-    """`server` is where clients are sent, with `key`."""
+    """`server` is the address that clients use, with `key`."""
 
     python: Path
     server: str
     key: str
 
     def commands(self, folder: Path) -> dict[str, tuple[Sequence[str], Mapping[str, str]]]:
-        """Each client's command, and what its environment has beside the usual."""
+        """Return each client's command, and the environment variables that it needs."""
         asked = {name: (str(self.python), str(HERE / f"try_{name}.py"), CHAT, TEXT) for name in _IN_PYTHON}
         commands: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
             name: (line, {}) for name, line in asked.items()
         }
         listed = [{"model_id": "sealed", "model_name": CHAT, "api_base": self.server, "api_key_name": "svc"}]
-        (folder / "extra-openai-models.yaml").write_text(json.dumps(listed))  # JSON is YAML
+        (folder / "extra-openai-models.yaml").write_text(json.dumps(listed))  # JSON is valid YAML
         llm = (str(self.python.with_name("llm")), "-m", "sealed", "--key", self.key, "-o", "max_tokens", "8")
         commands["llm"] = ((*llm, "Name a city."), {"LLM_USER_PATH": str(folder)})
         node = shutil.which("node")
@@ -84,7 +84,7 @@ _IN_PYTHON: Final = ("openai", "langchain", "pydantic_ai")
 
 
 async def add_chat_model(up: Devnet) -> None:
-    """A model that takes chats, beside those of the usual local market."""
+    """Add a chat model to the usual local market."""
     schema = json.dumps({ENDPOINT_KEYWORD: "/v1/chat/completions", "type": "object"})
     async with connected(up.world.anvil.rpc_url) as chain:
         registry = at(chain, "JobRegistry", up.world.market.address_book["jobRegistry"])
@@ -127,7 +127,7 @@ def provider_config(up: Devnet, folder: Path, model_server: str, metrics_port: i
 
 @asynccontextmanager
 async def providing(up: Devnet, wallet: DevWallet, model_server: str, folder: Path) -> AsyncIterator[int]:
-    """A provider with the model behind it; its id. The market's own gives back what it was given."""
+    """Run a provider with the model, and yield its id. The market's own provider only echoes."""
     port = pick_free()
     config = provider_config(up, folder, model_server, port)
     keys = {"SVCD_WALLET_KEY": wallet.private_key, "SVCD_BOX_KEY": "0x" + wallet.box_secret.hex()}
@@ -153,7 +153,7 @@ async def providing(up: Devnet, wallet: DevWallet, model_server: str, folder: Pa
 
 @asynccontextmanager
 async def serving(up: Devnet, provider: int, folder: Path) -> AsyncIterator[tuple[str, str]]:
-    """`svc serve` that buys from this provider; its address and its key."""
+    """Run `svc serve`, buying from this provider. Yield its address and key."""
     port, settings = pick_free(), folder / "serve.toml"
     settings.write_text(f"[buying]\nproviders = [{provider}]\n[budget]\nper_day = 1000000000\n")
     settings.chmod(0o600)

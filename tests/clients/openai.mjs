@@ -2,7 +2,7 @@
 //
 //     node openai.mjs CHAT TEXT
 //
-// OPENAI_BASE_URL and OPENAI_API_KEY are in the environment. The package is that of tests/strangers/openai.
+// OPENAI_BASE_URL and OPENAI_API_KEY are in the environment. The package is the one of tests/strangers/openai.
 import { createRequire } from "node:module";
 const require = createRequire(new URL("../strangers/openai/check.mjs", import.meta.url));
 const OpenAI = require("openai").default ?? require("openai");

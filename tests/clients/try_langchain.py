@@ -11,7 +11,7 @@ CHAT, TEXT = sys.argv[1:3]
 
 @tool
 def weather(city: str) -> str:
-    """The weather of a city."""
+    """Return the weather of a city."""
     return f"sunny in {city}"
 
 

@@ -23,7 +23,7 @@ async def tried(model: OpenAIChatModel | OpenAIResponsesModel) -> None:
 
     @agent.tool_plain
     def weather(city: str) -> str:
-        """The weather of a city."""
+        """Return the weather of a city."""
         asked.append(city)
         return "sunny"
 

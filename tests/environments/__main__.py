@@ -1,9 +1,9 @@
-"""Tries the project's commands in the situations that newcomers type them in, and tells in which of them they hold.
+"""Run the project's commands in the environments that newcomers use, and report where the commands work.
 
     python -m tests.environments [--list] [NAME ...]
 
-Without names all are tried, one after the other, the quick ones first. What cannot be tried on this machine is said
-to be so, and is no failure. Users and namespaces that a case makes are gone when it ends.
+Without names, all cases run one after another, the quick ones first. A case that this machine cannot run is reported as
+skipped, not failed. Users and namespaces that a case creates are removed at its end.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> int:
             print(f"{case.name:15} {case.what}")
         return 0
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)  # what a case has made is removed on the way out
+        signal.signal(number, _end)  # remove what the case created
     print(f"environments: tries {len(chosen)} situations; a quick one takes seconds, one with a fresh copy two minutes")
     failed = held = 0
     for case in chosen:

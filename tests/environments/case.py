@@ -1,4 +1,4 @@
-"""One situation in which the project's commands are to hold."""
+"""One environment in which the project's commands must work."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ from tests.environments.room import Room
 
 
 def always() -> None:
-    """It can be tried anywhere."""
+    """Return no reason: the case runs on every machine."""
 
 
 @attrs.frozen
 class Case:
-    """`why_not` says why it cannot be tried on this machine; None when it can."""
+    """`why_not` returns the reason why this machine cannot run the case, or None."""
 
     name: str
     what: str

@@ -1,6 +1,6 @@
-"""A Debian of its own for each case, made by debootstrap: the project as a newcomer types it on another release.
+"""A fresh Debian root for each case, made by debootstrap, to try the project on other releases.
 
-The mirror, and how pip and npm reach their registries, are read from this machine's own configuration when a case runs.
+The mirror and the registries of pip and npm are read from this machine's configuration when a case runs.
 """
 
 import os
@@ -21,8 +21,8 @@ from tests.environments.room import Failed, Room, first_line, require
 _NEWCOMER: Final = ("python3", "python3-venv", "git", "make", "ca-certificates")
 _COMPILER: Final = ("gcc", "libc6-dev")
 _BUNDLE: Final = Path("/etc/ssl/certs/ca-certificates.crt")
-_SCRIPT: Final = "/usr/share/debootstrap/scripts/sid"  # also of suites that are newer than debootstrap
-# With terminals of its own: /dev of a new root has none.
+_SCRIPT: Final = "/usr/share/debootstrap/scripts/sid"  # works for suites newer than debootstrap as well
+# Mount devpts, because /dev of a new root has no terminals.
 _ENTER: Final = (
     'mount -t devpts -o newinstance,ptmxmode=0666 devpts "$0/dev/pts" && '
     'mount --bind "$0/dev/pts/ptmx" "$0/dev/ptmx" && exec chroot "$0" "$@"'
@@ -64,7 +64,7 @@ def _registries() -> dict[str, str]:
 
 
 def _within(room: Room, suite: str, packages: Sequence[str]) -> Room:
-    """A room whose commands run in a new root folder with these packages, in processes that end with the command."""
+    """Return a room whose commands run in a new root folder with these packages. Processes end with their command."""
     root, mirror = room.folder / "root", _mirror()
     if mirror is None:
         raise Failed("apt knows no mirror of Debian here")
@@ -81,7 +81,7 @@ def _within(room: Room, suite: str, packages: Sequence[str]) -> Room:
 
 
 def _debian(suite: str, python: tuple[int, int], packages: Sequence[str], room: Room) -> None:
-    """The two commands of the README, as a newcomer types them."""
+    """Run the README's two commands as a newcomer types them."""
     inside = _within(room, suite, packages)
     room.checkout("root/project")
     name = "python{}.{}".format(*python)

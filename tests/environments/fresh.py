@@ -1,4 +1,4 @@
-"""Situations that a fresh copy of the project is set up in: each runs `make demo` there, which takes minutes."""
+"""Cases that set up a fresh copy of the project. Each runs `make demo`, which takes minutes."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _COMPILERS: Final = ("cc", "gcc", "clang", "c89", "c99", "c++", "g++", "tcc", "x
 
 
 def _demo(room: Room, checkout: Path, *variables: str) -> str:
-    """`make demo` as a newcomer types it: says what it does, does it, says what is next."""
+    """Run `make demo`, and check that the output announces the steps, succeeds and names the next command."""
     said = room.run("make", "demo", *variables, at=checkout)
     require(said.startswith("demo: brings a whole local market up"), f"the first line does not tell: {said[:200]}")
     first_line(said, "client: 22 jobs were bought and opened")
@@ -31,7 +31,7 @@ def _demo(room: Room, checkout: Path, *variables: str) -> str:
 
 
 def _root(room: Room) -> None:
-    """The whole way of a newcomer, root in a folder of its own, up to a folder that is as it was."""
+    """Run all steps of a newcomer as root in an empty folder, then check that cleaning restores the folder."""
     checkout = room.checkout()
     before = names_below(checkout)
     _demo(room, checkout)
@@ -49,7 +49,7 @@ def _root(room: Room) -> None:
         devnet.communicate(timeout=180)
     require_nothing_runs(room.folder)
     require(names_below(checkout) == before, f"left in the checkout: {names_below(checkout) ^ before}")
-    # pip asks `rustc` for its version, and rustup's stand-in for that program writes down that it was asked.
+    # pip calls `rustc --version`, and rustup's wrapper of rustc creates files when called.
     ours = (".npm/", ".cache/pip/", ".rustup/")
     left = {name for name in names_below(room.home) if not name.startswith(ours)}
     require(not left, f"left in the home: {left}")
@@ -61,7 +61,7 @@ def _umask(room: Room) -> None:
 
 
 def _home(room: Room) -> None:
-    """Not even root can make the one; for anybody else a folder that is closed to writing will do."""
+    """Root cannot create the first folder either. For other users, a read-only folder is enough."""
     room.home.chmod(0o500)
     home = "/proc/nowhere" if os.geteuid() == 0 else str(room.home)
     caches = ("PIP_CACHE_DIR", "npm_config_cache")
@@ -76,7 +76,7 @@ def _path(room: Room) -> None:
 def _user(kind: Callable[[], AbstractContextManager[int]], room: Room) -> None:
     with kind() as user:
         checkout = room.checkout()
-        # The caches are root's; so are the folders of root's own programs.
+        # The caches and the folders of root's programs belong to root.
         without = {name: value for name, value in room.environment.items() if name != "PIP_CACHE_DIR"}
         without["npm_config_cache"] = str(room.folder / "npm")
         theirs = users.owned_by(Room(room.folder, without, room.prefix), user)
@@ -84,7 +84,7 @@ def _user(kind: Callable[[], AbstractContextManager[int]], room: Room) -> None:
 
 
 def _without(room: Room, *names: str) -> Room:
-    """All programs of PATH but these, and those that begin with one of them and a dash (versions)."""
+    """Return PATH without these programs and their versioned names (name, dash, version)."""
     folder = room.folder / "bin"
     folder.mkdir()
     left_out = re.compile(rf"({'|'.join(map(re.escape, names))})(-.*)?")
@@ -112,7 +112,7 @@ def _python(version: tuple[int, int], room: Room) -> None:
 
 
 def _interpreter(version: tuple[int, int]) -> str | None:
-    """One of this version that can make virtual environments: in PATH, or of pyenv."""
+    """Return an interpreter of this version that can create virtual environments, from PATH or pyenv."""
     name = "python{}.{}".format(*version)
     places = [shutil.which(name), *Path.home().glob(f".pyenv/versions/{version[0]}.{version[1]}.*/bin/{name}")]
     for place in filter(None, (*places, f"/usr/bin/{name}")):
@@ -128,7 +128,7 @@ def _why_no_python(version: tuple[int, int]) -> str | None:
 
 
 def _offline(room: Room) -> None:
-    """Everything that a first run has set up holds without a network; `make test` begins with the same steps."""
+    """Check that a finished set-up works without a network. `make test` begins with the same steps."""
     checkout = room.checkout()
     _demo(room, checkout)
     room.run("make", "programs", "lint", at=checkout)
@@ -138,7 +138,7 @@ def _offline(room: Room) -> None:
 
 
 def _cut_off(room: Room) -> Room:
-    """In a network of its own where that is allowed, which goes with the command; else by proxies that lead nowhere."""
+    """Cut the room off from the network: by a network namespace if allowed, otherwise by proxies that do not exist."""
     alone = ("unshare", "--net", "/bin/sh", "-c", 'ip link set lo up && exec "$@"', "sh")
     try:
         if subprocess.run((*alone, "true"), capture_output=True, check=False).returncode == 0:

@@ -1,4 +1,4 @@
-"""Situations that a devnet of this checkout shows within seconds: they are part of `make test`."""
+"""Cases that a devnet of this checkout shows within seconds. `make test` runs them."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from tests.environments.case import Case
 from tests.environments.room import Room, first_line, names_below, require, require_nothing_runs
 from tests.environments.running import devnet_up, exported
 
-# 120 characters and more, of the kinds that break scripts; a socket's path may have 107.
+# At least 120 characters, with characters that break scripts. A socket path may have 107.
 AWKWARD: Final = "a folder with spaces, ümlauts & 'quotes' — " + "and " * 20 + "a long name"
 _ADDRESSES: Final = ("base_url", "gateway", "rpc_url", "metrics_url", "provider_metrics_url", "database_url")
 
@@ -56,7 +56,7 @@ def _killed(room: Room) -> None:
         if seen := _segments():
             require(segment in seen, f"PostgreSQL runs without the shared memory {segment} that it names")
         os.kill(up.pid, signal.SIGKILL)
-    with devnet_up(room, state) as again:  # at once: what was left may still be ending
+    with devnet_up(room, state) as again:  # start immediately: processes of the first run may still be ending
         first_line(again.said, "removed the files of a killed run from")
         again.require_answers()
     require_nothing_runs(room.folder)
@@ -64,13 +64,13 @@ def _killed(room: Room) -> None:
 
 
 def _segment_of_postgres(state: Path) -> str:
-    """The System V segment that is PostgreSQL's lock on its data: key and id, in the seventh line of its pid file."""
+    """Return key and id of the System V segment that locks PostgreSQL's data, from the seventh line of its pid file."""
     (pid_file,) = state.rglob("postmaster.pid")
     return " ".join(pid_file.read_text(encoding="utf-8").splitlines()[6].split())
 
 
 def _segments() -> set[str]:
-    """All of this machine's; none where the system does not list them as Linux does."""
+    """Return all segments of this machine, or an empty set where the system does not list them as Linux does."""
     table = Path("/proc/sysvipc/shm")
     rows = table.read_text(encoding="utf-8").splitlines()[1:] if table.exists() else []
     return {" ".join(row.split()[:2]) for row in rows}
@@ -86,7 +86,7 @@ def _stopped_from_elsewhere(room: Room) -> None:
 
 
 def _closed_and_awkward(room: Room) -> None:
-    """The room is closed to others already (mode 0700), the state directory becomes so by the umask."""
+    """The room's mode is 0700. The umask makes the state directory private as well."""
     state = room.folder / AWKWARD / "state"
     with devnet_up(room.within("/bin/sh", "-c", 'umask 077 && exec "$@"', "sh"), state) as up:
         up.require_answers()

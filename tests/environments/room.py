@@ -1,4 +1,4 @@
-"""A place for one case: a folder of its own, with a home and a folder for temporary files that nobody else uses."""
+"""A private place for one case: a folder with a home folder and a folder for temporary files."""
 
 import os
 import shutil
@@ -14,14 +14,14 @@ import attrs
 
 ROOT: Final = Path(__file__).parents[2]
 _SECONDS: Final = 2400
-_LINES: Final = 15  # of what failed
-# Ours, and what a person sets for pip and npm; all else of this process's environment is left out.
+_LINES: Final = 15  # of a failed command's output
+# Project variables, and settings that users have for pip and npm. All other variables are dropped.
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 _KEPT_PREFIXES: Final = ("PIP_", "NPM_CONFIG_", "npm_config_", "NODE_EXTRA_", "http_proxy", "https_proxy")
 
 
 class Failed(Exception):
-    """Expectation that did not hold. `output` is all that the failed command printed."""
+    """An expectation failed. `output` is everything that the failed command printed."""
 
     def __init__(self, message: str, output: str = "") -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class Failed(Exception):
 class Room:
     folder: Path
     environment: dict[str, str]
-    prefix: tuple[str, ...] = ()  # runs a command under the case's restriction
+    prefix: tuple[str, ...] = ()  # command that applies the case's restriction
 
     @property
     def home(self) -> Path:
@@ -43,7 +43,7 @@ class Room:
         return self.folder / "tmp"
 
     def within(self, *prefix: str, **environment: str) -> "Room":
-        """The same place under a further restriction."""
+        """Return the same room under a further restriction."""
         return attrs.evolve(self, prefix=(*self.prefix, *prefix), environment={**self.environment, **environment})
 
     def start(self, *command: str | Path, at: Path = ROOT) -> subprocess.Popen[str]:
@@ -58,12 +58,12 @@ class Room:
         )
 
     def run(self, *command: str | Path, at: Path = ROOT, status: int = 0) -> str:
-        """What it said; `Failed` when it ends with another status."""
+        """Run a command and return its output. Raise `Failed` on any other exit status."""
         with self.start(*command, at=at) as process:
             try:
                 said, _ = process.communicate(timeout=_SECONDS)
             except subprocess.TimeoutExpired:
-                process.terminate()  # in order: what it started ends with it
+                process.terminate()  # SIGTERM, so that child processes end as well
                 said = f"{process.communicate()[0]}\nnot over in {_SECONDS} s"
             except BaseException:
                 process.terminate()
@@ -74,7 +74,7 @@ class Room:
         return said
 
     def checkout(self, name: str = "checkout") -> Path:
-        """A fresh copy of this project, as git would clone it with what is not committed yet."""
+        """Copy the project as git would clone it, including uncommitted changes."""
         target = self.folder / name
         for file in _files():
             (target / file).parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _files() -> list[str]:
 
 @contextmanager
 def room(caches: Path | None = None) -> Iterator[Room]:
-    """Given, `caches` are those of pip and npm: what they keep is not fetched again for each case."""
+    """Create a room. `caches`: shared caches of pip and npm, to avoid downloads for each case."""
     folder = Path(tempfile.mkdtemp(prefix="environments-"))  # mode 0700, as mktemp makes it
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
     made = Room(folder, {**kept, "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")})
@@ -108,7 +108,7 @@ def room(caches: Path | None = None) -> Iterator[Room]:
 
 
 def require_nothing_runs(folder: Path, seconds: float = 15) -> None:
-    """No process has its files or its current directory there, soon."""
+    """Wait until no process has a file or its current directory in the folder."""
     deadline = time.monotonic() + seconds
     while left := _running(folder):
         if time.monotonic() > deadline:
@@ -123,7 +123,7 @@ def _running(folder: Path) -> list[str]:
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             inside = str(folder) in command or (process / "cwd").readlink().is_relative_to(folder)
         except OSError:
-            continue  # it has ended, or is not ours to look at
+            continue  # the process has ended or belongs to another user
         if inside and command:
             found.append(f"{process.name} {command[:100]}")
     return found
@@ -139,7 +139,7 @@ def require(holds: object, otherwise: str) -> None:
 
 
 def first_line(said: str, start: str) -> str:
-    """The line that begins so."""
+    """Return the first line that starts with `start`."""
     found: Sequence[str] = [line for line in said.splitlines() if line.startswith(start)]
     require(found, f"no line begins with {start!r} in:\n{said}")
     return found[0]

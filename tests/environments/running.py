@@ -1,4 +1,4 @@
-"""A devnet of this checkout, up under a case's restrictions, and what it answers."""
+"""A devnet of this checkout that runs under a case's restrictions."""
 
 import json
 import re
@@ -24,7 +24,7 @@ class Up:
     pid: int
 
     def require_answers(self) -> None:
-        """The coordinator is ready, its escrow is the one that is told, and the chain is the devnet's."""
+        """Check that the coordinator is ready, uses the announced escrow, and follows the devnet's chain."""
         with httpx.Client(trust_env=False, timeout=20) as client:
             ready = client.get(f"{self.manifest['base_url']}/readyz").status_code
             escrow = client.get(f"{self.manifest['base_url']}/key").json()["escrow_public_key"]
@@ -42,7 +42,7 @@ class Up:
 
 @contextmanager
 def devnet_up(room: Room, state: Path, *arguments: str) -> Iterator[Up]:
-    """On the usual ports where they are free; ended in order when left."""
+    """Start a devnet, on the usual ports if free, and stop it in order at the end."""
     command = (sys.executable, "-m", "devnet.cli", "up", "--automine", "--state-dir", state, *arguments)
     with room.start(*command) as process:
         assert process.stdout is not None
@@ -61,7 +61,7 @@ def devnet_up(room: Room, state: Path, *arguments: str) -> Iterator[Up]:
 
 
 def exported(room: Room, state: Path) -> dict[str, str]:
-    """What `devnet env` gives to a shell."""
+    """Return the variables that `devnet env` exports."""
     said = room.run(sys.executable, "-m", "devnet.cli", "env", "--state-dir", state)
     pairs = (shlex.split(line)[1].partition("=") for line in said.splitlines())
     return {name: value for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""Other users than root to try the commands as: one that is made for it and removed, and one without an account."""
+"""Non-root users to run commands as: a temporary account, and a user id without an account."""
 
 import os
 import secrets
@@ -24,7 +24,7 @@ def why_no_account() -> str | None:
 
 
 def why_no_other_user() -> str | None:
-    """Why commands cannot be run here as somebody else."""
+    """Return the reason why commands cannot run as another user here, or None."""
     if os.geteuid() != 0:
         return "only root can become somebody else"
     if shutil.which("setpriv") is None:
@@ -33,7 +33,7 @@ def why_no_other_user() -> str | None:
 
 
 def python_for(user: int) -> str | None:
-    """An interpreter that this user can enter the folders of."""
+    """Return an interpreter whose folders this user can enter."""
     candidates = (getattr(sys, "_base_executable", sys.executable), "/usr/local/bin/python3", "/usr/bin/python3")
     for candidate in candidates:
         command = (*_as(user), candidate, "-I", "-c", _CHECK)
@@ -44,7 +44,7 @@ def python_for(user: int) -> str | None:
 
 @contextmanager
 def account() -> Iterator[int]:
-    """A user of the system, with a name and nothing else, until left."""
+    """Create a system user with only a name, and remove it at the end."""
     name = f"env-{secrets.token_hex(4)}"
     subprocess.run(("useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", name), check=True)
     try:
@@ -56,18 +56,18 @@ def account() -> Iterator[int]:
 
 @contextmanager
 def nameless() -> Iterator[int]:
-    """A number without an account, as containers are often given."""
+    """Yield a user id without an account, as containers often use."""
     yield _NAMELESS
 
 
 def owned_by(room: Room, user: int) -> Room:
-    """The room, with all that is in it, as this user's."""
+    """Give the room and its content to this user."""
     for path in (room.folder, *room.folder.rglob("*")):
         os.chown(path, user, _NO_GROUP, follow_symlinks=False)
     return room.within(*_as(user))
 
 
 def _as(user: int) -> tuple[str, ...]:
-    # The first program is still started with root's right to pass closed folders; the shell's children are not.
+    # The first program starts with root's right to enter closed folders. The shell's children do not have that right.
     shell = ("/bin/sh", "-c", '"$@"', "sh")
     return ("setpriv", "--reuid", str(user), "--regid", str(_NO_GROUP), "--clear-groups", "--", *shell)

@@ -1,8 +1,8 @@
-"""Runs a command on a machine without IPv6: the kernel refuses it such sockets, as one does that was built without.
+"""Run a command as on a machine whose kernel was built without IPv6: creating an IPv6 socket fails.
 
     python without_ipv6.py COMMAND [ARGUMENT...]
 
-A filter on system calls does it (Linux, seccomp); nobody has to be root, and it goes with the command.
+A seccomp filter (Linux) rejects the system calls. Needs no root, and lasts as long as the command.
 """
 
 import ctypes
@@ -30,14 +30,14 @@ class _Program(ctypes.Structure):
 
 
 def why_not() -> str | None:
-    """Why this machine cannot do it."""
+    """Return the reason why this machine cannot filter system calls, or None."""
     if sys.platform != "linux":
         return "filters on system calls are Linux's"
     return None if platform.machine() in _SOCKET_CALL else f"no number of the socket call for {platform.machine()}"
 
 
 def refuse_ipv6() -> None:
-    """For this process and all that it starts, for ever."""
+    """Install the filter for this process and all its children, permanently."""
     lines = [
         (_LOAD, 0, 0, _CALL_NUMBER),
         (_JUMP_IF, 0, 3, _SOCKET_CALL[platform.machine()]),

@@ -1,4 +1,4 @@
-"""Settings of backends and probes from tables, as in svcd.toml. Tests may also set the constants of their classes."""
+"""Settings of backends and probes, built from tables as in svcd.toml. Tests may also set the classes' constants."""
 
 from collections.abc import Mapping
 from typing import Any

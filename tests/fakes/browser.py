@@ -1,4 +1,4 @@
-"""A real browser that tests look at the pages with, driven by lines over tests/web/driver.mjs."""
+"""A real browser for testing the pages. Commands go line by line through tests/web/driver.mjs."""
 
 import json
 import os
@@ -21,7 +21,7 @@ _PATIENCE: Final = 60.0
 
 
 def missing() -> str | None:
-    """Reason that there is no browser here, or None."""
+    """Return the reason why no browser is available, or None."""
     if not (WEB / "node_modules" / ".ready").exists():
         return "no browser here: `make browser` takes one from npm"
     return None if node() is not None else "no browser here: no node"
@@ -49,7 +49,7 @@ class Browser:
         return answer["ok"]
 
     async def see(self, selector: str, words: str) -> None:
-        """Wait until what the selector finds holds these words."""
+        """Wait until the selected element contains these words."""
         await self.ask("see", selector, words)
 
     async def picture(self, name: str) -> None:

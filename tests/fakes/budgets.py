@@ -1,4 +1,4 @@
-"""Settings without budgets, for benches and soaks: one wallet does there in minutes what a market's does in days."""
+"""Settings without budgets, for benchmarks and soaks: one wallet does in minutes what a market's wallets do in days."""
 
 from typing import Final
 

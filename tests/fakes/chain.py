@@ -1,4 +1,4 @@
-"""A chain in memory that answers JSON-RPC: blocks of events, forks at will, real hashes, links and filters."""
+"""A chain in memory that answers JSON-RPC, with blocks of events, forks, and real hashes, links and filters."""
 
 import json
 from typing import Any
@@ -42,7 +42,7 @@ class FakeChain:
     salt: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.mine()  # the first block, number 0
+        self.mine()  # block 0
 
     @property
     def height(self) -> int:
@@ -67,12 +67,12 @@ class FakeChain:
         self.blocks.append(Block(header, logs))
 
     def fork(self, height: int) -> None:
-        """Forget the blocks above `height`; those mined from now on differ from them."""
+        """Drop the blocks above `height`. Blocks mined afterwards differ from the dropped ones."""
         del self.blocks[height + 1 :]
         self.salt += 1
 
     async def answer(self, request: bytes) -> tuple[int, bytes]:
-        """What the node's transport would give."""
+        """Answer like a node's HTTP transport."""
         body = json.loads(request)
         calls = body if isinstance(body, list) else [body]
         answers = [{"jsonrpc": "2.0", "id": call["id"], **self._result(call)} for call in calls]

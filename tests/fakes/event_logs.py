@@ -1,4 +1,4 @@
-"""Events to logs, by eth_abi and the committed artifacts: what the contracts would have written."""
+"""Encode events as the contracts would, by eth_abi and the committed artifacts."""
 
 import json
 from functools import cache
@@ -17,7 +17,7 @@ REGISTRIES = ("JobRegistry", "ProviderRegistry", "AskRegistry")
 
 @cache
 def declared_events(registry: str) -> dict[str, Any]:
-    """The ABI entries of a registry's events, by name."""
+    """Return the ABI entries of a registry's events, by name."""
     abi = json.loads((ARTIFACTS / f"{registry}.json").read_text())["abi"]
     return {entry["name"]: entry for entry in abi if entry["type"] == "event"}
 
@@ -27,7 +27,7 @@ def registry_of(event: contract_events.Event) -> str:
 
 
 def log_of(event: contract_events.Event, addresses: dict[str, str]) -> dict[str, Any]:
-    """Address, topics and data of the event's log."""
+    """Return address, topics and data of the event's log."""
     registry = registry_of(event)
     values = [_plain(value) for value in msgspec.structs.astuple(event)]
     return {"address": addresses[registry], **encoded(declared_events(registry)[type(event).__name__], values)}

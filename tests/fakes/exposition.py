@@ -1,4 +1,4 @@
-"""What a daemon serves on /metrics once every series of it has come into being."""
+"""The output of /metrics once every series exists."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def series_names(daemon: str) -> set[str]:
 
 
 def _touched(registry: CollectorRegistry) -> CollectorRegistry:
-    """A labelled metric shows nothing until one of its series is used: a copy is made in which each is."""
+    """Return a copy in which each label combination was used once. An unused labelled metric prints no series."""
     touched = CollectorRegistry()
     for metric in _metrics(registry):
         bounds = {"buckets": metric._upper_bounds} if isinstance(metric, Histogram) else {}

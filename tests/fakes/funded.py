@@ -1,4 +1,4 @@
-"""A payment token of which everybody has some."""
+"""A payment token of which every account has a balance."""
 
 from typing import Any, Final
 

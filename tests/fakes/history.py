@@ -1,4 +1,4 @@
-"""Event histories that the contracts could have written, at random."""
+"""Random event histories that the contracts could have written."""
 
 from random import Random
 
@@ -6,16 +6,16 @@ import attrs
 
 from coordinatord.chain.contracts import contract_events
 
-GENESIS = 1_700_000_000  # the time of block 0; each that follows is a second later
+GENESIS = 1_700_000_000  # time of block 0; each later block is one second later
 
 
 @attrs.define
 class History:
-    """What stands on one fork; copy it (`branch`) to go on differently."""
+    """Events of one fork. Copy it with `branch` to continue differently."""
 
     random: Random
     time: int = GENESIS  # of the last block
-    open: list[tuple[bytes, int]] = attrs.field(factory=list)  # and when it expires
+    open: list[tuple[bytes, int]] = attrs.field(factory=list)  # job and its expiry
     claimed: list[tuple[bytes, int]] = attrs.field(factory=list)
     providers: int = 0
 

@@ -1,4 +1,4 @@
-"""An index that stands where a test puts it."""
+"""An index at a position that the test chooses."""
 
 import attrs
 
@@ -7,7 +7,7 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 @attrs.define
 class Standing:
-    """`known`: what is known of it without a question; None when too much time has passed."""
+    """`known`: the last known position, or None when it is too old to use without a query."""
 
     now: Snapshot
     known: Snapshot | None = None

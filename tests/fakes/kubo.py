@@ -1,7 +1,7 @@
-"""Kubo's RPC as its reference tells it, for the calls that the coordinator makes: one node's blocks, and its pins.
+"""Kubo's RPC for the calls that the coordinator makes, as in its reference: one node's blocks and pins.
 
-The client under test was run against js-ipfs, too (ipfs-core 0.18 under ipfs-http-server 0.15), which serves the same
-RPC: ids, spans, refusals and their words are as there.
+Ids, ranges, errors and their texts match js-ipfs (ipfs-core 0.18 with ipfs-http-server 0.15), which serves the same RPC
+and was run against the same client.
 """
 
 from base64 import b64encode
@@ -26,7 +26,7 @@ STORAGE_MAX: Final = 10**10
 
 @attrs.define
 class KuboNode:
-    """`as_before`: imports as versions before CIDv1 did. `authorization`: what its RPC wants to be told."""
+    """`as_before`: import with CIDv0, like old versions. `authorization`: the header that the RPC requires."""
 
     as_before: bool = False
     authorization: tuple[str, str] | None = None
@@ -36,7 +36,7 @@ class KuboNode:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Of a coordinator that keeps its content here."""
+        """Return the settings of a coordinator that stores content here."""
         user, password = self.authorization or ("", "")
         return {
             "PIN_STORE": "kubo",
@@ -47,7 +47,7 @@ class KuboNode:
         }
 
     def served(self, cid: str) -> bytes | None:
-        """What its gateway gives under this id."""
+        """Return the content that the gateway serves under this id."""
         return self.content.get(cid)
 
     def collect_garbage(self) -> None:
@@ -117,7 +117,7 @@ class KuboNode:
 
 
 def file_in(body: bytes, content_type: str) -> bytes:
-    """The one file of a form."""
+    """Return the only file of a form."""
     boundary = content_type.partition("boundary=")[2].encode()
     head, _, rest = body.partition(b"\r\n\r\n")
     assert head.startswith(b"--" + boundary + b"\r\n")
@@ -130,7 +130,7 @@ def failure(message: str) -> Response:
 
 
 def spelt(cid: str, as_before: bool) -> str:
-    """In base58, as a CIDv0 is; what is no CIDv0 stays."""
+    """Write a CIDv0 in base58. Return any other id unchanged."""
     known = parse_cid(cid, "cid")
     if not as_before or known.codec != "dag-pb":
         return cid

@@ -1,7 +1,7 @@
-"""A coordinator with its chain, escrow and gateway, in memory, as an httpx transport: what svcd talks to in tests.
+"""A coordinator, chain, escrow and gateway in memory, as an httpx transport for tests of svcd.
 
-It keeps the rules that a provider can run into (who holds a claim, what is settled), checks signatures, and answers as
-the specification says. A test can script the next answers of an op or a route.
+The market enforces the rules that a provider can break (who has a claim, which jobs are settled), checks signatures,
+and answers as specified. A test can script the next answers of an op or a route.
 """
 
 import base64
@@ -58,7 +58,7 @@ _NO_JOBS_YET = {"window_secs": "604800", "settled": "0", "failed": "0", "reclaim
 
 @attrs.define
 class Market:
-    """`now` gives Unix seconds. `scripts`: per op or route name, what to answer next; `always`, until taken away."""
+    """`now` returns Unix seconds. `scripts`: next answers, by name of op or route. `always`: answers until removed."""
 
     now: Callable[[], float]
     provider: Wallet = attrs.field(factory=lambda: Wallet(b"\x11" * 32))
@@ -71,22 +71,22 @@ class Market:
     capacity: int = 1000
     reputation: int = 500
     listed: bool = True
-    registered_box: PublicKey | None = None  # another than `box`
-    largest_bundle: int | None = None  # announced in this provider's evidence
+    registered_box: PublicKey | None = None  # when it differs from `box`
+    largest_bundle: int | None = None  # maximum in this provider's evidence
     windows: list[int] | None = attrs.field(factory=lambda: [60, 300, 600, 3600, 86400])
-    chain_minds_time: bool = False  # its own clock is `now`
+    chain_minds_time: bool = False  # compare times with its own clock, `now`
     rival: bool = False  # another daemon polls as this provider
-    behind: float | None = None  # seconds that the coordinator's clock is behind ours; None: it tells no time
+    behind: float | None = None  # seconds by which the coordinator's clock lags; None: no `date` header
     jobs: dict[str, Body] = attrs.field(factory=dict)
-    posting: dict[str, Body] = attrs.field(factory=dict)  # rows that the book will have of them
-    slow_blocks: bool = False  # claims that prefer not to wait are under way until they are mined or refused
-    under_way: dict[str, trio.Event] = attrs.field(factory=dict)  # by job; what is sent behind them waits
-    pending: dict[str, Body] = attrs.field(factory=dict)  # offers of jobs whose post is under way
+    posting: dict[str, Body] = attrs.field(factory=dict)  # rows that jobs get when their post is mined
+    slow_blocks: bool = False  # claims sent with "prefer: respond-async" stay pending until mined or reverted
+    under_way: dict[str, trio.Event] = attrs.field(factory=dict)  # by job; later ops of the job wait for it
+    pending: dict[str, Body] = attrs.field(factory=dict)  # offers of jobs whose post is pending
     content: dict[str, bytes] = attrs.field(factory=dict)
     results: dict[str, bytes] = attrs.field(factory=dict)  # by job
     asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
     floors: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)
-    others_asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)  # of another provider
+    others_asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)  # asks of another provider
     endpoints: dict[str, str] = attrs.field(factory=lambda: {"demo/image": "/v1/images/generations"})
     gateway: str | None = GATEWAY
     snapshots: list[int] = attrs.field(factory=list)
@@ -103,7 +103,7 @@ class Market:
     def transport(self) -> StreamedTransport:
         return StreamedTransport(self.handle)
 
-    # --- what clients do ----------------------------------------------------------------------------------
+    # --- clients ------------------------------------------------------------------------------------------
 
     def envelope(self, model_input: Body | None = None, **changed: Any) -> Envelope:
         fields: Body = {
@@ -120,7 +120,8 @@ class Market:
         return container.seal(to, BOOK.chain_id, BOOK.job_registry, self.owner.address, content)
 
     def post(self, container: bytes | None = None, *, served: bytes | None = None, **changed: Any) -> str:
-        """A designated job, unless changed. `served`: what the gateway has in the container's place."""
+        """Post a job, designated to this provider by default. `served`: what the gateway serves instead of the
+        container."""
         content = container if container is not None else self.container()
         try:
             c = commit(content).c
@@ -154,7 +155,7 @@ class Market:
         return job
 
     def offer(self, job: str, **changed: Any) -> None:
-        """A posted job becomes one whose post is under way: offered with the next poll, open with its claim."""
+        """Make a posted job pending: the next poll offers it, and its claim opens it."""
         row = self.jobs.pop(job)
         names = ("model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at")
         terms = {name: int(row[name]) for name in names}
@@ -173,18 +174,18 @@ class Market:
         self.posting[job] = row
 
     def mine(self, job: str) -> None:
-        """The claim that is under way, and the post before it."""
+        """Mine the pending post, then the claim."""
         self.jobs[job] = self.posting.pop(job, None) or self.jobs[job]
         self.claim(job)
         self.under_way.pop(job).set()
 
     def refuse(self, job: str) -> None:
-        """The same, refused for its post."""
+        """Revert the pending post and claim."""
         del self.posting[job]
         self.under_way.pop(job).set()
 
     def claim(self, job: str, *, ago: int = 0) -> None:
-        """As an earlier run of the provider did."""
+        """Claim the job like an earlier run of the provider."""
         self.jobs[job] |= {
             "state": CLAIMED,
             "provider_id": str(self.provider_id),
@@ -252,7 +253,7 @@ class Market:
         )
 
     def _market(self, request: httpx.Request) -> httpx.Response:
-        """Candidates for an order: this provider where it has an ask, and somebody polls as it."""
+        """Return the candidates for an order: this provider, if it has an ask and a daemon polls."""
         demand = json.loads(request.content)
         live = self.rival and (demand["model_id"], demand["sla_secs"]) in self.asks
         return answer(402, {"candidates": [{"provider_id": str(self.provider_id)}] if live else []})
@@ -361,7 +362,7 @@ class Market:
         return answer(200, {"jobs": rows, "as_of_block": "1"})
 
     def _told(self, row: Body) -> Body:
-        """With the times that follow from its state."""
+        """Add the times that follow from the row's state."""
         if row["state"] == CLAIMED:
             return row | {"reclaimable_at": str(int(row["claimed_at"]) + int(row["sla_secs"]) + 1)}
         return row | {"ended_at": str(int(self.now()))} if row["state"] in (SETTLED, CANCELLED) else row
@@ -453,7 +454,7 @@ class Market:
 
     def _files(self, request: httpx.Request) -> httpx.Response:
         head, _, rest = request.content.partition(b'name="file"')
-        assert b'name="purpose"\r\n\r\nresult' in head  # the purpose comes first
+        assert b'name="purpose"\r\n\r\nresult' in head  # the purpose must precede the file
         content = rest.partition(b"\r\n\r\n")[2].rpartition(b"\r\n--")[0]
         cid = str(cid_of(content))
         self.content[cid] = content
@@ -489,7 +490,7 @@ _SESSION_ROUTES = {"claim", "settle", "fail", "request_capacity", "set_identity"
 
 
 def request_name(request: httpx.Request) -> str:
-    """`claim`, `settle`, … for ops; `poll`; else the first words of the path."""
+    """Return the op (`claim`, `settle`, …), `poll`, or the first words of the path."""
     path = request.url.path
     if path == "/evm/ops":
         return str(json.loads(request.content)["op"])

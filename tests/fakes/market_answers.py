@@ -1,4 +1,4 @@
-"""What the market in memory (`tests.fakes.market`) answers, and how a test makes it answer something else."""
+"""Answers of the market in memory (`tests.fakes.market`), and scripts that replace them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -31,7 +31,7 @@ def mined(**more: str) -> httpx.Response:
 
 
 def instead(response: httpx.Response) -> Script:
-    """This answer, and nothing happens."""
+    """Answer this, without executing the request."""
 
     async def script(_: Callable[[], httpx.Response]) -> httpx.Response:
         return response
@@ -40,7 +40,7 @@ def instead(response: httpx.Response) -> Script:
 
 
 def unreached() -> Script:
-    """No connection: nothing happens."""
+    """Fail to connect, without executing the request."""
 
     async def script(_: Callable[[], httpx.Response]) -> httpx.Response:
         raise httpx.ConnectError("as the test wants it")
@@ -49,7 +49,7 @@ def unreached() -> Script:
 
 
 def lost() -> Script:
-    """It happens, and its answer is lost."""
+    """Execute the request and lose its answer."""
 
     async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
         perform()
@@ -59,7 +59,7 @@ def lost() -> Script:
 
 
 def behind(**then: Any) -> Script:
-    """An index that is behind: what a read gives, with the fields as they were."""
+    """Simulate a lagging index: a read returns these older field values."""
 
     async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
         return answer(200, {**perform().json(), **then})

@@ -1,4 +1,4 @@
-"""A model server on loopback that answers as a test tells it to: real sockets, and every way to misbehave."""
+"""A model server on loopback with real sockets. Tests choose its answers and every way to misbehave."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +24,7 @@ class Asked:
 
 @attrs.frozen
 class Reply:
-    """`pieces` are sent one by one. With `cut` the connection ends before the answer does; with `held` neither ends."""
+    """`pieces` are sent one by one. `cut` closes the connection early. `held` sends no more and stays open."""
 
     status: int = 200
     pieces: tuple[bytes, ...] = ()
@@ -44,7 +44,7 @@ class Reply:
         return cls(200, pieces, {"content-type": "text/event-stream"}, cut, held)
 
 
-# None: no answer ever comes.
+# None: never answer.
 Answer = Callable[[Asked], Reply | None]
 
 
@@ -53,7 +53,7 @@ class ModelServer:
     url: str
     answer: Answer
     asked: list[Asked] = attrs.field(factory=list)
-    left: trio.Event = attrs.field(factory=trio.Event)  # a caller that got no answer has gone away
+    left: trio.Event = attrs.field(factory=trio.Event)  # set when a caller without an answer disconnects
 
     def paths(self) -> list[str]:
         return [f"{asked.method} {asked.path}" for asked in self.asked]
@@ -91,7 +91,7 @@ async def _read(connection: h11.Connection, stream: trio.SocketStream) -> Asked 
 
 
 async def _write(connection: h11.Connection, stream: trio.SocketStream, reply: Reply) -> bool:
-    """Whether the connection can go on."""
+    """Return true while the connection can be reused."""
     length = sum(len(piece) for piece in reply.pieces)
     headers = reply.headers if reply.cut or reply.held else reply.headers | {"content-length": str(length)}
     head = h11.Response(status_code=reply.status, headers=list(headers.items()))

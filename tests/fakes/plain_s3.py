@@ -1,4 +1,4 @@
-"""A plain S3 that knows nothing of content ids: the devnet's, which rclone serves."""
+"""A plain S3 without content ids: the devnet's, served by rclone."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ class PlainS3:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Of a coordinator that keeps its content here."""
+        """Return the settings of a coordinator that stores content here."""
         return {
             "PIN_STORE": self.service.kind,
             "PIN_STORE_ENDPOINT": self.service.endpoint,
@@ -35,12 +35,12 @@ class PlainS3:
         }
 
     def served(self, cid: str) -> bytes | None:
-        """What a reader of the bucket is given under this id."""
+        """Return the object under this id, as a reader of the bucket gets it."""
         path = self.folder / self.bucket / "ipfs" / cid
         return path.read_bytes() if path.exists() else None
 
     def held(self) -> set[str]:
-        """Keys of the bucket."""
+        """Return the keys of the bucket."""
         root = self.folder / self.bucket
         return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 

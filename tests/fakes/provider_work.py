@@ -1,4 +1,4 @@
-"""Work as svcd hands it to a backend, with the parts that a test does not care about filled in."""
+"""Work as svcd passes it to a backend, with defaults for the fields that a test does not set."""
 
 import math
 

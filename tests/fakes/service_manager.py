@@ -1,12 +1,12 @@
-"""The part of systemd that the project's units and pages ask for, on a folder in place of the root of a machine.
+"""Imitates the parts of systemd that the project's units and pages use, with a folder as the machine's root.
 
     python -m tests.fakes.service_manager systemctl start|stop|restart|enable|disable|is-active|daemon-reload UNIT...
     python -m tests.fakes.service_manager systemd-run --pipe --property=... COMMAND...
 
-SERVICE_ROOT is that folder: units and their drop-ins lie in its etc/systemd/system. What a unit says is done as by
-systemd: EnvironmentFile is read, LoadCredential copies files for the service alone, one of Type=notify has started
-when it says so, and a stop is SIGTERM and a wait. SERVICE_USER, a number, is whom services run as; without,
-they run as whoever calls. What confines a service (ProtectSystem and its kin) is not imitated.
+SERVICE_ROOT is the folder. Units and drop-ins are in its etc/systemd/system. EnvironmentFile is read, LoadCredential
+copies files for the service alone, a Type=notify service has started when it notifies, and stopping is SIGTERM and a
+wait. SERVICE_USER is the numeric user of services (default: the caller). Confinement, such as ProtectSystem, is not
+imitated.
 """
 
 import os
@@ -28,7 +28,7 @@ Settings = dict[str, list[str]]
 
 
 class Failed(Exception):
-    """The service did not start, or there is no such unit."""
+    """The service did not start, or the unit does not exist."""
 
 
 def root() -> Path:
@@ -36,7 +36,7 @@ def root() -> Path:
 
 
 def unit_settings(name: str) -> Settings:
-    """Settings of a unit and its drop-ins, each with its values in order; an instance reads its template."""
+    """Return the settings of a unit and its drop-ins, each with its values in order. An instance reads its template."""
     name = name.removesuffix(".service")
     template, at, instance = name.partition("@")
     units = root() / "etc" / "systemd" / "system"
@@ -64,12 +64,12 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 
 def inside(path: str) -> Path:
-    """The file that a unit names, below the folder; one that is below it already is left."""
+    """Return the unit's file below the folder. A path that is already below it is unchanged."""
     return Path(path) if Path(path).is_relative_to(root()) else root() / path.lstrip("/")
 
 
 def credentials_of(settings: Settings, name: str) -> dict[str, str]:
-    """The credentials, copied to where the service alone reads them."""
+    """Copy the credentials to a folder that only the service reads."""
     loaded = settings.get("LoadCredential", [])
     if not loaded:
         return {}
@@ -77,7 +77,7 @@ def credentials_of(settings: Settings, name: str) -> dict[str, str]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     for passed in (folder.parent, folder.parent.parent):
-        passed.chmod(0o755)  # whatever the umask of the shell
+        passed.chmod(0o755)  # independent of the caller's umask
     folder.mkdir(mode=0o700)
     for credential in loaded:
         identifier, _, path = credential.partition(":")
@@ -161,7 +161,7 @@ def says_ready(notify: socket.socket) -> bool:
 
 
 def stop(name: str) -> None:
-    """SIGTERM, and a wait until the process is gone or waits for its parent."""
+    """Send SIGTERM and wait until the process ends or is a zombie."""
     name = name.removesuffix(".service")
     if not is_running(name):
         return
@@ -200,7 +200,7 @@ def last_lines(name: str) -> str:
 
 
 def stop_all() -> None:
-    """What a test calls at its end: no process of its units is left."""
+    """Stop all processes of the units. Tests call this at their end."""
     for file in (root() / "run" / "units").glob("*.pid"):
         stop(file.stem)
 
@@ -229,7 +229,7 @@ def systemctl(words: Sequence[str]) -> None:
 
 
 def systemd_run(words: Sequence[str]) -> int:
-    """A transient service whose input and output are the caller's; its exit status."""
+    """Run a transient service with the caller's input and output. Return its exit status."""
     settings: Settings = {}
     rest = list(words)
     while rest and rest[0].startswith("-"):
@@ -260,7 +260,7 @@ def main() -> int:
 
 
 def install(folder: Path, service_root: Path, user: int | None = None) -> None:
-    """Programs `systemctl` and `systemd-run` in `folder`, which act on the services below `service_root`."""
+    """Install programs `systemctl` and `systemd-run` in `folder` that act on the services below `service_root`."""
     project = Path(__file__).parents[2]
     for program in ("systemctl", "systemd-run"):
         script = folder / program

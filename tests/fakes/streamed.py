@@ -1,5 +1,4 @@
-"""Answers without a network that are read as those of one: their bodies come in a stream, which httpx's own stand-in
-hands over as if it had been read."""
+"""Responses whose bodies are streamed, as from a network. Responses of httpx's MockTransport count as already read."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ class StreamedTransport(httpx.MockTransport):
 
 
 def streamed(response: httpx.Response) -> httpx.Response:
-    """The same, unread."""
+    """Return the response with an unread body."""
     if not response.is_stream_consumed:
         return response
     return httpx.Response(response.status_code, headers=response.headers, stream=_Body(response.content))
@@ -31,7 +30,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 def http_over(client: httpx.AsyncClient) -> Http:
-    """The coordinator's HTTP client, over one of httpx with a transport that stands in for a network."""
+    """Return the coordinator's HTTP client over an httpx client with a mock transport."""
 
     @asynccontextmanager
     async def http(

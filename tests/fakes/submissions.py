@@ -1,4 +1,4 @@
-"""Whole submissions, as lines of batch files carry them, made without asking anybody."""
+"""Complete submissions, as in lines of batch files, made without a coordinator."""
 
 import json
 import secrets
@@ -27,7 +27,7 @@ def jsonl(lines: Iterable[Body | bytes]) -> bytes:
 
 @attrs.frozen
 class Submitter:
-    """`terms` are the registry's fees."""
+    """`terms`: the registry's fees."""
 
     wallet: Wallet
     domains: Domains
@@ -37,7 +37,7 @@ class Submitter:
     box_key: bytes
 
     def line(self, payload: bytes = b"payload", **changed: Any) -> Body:
-        """Paid and complete. FeeTerms that are changed are signed so; other members are changed afterwards."""
+        """Return a paid, complete submission. Changed fee terms are signed; other members are changed after signing."""
         container = seal(PublicKey(self.box_key), self.chain_id, self.registry, self.wallet.address, payload)
         return self.of_container(container, **changed)
 

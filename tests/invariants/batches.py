@@ -1,4 +1,5 @@
-"""I6: input lines = output lines ⊎ error lines; one record per (batch, line); whatever was killed when."""
+"""I6: a batch's output lines and error lines together are exactly its input lines, with one record per line. This holds
+after any kill."""
 
 import json
 from collections import Counter
@@ -10,8 +11,8 @@ from coordinatord.storage.pins.store import PinStore
 
 
 async def broken_batches(database: Database, pins: PinStore) -> list[str]:
-    """What is broken among the batches that have ended, in words; empty when all holds. Files of a few megabytes are
-    read whole here."""
+    """Return each violation among ended batches as a sentence. Reads whole files, so files must be small (a few
+    megabytes)."""
     found: list[str] = []
     async with database.connection() as connection:
         batches = await connection.fetch(

@@ -1,4 +1,4 @@
-"""I12: the gas, bytes and rows that a wallet caused stay within its budget.
+"""I12: the gas, bytes and rows that a wallet causes stay within its budget.
 
 violations = await budget_violations(connection, config)
 assert violations == []
@@ -13,8 +13,8 @@ from coordinatord.chain.relayer.budgets_sql import Budget, Standing
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import gas_policy, storage_budgets
 
-# What transactions were booked at, not the sums that the budgets are held against. Of a provider's work only claims are
-# ever refused; settles and fails, as many as they, are left out.
+# Gas as booked per transaction, not the running sums that budgets are compared with. A provider's settles and fails are
+# left out because they are never rejected.
 _SPENT: Final = (
     "select b.signer, g.budget, sum(b.gas)::bigint as gas, max(b.gas) as largest from gas_bookings b join"
     " (values ('post', 'posts'), ('cancel', 'cancels'), ('claim', 'work'), ('set_identity', 'upkeep'),"
@@ -27,7 +27,7 @@ _EARNED: Final = (
     " using (provider_id) where v.operator = $1 and j.state = 2) as settled,"
     " coalesce((select bool_or(listed) from providers where operator = $1), false) as listed"
 )
-# What is never refused is left out: files that batches yield, and what providers settle.
+# Files that batches produce and content that providers settle are left out because they are never rejected.
 _STORED: Final = (
     "select o.owner, sum(o.bytes)::bigint as bytes, sum(o.rows)::bigint as rows, has_earned(o.owner) as earned from ("
     " select owner, bytes, 1 as rows from files where purpose <> 'batch_output'"
@@ -39,9 +39,10 @@ _STORED: Final = (
 async def budget_violations(
     connection: "asyncpg.Connection[asyncpg.Record]", config: Config, *, mined_again: int = 0
 ) -> list[str]:
-    """What is broken, in words; empty when all holds.
+    """Return each violation as a sentence.
 
-    `mined_again`: ops of one signer that a reorganisation or a race may have cost twice. They count as its largest.
+    `mined_again`: ops of one signer that a reorg or a race may have charged twice. They count at the cost of the
+    signer's largest op.
     """
     found = []
     policy = gas_policy(config)

@@ -1,4 +1,4 @@
-"""I11: settles, fails and reclaims are relayed whatever strangers do.
+"""I11: settles, fails and reclaims are relayed whatever other users do.
 
 violations = await exit_violations(connection)
 assert violations == []
@@ -9,8 +9,8 @@ from typing import Final
 
 import asyncpg
 
-# Trouble of the chain may end an exit (its sender asks again); a budget, a reserve, or a full queue never does. An
-# account that was emptied pays for nothing.
+# A chain error may end an exit, because its sender retries. A budget, a reserve or a full queue must never end one. An
+# empty account cannot pay for exits.
 _REFUSED: Final = (
     "select 'I11: ' || kind || ' ' || id || ' was dropped: ' || reason from relays"
     " where kind in ('settle', 'fail', 'reclaim') and state = 'dropped'"
@@ -28,6 +28,6 @@ _AFTER_OTHERS: Final = (
 async def exit_violations(
     connection: "asyncpg.Connection[asyncpg.Record]", *, emptied: Sequence[tuple[float, float]] = ()
 ) -> list[str]:
-    """`emptied`: when a relayer's account held less than one exit takes, in seconds of Unix time."""
+    """`emptied`: Unix time since when a relayer's account had less than the cost of one exit."""
     refused = await connection.fetch(_REFUSED, [since for since, _ in emptied], [until for _, until in emptied])
     return [row[0] for row in (*refused, *await connection.fetch(_AFTER_OTHERS))]

@@ -1,4 +1,4 @@
-"""I5 by reads of the chain: every unit that the registry holds is some claimed job's or somebody's credit.
+"""I5 by reads of the chain: every token unit in the registry belongs to a claimed job or to a party's credit.
 
 violations = await fund_violations(rpc, address_book)
 assert violations == []
@@ -19,12 +19,12 @@ from tests.invariants.jobs import job_events
 
 @attrs.define
 class _Ledger:
-    """What the registry's events add up to."""
+    """Sums of the registry's events."""
 
-    amounts: dict[bytes, int] = attrs.field(factory=dict)  # of every job posted
-    held: dict[bytes, int] = attrs.field(factory=dict)  # of every job claimed and not ended
+    amounts: dict[bytes, int] = attrs.field(factory=dict)  # every posted job
+    held: dict[bytes, int] = attrs.field(factory=dict)  # every job that is claimed and has not ended
     owed: Counter[bytes] = attrs.field(factory=Counter)  # credits by party
-    treasury: bytes = b""  # its shares are credited, and fetched together
+    treasury: bytes = b""  # party that collects the credited fees
     wrong: list[str] = attrs.field(factory=list)
 
     def enter(self, event: contract_events.Event) -> None:
@@ -51,9 +51,9 @@ class _Ledger:
 
 
 async def fund_violations(rpc: Rpc, book: AddressBook, *, donations: int = 0) -> list[str]:
-    """What is broken, in words; empty when all holds. `donations`: tokens that were sent to the registry unasked.
+    """Return each violation as a sentence. `donations`: tokens sent to the registry outside of jobs.
 
-    To be read while the chain stands still: the reads are one after the other.
+    No block may be mined during the call, because the reads are not atomic.
     """
     registry = book.job_registry
     balance = await read_uint(rpc, book.paytoken, "balanceOf(address)", registry)
@@ -77,7 +77,7 @@ async def fund_violations(rpc: Rpc, book: AddressBook, *, donations: int = 0) ->
 
 
 async def read_uint(rpc: Rpc, contract: bytes, function: str, *addresses: bytes) -> int:
-    """What a view of one number says at the latest block."""
+    """Call a view that returns one integer, at the latest block."""
     calldata = abi.call(abi.selector(function), *map(abi.address, addresses))
     answer = await rpc.call_as(str, "eth_call", {"to": hex_of(contract), "data": hex_of(calldata)}, "latest")
     return int(answer, 16)

@@ -19,15 +19,17 @@ from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 
 
 async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, book: AddressBook) -> list[str]:
-    """What is broken, in words; empty when all holds. The chain must stand still, and the index have reached it.
+    """Return each violation as a sentence. The index must have reached the head, and no block may be mined during the
+    call.
 
-    The replay is done in a transaction that is rolled back: a coordinator that uses the database only waits for it.
+    The replay runs in a transaction that is rolled back. A coordinator on the same database only waits for the
+    transaction.
     """
     source = NodeSource(rpc, Decoder(book))
     transaction = connection.transaction()
     await transaction.start()
     try:
-        # The indexer waits from here on: what is compared with a replay must not move before it.
+        # Block the indexer, so that the index does not move during the comparison.
         await connection.execute("lock table index_position in exclusive mode")
         head, position = await source.head(), await read_position(connection)
         if position is None or hex_of(position.block_hash) != head.hash:
@@ -36,7 +38,7 @@ async def index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc
         await forget(connection)
         await IndexFollower(source, _settings(book), Wake()).catch_up(connection)
         replayed = await index_rows(connection)
-    except Retryable as wrong:  # the replay is made by the indexer's own code, which may be what is broken
+    except Retryable as wrong:  # the replay runs the indexer's own code, which may be the broken part
         return [f"I4: the chain cannot be replayed: {wrong}"]
     finally:
         await transaction.rollback()

@@ -1,4 +1,4 @@
-"""I2 of jobs, from the registry's own logs: at most one Posted, one Claimed, one final event for each.
+"""I2 of jobs, from the registry's own logs: each job has at most one Posted, one Claimed and one final event.
 
 violations = await job_violations(rpc, address_book)
 assert violations == []
@@ -15,7 +15,8 @@ from coordinatord.chain.rpc.client import Rpc
 
 
 async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[bytes] = ()) -> list[str]:
-    """What is broken, in words; empty when all holds. `promised`: jobs that were answered 201, each posted (I1)."""
+    """Return each violation as a sentence. `promised`: ids of jobs whose submission was answered 201. Each must be
+    posted (I1)."""
     counts: dict[str, Counter[bytes]] = {"posted": Counter(), "claimed": Counter(), "ended": Counter()}
     for event in await job_events(rpc, book):
         match event:
@@ -42,7 +43,7 @@ async def job_violations(rpc: Rpc, book: AddressBook, *, promised: Collection[by
 
 
 async def job_events(rpc: Rpc, book: AddressBook, first: int | None = None) -> list[contract_events.Event]:
-    """What the job registry told from block `first` (or its deployment) on, in the order of the chain."""
+    """Return the job registry's events from block `first` (default: its deployment), in chain order."""
     decoder = Decoder(book)
     query = {
         "fromBlock": hex(book.deploy_block if first is None else first),

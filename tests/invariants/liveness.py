@@ -10,10 +10,10 @@ _ENDS = ("JobSettled", "JobFailed", "JobReclaimed", "JobCancelled")
 
 
 def liveness_violations(log: MarketLog, *, grace: float) -> list[str]:
-    """What is broken, in words; empty when all holds. `grace`: seconds of the chain's clock that a reclaim may take
-    after the end of its job's window, with all that went wrong meanwhile.
+    """Return each violation as a sentence. `grace`: seconds of chain time that a reclaim may take after its job's
+    window ends, including delays from injected faults.
 
-    To be read before anybody moves the chain's clock ahead to have windows end.
+    Read the log before a test moves the chain's clock forward to end windows.
     """
     windows = {event.values["jobId"]: event.values["slaSecs"] for event in log.named("JobPosted")}
     ended = {event.values["jobId"]: event.time for event in log.named(*_ENDS)}

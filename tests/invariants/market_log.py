@@ -1,7 +1,7 @@
-"""The market's history as the chain itself tells it: every event of its contracts, in order, with its block's time.
+"""The market's history as the chain has it: every event of the contracts, in order, with its block's time.
 
-Nothing of coordinatord reads it: events are decoded by eth_abi from the contracts' own interfaces, so that what the
-index is held against shares no line with the index.
+This module shares no code with coordinatord. eth_abi decodes events from the contracts' interfaces, so a bug in the
+indexer cannot hide itself.
 
 log = await read_market_log(rpc_url, address_book)
 """
@@ -17,24 +17,25 @@ from eth_utils.crypto import keccak
 from common.address_book import AddressBook
 from common.artifacts import load
 
-_AT_ONCE: Final = 100  # calls of one request
+_AT_ONCE: Final = 100  # calls per request
 
 
 @attrs.frozen
 class Told:
-    """An event: its name and its fields by theirs, where it stands, and the transaction that caused it."""
+    """A decoded event: name, fields by name, position in the chain, and the hash of its transaction."""
 
     name: str
     values: Mapping[str, Any]
     block: int
-    place: int  # of the log in its block
-    time: int  # of the block
+    place: int  # log index within the block
+    time: int  # block timestamp
     transaction: str
 
 
 @attrs.frozen
 class MarketLog:
-    """`events` of the three registries; `transfers` of the payment token, to and from anybody; `head` and its time."""
+    """`events`: events of the three registries. `transfers`: all transfers of the payment token. `head`: the latest
+    block and its time."""
 
     events: Sequence[Told]
     transfers: Sequence[Told]
@@ -47,7 +48,7 @@ class MarketLog:
 
 @attrs.frozen
 class Node:
-    """JSON-RPC without anything in between."""
+    """Plain JSON-RPC client."""
 
     url: str
     http: httpx.AsyncClient
@@ -75,7 +76,7 @@ def node_client() -> httpx.AsyncClient:
 
 
 async def read_market_log(rpc_url: str, book: AddressBook) -> MarketLog:
-    """To be read while the chain stands still."""
+    """Read the whole log. No block may be mined during the call."""
     registries = {
         book.job_registry: _decoders("JobRegistry"),
         book.provider_registry: _decoders("ProviderRegistry"),
@@ -85,7 +86,7 @@ async def read_market_log(rpc_url: str, book: AddressBook) -> MarketLog:
         node = Node(rpc_url, http)
         head = await node.call("eth_getBlockByNumber", "latest", False)
         told = await _logs(node, book, registries)
-        # A token may do more than this interface says; transfers are all that is asked of it.
+        # The token may have more events than this interface. Only transfers are read.
         transfers = await _logs(node, book, {book.paytoken: _decoders("DevToken")})
     return MarketLog(
         told, [one for one in transfers if one.name == "Transfer"], int(head["number"], 16), int(head["timestamp"], 16)
@@ -134,7 +135,7 @@ class _Event:
     def values(self, topics: Sequence[str], data: str) -> dict[str, Any]:
         words = [bytes.fromhex(topic[2:]) for topic in topics]
         values = {name: eth_abi.decode([kind], word)[0] for (name, kind), word in zip(self.indexed, words, strict=True)}
-        # Read as bytes first: what stands in a string may be no UTF-8.
+        # Decode as bytes first, because a string on the chain may be invalid UTF-8.
         types = ["bytes" if kind == "string" else kind for _, kind in self.plain]
         for (name, kind), value in zip(self.plain, eth_abi.decode(types, bytes.fromhex(data[2:])), strict=True):
             values[name] = (
@@ -144,12 +145,12 @@ class _Event:
 
 
 def _plain(value: Any) -> Any:
-    """Addresses as bytes, as all else is."""
+    """Convert addresses to bytes, like all other values."""
     return bytes.fromhex(value[2:]) if isinstance(value, str) and value.startswith("0x") and len(value) == 42 else value
 
 
 def _decoders(contract: str) -> _Decoders:
-    """By topic 0, as the interface lays its events out."""
+    """Return decoders by topic 0, built from the interface."""
     found: _Decoders = {}
     for entry in load(contract).abi:
         if entry["type"] == "event":

@@ -1,9 +1,10 @@
-"""I3 from the chain's side: every transaction of a relayer's account is the outbox's, at the nonce where it says so.
+"""I3 from the chain's side: every transaction of a relayer account is in the outbox, at the recorded nonce.
 
 violations = await nonce_violations(connection, rpc_url, deploy_block)
 assert violations == []
 
-`tests.invariants.relays` asks the chain about what the outbox names; what the outbox does not name shows only here.
+`tests.invariants.relays` checks the transactions of the outbox against the chain. Only this module finds transactions
+that the outbox lacks.
 """
 
 from collections import defaultdict
@@ -32,10 +33,10 @@ class _Mined:
 async def nonce_violations(
     connection: "asyncpg.Connection[asyncpg.Record]", rpc_url: str, first_block: int, *, foreign: int | None = None
 ) -> list[str]:
-    """What is broken, in words; empty when all holds. The chain stands still, and nothing is under way.
+    """Return each violation as a sentence. No block may be mined during the call, and no transaction may be pending.
 
-    `foreign`: how many transactions others sent from the accounts, at the most, which is all that tells theirs from one
-    of ours that was sent before it was stored; None where nobody counted.
+    `foreign`: the largest number of transactions that other programs sent from the accounts, or None when unknown. The
+    number is the only way to distinguish a foreign transaction from one that the relayer sent before storing it.
     """
     outbox: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for row in await connection.fetch(_OUTBOX):
@@ -44,12 +45,12 @@ async def nonce_violations(
     found: list[str] = []
     others = 0
     for account, rows in outbox.items():
-        oldest, newest = min(rows), max(rows)  # the janitor takes old ones away
+        oldest, newest = min(rows), max(rows)  # the janitor deletes old rows
         for nonce in sorted(nonce for nonce in rows.keys() | mined[account].keys() if nonce >= oldest):
             row, there = rows.get(nonce), mined[account].get(nonce)
             others += there is not None and (row is None or there.hash not in row["versions"])
             if nonce > newest:
-                continue  # somebody else's so far as the outbox can tell, which finds out when it gives out the next
+                continue  # foreign for now: the outbox learns of this transaction when it assigns the next nonce
             if (wrong := _wrong(row, there)) is not None:
                 found.append(f"I3: nonce {nonce} of {account} {wrong}")
     if foreign is not None and others > foreign:
@@ -75,7 +76,7 @@ def _wrong(row: Mapping[str, Any] | None, there: _Mined | None) -> str | None:
 
 
 async def _mined(rpc_url: str, first_block: int, accounts: set[str]) -> dict[str, dict[int, _Mined]]:
-    """By account and nonce, what every block since the market's first says."""
+    """Return the mined transactions by account and nonce, from every block since the market's first."""
     mined: dict[str, dict[int, _Mined]] = {account: {} for account in accounts}
     async with node_client() as http:
         node = Node(rpc_url, http)

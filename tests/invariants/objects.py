@@ -1,4 +1,4 @@
-"""I7: every content id that something live refers to can be fetched, and is the id of what comes: it is computed anew.
+"""I7: every content id in use can be fetched, and the fetched bytes hash to the same id.
 
 violations = await object_violations(connection, gateway)
 assert violations == []
@@ -12,7 +12,7 @@ import httpx
 
 from common.cid import cid_of
 
-# Objects of jobs, and uploads; each with the digest it was stored under where one is kept.
+# Objects of jobs, and uploads, each with its stored digest if one was recorded.
 _OBJECTS: Final = (
     "select 'object ' || key as name, cid, sha256 from objects"
     " where attached and cid is not null and removing_until is null and expires_at > clock_timestamp()"
@@ -28,9 +28,9 @@ _JOBS: Final = (
 
 
 async def object_violations(connection: "asyncpg.Connection[asyncpg.Record]", gateway: str) -> list[str]:
-    """What is broken, in words; empty when all holds. Reads every object: meant for small stores, which cut files as
-    the local one does."""
-    found, seen = [], dict[str, tuple[bytes, str] | None]()  # by id: the digest and the id of what comes for it
+    """Return each violation as a sentence. Reads every object, so the store must be small and split files like the
+    local one."""
+    found, seen = [], dict[str, tuple[bytes, str] | None]()  # by id: digest and id of the fetched bytes
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         for query in (_OBJECTS, _FILES, _JOBS):
             for row in await connection.fetch(query):

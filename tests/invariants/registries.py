@@ -1,4 +1,4 @@
-"""I4 beside the replay: what the index says of every row is what the registries themselves say, as far as they keep it.
+"""I4 without a replay: every indexed row matches the registries' own views, as far as a view exists.
 
 violations = await registry_violations(connection, rpc, address_book)
 assert violations == []
@@ -15,9 +15,9 @@ from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.views import Reverted, View, read_many
 
 _AT_ONCE: Final = 200
-# Columns in the order of the words that the registry's view begins with.
+# Columns in the order in which the registry's view returns them.
 _JOB: Final = ("known", "state", "ended_because", "provider_id", "claimed_at")
-# An open job whose time is over is marked in the index, and open in the registry, which keeps no expiry.
+# The index marks an expired open job. The registry does not store expiry and still calls the job open.
 _JOBS: Final = (
     "select job_id, true as known, case when ended_because = 5 then 0 else state end as state,"
     " case when ended_because = 5 then 0 else ended_because end as ended_because, provider_id, claimed_at"
@@ -31,7 +31,8 @@ _PROVIDER: Final = (
 async def registry_violations(
     connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, book: AddressBook
 ) -> list[str]:
-    """What is broken, in words; empty when all holds. The chain must stand still, and the index have reached it."""
+    """Return each violation as a sentence. The index must have reached the head, and no block may be mined during the
+    call."""
     jobs = await connection.fetch(_JOBS)
     providers = await connection.fetch("select * from providers order by provider_id")
     job, provider = abi.selector("job(bytes32)"), abi.selector("provider(uint32)")
@@ -53,8 +54,8 @@ async def registry_violations(
     ]
 
 
-# By what the rows are called: the registry that keeps them, its view of one row, the types of the view's arguments, and
-# the rows: arguments first, then what the view says. A registry keeps no model that was refused again, and no prices.
+# By kind of row: the registry, its view of one row, the types of the view's arguments, and the rows (arguments first,
+# then the expected result). The registry has no view of rejected models or prices.
 _VIEWS: Final = {
     "model": ("job_registry", "modelEnabled(uint32)", 1, "select model_id, enabled from models"),
     "window": ("job_registry", "slaAllowed(uint32)", 1, "select sla_secs, allowed from slas"),

@@ -1,4 +1,4 @@
-"""I1–I3 as queries: what must hold of the outbox and of the chain after any run, however it was disturbed.
+"""I1–I3 as queries: invariants of the outbox and the chain after any run, with any faults.
 
 violations = await relay_violations(connection, chain, stuck_after=600)
 assert violations == []
@@ -19,7 +19,7 @@ _ENDED_WITHOUT_REASON: Final = (
     "select 'I1: relay ' || r.id || ' is mined in a transaction that is not' from relays r"
     " left join relay_txs t on t.id = r.tx_id where r.state = 'mined' and t.block_number is null"
 )
-# Of one request, one relay at most took effect: the others joined it, or came later and were refused.
+# At most one relay per request took effect. Duplicates joined that relay, or came later and were rejected.
 _DOUBLED: Final = (
     "select 'I2: request ' || encode(dedupe, 'hex') || ' (' || kind || ') was mined ' || count(*) || ' times'"
     " from relays where state = 'mined' group by kind, dedupe having count(*) > 1"
@@ -28,7 +28,7 @@ _TWO_TRANSACTIONS: Final = (
     "select 'I2: relay ' || id || ' is signed without a transaction' from relays"
     " where state = 'signed' and tx_id is null"
 )
-# The janitor deletes old transactions, one here and one there: none is missing from the newest that it may look at on.
+# The janitor deletes old transactions at random positions. From the newest undeletable row on, no nonce may be missing.
 _GAPS: Final = (
     "with young as (select t.*, coalesce(max(nonce) filter (where created_at < clock_timestamp() - interval '7 days')"
     " over (partition by chain_id, account), 0) as floor from relay_txs t)"
@@ -52,7 +52,7 @@ _LOST: Final = (
 async def relay_violations(
     connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, *, stuck_after: float = 600
 ) -> list[str]:
-    """What is broken, in words; empty when all holds. `stuck_after`: seconds that a relay may take to end."""
+    """Return each violation as a sentence. `stuck_after`: seconds after which an unfinished relay is a violation."""
     found = [row[0] for row in await connection.fetch(_STUCK, stuck_after)]
     for query in (_ENDED_WITHOUT_REASON, _DOUBLED, _TWO_TRANSACTIONS, _GAPS, _WITHOUT_BYTES):
         found += [row[0] for row in await connection.fetch(query)]
@@ -62,7 +62,7 @@ async def relay_violations(
 
 
 async def _chain_disagrees(connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, account: bytes) -> list[str]:
-    """Every nonce that the outbox calls mined is used on the chain by that very transaction."""
+    """Check that each mined nonce of the outbox was used on the chain by the recorded transaction."""
     found = []
     for row in await connection.fetch(_LOST, account):
         if await rpc.call("eth_getTransactionReceipt", "0x" + row["hash"].hex()) is not None:

@@ -1,10 +1,10 @@
-"""I4 by a replay that shares nothing with the index: the contracts' events, by their meaning, come to its rows.
+"""I4 by an independent replay: applying the contracts' events by their meaning produces the rows of the index.
 
 violations = await replay_violations(connection, log)
 assert violations == []
 
-Here stands once more, in few words and without a table, what each event means. Whoever changes what the indexer makes
-of one changes it here as well; that the two were written apart is what makes their agreement worth something.
+This module implements the meaning of each event a second time. Change it together with the indexer, and do not share
+code: the check works because the two were written independently.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ _FIRST_REPUTATION: Final = 500
 Row = dict[str, Any]
 Key = tuple[Any, ...]
 
-# By table: the columns of its key. `owner_sums` is what the index counts of its own rows.
+# Key columns by table. `owner_sums` is left out because the index aggregates its own rows there.
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "jobs": ("job_id",),
     "models": ("model_id",),
@@ -46,7 +46,7 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @attrs.define
 class Replayed:
-    """The index's tables, as values."""
+    """The index's tables as Python values."""
 
     tables: dict[str, dict[Key, Row]] = attrs.field(factory=lambda: {table: {} for table in _KEYS})
 
@@ -55,7 +55,7 @@ class Replayed:
             of_event(self, told, told.values)
 
     def end(self, head_time: int) -> None:
-        """What follows from the time of the head, and from all rows together."""
+        """Apply what depends on the head's time or on all rows together."""
         sums: dict[Key, Row] = {}
         for row in self.tables["jobs"].values():
             if row["state"] == _OPEN and row["expires_at"] < head_time:
@@ -154,7 +154,7 @@ def _deregistered(index: Replayed, _: Told, v: Mapping[str, Any]) -> None:
 
 
 def _of_provider(**columns: str) -> "Callable[[Replayed, Told, Mapping[str, Any]], None]":
-    """An event that sets columns of its provider's row: column by the field's name."""
+    """Return a handler that sets columns of the provider's row. `columns`: column by field name."""
 
     def enter(index: Replayed, _: Told, v: Mapping[str, Any]) -> None:
         index.provider(v).update({column: v[field] for column, field in columns.items()})
@@ -180,7 +180,7 @@ def _asks(index: Replayed, _: Told, v: Mapping[str, Any]) -> None:
 
 
 def _row_of(table: str, **columns: str) -> "Callable[[Replayed, Told, Mapping[str, Any]], None]":
-    """An event that is a row, as a whole."""
+    """Return a handler that stores the event as a complete row."""
 
     def enter(index: Replayed, _: Told, v: Mapping[str, Any]) -> None:
         index.put(table, {column: v[field] for column, field in columns.items()})
@@ -225,8 +225,8 @@ def replayed(log: MarketLog) -> Replayed:
 
 
 async def replay_violations(connection: "asyncpg.Connection[asyncpg.Record]", log: MarketLog) -> list[str]:
-    """What is broken, in words; empty when all holds. The index has reached the log's head, and the chain stands
-    still."""
+    """Return each violation as a sentence. The index must have reached the log's head, and no block may be mined during
+    the call."""
     found = []
     index = replayed(log)
     for table, key in _KEYS.items():
@@ -242,7 +242,7 @@ async def replay_violations(connection: "asyncpg.Connection[asyncpg.Record]", lo
 
 
 def _differ(indexed: Row | None, wanted: Row | None) -> list[str]:
-    """Columns that are not alike. A newer release's, which this one leaves empty, is no difference."""
+    """Return the columns that differ. A column that only a newer release fills is ignored."""
     one, other = indexed or {}, wanted or {}
     return sorted(column for column in one.keys() | other.keys() if one.get(column) != other.get(column))
 

@@ -1,4 +1,4 @@
-"""I8: a nonce makes one session at most, and none is kept beyond its limits."""
+"""I8: a nonce creates at most one session, and no nonce or session outlives its limits."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""I5 by the token's own transfers: of every party, the registry got what its jobs cost, and gave what is due to it.
+"""I5 by the token's transfers: from each party the registry received the cost of its jobs, and paid out what it owed.
 
 violations = transfer_violations(log, registry)
 assert violations == []
@@ -14,11 +14,11 @@ from tests.invariants.market_log import MarketLog, Told
 
 @attrs.define
 class _Due:
-    """What the registry's events say of each party's tokens."""
+    """Tokens due from and to each party, by the registry's events."""
 
     collected: Counter[bytes] = attrs.field(factory=Counter)
     paid: Counter[bytes] = attrs.field(factory=Counter)
-    _posts: dict[bytes, tuple[bytes, int]] = attrs.field(factory=dict)  # by job: its owner and amount
+    _posts: dict[bytes, tuple[bytes, int]] = attrs.field(factory=dict)  # by job: owner and amount
     _operators: dict[int, bytes] = attrs.field(factory=dict)
 
     def enter(self, told: Told) -> None:
@@ -33,7 +33,7 @@ class _Due:
             case "JobClaimed":
                 owner, amount = self._posts[v["jobId"]]
                 self.collected[owner] += amount
-            case "JobSettled":  # the treasury fetches its share later, as a credit
+            case "JobSettled":  # the treasury collects its share later, as a credit
                 owner, _ = self._posts[v["jobId"]]
                 self.paid[self._operators[v["providerId"]]] += v["cost"]
                 self.paid[owner] += v["refund"]
@@ -47,7 +47,7 @@ class _Due:
 
 
 def transfer_violations(log: MarketLog, registry: bytes, *, donations: int = 0) -> list[str]:
-    """What is broken, in words; empty when all holds. `donations`: tokens that were sent to the registry unasked."""
+    """Return each violation as a sentence. `donations`: tokens sent to the registry outside of jobs."""
     due = _Due()
     for told in log.events:
         due.enter(told)

@@ -1,9 +1,9 @@
-"""The bench that mutants are tried on: a copy of the contracts' folder whose tests are compiled once.
+"""Runs mutants of the contracts in a copy of the contracts' folder, whose tests are compiled once.
 
-The tests deploy contracts by their artifacts (`dynamic_test_linking`), so that a mutant is tried by compiling the
-contracts that it is part of and putting their code into forge's artifacts. The compiler stays loaded, and generates
-code without the optimiser and the intermediate representation: a second instead of ten. The tests must pass on that
-code before any mutant is tried.
+The tests deploy contracts from artifacts (`dynamic_test_linking`), so only the contracts that contain a mutant are
+compiled, and their code replaces that in forge's artifacts. The compiler process stays loaded, without the optimiser
+and the intermediate representation, which takes one second instead of ten. The tests must pass on this code before any
+mutant is tried.
 """
 
 import hashlib
@@ -25,9 +25,8 @@ CONTRACTS: Final = ROOT / "common" / "contracts"
 WORK: Final = ROOT / "build" / "mutation"
 DEPLOYED: Final = ("JobRegistry", "ProviderRegistry", "AskRegistry")
 QUICK: Final = {"evmVersion": "cancun", "metadata": {"appendCBOR": False, "bytecodeHash": "none"}}
-PATIENCE: Final = 300.0  # seconds for the tests of one mutant: beyond, it loops without end
-# Fewer runs than `make contracts-test`, and always the same ones: a mutant that only long fuzzing finds counts as one
-# that is not found.
+PATIENCE: Final = 300.0  # seconds for the tests of one mutant; longer means an endless loop
+# Fewer runs than `make contracts-test`, with fixed seeds. A mutant that only long fuzzing finds counts as survived.
 FORGE_SETTINGS: Final = {
     "FOUNDRY_FUZZ_RUNS": "32",
     "FOUNDRY_FUZZ_SEED": "0x1",
@@ -35,9 +34,9 @@ FORGE_SETTINGS: Final = {
     "FOUNDRY_INVARIANT_DEPTH": "40",
 }
 _LONG: Final = "ConservationTest|HostileMarketTest|VectorsTest"
-# As many of the tests that killed a file's mutants before are asked first.
+# Number of tests that run first, chosen by how many mutants of the file they killed before.
 _FIRST: Final = 16
-# forge asks for the compiler's version and for the same outline of all sources each time it starts.
+# At each start, forge requests the compiler's version and the same outline of all sources.
 _SHIM: Final = """\
 #!/bin/sh
 # The compiler with a memory.
@@ -81,7 +80,7 @@ class Outcome:
     name: str
     """killed, survived, invalid (does not compile) or same (the deployed code is the same)."""
     by: str = ""
-    """The test that noticed, as file:contract:test."""
+    """The killing test, as file:contract:test."""
 
 
 def sources() -> dict[str, str]:
@@ -89,8 +88,9 @@ def sources() -> dict[str, str]:
 
 
 def relieved(written: dict[str, str]) -> dict[str, str]:
-    """The same contracts, for a generator that has sixteen places on its stack: slices of calldata take two of them,
-    and the event of a post has more fields than that. The rewritten statement has nothing to put a fault into."""
+    """Return the same contracts, rewritten for a code generator that has only sixteen stack slots. Slices of
+    calldata take two slots, and the event of a post has too many fields. Mutants never change the rewritten
+    statement."""
     result = dict(written)
     for name in ("JobRegistry", "Escrow", "Signatures"):
         result[f"src/{name}.sol"] = re.sub(r"\b(bytes|string) calldata", r"\1 memory", result[f"src/{name}.sol"])
@@ -111,7 +111,7 @@ def relieved(written: dict[str, str]) -> dict[str, str]:
 
 
 class Compiler:
-    """A compiler that stays loaded."""
+    """A compiler process that stays loaded."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -140,7 +140,7 @@ class Compiler:
 
 
 class Bench:
-    """A copy of the folder in which mutants are tried, one at a time."""
+    """A copy of the folder, in which one mutant at a time is tried."""
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
@@ -177,12 +177,12 @@ class Bench:
         return WORK / "forge.log"
 
     def untouched(self) -> Outcome:
-        """Of no mutant at all: survived, when all is well."""
+        """Run the tests without a mutant. The expected outcome is "survived"."""
         self._install(self._original)
         return self._tested([])
 
     def outcome(self, mutant: Mutant, first: list[str]) -> Outcome:
-        """`first`: the names of tests to ask before all others."""
+        """Run a mutant. `first`: names of tests to run before all others."""
         path = f"src/{mutant.file}.sol"
         mutated = {**self._written, path: mutant.applied(self._written[path])}
         code = self._compiled(mutated, path)
@@ -200,7 +200,7 @@ class Bench:
         return self._compiler.compiled(relieved(written), self._made_of(path), QUICK)
 
     def _deploys_the_same(self, mutated: dict[str, str], path: str) -> bool:
-        """Whether the settings that contracts are deployed with leave nothing of the fault."""
+        """Return true if the mutant compiles to the same code under the deployment's compiler settings."""
         names = self._made_of(path)
         for name in names:
             if name not in self._real:
@@ -209,7 +209,7 @@ class Bench:
         return code == {name: self._real[name] for name in names}
 
     def _made_of(self, path: str) -> list[str]:
-        """The contracts that a source is a part of; all of no source."""
+        """Return the contracts that include a source, or all contracts if none includes it."""
         used = json.loads((CONTRACTS / "sources.json").read_text())["contracts"]
         return [name for name in DEPLOYED if not path or path in used[name]]
 
@@ -225,7 +225,7 @@ class Bench:
         if first:
             stages.insert(0, ["--match-test", f"^({'|'.join(first[:_FIRST])})\\b"])
         for stage in stages:
-            for left in ("fuzz", "invariant"):  # failures that forge remembers are another mutant's
+            for left in ("fuzz", "invariant"):  # failures that forge remembers belong to another mutant
                 shutil.rmtree(self.folder / "cache" / left, ignore_errors=True)
             status = self._run("test", "--fail-fast", *stage, patience=PATIENCE)
             if status != 0:
@@ -264,7 +264,7 @@ def _failed(log: str) -> str:
 
 
 def _copied(source: Path, target: Path) -> None:
-    # Files that are the same keep their time, and with it what forge has compiled of them.
+    # Unchanged files keep their modification time, so that forge does not compile them again.
     if source.is_dir():
         target.mkdir(exist_ok=True)
         for inner in source.iterdir():

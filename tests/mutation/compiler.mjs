@@ -1,9 +1,9 @@
-// A compiler that stays loaded: one request a line on standard input, one answer a line on standard output.
+// A compiler that stays loaded. Reads one request per line, and writes one answer per line.
 //
 //     {"sources": {"src/X.sol": "…"}, "wanted": ["X"], "settings": {…}}  ->  {"X": {"creation": "…", "runtime": "…"}}
 //                                                                          or {"error": "…"}
 //
-// What a source imports and the request does not hold is read from the folder given as the only argument.
+// Imports that the request lacks are read from the folder given as the only argument.
 import { existsSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";

@@ -1,10 +1,10 @@
-"""Mutation testing of the contracts: small faults put into the sources one by one, and whether the tests notice.
+"""Mutation testing of the contracts: put one small fault at a time into the sources, and check that a test fails.
 
     python -m tests.mutation.contracts [--files Escrow,Quotes] [--sample 40 --seed 1] [--limit-minutes 30]
 
-Outcomes are kept in build/mutants.json: a kill for as long as the sources and the test that made it stay as they are, a
-survivor until any test changes. Exits with 1 when fewer than 95 % of the mutants that compile are killed, those that
-`common/contracts/mutants.txt` explains not counted.
+Outcomes are kept in build/mutants.json. A kill is valid until the sources or the killing test change, a survivor until
+any test changes. Exits with 1 when fewer than 95 % of the mutants that compile are killed, not counting those that
+`common/contracts/mutants.txt` explains.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tests.mutation.mutants import Mutant, mutants_of
 
 RECORD: Final = ROOT / "build" / "mutants.json"
 EXPLAINED: Final = CONTRACTS / "mutants.txt"
-# The tokens of tests are no part of a market.
+# Test tokens are not part of a market.
 FILES: Final = (
     "JobRegistry",
     "Escrow",
@@ -38,7 +38,7 @@ _SHARED: Final = ("Check.sol", "World.sol", "Market.sol")
 
 
 class Record:
-    """What is known of earlier runs, by the mutants' names."""
+    """Outcomes of earlier runs, by mutant name."""
 
     def __init__(self) -> None:
         self._sources = digest(*(CONTRACTS / "src").rglob("*.sol"))
@@ -63,7 +63,7 @@ class Record:
         RECORD.write_text(json.dumps(self._kept, indent=1))
 
     def killers(self, mutant: Mutant) -> list[str]:
-        """The tests that killed most mutants of its file, most telling first."""
+        """Return the tests that killed most mutants of the mutant's file, best first."""
         return [name for name, _ in self._killers.get(mutant.file, Counter()).most_common()]
 
     def _count(self, key: str, by: str) -> None:
@@ -72,7 +72,7 @@ class Record:
             self._killers.setdefault(re.split(r"[.:]", key)[0], Counter())[test] += 1
 
     def _of(self, name: str, by: str) -> str:
-        """All that an outcome depends on."""
+        """Return the digest of everything that an outcome depends on."""
         if name in ("invalid", "same"):
             return self._sources
         file = by.split(":", maxsplit=1)[0].removeprefix("test/")
@@ -82,7 +82,7 @@ class Record:
 
 
 def explained() -> set[str]:
-    """The mutants that the committed list explains: its lines that begin with a dash and a mutant in backticks."""
+    """Return the mutants that the committed list explains: lines that start with a dash and a mutant in backticks."""
     return set(re.findall(r"^- `(.+?)`$", EXPLAINED.read_text(), re.MULTILINE)) if EXPLAINED.exists() else set()
 
 

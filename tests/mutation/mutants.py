@@ -49,16 +49,16 @@ _FUNCTION: Final = re.compile(r"^\s*(?:function\s+(\w+)|(constructor)\b|(modifie
 class Mutant:
     file: str
     function: str
-    """Of which it is a part; empty outside of any."""
+    """Name of the function that contains the line, or empty."""
     line: int
     before: str
     after: str
     nth: int = 1
-    """Of those that read alike in one function."""
+    """Number among equal lines of a function."""
 
     @property
     def key(self) -> str:
-        """Its name in lists: the same when lines move."""
+        """Return a name that stays the same when lines move."""
         place = f"{self.file}.{self.function}" if self.function else self.file
         again = f" ({self.nth})" if self.nth > 1 else ""
         return f"{place}: {self.before.strip()} -> {self.after.strip() or '(nothing)'}{again}"
@@ -88,7 +88,7 @@ def mutants_of(folder: Path, file: str) -> Iterator[Mutant]:
 
 
 def _faults(code: str) -> Iterator[str]:
-    """The line with one fault, once each; an empty line for a statement left out."""
+    """Yield the line with each possible fault. An empty line is an omitted statement."""
     seen = {code}
     for after in _every_fault(code):
         if after not in seen:

@@ -1,8 +1,8 @@
-// Runs every vector file through its check: `node check.mjs`. Each `checks/*.mjs` exports
+// Runs the check of every vector file: `node check.mjs`. Each `checks/*.mjs` exports
 //   vectors        the name of the file in tests/vectors
-//   accept(one)    throws what failed for a case that must be accepted; throws Refused(<failure class>) for bytes
-//                  that it refuses
-// The files are paired by name both ways, so that neither a forgotten check nor a forgotten vector goes unseen.
+//   accept(one)    throws an error if a case that must be accepted fails; throws Refused(<failure class>) for bytes
+//                  that it rejects
+// Vectors and checks are matched by name in both directions, so a missing check or vector is an error.
 
 import { readdir, readFile } from "node:fs/promises";
 

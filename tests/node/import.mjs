@@ -1,8 +1,8 @@
-// Files imported by ipfs-unixfs-importer: one request a line on standard input, one answer a line on standard output.
+// Imports files with ipfs-unixfs-importer. Reads one request per line, and writes one answer per line.
 //
 //     {"path": …, "chunk_size": …, "width": …}  →  {"cid": …, "blocks": {cid: base64}}
 //
-// With "width": 0 the importer's own defaults are taken, whatever they are by now.
+// "width": 0 uses the importer's current defaults.
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 

@@ -1,4 +1,4 @@
-// What a check throws for input that it refuses; `failure` is the vector's failure class.
+// Thrown by a check for input that it rejects. `failure` is the vector's failure class.
 export class Refused extends Error {
   constructor(failure) {
     super(failure);

@@ -1,5 +1,5 @@
-// Strict readers for integers, hex and base64. They take a JSON text, because JSON.parse makes 1.0 of 1 and
-// 2^53 of 2^53 + 1.
+// Strict readers for integers, hex and base64. They read a JSON text, because JSON.parse turns 1.0 into 1 and
+// 2^53 + 1 into 2^53.
 
 import { hex } from "./bytes.mjs";
 import { Refused } from "./refused.mjs";

@@ -1,4 +1,4 @@
-// What containers and results share: 0x01 ‖ seed_wrap (80) ‖ header (24) ‖ frames.
+// The format that containers and results share: 0x01 ‖ seed_wrap (80) ‖ header (24) ‖ frames.
 
 import { strictEqual } from "node:assert";
 
@@ -33,7 +33,7 @@ function seal(seedWrap, header, dek, plaintext) {
   return concat(...parts);
 }
 
-// The bytes a case is about: as given, sealed again under the given header, or a pattern.
+// Return the case's bytes: given, sealed again under the given header, or a pattern.
 export function sealedOf(one) {
   if (one.sealed !== undefined) return unhex(one.sealed);
   if (one.sealed_length !== undefined) return concat([1], pattern(one.sealed_length - 1));
@@ -60,7 +60,7 @@ function openStream(dek, ciphertext) {
   return concat(...opened);
 }
 
-// Opens a case with its secret, and holds the key and the plaintext against what it says.
+// Open a case with its secret, and check the key and the plaintext.
 export function open(one, label, bound, sealed) {
   const seed = openSealed(unhex(one.secret), sealed.subarray(1, 81));
   if (seed === null) throw new Refused("unseal_failed");

@@ -1,5 +1,5 @@
-// libsodium's secretstream from its parts: HChaCha20, ChaCha20 (IETF) and Poly1305, one frame at a time. Without
-// its change of keys: no stream that is accepted here asks for one (2^32 frames are 256 TiB).
+// libsodium's secretstream from its primitives: HChaCha20, ChaCha20 (IETF) and Poly1305, one frame at a time. Rekeying
+// is left out, because no accepted stream needs it (2^32 frames are 256 TiB).
 
 import { poly1305 } from "@noble/ciphers/_poly1305.js";
 import { chacha20, hchacha } from "@noble/ciphers/chacha.js";
@@ -29,7 +29,7 @@ export class SecretStream {
     return concat([sealedTag[0]], ciphertext, mac);
   }
 
-  // [plaintext, tag], or null where the frame does not open.
+  // [plaintext, tag], or null if the frame does not open.
   pull(sealed) {
     if (sealed.length < 17) return null;
     const ciphertext = sealed.subarray(1, -16);
@@ -51,7 +51,7 @@ export class SecretStream {
 
   #mac(sealedTag, ciphertext) {
     const macKey = chacha20(this.key, this.nonce, new Uint8Array(32), undefined, 0);
-    // The padding follows libsodium to the letter: it pads by length mod 16, not up to a multiple of 16.
+    // The padding copies libsodium exactly, which pads by length mod 16 instead of up to a multiple of 16.
     const padding = new Uint8Array(ciphertext.length & 15);
     return poly1305(concat(sealedTag, ciphertext, padding, le64(0), le64(64 + ciphertext.length)), macKey);
   }

@@ -1,4 +1,4 @@
-// Strict JSON on top of JSON.parse: a walk over the tokens finds what JSON.parse lets pass.
+// Strict JSON on top of JSON.parse: a scan of the tokens finds what JSON.parse accepts by mistake.
 
 import { Refused } from "./refused.mjs";
 
@@ -42,7 +42,7 @@ function checkText(text, keys) {
   keys?.add(text);
 }
 
-// RFC 8785: JavaScript's own order of strings and spelling of numbers are the canonical ones.
+// RFC 8785 defines JavaScript's order of strings and spelling of numbers as canonical.
 export function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (value !== null && typeof value === "object") {

@@ -25,7 +25,7 @@ OPENAPI: Final = Path(__file__).parents[2] / "common" / "openapi.json"
 
 
 def declared() -> list[Route]:
-    """Every route over no services at all: what routes declare asks for none."""
+    """Return every route. Declaring routes requires no services."""
     absent: Any = None
     endpoints = Endpoints(
         system=SystemRoutes(absent, absent, absent),
@@ -47,7 +47,7 @@ def declared() -> list[Route]:
 
 
 def document() -> str:
-    """The text that the committed file must have."""
+    """Return the expected text of the committed file."""
     return json.dumps(json.loads(json.dumps(describe(declared()))), indent=1, ensure_ascii=False) + "\n"
 
 

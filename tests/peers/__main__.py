@@ -1,9 +1,9 @@
-"""Holds the project against programs of other people, each in an environment of its own, and prints a table.
+"""Run independent programs against the project, each in a separate environment, and print a table.
 
     python -m tests.peers [NAME ...] [list]
 
-Without names all are asked, one after the other. What this machine lacks is said to be so, and is no failure; with a
-name it is one. Logs are in build/peers.
+Without names, all peers run one after another. A peer that this machine lacks is reported as missing. With a name, a
+missing peer is a failure. Logs are in build/peers.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def asked(peer: Peer, *, named: bool) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     lines = [_HEADS, *(attrs.astuple(row) for row in rows)]
-    # What was held is the longest: it comes last, the rest is aligned before it.
+    # The last column is the longest, so only the others are padded.
     ordered = [(peer, version, result, seconds, held) for peer, version, held, result, seconds in lines]
     widths = [max(len(line[column]) for line in ordered) for column in range(4)]
     return "\n".join(

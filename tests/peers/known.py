@@ -1,4 +1,4 @@
-"""The peers that there are, each with the tests or the command in which it is asked."""
+"""The known peers, each with the tests or the command that runs it."""
 
 import json
 import re
@@ -17,8 +17,8 @@ HERE: Final = Path(__file__).parent
 IN: Final = "tests/integration/coordinatord"
 BIN: Final = ROOT / ".venv-peers" / "bin"
 
-# What of the coordinator asks most of the database's server: migrations of a table that holds something, locks and
-# notices, the relayer's queue, blocks taken back, leases.
+# Tests that depend most on the database server: migration of a table with rows, locks and notifications, the relayer's
+# queue, reverted blocks, leases.
 _DATABASE_TESTS: Final = (
     f"{IN}/database",
     f"{IN}/relayer/test_relaying.py",
@@ -33,7 +33,7 @@ _DATABASE_TESTS: Final = (
     f"{IN}/failover/test_commits.py",
     f"{IN}/failover/test_epochs.py",
 )
-# And plans of reads that must not grow with the book, by counts that a server before 15 tells too late to be held.
+# Query plans must not grow with the book. The tests use counts that servers before version 15 report too late.
 _PLANS: Final = f"{IN}/book/test_growth.py"
 
 

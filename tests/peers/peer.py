@@ -1,4 +1,4 @@
-"""A peer: a program of other people that is held against ours, and how it is told whether it agrees."""
+"""A peer: an independent program that checks the project, and how its verdict is read."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _PYTEST: Final = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "wo
 
 @attrs.frozen
 class Verdict:
-    """`held`: a few words; of a failure, where the whole of it is."""
+    """`held`: a short summary. For a failure, the path of the log."""
 
     right: bool
     held: str
@@ -27,7 +27,7 @@ class Verdict:
 
 @attrs.frozen
 class Peer:
-    """`why_not` says what this machine lacks; None when that is nothing."""
+    """`why_not` returns what this machine lacks, or None."""
 
     name: str
     what: str
@@ -37,7 +37,7 @@ class Peer:
 
 
 def ran(name: str, command: Sequence[str], more: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """The exit status and all that was said, which is kept in build/peers as well."""
+    """Run a command. Return its exit status and output, and keep the output in build/peers."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
     with log.open("wb") as written:
@@ -59,7 +59,7 @@ def ran(name: str, command: Sequence[str], more: Mapping[str, str] | None = None
 
 
 def by_command(name: str, command: Sequence[str], holds: Callable[[str], str | None]) -> Verdict:
-    """`holds` says in words what was held, by what the command printed; None where that is not what it prints."""
+    """Run a command. `holds` reads a summary from its output, or returns None if the output is unexpected."""
     status, said = ran(name, command)
     held = holds(said)
     if status != 0 or held is None:
@@ -68,7 +68,7 @@ def by_command(name: str, command: Sequence[str], holds: Callable[[str], str | N
 
 
 def by_tests(name: str, *tests: str, more: Mapping[str, str] | None = None) -> Verdict:
-    """These tests of pytest, of which none may be skipped: a peer that is here is asked."""
+    """Run these tests of pytest. A skipped test is a failure."""
     report = LOGS / f"{name}.xml"
     report.unlink(missing_ok=True)
     status, _ = ran(name, (*_PYTEST, f"--junitxml={report}", *tests), more)
@@ -99,7 +99,7 @@ def judged(name: str, status: int, cases: Sequence[_Case]) -> Verdict:
 
 
 def first_number(*command: str) -> str:
-    """The version in the first line that has one, of what a program says of itself."""
+    """Return the version from the first output line that contains one."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"\d+(\.\d+)+", done.stdout + done.stderr)
     return found[0] if found else "?"

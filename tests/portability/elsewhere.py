@@ -1,4 +1,4 @@
-"""Tests of svc that another platform leaves out, by a part of their names, each with its reason."""
+"""Tests of svc to skip on another platform, by a part of their names, with reasons."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""Another platform for `svc` and `common`, as a plugin of pytest: SVC_PLATFORM names it (`win32` or `darwin`).
+"""A pytest plugin that simulates another platform for `svc` and `common`. SVC_PLATFORM names it (`win32` or `darwin`).
 
-Their modules see its `sys.platform`, an `os` without what it lacks, and no module that it does not have; everything
-else (pytest, the event loops, the tests themselves) runs as where it is. Loaded before any of theirs:
+Modules of the two packages see the platform's `sys.platform`, an `os` without missing functions, and no missing
+modules. pytest, the event loops and the tests run unchanged. Load the plugin before any of the packages' modules:
 
     SVC_PLATFORM=win32 python -m pytest -p tests.portability.other_platform tests/unit/svc
 """
@@ -16,9 +16,10 @@ from typing import Any, Final
 
 import pytest
 
-# `resource`, `pwd` and their kin are POSIX's; /proc, epoll and prctl are Linux's.
+# `resource`, `pwd` and similar modules exist only on POSIX. /proc, epoll and prctl exist only on Linux.
 _POSIX_MODULES: Final = frozenset({"fcntl", "grp", "pwd", "pty", "resource", "syslog", "termios", "tty"})
-_NO_WHEELS: Final = frozenset({"sha3"})  # packages without wheels for either, which pyproject.toml leaves out there
+# packages without wheels for either platform, which pyproject.toml excludes there
+_NO_WHEELS: Final = frozenset({"sha3"})
 _WINDOWS_MODULES: Final = frozenset({"msvcrt", "winreg", "_winapi"})
 _LINUX_OS: Final = frozenset({"memfd_create", "sched_getaffinity", "posix_fadvise", "splice", "pipe2", "O_TMPFILE"})
 _POSIX_OS: Final = _LINUX_OS | {
@@ -30,7 +31,7 @@ OURS: Final = ("svc", "common")
 
 
 class _Seen(ModuleType):
-    """A module as it is on the other platform."""
+    """A module as it appears on the other platform."""
 
     def __init__(self, real: ModuleType, lacks: frozenset[str], changed: Mapping[str, Any]) -> None:
         super().__init__(real.__name__)
@@ -54,7 +55,7 @@ def _windows_locks() -> ModuleType:
 
 
 def install(platform: str) -> None:
-    """Has the modules of svc and common import what the platform has. None of them may be imported yet."""
+    """Restrict the imports of svc and common to what the platform has. Neither package may be imported yet."""
     early = sorted(name for name in sys.modules if name.partition(".")[0] in OURS)
     if early:
         raise RuntimeError(f"imported before the platform was chosen: {', '.join(early)}")
@@ -87,7 +88,7 @@ install(os.environ["SVC_PLATFORM"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a platform does not have is skipped there, and named: see `ELSEWHERE`."""
+    """Skip the tests in `ELSEWHERE`, with their reasons."""
     from tests.portability.elsewhere import ELSEWHERE  # noqa: PLC0415 - it may import what is ours
 
     for item in items:

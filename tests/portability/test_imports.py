@@ -1,4 +1,4 @@
-"""Every module of svc, imported: none wants what the platform does not have."""
+"""Every module of svc can be imported on the other platform."""
 
 import importlib
 import pkgutil

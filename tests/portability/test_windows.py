@@ -1,4 +1,4 @@
-"""What svc does otherwise on Windows: as `tests.portability.other_platform` shows that to it, or on Windows itself."""
+"""Behaviour of svc that differs on Windows, simulated by `tests.portability.other_platform` or on Windows itself."""
 
 import sys
 from pathlib import Path

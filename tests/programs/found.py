@@ -1,4 +1,4 @@
-"""Programs that tests drive and no package of ours brings: what `make programs` fetched, else the system's."""
+"""Programs that tests run and no package provides: the version that `make programs` fetched, otherwise the system's."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ _FETCHED = Path(__file__).parents[2] / "build" / "programs"
 
 
 def program(name: str) -> str | None:
-    """Its path; None where it is neither fetched nor installed."""
+    """Return its path, or None where it is neither fetched nor installed."""
     fetched = _FETCHED / name
     if os.access(fetched, os.X_OK):
         return str(fetched)
@@ -17,6 +17,6 @@ def program(name: str) -> str | None:
 
 
 def node() -> str | None:
-    """Return the path of node: the one that set-up installed into this environment, else the system's."""
+    """Return the path of node: the one installed in this environment, otherwise the system's."""
     folders = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath))
     return shutil.which("node", path=os.pathsep.join(folders))

@@ -2,8 +2,8 @@
 
     python tests/proofs/contracts.py [--planted] [--match REGEX]
 
-With --planted, the proofs are run over a copy of the sources with a fault in every function that they are about, and
-each must find it: a proof that holds of anything proves nothing. Exits with 1 unless every proof does as it should.
+With --planted, the proofs run on a copy of the sources with a fault in every function that they cover, and each proof
+must fail. This shows that no proof is vacuous. Exits with 1 unless every proof ends as expected.
 """
 
 import argparse
@@ -20,10 +20,10 @@ CONTRACTS: Final = ROOT / "common" / "contracts"
 BUILD: Final = ROOT / "build"
 ENVIRONMENT: Final = ROOT / ".venv-halmos" / "bin"
 SOURCES: Final = CONTRACTS / "symbolic"
-# How halmos ends a test.
+# Exit codes of halmos.
 ENDINGS: Final = {0: "proved", 1: "counterexample", 2: "timeout", 3: "stuck", 4: "reverts always", 5: "error"}
 
-# One in each function that a proof is about, together in one copy. Where a proof has two parts, a fault in one will do.
+# One fault in each function that a proof covers, all in one copy. A proof with two parts needs a fault in only one.
 FAULTS: Final = (
     ("JobRegistry", "_pay(jobId, operator, cost);", "_pay(jobId, operator, cost + 1);"),
     (
@@ -59,7 +59,7 @@ FAULTS: Final = (
         "uint256 gain = _gain(treasuryShare);",
     ),
     ("ProviderRegistry", "_lowered(record.reputation, loss)", "record.reputation - loss * POINT"),
-    # Who may act: an empty signature makes anybody the operator, and a signature lasts for ever.
+    # Authorisation: an empty signature makes anyone the operator, and a signature never expires.
     ("Relayed", "if (signature.length == 0) return msg.sender;", "if (signature.length == 0) return address(0x0B0B);"),
     (
         "JobRegistry",
@@ -100,7 +100,7 @@ FAULTS: Final = (
 
 
 def planted() -> Path:
-    """A copy of the contracts with the faults."""
+    """Copy the contracts, with the faults."""
     folder = BUILD / "planted"
     shutil.rmtree(folder / "src", ignore_errors=True)
     for name in ("src", "symbolic"):
@@ -119,7 +119,7 @@ def planted() -> Path:
 
 
 def outcomes(folder: Path, match: str, *, first: bool) -> list[dict[str, Any]]:
-    """How each proof ended. `first`: a counterexample is enough, no more are looked for."""
+    """Return how each proof ended. `first`: stop at the first counterexample."""
     name = "planted" if first else "proofs"
     answer = BUILD / f"{name}.json"
     answer.unlink(missing_ok=True)

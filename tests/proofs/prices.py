@@ -1,8 +1,9 @@
-"""Proofs about prices over the integers: Quotes.sol never overflows, no refund is negative, no gain passes its bound.
+"""Proofs about prices over the integers: Quotes.sol never overflows, no refund is negative, and no gain exceeds its
+bound.
 
-Run with the environment of halmos, whose z3 this is: `make contracts-prices`. The prover of the contracts themselves
-works on words of 256 bits, and loses itself in products and quotients of unknowns; over the integers each lemma is a
-matter of seconds. A quotient is a number with what defines it, as the EVM's DIV does.
+Run in the environment of halmos, which provides z3: `make contracts-prices`. halmos works on words of 256 bits and does
+not finish on products and quotients of unknowns. Over the integers, each lemma takes seconds. A quotient is a variable
+with the constraints of the EVM's DIV.
 """
 
 import sys
@@ -11,7 +12,7 @@ import z3
 
 WORD = 2**256
 MILLION, BPS = 10**6, 10_000
-POINT, FULL_GAIN = 2**16, 5  # ProviderRegistry's
+POINT, FULL_GAIN = 2**16, 5  # as in ProviderRegistry
 HIGHEST_RATE, MOST_UNITS, HIGHEST_BPS, HIGHEST_GAS_FEE = 2**128 - 1, 2**32 - 1, 2**16 - 1, 2**128 - 1
 
 
@@ -78,8 +79,8 @@ def lemmas() -> list[bool]:
             z3.And(fee_of_cost >= 0, fee_of_cost <= fee_of_cap, fee_of_cap <= highest_fee),
         ),
         proved("a product of naturals is one", [extra >= 0, point_price >= 0], extra * point_price >= 0),
-        # A gain of FULL_GAIN * POINT + extra, as a quotient by the price of a point, cannot be: `product` is
-        # extra * point_price.
+        # A gain of FULL_GAIN * POINT + extra, as a quotient by the price of a point, is impossible. `product` is extra
+        # * point_price.
         proved(
             "a gain that is not the full one is less than it",
             [point_price >= 1, share >= 0, share < point_price * FULL_GAIN, product >= 0],

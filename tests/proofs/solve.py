@@ -1,10 +1,10 @@
-"""The solver of the contracts' proofs: several solvers in turn, the first answer counts.
+"""The solver of the contracts' proofs. Runs several solvers in turn and prints the first answer.
 
     python tests/proofs/solve.py QUERY.smt2
 
-Prints sat and the model, unsat or unknown, as halmos expects of a solver command. Run with the environment of halmos.
-Yices answers most queries at once; sums of many words are what it never ends with, and what cvc5 reads as sums of
-integers; Bitwuzla takes the rest.
+Prints sat and the model, unsat, or unknown, as halmos expects. Run in the environment of halmos. Yices answers most
+queries quickly but does not finish on sums of many words, which cvc5 reads as sums of integers. Bitwuzla takes the
+rest.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def by_bitwuzla(path: str) -> None:
 
     options = bitwuzla.Options()
     options.set(bitwuzla.Option.PRODUCE_MODELS, True)
-    # Queries end with a request for the model, also when there is none; the answer is printed by then.
+    # Queries request the model even when none exists. The answer has been printed before that.
     with contextlib.suppress(bitwuzla.BitwuzlaException):
         bitwuzla.Parser(bitwuzla.TermManager(), options).parse(path)
 

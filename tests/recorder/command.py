@@ -77,7 +77,7 @@ def record_seeds(folder: Path, seeds: range, processes: int) -> None:
 
 
 def record_tests(folder: Path, tests: Sequence[str], processes: int) -> int:
-    """pytest's exit status."""
+    """Return pytest's exit status."""
     arguments = ["-q", "-m", "shows", "-p", "tests.recorder.pytest_plugin", "-n", str(processes), *tests]
     environment = {**os.environ, "RECORD_TESTS": str((folder / "tests").absolute())}
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], env=environment, check=False).returncode

@@ -22,8 +22,8 @@ from tests.recorder.normal import canonical
 
 _NUMBERED: Final = re.compile(r"#\d+")
 _EXAMPLE: Final = 240  # characters of each side
-# Each of these is a fact that must not happen twice. Of answers, streams and tables that only note requests, the
-# number depends on how often somebody asked.
+# Each of these is a fact that must not happen twice. The numbers of answers, streams and tables that only log requests
+# depend on how often a client polled.
 _COUNTED: Final = ("event", "transaction", "log", "promise")
 _PAIRED: Final = 0.5  # of their fields at least are equal in two entries that are taken for the same
 
@@ -32,7 +32,7 @@ _Group = tuple[str, str, str]  # section, subject, kind
 
 @attrs.define
 class Difference:
-    """`unseen`: how many of `places` have a value that the other recording has nowhere."""
+    """`unseen`: how many of `places` have a value that occurs nowhere in the other recording."""
 
     example: str
     places: list[str] = attrs.field(factory=list)
@@ -65,7 +65,7 @@ class Comparison:
 
 
 def compare(one: Path, other: Path) -> Comparison:
-    """Of two folders that `record` wrote."""
+    """Compare two folders that `record` wrote."""
     sides = [{path.relative_to(folder): read(path) for path in folder.rglob("*.jsonl")} for folder in (one, other)]
     return compare_entries(*({str(path.with_suffix("")): entries for path, entries in side.items()} for side in sides))
 
@@ -139,7 +139,7 @@ def _grouped(entries: Iterable[Entry]) -> dict[_Group, list[Any]]:
 
 
 def _orders(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """Each subject's entries in their order, an identical one after another once."""
+    """Return each subject's entries in order, without consecutive duplicates."""
     orders: defaultdict[str, list[str]] = defaultdict(list)
     for entry in entries:
         line = entry.line()
@@ -157,12 +157,12 @@ def _values(recording: Mapping[str, Sequence[Entry]]) -> set[str]:
 
 
 def _anonymous(group: _Group, value: str) -> str:
-    """Without numbers of jobs and accounts: of any job."""
+    """Replace numbers of jobs and accounts, so that equal facts about different jobs compare equal."""
     return _NUMBERED.sub("#", f"{group[0]} {group[2]} {value}")
 
 
 def _pairs(gone: list[str], new: list[str], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The most similar of both, taken out of both lists."""
+    """Yield the most similar pairs, and remove them from both lists."""
     flat = {text: dict(_flat(values[text])) for text in (*gone, *new)}
     alike = sorted(
         ((_likeness(flat[was], flat[now]), was, now) for was in gone for now in new),

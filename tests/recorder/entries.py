@@ -49,7 +49,7 @@ def read(path: Path) -> list[Entry]:
 
 @attrs.frozen
 class Exchanged:
-    """A request and its whole answer, as they were on the wire; of a stream, what came until it was cut."""
+    """A request and its complete answer as transmitted. A stream's answer is everything until it was closed."""
 
     method: str
     path: str  # with its query
@@ -60,8 +60,8 @@ class Exchanged:
 
 
 def entries_of(exchanged: Exchanged, normal: Normaliser) -> Iterator[Entry]:
-    """The answer; apart from it each row of a list in it and each event of a stream, so that a list of other rows
-    differs only by these rows."""
+    """Yield an entry for the answer. Each row of a list and each event of a stream is a separate entry, so one
+    changed row is one difference."""
     path, _, query = exchanged.path.partition("?")
     path = "/".join(map(normal.text, path.split("/")))
     route = _SEGMENT.sub("{id}", path)

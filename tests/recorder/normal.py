@@ -36,14 +36,14 @@ _WORDS: Final = re.compile(
 
 
 class Normaliser:
-    """`names`: by hex digits without a prefix, or by the id as it is written."""
+    """`names`: names by hex digits without a prefix, or by the id as written."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = {name.lower(): meaning for name, meaning in names.items()}
         self._met: dict[str, str] = {}  # in this entry: where each nameless id occurred first
 
     def entry(self, value: Any) -> Any:
-        """A JSON value, by itself."""
+        """Normalise a JSON value, independent of earlier entries."""
         self._met = {}
         return self._value(value, "")
 

@@ -70,7 +70,7 @@ def _names(world: World) -> dict[str, str]:
 
 
 def _file_name(node: str) -> str:
-    """Readable, and another for each test."""
+    """Return a readable name that is unique for the test."""
     path, _, name = node.partition("::")
     short = _FILE_NAME.sub("-", name)[:100]
     return f"{Path(path).stem}/{short}-{hashlib.sha256(node.encode()).hexdigest()[:8]}"

@@ -1,9 +1,9 @@
 """Record one seed of the coordinators' simulation.
 
-The plan is the seed's own: orders, batches, faults, kills. What the simulation otherwise draws one after the other is
-fixed here, or drawn from a source of its own: statements and calls of the node take no time, of tasks that are ready
-together the oldest runs first, and each request to a coordinator, each job of a provider and each process has its own
-source. Otherwise one more statement would give every later one another delay, and change all that happens after it.
+The seed determines the plan: orders, batches, faults, kills. Other random draws are fixed, or use separate sources.
+Statements and calls of the node take no time. Of several ready tasks, the oldest runs first. Each request to a
+coordinator, each job of a provider and each process has a separate source. With one shared source, an additional
+statement would change every later delay.
 """
 
 import copy
@@ -42,9 +42,9 @@ from tests.simulation.coordinator.postgres import SimulatedServer
 from tests.simulation.coordinator.store import SimulatedStore
 from tests.simulation.determinism import SeededBytes
 
-_LINES: Final = 1000  # more than an order has jobs
+_LINES: Final = 1000  # more than the jobs of any order
 _REGISTRIES: Final = ("JobRegistry", "ProviderRegistry", "AskRegistry")
-# What the simulation itself notes; and the history of rows, by blocks, whose last values are in their tables.
+# Notes of the simulation, and histories of rows by block, whose latest values are in the tables.
 _LEFT_OUT: Final = {"lease_history", "session_history", "nonce_history", "undo_journal"}
 _TABLES: Final = "select tablename from pg_tables where schemaname = 'public' order by 1"
 
@@ -88,7 +88,7 @@ def _steady(hear: Callable[[Exchanged], None], began: Callable[[Any], None]) -> 
                 yield _as_post(number, part)
 
     class Heard(Exchange):
-        """Each answer once it is whole; of a stream, what came until it ended."""
+        """Records each answer when it is complete. A stream is recorded when it ends."""
 
         def __init__(self, request: httpx.Request) -> None:
             super().__init__(request)
@@ -138,7 +138,7 @@ async def _as_post(number: int, part: Coroutine[Any, Any, None]) -> None:
 
 
 class _Told(Told):
-    """A job is numbered by the place of its order in the plan, not by when it was ordered."""
+    """Numbers a job by its order's place in the plan, not by the time of the order."""
 
     def named(self, job: str) -> str:
         if job not in self.numbers:
@@ -148,7 +148,7 @@ class _Told(Told):
 
 
 class _Even(random.Random):
-    """Waits are as long as they are on average."""
+    """Waits for the average time."""
 
     def expovariate(self, lambd: float = 1.0) -> float:
         return 1 / lambd
@@ -171,7 +171,7 @@ class _Store(SimulatedStore):
 
 
 class _Oldest:
-    """In place of the chance that shuffles tasks which are ready together: they are sorted by age already."""
+    """Replaces the random order of ready tasks: the oldest is first."""
 
     def shuffle(self, steps: list[Any]) -> None: ...
 
@@ -196,7 +196,7 @@ class _Front(Front):
 
 
 class _OfJob(random.Random):
-    """A wait before another attempt takes nothing from what is drawn later."""
+    """A retry's wait does not change later random values."""
 
     def uniform(self, a: float, b: float) -> float:
         return (a + b) / 2 if a else super().uniform(a, b)
@@ -210,7 +210,7 @@ class _Provider(Provider):
 
 
 class _BytesOfProcess(SeededBytes):
-    """Keys and ids: another source for each life of a coordinator, and for all who use them."""
+    """Keys and ids: each life of a coordinator, and each of their users, has a separate source."""
 
     def __init__(self, seed: object) -> None:
         super().__init__(seed)
@@ -237,7 +237,7 @@ def _names(played: Any, ground: Ground, book: AddressBook) -> dict[str, str]:
     return names
 
 
-# --- what is left at the end ---
+# --- final state ---
 
 
 async def _read_tables(url: str) -> _Rows:
@@ -258,7 +258,7 @@ def _events(rows: list[dict[str, Any]], normal: Normaliser) -> Iterator[Entry]:
 
 
 def _transactions(rows: list[dict[str, Any]], normal: Normaliser) -> Iterator[Entry]:
-    """Each request to the relayer with its end, in the order in which they came."""
+    """Yield each request to the relayer with its end, in order of arrival."""
     for row in sorted(rows, key=lambda row: row["id"]):
         kind, call = f"{row.pop('kind')} {row['state']}", _call(bytes.fromhex(row.pop("calldata")[2:]))
         del row["dedupe"]
@@ -268,7 +268,7 @@ def _transactions(rows: list[dict[str, Any]], normal: Normaliser) -> Iterator[En
 
 
 def _logs(log: MarketLog, normal: Normaliser) -> Iterator[Entry]:
-    """What the chain holds in the end."""
+    """Yield the chain's final logs."""
     for told in (*log.events, *log.transfers):
         if told.time > START:
             yield Entry.about("log", told.name, normal.entry(told.values))
@@ -282,7 +282,7 @@ def _tables(rows: _Rows, normal: Normaliser) -> Iterator[Entry]:
 
 
 def _without_serial(row: dict[str, Any]) -> dict[str, Any]:
-    """Ids that count rows say how many came before."""
+    """Drop serial ids, which only say how many rows came before."""
     return {
         name: f"<{name}>" if isinstance(value, int) and name in ("id", "tx_id", "relay_id") else value
         for name, value in row.items()

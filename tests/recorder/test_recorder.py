@@ -1,4 +1,4 @@
-"""Recordings of one commit are identical, and a change of behaviour is reported as what it is."""
+"""Two recordings of one commit are identical, and a change of behaviour is reported as that change."""
 
 import os
 import subprocess

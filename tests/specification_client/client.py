@@ -1,7 +1,7 @@
-"""A client written from the specification and the protocol's page alone.
+"""A client written only from the specification and the protocol's page.
 
-It imports nothing of this project: what it can do, anybody can do who reads those two. One wallet, plain requests,
-no retries.
+This module imports nothing from the project, so any reader of the two documents can do the same. One wallet, plain
+requests, no retries.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 @attrs.frozen
 class Answered(Exception):
-    """The coordinator answered otherwise than the route's good answer."""
+    """The coordinator returned an unexpected answer."""
 
     status: int
     body: Any
@@ -48,7 +48,7 @@ class Terms:
 
 @attrs.define
 class Prepared:
-    """A signed order with what it pays for."""
+    """A signed order with its payment terms."""
 
     order: Json
     container: bytes
@@ -70,7 +70,7 @@ class SpecificationClient:
     def owner(self) -> str:
         return str(Account.from_key(self.private_key).address).lower()
 
-    # --- what everybody may read --------------------------------------------------------------------------
+    # --- public reads -------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
         self.deployment = await self._ask(200, "GET", "/evm/chain")
@@ -83,7 +83,7 @@ class SpecificationClient:
         self.token = (await self._ask(200, "POST", "/auth/session", json=body))["token"]
 
     async def candidates(self, terms: Terms) -> list[Json]:
-        """Who sells this now, best first."""
+        """Return the providers that sell this now, best first."""
         model_id = await self._model_id(terms.model)
         probe = {"model_id": model_id, **_sizes(terms)}
         listed: list[Json] = (await self._ask(402, "POST", "/v1/jobs", json=probe))["candidates"]
@@ -92,7 +92,7 @@ class SpecificationClient:
     # --- one job ------------------------------------------------------------------------------------------
 
     async def prepare(self, terms: Terms, model_input: Json) -> Prepared:
-        """The payload sealed, the order signed."""
+        """Seal the payload and sign the order."""
         model_id = await self._model_id(terms.model)
         envelope = {
             "v": 1,
@@ -139,7 +139,7 @@ class SpecificationClient:
         return await self._ask(201, "POST", "/v1/jobs", json=submission)
 
     async def submit_uploaded(self, prepared: Prepared, quote: Json) -> Json:
-        """The container travels through an upload of its own, as the large ones must."""
+        """Submit an order whose container was uploaded, as large ones must be."""
         parts = {"purpose": (None, "input"), "file": ("container", prepared.container)}
         uploaded = await self._ask(200, "POST", "/v1/files", files=parts, headers=self._session)
         paid = prepared.order | {"amount": quote["amount"], "auth_sig": self._payment(prepared, quote)}
@@ -152,7 +152,7 @@ class SpecificationClient:
         return await self._ask(200, "POST", f"/v1/jobs/{job_id}/cancel", json=body)
 
     async def wait(self, job_id: str) -> Json:
-        """The job once it has ended. Polls; whoever calls sets the time limit."""
+        """Poll until the job has ended, and return it. The caller sets the time limit."""
         while True:
             job = await self._ask(200, "GET", f"/v1/jobs/{job_id}")
             if job["status"] not in ("queued", "in_progress"):
@@ -160,7 +160,8 @@ class SpecificationClient:
             await anyio.sleep(_POLL_SECONDS)
 
     async def result(self, job: Json) -> Json:
-        """The body of a completed job's result: read without any authority, opened with the wallet's key."""
+        """Return the body of a completed job's result. Reading needs no authorisation, and opening needs the
+        wallet's key."""
         async with httpx.AsyncClient(trust_env=False) as gateway:
             answer = await gateway.get(f"{self.gateway}/ipfs/{job['result_cid']}")
         if answer.status_code != 200:
@@ -172,7 +173,7 @@ class SpecificationClient:
         return body
 
     def result_secret(self) -> PrivateKey:
-        """Made again whenever it is needed; the signature that it is made from stays here."""
+        """Derive the key each time. The signature from which it is derived stays in this process."""
         signature = typed_data.signed(
             self.private_key,
             typed_data.results_domain(self._chain_id),
@@ -181,7 +182,7 @@ class SpecificationClient:
         )
         return PrivateKey(sealing.hkdf(signature, b"svc-result-key-v1"))
 
-    # --- within -------------------------------------------------------------------------------------------
+    # --- internal -----------------------------------------------------------------------------------------
 
     @property
     def _chain_id(self) -> int:
@@ -214,7 +215,7 @@ class SpecificationClient:
         return key
 
     def _payment(self, prepared: Prepared, quote: Json) -> str:
-        """Signed over what this side knows; the quote only says how much."""
+        """Sign the payment over locally known fields. Only the amount comes from the quote."""
         domain = {
             **self.deployment["token_domain"],
             "chainId": self._chain_id,

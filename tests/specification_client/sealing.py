@@ -1,4 +1,4 @@
-"""Containers and sealed results, byte by byte, over libsodium's bindings.
+"""Containers and sealed results, byte by byte, with libsodium's bindings.
 
 0x01 ‖ seed_wrap (80) ‖ header (24) ‖ frames of 64 KiB, the last one tagged FINAL
 """
@@ -23,7 +23,7 @@ _FINAL: Final = bindings.crypto_secretstream_xchacha20poly1305_TAG_FINAL
 
 
 def hkdf(secret: bytes, info: bytes) -> bytes:
-    """RFC 5869 with SHA-256 and no salt; one block is all that is needed."""
+    """RFC 5869 with SHA-256 and no salt. One block is enough."""
     extracted = hmac.new(bytes(32), secret, hashlib.sha256).digest()
     return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()
 
@@ -69,5 +69,5 @@ def commitment(container: bytes) -> bytes:
 
 
 def canonical(value: dict[str, Any]) -> bytes:
-    """RFC 8785 for what is sent here: ASCII keys, and numbers that are whole."""
+    """RFC 8785 for the values used here: ASCII keys and integers."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -24,7 +24,7 @@ Message = dict[str, Any]
 
 
 def signed(private_key: str, domain: Domain, name: str, message: Message) -> bytes:
-    """65 bytes, v 27 or 28. `message` has its fields in the order of the type."""
+    """Return 65 bytes, v 27 or 28. `message` has its fields in the order of the type."""
     types = {name: [{"name": field, "type": kind} for field, kind in _FIELDS[name]]}
     done = Account.sign_typed_data(private_key, domain_data=domain, message_types=types, message_data=message)
     return bytes(done.signature)

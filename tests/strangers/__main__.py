@@ -1,10 +1,10 @@
-"""Strangers before a local market: buyers and providers of other languages, written from the pages alone.
+"""Run buyers and providers in other languages, written from the documentation alone, against a local market.
 
     python -m tests.strangers [--only NAME,...]
 
-Each stranger's provider serves each stranger's buyer, batch included. Then the conformance checks try both sides of
-each, and OpenAI's client for Node (`openai`) goes through the page that promises what works with it. A language whose
-toolchain is not here is passed over with a word.
+Each provider serves each buyer, including a batch. Then the conformance checks test both sides of each, and OpenAI's
+client for Node (`openai`) tests the page on compatibility. A language whose toolchain is missing is skipped with a
+message.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _SECONDS: Final = 240
 
 @attrs.frozen
 class Stranger:
-    """`command` is what its file is run with, `missing` why it is not here."""
+    """`command` runs the file. `missing` is the reason why the language cannot run here."""
 
     name: str
     command: tuple[str, ...]
@@ -61,7 +61,7 @@ def _javascript() -> Stranger:
 
 
 def _go() -> Stranger:
-    """Built once; only the standard library is needed."""
+    """Build once. Only the standard library is needed."""
     bundled = ROOT / "build" / "go" / "bin" / "go"
     go = shutil.which("go") or (str(bundled) if bundled.exists() else None)
     program = ROOT / "build" / "strangers" / "stranger-go"
@@ -80,7 +80,7 @@ def _go() -> Stranger:
 
 @attrs.define
 class Trial:
-    """One line for each thing that was tried."""
+    """Prints one line for each step."""
 
     up: Devnet
     wrong: int = 0
@@ -128,7 +128,7 @@ async def run(command: Sequence[str], environment: Mapping[str, str]) -> "subpro
 
 @asynccontextmanager
 async def providing(trial: Trial, stranger: Stranger, wallet: DevWallet, log: Path) -> AsyncIterator[str]:
-    """The stranger's provider; its id. Its box key is a new one, so that it has to publish it."""
+    """Run the provider and yield its id. Its box key is new, so the provider has to publish it."""
     provider = trial.up.world.market.provider_ids[wallet.address]
     environment = trial.environment(wallet, SVC_BOX_KEY="0x" + secrets.token_hex(32))
     with log.open("wb") as written:
@@ -144,7 +144,7 @@ async def providing(trial: Trial, stranger: Stranger, wallet: DevWallet, log: Pa
     finally:
         process.terminate()
         process.wait()
-    # It is a candidate for some seconds more: who buys meanwhile would wait for nobody.
+    # The provider stays a candidate for some seconds. An order in that time would wait for no provider.
     async with httpx.AsyncClient(base_url=trial.up.coordinator.base_url, trust_env=False) as http:
         with anyio.fail_after(60):
             while True:
@@ -173,7 +173,7 @@ async def in_the_market(trial: Trial, here: Sequence[Stranger], folder: Path) ->
                 await trial.tell(f"{buyer.name} makes an open bid", openly, environment, _in_any_case)
 
 
-# A stranger's provider gives back the words in capitals, the market's own as they are.
+# These providers return the words in capitals. The market's provider returns them unchanged.
 
 
 def _in_capitals(out: str) -> bool:
@@ -195,7 +195,7 @@ def _end_of(log: Path) -> str:
 
 
 async def before_the_coordinator(trial: Trial, folder: Path) -> None:
-    """The market's own coordinator, by `tests/conformance` with a wallet that spends."""
+    """Test the market's coordinator with `tests/conformance` and a wallet that spends."""
     key = folder / "wallet.key"
     key.touch(mode=0o600)
     key.write_text(trial.up.world.cast.with_role("client")[3].private_key)

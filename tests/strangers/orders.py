@@ -1,4 +1,4 @@
-"""An order and a session of a wallet of the local market, for a client that can do neither by itself."""
+"""An order and a session for a local market's wallet, on behalf of a client that can create neither."""
 
 import json
 from typing import Any
@@ -21,14 +21,14 @@ async def _buyer(http: httpx.AsyncClient, wallet: DevWallet) -> Buyer:
 
 
 async def session_of(http: httpx.AsyncClient, wallet: DevWallet) -> str:
-    """A client session's token."""
+    """Return the token of a client session."""
     buyer = await _buyer(http, wallet)
     await sign_in(TriedCoordinator(http, Report()), buyer)
     return buyer.token
 
 
 async def batch_line(http: httpx.AsyncClient, wallet: DevWallet, model: str, provider: int) -> bytes:
-    """One paid order for this provider, at what it asks."""
+    """Return one paid order for this provider, at its asking rates."""
     buyer = await _buyer(http, wallet)
     sizes = {"model_id": 1, "sla_secs": 3600, "units_in": 1000, "units_out": 1000}
     candidates: list[dict[str, Any]] = (await http.post("/v1/jobs", json=sizes)).json()["candidates"]

@@ -1,4 +1,4 @@
-"""Properties are tried on the same examples in every run, however slow the machine is."""
+"""Property tests use the same examples in every run, on machines of any speed."""
 
 from hypothesis import settings
 

@@ -1,4 +1,5 @@
-"""The check of the documentation site finds each kind of fault, and the settings table marks what it must."""
+"""The check of the documentation site finds each kind of fault. The settings table marks required and secret
+settings."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ def named(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """The modules that it imports, whole or names of theirs."""
+    """Return the modules that a file imports, as a whole or by name."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -33,7 +33,7 @@ def imports(path: Path) -> set[str]:
 
 
 def texts(path: Path) -> Iterator[str]:
-    """The string constants that are no docstrings."""
+    """Yield the string constants other than docstrings."""
     tree = ast.parse(path.read_text())
     holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
@@ -78,7 +78,8 @@ PRODUCT = [
 
 
 def spawned_outside_groups(tree: ast.AST) -> list[int]:
-    """Lines that start a task which no task group waits for. A group's own method is called on a `_tasks`."""
+    """Return the lines that start a task outside of a task group. A group's method is called on an attribute named
+    `_tasks`."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     parts = ((call.lineno, *ast.unparse(call.func).rpartition(".")) for call in calls)
     return [line for line, owner, _, name in parts if name in SPAWNING and not owner.endswith("_tasks")]

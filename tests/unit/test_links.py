@@ -1,4 +1,4 @@
-"""Relative links in Markdown outside of docs/ lead to files and headings that exist. `make docs` checks docs/."""
+"""Relative links in Markdown outside of docs/ lead to existing files and headings. `make docs` checks docs/."""
 
 import re
 from pathlib import Path

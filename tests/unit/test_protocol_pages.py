@@ -1,4 +1,4 @@
-"""The protocol's pages match the code: readers accept the examples; numbers, names and signatures are the sources'."""
+"""The protocol's pages match the code: readers accept the examples, and numbers, names and signatures are equal."""
 
 import base64
 import json
@@ -60,7 +60,7 @@ SECTIONS = {
     for heading, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
 }
 REGISTRIES = ("JobRegistry", "ProviderRegistry", "AskRegistry")
-SIGNATURE = "0x" + "11" * 65  # for examples that leave theirs out
+SIGNATURE = "0x" + "11" * 65  # for examples without a signature
 
 
 def words(text: str) -> str:
@@ -72,14 +72,14 @@ def named(text: str) -> set[str]:
 
 
 def rows(section: str) -> Iterator[list[str]]:
-    """The cells of the tables of a section, their heads left out."""
+    """Yield the rows of a section's tables as cells, without headers."""
     for table in re.findall(r"(?:^\|.*\n)+", SECTIONS[section], re.MULTILINE):
         for row in table.splitlines()[2:]:
             yield [cell.strip() for cell in row.strip("|").split(" | ")]
 
 
 def examples(section: str, kind: str) -> list[Any]:
-    """Of a section's fenced blocks of this kind, each JSON text."""
+    """Return a section's fenced blocks of this kind as JSON values."""
     blocks = re.findall(rf"^```{kind}\n(.*?)^```$", SECTIONS[section], re.DOTALL | re.MULTILINE)
     texts = [text for block in blocks for text in (block.splitlines() if kind == "jsonl" else [block])]
     return [json.loads(text.replace('"0x…"', f'"{SIGNATURE}"')) for text in texts]
@@ -194,19 +194,19 @@ def test_events_of_a_jobs_life_are_the_contracts() -> None:
 
 
 def spelled(field: Any) -> str:
-    """As Solidity has it: the type, and the name where there is one."""
+    """Return the field in Solidity's syntax: its type, then its name if it has one."""
     inside = f"({', '.join(map(spelled, field['components']))}){field['type'][5:]}" if "components" in field else ""
     kind = (inside or str(field["type"])) + (" indexed" if field.get("indexed") else "")
     return f"{kind} {field['name']}".rstrip()
 
 
 def types_of(text: str) -> str:
-    """What is hashed: the spelling without spaces and names."""
+    """Return the text that is hashed: the types, without spaces and names."""
     return re.sub(r"( indexed)? \w+(?=[,)]|$)", "", text).replace(" ", "")
 
 
 def spelled_blocks(section: str) -> list[tuple[str, str, str, str, str]]:
-    """(registry, hash, name, arguments, returns) of each line, with the structures written out."""
+    """Return (registry, hash, name, arguments, returns) of each line, with the structures written out."""
     structs = dict(re.findall(r"^(Order|Posted|Ask) +(\(.+\))", SECTIONS["Functions"], re.MULTILINE))
     structs["Posted"] = structs["Posted"].replace("Order", structs["Order"])
     found = []
@@ -221,7 +221,7 @@ def spelled_blocks(section: str) -> list[tuple[str, str, str, str, str]]:
 
 
 def compared(told: str, fields: list[Any]) -> None:
-    """Types, and names where the contract has them: its getters leave some out."""
+    """Compare types, and names where the contract has them. Some getters leave names out."""
     assert ", ".join(map(spelled, fields)) in {told, types_of(told)}
 
 

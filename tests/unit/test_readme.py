@@ -1,4 +1,4 @@
-"""The pages name files and functions that exist."""
+"""The pages name only existing files and functions."""
 
 import ast
 import re
@@ -71,6 +71,6 @@ NAMED = re.compile(r"`((?:\w[\w.-]*/)*\w[\w-]*\.(?:py|sol|sql|mjs))`")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_source_file_that_a_page_names_is_there(page: Path) -> None:
-    """By its path from the top or from any folder, so that a file that was moved or merged leaves no trace in pages."""
+    """A path may start at the top or at any folder, so pages cannot name a moved or merged file."""
     named = set(NAMED.findall(page.read_text()))
     assert {name for name in named if not any(file == name or file.endswith("/" + name) for file in FILES)} == set()

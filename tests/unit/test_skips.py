@@ -1,4 +1,4 @@
-"""With CI=1 a skip is a failure unless it is listed with its reason."""
+"""With CI=1, a skipped test fails unless it is listed with its reason."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ LISTED = "tests/unit/systemd/test_units.py", "systemd-analyze is not installed h
 
 
 def run(folder: Path, file: str, reason: str, ci: str | None) -> subprocess.CompletedProcess[str]:
-    """pytest with the plugin alone, over one file of a folder of its own that has a test which is skipped."""
+    """Run pytest with only the plugin, over a file with one skipped test in a separate folder."""
     path = folder / file
     path.parent.mkdir(parents=True)
     path.write_text(f"import pytest\n\ndef test_one():\n    pytest.skip({reason!r})\n")

@@ -1,4 +1,4 @@
-"""The page of the worked order has the values of its vectors."""
+"""The page of the worked order shows the values of its vectors."""
 
 import json
 import re
@@ -21,7 +21,7 @@ PROSE = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
 def values() -> dict[str, str]:
-    """Each value of the page by its name; its lines stand indented under it, and belong together."""
+    """Return each value of the page by its name. A value is the indented lines below the name."""
     found: dict[str, str] = {}
     for block in BLOCKS:
         for name, lines in re.findall(r"^(\w+)\n((?:    .*\n)+)", block, re.MULTILINE):

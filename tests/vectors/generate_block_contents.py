@@ -1,9 +1,9 @@
-"""Makes the vectors of what blocks hold: transactions of types 0 to 4 and receipts, as nodes tell them in JSON and as
-the bytes that the roots of a header commit to.
+"""Make the vectors of block contents: transactions of types 0 to 4 and receipts, both in a node's JSON and as the bytes
+that a header's roots commit to.
 
     python -m tests.vectors.generate_block_contents
 
-Nothing of `common` is used: transactions are made, signed and hashed by eth-account, receipts by the RLP library.
+Uses nothing from `common`. eth-account builds, signs and hashes transactions, and the RLP library encodes receipts.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ TRANSACTIONS: dict[str, dict[str, Any]] = {
 
 
 def told(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """A transaction as a node tells it, with what nodes add beside what was signed."""
+    """Return a transaction as a node returns it, with the fields that nodes add."""
     made = SIGNER.sign_transaction(dict(sent))
     kind = sent.get("type", 0)
     answer: dict[str, Any] = {

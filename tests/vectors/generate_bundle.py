@@ -1,6 +1,6 @@
 """Make the vectors of bundles: `python -m tests.vectors.generate_bundle`.
 
-The numbers are written out here, not computed by the code that they test.
+The numbers are literals, not computed by the code under test.
 """
 
 from typing import Any, Final

@@ -1,9 +1,9 @@
-"""Makes the vectors of receipts: a small chain of blocks, and what a receipt proves of them.
+"""Make the vectors of receipts: a small chain of blocks, and the facts that a receipt proves about them.
 
     python -m tests.vectors.generate_receipts
 
-Nothing of `common` is used: RLP, ABI and signatures come from Ethereum's own libraries, the tries from the few lines of
-the Yellow Paper below. A vector is therefore evidence about `common` and not an echo of it.
+Uses nothing from `common`. Ethereum's own libraries provide RLP, ABI and signatures, and the code below builds tries as
+in the Yellow Paper. The vectors are therefore independent evidence about `common`.
 """
 
 import json
@@ -163,7 +163,7 @@ def receipt(logs: list[Any], kind: int, gas: int, status: int = 1) -> bytes:
 def step(  # noqa: PLR0917 - a block in a line
     event: str, logs: list[Any], at_log: int, number: int, size: int, index: int, fields: int
 ) -> dict[str, Any]:
-    """The step of a block of `size` transactions, whose header has as many fields as its age had."""
+    """Return the step of a block with `size` transactions. The header has the fields of its fork."""
     transactions = [bytes([2]) + rlp.encode([n, number, at(f"transaction {n}") * 4]) for n in range(size)]
     receipts = [receipt([NOISE] * (n % 3), n % 5, 21_000 * (n + 1)) for n in range(size)]
     receipts[index] = receipt(logs, 2, 21_000 * (index + 1))

@@ -1,7 +1,7 @@
-"""Makes the vectors of keys, containers and results: `python -m tests.vectors.generate_sealing`.
+"""Make the vectors of keys, containers and results: `python -m tests.vectors.generate_sealing`.
 
-Everything that sealing draws at random is fixed here, so the files reproduce; a test holds them to that. The
-sealed boxes and streams are put together from libsodium's parts rather than by the code under test.
+All random inputs of sealing are fixed, so the files are reproducible, and a test checks this. Sealed boxes and streams
+are built from libsodium's primitives, not by the code under test.
 """
 
 import hashlib
@@ -45,13 +45,14 @@ def sealed_box(plaintext: bytes, recipient: SecretKey, label: str) -> bytes:
 
 
 def sealed_box_from(ephemeral: SecretKey, plaintext: bytes, recipient: bytes) -> bytes:
-    """A sealed box whose ephemeral key is given."""
+    """Return a sealed box with a given ephemeral key."""
     nonce = hashlib.blake2b(ephemeral.public.raw + recipient, digest_size=24).digest()
     return ephemeral.public.raw + bindings.crypto_box(plaintext, nonce, recipient, ephemeral.raw)
 
 
 def stream(key: bytes, header: bytes, frames: list[tuple[bytes, int]]) -> bytes:
-    """A secretstream with a given header: the two inits differ only in who draws it."""
+    """Return a secretstream with a given header. libsodium's two init functions differ only in who chooses the
+    header."""
     state = bindings.crypto_secretstream_xchacha20poly1305_state()
     bindings.crypto_secretstream_xchacha20poly1305_init_pull(state, header, key)
     push = bindings.crypto_secretstream_xchacha20poly1305_push
@@ -64,7 +65,7 @@ def framed(plaintext: bytes) -> list[tuple[bytes, int]]:
 
 
 def sealed(kind: str, label: str, bound: bytes, frames: list[tuple[bytes, int]]) -> Case:
-    """The fields that every case of a container or a result has."""
+    """Return the fields of every case of a container or a result."""
     derive = key_derivation.data_key if kind == "container" else key_derivation.result_data_key
     seed = fixed("seed " + label)
     wrap = sealed_box(seed, RECIPIENT, label)
@@ -95,7 +96,7 @@ def commitment_of(whole: bytes) -> Case:
 
 
 def large(case: Case, length: int) -> Case:
-    """A case whose bytes are rebuilt by its reader: it keeps the parts and the digest of the whole."""
+    """Return a case without its bytes. The reader rebuilds them from the parts, and checks the digest."""
     whole = bytes.fromhex(case.pop("sealed"))
     return case | {
         "plaintext_length": length,
@@ -106,7 +107,7 @@ def large(case: Case, length: int) -> Case:
 
 
 def refusals(kind: str, bound: bytes) -> list[Case]:
-    """What must not open, for a reason that containers and results share."""
+    """Return the cases that must not open, for reasons that containers and results share."""
 
     def case(label: str, failure: str, frames: list[tuple[bytes, int]] | None = None, **other: str) -> Case:
         made = sealed(kind, label, bound, framed(b"a payload") if frames is None else frames)
@@ -162,7 +163,7 @@ def container_cases() -> list[Case]:
     made.append(stolen | {"owner": STRANGER.hex(), "refused": "undecryptable"})
     mismatch = sealed("container", "another container's commitment", OWNER, framed(b"a payload"))
     made.append(mismatch | {"c": fixed("c").hex(), "refused": "commitment_mismatch"})
-    length = 81 + 24 + 65_553 + 16  # a full frame, and less than a frame can be
+    length = 81 + 24 + 65_553 + 16  # a full frame, then fewer bytes than any frame has
     unreal = {"name": "a length that no container has", "sealed_length": length}
     made.append(unreal | commitment_of(b"\x01" + pattern(length - 1)) | {"refused": "bad_container"})
     return made + refusals("container", OWNER)
@@ -237,7 +238,7 @@ def key_cases() -> list[Case]:
         case = {"name": label, "secret": RECIPIENT.raw.hex(), "sealed": box.hex()}
         cases.append(case | {"plaintext": plaintext.hex()})
     box = sealed_box(b"a message", RECIPIENT, "a sealed box")
-    # X25519 ignores this bit; the nonce, which hashes the key's bytes, does not
+    # X25519 ignores this bit. The nonce does not, because it hashes the key's bytes.
     top_flipped = box[:31] + bytes((box[31] ^ 128,)) + box[32:]
     for label, secret, bad in (
         ("a sealed box for another key", STRANGERS_KEY, box),
@@ -294,7 +295,7 @@ def evidence_cases() -> list[Case]:
 
 
 def files() -> dict[str, str]:
-    """The text of each file by its name."""
+    """Return the text of each file by its name."""
     by_length = (
         f"plaintext_length: the pattern ({PATTERN}), sealed again by the reader under that header. "
         "sealed_length: 0x01 and the pattern."

@@ -1,9 +1,9 @@
-"""Makes the vectors of signatures, typed data, prices, transactions and strict scalars.
+"""Make the vectors of signatures, typed data, prices, transactions and strict scalars.
 
     python -m tests.vectors.generate_signing
 
-Nothing of `common` is used: hashes and signatures come from eth-account and eth-keys, prices from exact
-fractions. A vector is therefore evidence about `common` and not an echo of it.
+Uses nothing from `common`. Hashes and signatures come from eth-account and eth-keys, prices from exact fractions. The
+vectors are therefore independent evidence about `common`.
 """
 
 from tests.vectors.signing import address_books, prices, scalars, signatures, transactions, typed_data
@@ -11,7 +11,7 @@ from tests.vectors.vector_file import FOLDER, text_of
 
 
 def files() -> dict[str, str]:
-    """The text of each file by its name."""
+    """Return the text of each file by its name."""
     return {
         "eip712.json": text_of("Every signed type: in its domain, hashed and signed (RFC 6979).", typed_data.cases()),
         "signatures.json": text_of("65-byte signatures and who made them.", signatures.cases()),

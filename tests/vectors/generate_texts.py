@@ -1,4 +1,4 @@
-"""Makes the vectors of strict JSON, envelopes and content ids: `python -m tests.vectors.generate_texts`."""
+"""Make the vectors of strict JSON, envelopes and content ids: `python -m tests.vectors.generate_texts`."""
 
 import base64
 import hashlib
@@ -67,7 +67,7 @@ REFUSED_JSON = (
     ("a low surrogate alone", '"\\udc00x"', "lone_surrogate"),
     ("surrogates in the wrong order", '"\\ude00\\ud83d"', "lone_surrogate"),
     ("a lone surrogate in a key", '{"\\uD834":1}', "lone_surrogate"),
-    # parse takes these; no canonical spelling would be read alike everywhere
+    # `parse` accepts these, but they have no canonical spelling, because languages read them differently.
     ("2^53", "9007199254740992", "unsafe_integer"),
     ("2^53 as a fraction", "9007199254740992.0", "unsafe_integer"),
     ("below -2^53", "[-9007199254740993]", "unsafe_integer"),
@@ -213,7 +213,7 @@ def cid_cases() -> list[Case]:
 
 
 def files() -> dict[str, str]:
-    """The text of each file by its name."""
+    """Return the text of each file by its name."""
     return {
         "strict_json.json": text_of("JSON texts, and the canonical spelling of each.", json_cases()),
         "envelope.json": text_of("Plaintexts of containers and results.", envelope_cases()),

@@ -1,6 +1,6 @@
-"""Makes the vectors of units: `python -m tests.vectors.generate_units`.
+"""Make the vectors of units: `python -m tests.vectors.generate_units`.
 
-The numbers are written out here, not computed by what they are to test.
+The numbers are literals, not computed by the code under test.
 """
 
 from typing import Any, Final
@@ -87,7 +87,7 @@ def _case(name: str, endpoint: str, given: Any, *told: Any) -> Case:
 
 
 def files() -> dict[str, str]:
-    """The text of each file by its name."""
+    """Return the text of each file by its name."""
     return {"units.json": text_of("Inputs, what kind of request each is, and the units that it is priced at.", cases())}
 
 

@@ -1,7 +1,7 @@
-// A browser that a test drives by lines: each line of standard input is a JSON array [command, ...arguments], each line
+// A browser controlled by lines: each line of standard input is a JSON array [command, ...arguments], each line
 // of standard output {"ok": value} or {"error": text}. The browser is the system's Chromium (CHROMIUM, or one in PATH),
-// else the one inside @sparticuz/chromium. `faults` gives what went wrong on the page since it was asked last: errors of
-// scripts, what the console was told as an error, and breaches of the content security policy.
+// or the one inside @sparticuz/chromium. `faults` returns the page's problems since the last call: script errors,
+// console errors, and violations of the content security policy.
 
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -60,7 +60,7 @@ const commands = {
   url: async () => page.url(),
   title: async () => page.title(),
   text,
-  // Until a selector's text holds these words.
+  // Wait until a selector's text contains these words.
   see: async (selector, words) => {
     try {
       await page.waitForFunction((where, what) => [...document.querySelectorAll(where)].some((each) => each.innerText.includes(what)), {}, selector, words);
@@ -84,7 +84,7 @@ const commands = {
     ]);
   },
   screenshot: async (path) => void (await page.screenshot({ path, fullPage: true })),
-  // Put in by the protocol: the page's own policy allows no script from elsewhere.
+  // Injected by the protocol, because the page's policy allows no external script.
   axe: async () => {
     await page.evaluate(AXE);
     const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));

@@ -1,9 +1,9 @@
-"""Tries the wheel as its users install it: one virtual environment for each extra, and one without any.
+"""Install the wheel as users do: one virtual environment for each extra, and one without extras.
 
     python -m tests.wheel [FOLDER]
 
-Builds the wheel twice, requires the same bytes, and prints what each extra takes. Needs a registry of Python packages,
-or full caches of one.
+Builds the wheel twice, requires identical bytes, and prints the size of each extra. Needs a registry of Python
+packages, or a filled cache.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ EXTRAS: Final = {
     "coordinator": ("coordinatord", "coordinatord"),
 }
 _TOOLS: Final = ("pip", "setuptools", "wheel")
-# Of a program, what needs another extra beside its own, and is tried with both.
+# By program: an additional extra that a part of it needs. Both extras are installed together.
 BESIDE: Final = {"svc": ("serve", "svc.serve"), "coordinatord": ("market", "coordinatord.market")}
 _IMPORT_ALL: Final = """
 import importlib, pkgutil, sys, warnings
@@ -44,12 +44,12 @@ assert {"index.html", "app.js", "style.css"} <= set(market_page()) and {"/", "/o
 
 
 class Failed(Exception):
-    """The wheel does not hold what its page says."""
+    """The wheel does not contain what its page documents."""
 
 
 def run(*command: str | Path, status: int = 0) -> str:
-    """Standard output and error of a command that ends with this status, run outside of the source tree."""
-    # Nothing of ours in the path that modules are found by: the wheel alone must do.
+    """Run a command outside of the source tree, expect this exit status, and return its output."""
+    # Keep the source tree out of the module path, so that only the wheel is used.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         list(map(str, command)),
@@ -78,7 +78,7 @@ def build(folder: Path) -> Path:
 
 
 def built_alike(folder: Path) -> Path:
-    """Build the wheel twice, require the same bytes, and return its folder."""
+    """Build the wheel twice, require identical bytes, and return its folder."""
     one, other = build(folder / "first"), build(folder / "second")
     digests = {hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in (one, other)}
     if one.name != other.name or len(digests) != 1:
@@ -88,7 +88,7 @@ def built_alike(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> Path:
-    """The interpreter of a fresh virtual environment."""
+    """Create a virtual environment and return its interpreter."""
     run(sys.executable, "-m", "venv", folder)
     return folder / "bin" / "python"
 
@@ -104,7 +104,7 @@ def installed(python: Path) -> set[str]:
 
 
 def megabytes(python: Path) -> float:
-    """What the packages take on the disk, without pip's own."""
+    """Return the packages' size on disk, without pip."""
     (packages,) = python.parents[1].glob("lib/python*/site-packages")
     own = {
         tool
@@ -116,7 +116,7 @@ def megabytes(python: Path) -> float:
 
 
 def try_extra(extra: str, wheels: Path, folder: Path) -> None:
-    """The lock brings all that the extra asks for, and with that alone the program starts and every module imports."""
+    """Install the extra's lock. The program must start, and every module must import."""
     program, package = EXTRAS[extra]
     python = environment(folder / extra)
     install(python, "--require-hashes", "-r", ROOT / "config" / f"requirements-{extra}.lock")
@@ -134,7 +134,7 @@ def try_extra(extra: str, wheels: Path, folder: Path) -> None:
 
 
 def try_beside(extra: str, wheels: Path, folder: Path) -> None:
-    """The extra that a part of a program needs beside the program's own: its lock brings it, and all of it imports."""
+    """Install the program's lock with that of the additional extra. All modules must import."""
     _, package = EXTRAS[extra]
     more, part = BESIDE[package]
     python = environment(folder / more)
@@ -148,7 +148,7 @@ def try_beside(extra: str, wheels: Path, folder: Path) -> None:
 
 
 def try_without(wheels: Path, folder: Path) -> None:
-    """Without an extra each program says which one it needs, and `common` can be used."""
+    """Without an extra, each program names the extra that it needs, and `common` can be imported."""
     python = environment(folder / "none")
     install(python, "--find-links", wheels, "sealed-job-coordinator")
     for extra, (program, _) in EXTRAS.items():

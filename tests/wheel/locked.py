@@ -38,7 +38,7 @@ LOCKS: Final = {
     "openapi": LINUX_X86,
     "fuzz": LINUX_X86,
 }
-# (package, Python): what takes the place of the wheel.
+# (package, Python): the replacement of the wheel.
 NO_WHEEL: Final = {
     ("ckzg", "3.15"): "web3 brings it: devnet, `coordinatord market` and slither need a C compiler",
     ("orjson", "3.15"): "its wheel needs glibc 2.39: `make serve-clients` needs a newer Linux",
@@ -56,7 +56,7 @@ def blocks(lock: Path) -> Iterator[tuple[str, str]]:
 
 
 def refusal(requirements: Iterable[str], python: str, platform: str) -> str | None:
-    """Return what uv says of packages without a wheel, or None where each has one."""
+    """Return uv's message about packages without a wheel, or None if each has one."""
     with tempfile.TemporaryDirectory() as folder:
         listed = Path(folder) / "requirements.txt"
         listed.write_text("".join(requirements), encoding="utf-8")

@@ -55,7 +55,7 @@ contract AdminTest is World {
         jobs.setTreasury(address(0));
     }
 
-    /// What is paid to one of these would never leave it.
+    /// Tokens paid to one of these addresses would be lost.
     function test_treasury_is_no_registry_and_not_the_token() public {
         JobRegistry other =
             new JobRegistry(address(this), address(token), address(providers), treasury, MOST_GAS_FEE);
@@ -67,7 +67,7 @@ contract AdminTest is World {
         }
         vm.expectRevert(IJobRegistry.InvalidTreasury.selector);
         new JobRegistry(address(this), address(token), address(providers), address(providers), MOST_GAS_FEE);
-        jobs.setTreasury(address(this)); // a contract as good as any
+        jobs.setTreasury(address(this)); // any contract will do
     }
 
     function test_paused_registry_keeps_its_admin() public {
@@ -130,7 +130,7 @@ contract AdminTest is World {
         token.unpause();
     }
 
-    // A call of their own each: an expected revert does not see a `new` that forge makes a cheat code of.
+    // One function each, because expectRevert does not see a `new` that forge replaces by a cheat code.
     function deployJobs(address token_, address providers_, address treasury_) external {
         new JobRegistry(address(this), token_, providers_, treasury_, MOST_GAS_FEE);
     }

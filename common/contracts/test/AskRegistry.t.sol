@@ -81,7 +81,7 @@ contract AskRegistryTest is World {
         vm.assertEq(vm.getRecordedLogs().length, 2);
         vm.assertEq(asks.latestSignedAt(providerId), START + 3);
 
-        // and the mark of the relay is gone: the same publication sent alone is refused
+        // and the relay's mark is cleared: the same publication sent alone is rejected
         vm.expectRevert(IAskRegistry.StaleSnapshot.selector);
         asks.publish(
             providerId, uint64(START + 1), quotes, askSig(PROVIDER_KEY, providerId, uint64(START + 1), quotes)

@@ -8,13 +8,13 @@ import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {Vm} from "./Check.sol";
 import {World} from "./World.sol";
 
-/// An operator that is a contract: it can claim and fail many jobs in one call.
+/// An operator contract, which can claim and fail many jobs in one call.
 contract SpoilingOperator {
     function register(IProviderRegistry providers) external returns (uint32) {
         return providers.register();
     }
 
-    /// Claim and fail each job. Return how many were spoiled.
+    /// Claim and fail each job. Return the number of spoiled jobs.
     function spoil(IJobRegistry jobs, IJobRegistry.Posted[] calldata posted, bytes[] calldata paySigs)
         external
         returns (uint256 spoiled)
@@ -37,7 +37,7 @@ contract ForeignRegistry {
     }
 }
 
-/// Each test plays one attack and shows that it fails, or that it is paid for.
+/// Each test runs one attack, and shows that it fails or that the attacker pays for it.
 contract AttacksTest is World {
     /// The owner sees the provider's signature for an offer, posts another order with the same `c`, and claims it.
     function test_owner_cannot_claim_with_a_signature_given_for_other_terms() public {
@@ -53,7 +53,7 @@ contract AttacksTest is World {
         assertState(jobId, IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
     }
 
-    /// With a capacity of one, an operator claims and fails as many open orders as it likes in one call.
+    /// With a capacity of one, an operator claims and fails any number of open orders in one call.
     function test_operator_spoils_few_orders_and_is_delisted() public {
         SpoilingOperator spoiler = new SpoilingOperator();
         uint32 id = spoiler.register(providers);
@@ -72,7 +72,7 @@ contract AttacksTest is World {
         vm.assertEq(providers.provider(id).listed, false);
     }
 
-    /// An admin that names an account as job registry could set reputations from it.
+    /// An admin that registers a plain account as job registry could set reputations from it.
     function test_job_registry_must_belong_to_this_provider_registry() public {
         address foreign = address(new ForeignRegistry(operator));
         address[3] memory wrong = [operator, stranger, foreign];
@@ -83,7 +83,7 @@ contract AttacksTest is World {
         vm.assertEq(providers.jobRegistry(), address(jobs));
     }
 
-    /// A fail after the deadline keeps the client waiting as long as a reclaim, so it costs as much.
+    /// A fail after the deadline delays the client as long as a reclaim, so it costs the same.
     function test_fail_after_the_deadline_costs_what_a_reclaim_costs() public {
         (bytes32 jobId, Draft memory d) = claimed();
         vm.warp(START + SLA);
@@ -107,7 +107,7 @@ contract AttacksTest is World {
         jobs.fail(terms(jobId), 0, "");
     }
 
-    /// A relayer holds an order back; the owner ends its id before anybody posts it.
+    /// A relayer withholds an order. The owner cancels the job id before anyone posts the order.
     function test_owner_ends_an_id_that_was_never_posted() public {
         Draft memory d = draft();
         bytes32 jobId = idOf(client, d.order.c);
@@ -118,7 +118,7 @@ contract AttacksTest is World {
         vm.prank(relayer);
         vm.expectRevert(IJobRegistry.DuplicateJob.selector);
         jobs.post(d.order, d.owner, d.amount, d.taskCid, d.orderSig, d.paySig);
-        // Another account's id with the same `c` is another job.
+        // With the same `c`, another account has a different job id.
         vm.prank(stranger);
         (done,) = address(jobs).call(abi.encodeWithSignature("discard(bytes32)", d.order.c));
         vm.assertTrue(done);
@@ -134,7 +134,7 @@ contract AttacksTest is World {
         claim(jobId, d.paySig);
     }
 
-    /// A key that a provider used before it left is replayed after it registered again.
+    /// A key that a provider used before leaving is replayed after the provider registered again.
     function test_ops_signed_before_a_registration_do_not_count_after_it() public {
         bytes32 typeHash = keccak256("SetIdentity(bytes32 boxKey,bytes evidence,uint64 issuedAt)");
         uint64 long = uint64(START - 30 days);
@@ -155,7 +155,7 @@ contract AttacksTest is World {
         vm.assertEq(providers.lastCapacityAt(id), START);
     }
 
-    /// A relayer pays for a publication; its order must not make it four times as dear.
+    /// A relayer pays for a publication. The order of its asks must not make it four times as expensive.
     function test_quotes_ascend_strictly() public {
         IAskRegistry.Ask[] memory quotes = new IAskRegistry.Ask[](3);
         for (uint32 i = 0; i < 3; ++i) {
@@ -187,7 +187,7 @@ contract AttacksTest is World {
         );
     }
 
-    /// Whoever indexes the chain knows each provider's grace.
+    /// An indexer of the chain can compute each provider's grace.
     function test_every_change_of_grace_has_an_event() public {
         (bytes32 jobId,) = claimed();
         vm.recordLogs();

@@ -61,14 +61,14 @@ interface Vm {
     function assertGe(uint256 left, uint256 right) external pure;
 }
 
-/// What every test contract starts from.
+/// Base of every test contract.
 abstract contract Check {
     Vm internal constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
 
-    /// forge looks for it.
+    /// forge calls this function.
     bool public constant IS_TEST = true;
 
-    /// Block time as it is. The optimiser takes `block.timestamp` to be the same throughout a call; `warp` changes it.
+    /// The current block time. The optimiser treats `block.timestamp` as constant in a call, but `warp` changes it.
     function time() internal view returns (uint256) {
         return vm.getBlockTimestamp();
     }

@@ -8,7 +8,7 @@ import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {Check} from "./Check.sol";
 import {Market} from "./Market.sol";
 
-/// What holds after any history of the market.
+/// Invariants of any history of the market.
 contract ConservationTest is Check {
     Market private _market;
     JobRegistry private _jobs;
@@ -22,7 +22,7 @@ contract ConservationTest is Check {
         (_jobs, _token, _providers) = (JobRegistry(jobs), DevToken(token), ProviderRegistry(providers));
     }
 
-    /// forge asks these which contract and which of its functions to call.
+    /// forge reads from these functions which contract and which functions to call.
     function targetContracts() public view returns (address[] memory targets) {
         targets = new address[](1);
         targets[0] = address(_market);
@@ -48,7 +48,7 @@ contract ConservationTest is Check {
             Market.calmTheToken.selector,
             Market.donate.selector
         ];
-        // Posts and claims come more often, so that there is something to end.
+        // Posts and claims are more frequent, so that there are jobs to end.
         bytes4[] memory selectors = new bytes4[](16);
         for (uint256 i = 0; i < 16; ++i) {
             selectors[i] = acts[i < 12 ? i : i % 2];

@@ -10,7 +10,7 @@ import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {Vm} from "./Check.sol";
 import {World} from "./World.sol";
 
-/// Notes how much gas a transfer found, and refuses to tell balances, in words that read as a large one.
+/// Records how much gas a transfer got, and reverts balance queries with data that reads as a large number.
 contract MeteredToken is DevToken {
     uint256 public found;
     bool public secretive;
@@ -37,13 +37,13 @@ contract MeteredToken is DevToken {
     }
 }
 
-/// The last values that are allowed, and the first that are not.
+/// The last allowed values, and the first forbidden ones.
 contract EdgesTest is World {
     function makeToken() internal override returns (address) {
         return address(new MeteredToken(address(this)));
     }
 
-    /// A job that costs `cap` and no fees.
+    /// A job with a price of `cap` and no fees.
     function claimedFor(bytes32 c, uint128 cap) private returns (bytes32 jobId, Draft memory d) {
         IJobRegistry.Order memory order = orderOf(c);
         (order.rateIn, order.unitsIn, order.rateOut, order.unitsOut) = (0, 0, cap, 1e6);
@@ -65,7 +65,7 @@ contract EdgesTest is World {
         jobs.claim(terms(more), 0, "", third.paySig);
     }
 
-    /// ECDSA has one of 64 bytes as well; tokens do not take it.
+    /// ECDSA also has a 64-byte form, which tokens reject.
     function test_payment_signature_has_65_bytes_at_the_claim() public {
         (bytes32 jobId, Draft memory d) = posted();
         (bytes32 r, bytes32 s) = abi.decode(d.paySig, (bytes32, bytes32));
@@ -95,7 +95,7 @@ contract EdgesTest is World {
         vm.assertEq(transfers, 1);
     }
 
-    /// A refused claim reverts with a selector and nothing after it.
+    /// A rejected claim reverts with a selector and no further data.
     function test_refusal_of_a_claim_is_four_bytes() public {
         (bytes32 jobId, Draft memory d) = claimed();
         vm.prank(operator);
@@ -122,19 +122,19 @@ contract EdgesTest is World {
         vm.prank(operator);
         (bool taken,) = address(jobs).call{gas: enough}(call);
         vm.assertTrue(taken);
-        // Beside what finding the function costs.
+        // Apart from the cost of dispatching the function.
         vm.assertGe(MeteredToken(address(token)).found() + 1000, jobs.tokenGas());
         vm.assertEq(jobs.credit(client), 0);
     }
 
     function test_post_for_a_token_that_does_not_answer_is_refused() public {
-        JobRegistry bare; // forge links assignments late, declarations not
+        JobRegistry bare; // forge links assignments late, but not declarations
         bare = new JobRegistry(address(this), stranger, address(providers), treasury, MOST_GAS_FEE);
         bare.setModel(MODEL, "acme/word-mill-7b", true, "acme", "{}");
         bare.setSla(SLA, true);
         IJobRegistry.Order memory order = orderOf("c");
         bytes32 digest = digestOf(domain("SVC Jobs", "2", address(bare)), orderHash(order));
-        // As if an address without code had answered with a zero.
+        // As if an address without code had returned zero.
         bytes32 payment =
             digestOf(0, paymentHash(client, address(bare), capOf(order), 0, order.expiresAt + 1, idOf(client, "c")));
         bytes memory orderSig = sign(CLIENT_KEY, digest);
@@ -165,7 +165,7 @@ contract EdgesTest is World {
         vm.assertEq(jobs.escrowed(), 2);
     }
 
-    /// Of 36 bytes, the last of them no zero.
+    /// 36 bytes, of which the last is not zero.
     function test_refusal_inside_a_relay_is_told_to_its_last_byte() public {
         bytes[] memory calls = new bytes[](1);
         calls[0] = abi.encodeCall(jobs.pause, ());
@@ -191,10 +191,10 @@ contract EdgesTest is World {
         vm.assertEq(providers.provider(providerId).grace, 320);
     }
 
-    /// Not even the smallest part of a point.
+    /// Not even the smallest fraction of a point.
     function test_order_to_oneself_earns_nothing_at_all() public {
         becomeJobRegistry();
-        providers.setPointPrice(1 << 16); // a unit is the smallest part that is kept
+        providers.setPointPrice(1 << 16); // one unit is the smallest stored fraction
         for (uint256 i = 0; i < 3; ++i) {
             providers.jobClaimed(operator, MODEL, true, 0);
         }

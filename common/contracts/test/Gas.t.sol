@@ -8,8 +8,8 @@ import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {Vm} from "./Check.sol";
 import {World} from "./World.sol";
 
-/// What a relayer pays for each operation with a token like the real one: whole transactions, sent alone and by forty.
-/// Run with `--isolate`, so that each call is a transaction; the figures are kept in snapshots/ and compared.
+/// Relayer's cost of each operation with a realistic token: whole transactions, with one operation and with forty.
+/// Run with `--isolate`, so that each call is a transaction. The figures are compared with those in snapshots/.
 contract GasTest is World {
     uint256 private constant TOGETHER = 40;
 
@@ -19,14 +19,14 @@ contract GasTest is World {
         return proxy;
     }
 
-    /// A market that has been used: nobody's balance is the first of its kind.
+    /// A used market: no balance is written for the first time.
     function setUp() public override {
         super.setUp();
         Draft memory d = draftOf("first");
         bytes32 jobId = post(d);
         claim(jobId, d.paySig);
         settle(jobId, 1000);
-        d = draftOf("kept"); // somebody's money is always in escrow
+        d = draftOf("kept"); // some money is always in escrow
         claim(post(d), d.paySig);
     }
 
@@ -62,12 +62,12 @@ contract GasTest is World {
         measure("forty_clients", TOGETHER, false);
     }
 
-    /// Each client holds exactly what its job costs: the claim empties it, and the refund fills a new slot.
+    /// Each client has exactly the cost of its job: the claim empties the balance, and the refund fills a new slot.
     function test_forty_emptied_clients() public {
         measure("forty_emptied_clients", TOGETHER, true);
     }
 
-    /// Every operation in relays of forty; `chained` is a post and its claim in one relay, `life` that and a settle.
+    /// Every operation in relays of forty. `chained`: a post and its claim in one relay. `life`: both, and a settle.
     function measure(string memory group, uint256 clients, bool emptied) private {
         Draft[] memory drafts = new Draft[](TOGETHER);
         for (uint256 i = 0; i < TOGETHER; ++i) {

@@ -7,7 +7,7 @@ import {JobRegistry} from "../src/JobRegistry.sol";
 import {Check} from "./Check.sol";
 import {World} from "./World.sol";
 
-/// Pays, lies, floods, burns or keeps a part, as it is told; issuer's powers besides.
+/// A token that pays, lies, floods, burns or keeps a part, as configured, and has an issuer's powers.
 contract MoodyToken is DevToken {
     enum Mood {
         Honest,
@@ -61,7 +61,7 @@ contract MoodyToken is DevToken {
     }
 }
 
-/// Acts at random for everyone under the rules of Osaka, with a token and payers that change their nature meanwhile.
+/// Acts at random for everyone under the Osaka rules. The token and the payers change their behaviour during the run.
 contract HostileMarket is World {
     bytes32[] public ids;
     mapping(bytes32 => bytes) private _paySigs;
@@ -97,7 +97,7 @@ contract HostileMarket is World {
         } catch {}
     }
 
-    /// Whatever the token and the payer are like, a claimed job ends: by its provider, or by anybody once it is late.
+    /// With any token and payer, a claimed job ends: by its provider, or by anyone after its deadline.
     function endJob(uint256 which, uint8 how, uint32 used) external {
         if (ids.length == 0) return;
         bytes32 jobId = ids[which % ids.length];
@@ -141,7 +141,7 @@ contract HostileMarket is World {
         token.setBlacklisted(address(jobs), out);
     }
 
-    /// The payer delegates to some code (EIP-7702), or takes that back.
+    /// The payer delegates to some code (EIP-7702), or removes the delegation.
     function delegate(bool on) external {
         vm.etch(client, on ? abi.encodePacked(hex"ef0100", address(token)) : bytes(""));
     }

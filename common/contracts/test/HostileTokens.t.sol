@@ -15,7 +15,7 @@ contract FeeToken is DevToken {
     }
 }
 
-/// Answers `false` instead of reverting.
+/// Returns `false` instead of reverting.
 contract FalseToken is DevToken {
     bool public refusing;
 
@@ -30,7 +30,7 @@ contract FalseToken is DevToken {
     }
 }
 
-/// Answers nothing when it succeeds, like some old and large tokens.
+/// Returns no data on success, like some old and large tokens.
 contract SilentToken is DevToken {
     constructor(address owner) DevToken(owner) {}
 
@@ -42,7 +42,7 @@ contract SilentToken is DevToken {
     }
 }
 
-/// Burns all gas, or answers with a heap of bytes, when it refuses.
+/// Rejects by burning all gas, or by returning a lot of data.
 contract WastefulToken is DevToken {
     bool public burning;
     bool public flooding;
@@ -68,7 +68,7 @@ contract WastefulToken is DevToken {
     }
 }
 
-/// Calls a contract back at every transfer, and keeps what it answered.
+/// Calls back into a contract at every transfer, and records the return value.
 contract ReentrantToken is DevToken {
     address public target;
     bytes public call;
@@ -165,7 +165,7 @@ contract ReentrantTokenTest is World {
         return address(new ReentrantToken(address(this)));
     }
 
-    /// With a second job's money in the registry: what re-entry would steal.
+    /// The registry also has the money of a second job, which re-entrancy could steal.
     function test_every_way_back_in_is_shut_while_the_token_runs() public {
         Draft memory rich = draftOf("rich");
         bytes32 other = post(rich);

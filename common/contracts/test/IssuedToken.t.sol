@@ -6,7 +6,7 @@ import {IssuedTokenProxy} from "../src/IssuedTokenProxy.sol";
 import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {World} from "./World.sol";
 
-/// An account with code that takes one signature for its own (EIP-1271).
+/// A contract account that accepts one signature as its own (EIP-1271).
 contract SmartAccount {
     bytes32 private immutable _accepted;
 
@@ -19,7 +19,7 @@ contract SmartAccount {
     }
 }
 
-/// The registry and a token like the real ones: proxy, blacklist, pause, signatures of both forms.
+/// The registry with a realistic token: proxy, blacklist, pause, both forms of signatures.
 contract IssuedTokenTest is World {
     address private constant PROXY_ADMIN = address(0xAD);
     IssuedToken private issued;
@@ -31,7 +31,7 @@ contract IssuedTokenTest is World {
         return proxy;
     }
 
-    // --- the registry with it ---
+    // --- the registry with this token ---
 
     function test_whole_life_is_exact_to_the_unit() public {
         (bytes32 jobId, Draft memory d) = claimed();
@@ -80,7 +80,7 @@ contract IssuedTokenTest is World {
 
     function test_claim_of_an_owner_that_was_shut_out_is_refused_and_its_post_is_not() public {
         issued.blacklist(client);
-        (bytes32 jobId, Draft memory d) = posted(); // the registry cannot ask every token who is shut out
+        (bytes32 jobId, Draft memory d) = posted(); // the registry cannot query the blacklist of every token
         vm.prank(operator);
         vm.expectRevert(IJobRegistry.PaymentRefused.selector);
         jobs.claim(terms(jobId), 0, "", d.paySig);
@@ -113,7 +113,7 @@ contract IssuedTokenTest is World {
         IssuedTokenProxy(address(issued)).upgradeTo(second);
     }
 
-    /// The token would ask the account, and the account may change its mind: the registry takes no such payer.
+    /// The token would ask the account, which may change its answer, so the registry rejects such a payer.
     function test_payer_whose_code_accepts_the_signature_is_refused_at_post_and_claim() public {
         Draft memory d = draft();
         bytes memory code = address(new SmartAccount(d.paySig)).code;

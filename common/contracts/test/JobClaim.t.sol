@@ -66,7 +66,7 @@ contract JobClaimTest is World {
         Draft memory d = signed(order);
         bytes32 jobId = idOf(client, "c");
 
-        // Everything is wrong at first; each step mends what was named.
+        // Every field is wrong at first. Each step corrects the reported one.
         providers.setListed(providerId, false);
         providers.setAllowAllModels(providerId, false);
         vm.prank(operator);
@@ -168,7 +168,7 @@ contract JobClaimTest is World {
         jobs.claim(terms(jobId), issuedAt, sig, paySig);
     }
 
-    /// The view and the op give the same answer.
+    /// The view and the op return the same answer.
     function refuses(bytes4 refusal, bytes32 jobId, address account, bytes memory paySig) private {
         vm.assertEq(bytes32(jobs.claimRefusal(terms(jobId), account)), bytes32(refusal));
         vm.prank(account);

@@ -18,7 +18,7 @@ contract JobEndTest is World {
 
         assertState(jobId, IJobRegistry.State.Settled, IJobRegistry.EndedBecause.Settled);
         vm.assertEq(token.balanceOf(operator), cost);
-        vm.assertEq(jobs.credit(treasury), share); // it fetches its shares together
+        vm.assertEq(jobs.credit(treasury), share); // the treasury collects its shares together
         vm.assertEq(token.balanceOf(client), clientBefore + d.amount - cost - share);
         vm.assertEq(token.balanceOf(address(jobs)), share);
         vm.assertEq(jobs.totalCredits(), share);
@@ -152,7 +152,7 @@ contract JobEndTest is World {
         jobs.reclaim(terms(jobId));
     }
 
-    // --- races: both are sent in one second, in either order; exactly one wins ---
+    // --- races: two calls in one second, in either order; exactly one succeeds ---
 
     function test_settle_against_reclaim_has_one_winner_in_each_second_and_order() public {
         (bytes32 jobId,) = claimed();
@@ -214,7 +214,8 @@ contract JobEndTest is World {
         vm.recordLogs();
         cancel(jobId);
         vm.assertEq(vm.getRecordedLogs().length, 0);
-        assertState(jobId, IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded); // an index reads it as expired
+        // an index reads the job as expired
+        assertState(jobId, IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
     }
 
     function test_cancel_is_sent_by_anyone_with_the_owners_signature_inside_the_window() public {
@@ -237,7 +238,7 @@ contract JobEndTest is World {
             vm.expectRevert(IJobRegistry.NotTheOwner.selector);
             jobs.cancel(terms("none"), uint64(START), wrong[i]);
         }
-        bytes memory foreign = opSig(STRANGER_KEY, "Cancel", jobId, 0); // stale as well: the owner is asked for first
+        bytes memory foreign = opSig(STRANGER_KEY, "Cancel", jobId, 0); // stale as well, but the owner is checked first
         vm.expectRevert(IJobRegistry.NotTheOwner.selector);
         jobs.cancel(terms(jobId), 0, foreign);
         vm.prank(stranger);
@@ -264,7 +265,7 @@ contract JobEndTest is World {
         jobs.cancel(terms(jobId), uint64(START + 601), sig);
     }
 
-    // --- exits are never stopped ---
+    // --- a pause never blocks exits ---
 
     function test_paused_registry_still_settles_fails_reclaims_and_cancels() public {
         bytes32[4] memory ids;

@@ -5,7 +5,7 @@ import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {Vm} from "./Check.sol";
 import {World} from "./World.sol";
 
-/// Acts at random for everyone in the market, keeps its own books from the events, and expects every refusal.
+/// Acts at random for everyone in the market, keeps accounts from the events, and expects every rejection.
 contract Market is World {
     bytes32[] public ids;
     mapping(bytes32 => bytes) private _paySigs;
@@ -153,7 +153,7 @@ contract Market is World {
         return _parties;
     }
 
-    /// What went where, from what the registry said; the invariants compare it with the token's balances.
+    /// Token flows by the registry's events. The invariants compare them with the token's balances.
     function keepBooks(bytes32 jobId) private {
         Vm.Log[] memory logs = vm.getRecordedLogs();
         for (uint256 i = 0; i < logs.length; ++i) {
@@ -170,7 +170,7 @@ contract Market is World {
                 toTreasury += share;
                 toOwners += refund;
             } else {
-                toOwners += collectedFor[jobId]; // 0 for a cancelled one
+                toOwners += collectedFor[jobId]; // 0 for a cancelled job
             }
         }
     }

@@ -5,9 +5,9 @@ import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {IProviderRegistry} from "../src/interfaces/IProviderRegistry.sol";
 import {World} from "./World.sol";
 
-/// The attacks in docs/contributors/contracts.md, "Reputation", played with its figures.
+/// The attacks in docs/contributors/contracts.md, "Reputation", with the same figures.
 contract MechanismTest is World {
-    uint16 private constant SAVED = 320; // what a provider can have saved at most: 16 fails
+    uint16 private constant SAVED = 320; // the most grace that a provider can save: 16 fails
 
     // --- clients against a provider: broken payloads ---
 
@@ -36,13 +36,13 @@ contract MechanismTest is World {
         assertStanding(400, 40);
     }
 
-    /// It took a provider from 500 to 100 at no cost to the client before there was grace.
+    /// Before grace existed, this took a provider from 500 to 100 at no cost to the client.
     function test_sixteen_broken_orders_cost_an_established_provider_nothing() public {
         settleMany(56); // 40 + 280 points of grace; reputation 780
         assertStanding(780, SAVED);
         failMany(16);
         assertStanding(780, 0);
-        failMany(1); // the seventeenth is paid for
+        failMany(1); // the seventeenth costs reputation
         assertStanding(755, 0);
     }
 
@@ -51,7 +51,7 @@ contract MechanismTest is World {
         assertStanding(500 - 14 * 25, 0);
     }
 
-    /// Among four settled jobs one broken order costs nothing, for as long as it goes on.
+    /// With one broken order per four settled jobs, the provider never loses reputation.
     function test_one_broken_order_in_five_never_lowers_the_reputation() public {
         for (uint256 i = 0; i < 20; ++i) {
             settleMany(4);
@@ -63,7 +63,7 @@ contract MechanismTest is World {
     // --- a provider against clients: claiming and failing to spoil open orders ---
 
     function test_squatting_costs_twenty_points_of_earned_grace_or_twenty_five_of_reputation_each() public {
-        settleMany(4); // earns one excused fail, and the treasury 20 points' worth
+        settleMany(4); // one excused fail for the provider, and 20 points' worth for the treasury
         vm.assertGe(jobs.credit(treasury), 20 * uint256(POINT_PRICE));
         failMany(3);
         assertStanding(520, 0);
@@ -71,7 +71,7 @@ contract MechanismTest is World {
         assertStanding(495, 0);
     }
 
-    // --- a provider for itself: orders to itself ---
+    // --- a provider that orders from itself ---
 
     function test_order_of_the_operator_to_itself_earns_nothing() public {
         token.mint(operator, 1e12);
@@ -83,7 +83,7 @@ contract MechanismTest is World {
         assertStanding(500, 40);
     }
 
-    /// From 500 to 1000 it took 100 orders and 0.15 tokens, gas fees alone. Now it takes what the admin asks.
+    /// From 500 to 1000 used to take 100 orders and 0.15 tokens in gas fees. Now the admin sets the price.
     function test_reputation_from_a_second_purse_costs_the_treasurys_price_point_by_point() public {
         uint96 price = 1e6; // one token
         providers.setPointPrice(price);
@@ -92,7 +92,7 @@ contract MechanismTest is World {
         for (uint256 i = 0; i < 100; ++i) {
             IJobRegistry.Order memory order = orderOf(keccak256(abi.encode("purse", i)));
             order.designated = providerId;
-            (order.rateIn, order.rateOut) = (0, 1); // as cheap as it goes
+            (order.rateIn, order.rateOut) = (0, 1); // the lowest possible rates
             settle(claimedFor(CLIENT_KEY, order), 1);
         }
         spent = jobs.credit(treasury) - before;
@@ -125,7 +125,7 @@ contract MechanismTest is World {
         if (share >= uint256(price) * 5) vm.assertEq(gained, 5 * jobsDone);
     }
 
-    // --- the money's other doors ---
+    // --- other ways to extract money ---
 
     function test_claim_refuses_a_payer_that_got_code_since_the_post() public {
         (bytes32 jobId, Draft memory d) = posted();
@@ -151,10 +151,10 @@ contract MechanismTest is World {
         jobs.setModel(MODEL, "acme/word-mill-7b", true, "acme", "{}");
         claim(jobId, d.paySig);
         jobs.setModel(MODEL, "acme/word-mill-7b", false, "acme", "{}");
-        settle(jobId, 1); // a claimed one is finished
+        settle(jobId, 1); // a claimed job can still be finished
     }
 
-    /// Every field of the terms counts: with any other value there is no such job.
+    /// Every field of the terms counts. Any other value is an unknown job.
     function test_terms_that_differ_in_anything_are_no_job(uint8 field, uint128 change) public {
         (bytes32 jobId, Draft memory d) = posted();
         IJobRegistry.Posted memory wrong = terms(jobId);
@@ -192,7 +192,7 @@ contract MechanismTest is World {
         jobs.reclaim(terms(jobId));
     }
 
-    // --- inside ---
+    // --- internal ---
 
     function settleMany(uint256 times) private {
         for (uint256 i = 0; i < times; ++i) {

@@ -21,16 +21,16 @@ contract MigrationTest is World {
         claim(lateId, late.paySig);
         claim(refusedId, refused.paySig);
         token.setBlacklisted(client, true);
-        fail(refusedId); // the token refuses the refund: a credit
+        fail(refusedId); // the token rejects the refund, which becomes a credit
         token.setBlacklisted(client, false);
 
-        // 1. Pause the old registry: no posts and no claims any more.
+        // 1. Pause the old registry: no more posts and claims.
         old.pause();
         vm.prank(operator);
         vm.expectRevert(Pausable.EnforcedPause.selector);
         old.claim(terms(openId), 0, "", open.paySig);
 
-        // 2. The replacement is refused until every claimed job has ended.
+        // 2. The replacement is rejected until every claimed job has ended.
         JobRegistry next =
             new JobRegistry(address(this), address(token), address(providers), treasury, MOST_GAS_FEE);
         vm.expectRevert(IProviderRegistry.JobsActive.selector);
@@ -39,22 +39,22 @@ contract MigrationTest is World {
         vm.expectRevert(IProviderRegistry.JobsActive.selector);
         providers.setJobRegistry(address(next));
         vm.warp(START + SLA + 1);
-        old.reclaim(terms(lateId)); // at the latest one window after the pause, by anyone
+        old.reclaim(terms(lateId)); // at most one window after the pause, by anyone
         vm.assertEq(old.escrowed(), 0);
 
-        // 3. Replace it. Reputation, grace and capacity stay.
+        // 3. Replace the registry. Reputation, grace and capacity stay.
         uint16 reputation = providers.provider(providerId).reputation;
         providers.setJobRegistry(address(next));
         vm.assertEq(providers.provider(providerId).reputation, reputation);
         vm.assertEq(providers.provider(providerId).activeJobs, 0);
 
-        // Credits and the treasury's shares are paid by the old registry, paused or not.
+        // The old registry pays credits and the treasury's shares, paused or not.
         vm.assertEq(old.credit(client), refused.amount);
         old.withdraw(client);
         old.withdraw(treasury);
         vm.assertEq(token.balanceOf(address(old)), 0);
 
-        // An open job is never claimed again: its owner cancels it, or lets it expire. Nothing was collected for it.
+        // An open job is never claimed again. Its owner cancels it, or it expires. No payment was collected for it.
         old.unpause();
         vm.prank(operator);
         vm.expectRevert(IProviderRegistry.NotJobRegistry.selector);
@@ -62,7 +62,7 @@ contract MigrationTest is World {
         cancel(openId);
         assertState(openId, IJobRegistry.State.Cancelled, IJobRegistry.EndedBecause.CancelledByOwner);
 
-        // The new registry works, and takes no signature of the old one.
+        // The new registry works, and rejects signatures for the old one.
         next.setModel(MODEL, "acme/word-mill-7b", true, "acme", "{}");
         next.setSla(SLA, true);
         next.setFees(FEE_BPS, GAS_FEE);

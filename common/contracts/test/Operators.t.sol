@@ -6,7 +6,7 @@ import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {IProviderRegistry} from "../src/interfaces/IProviderRegistry.sol";
 import {World} from "./World.sol";
 
-/// A provider changes hands in two steps, and leaves.
+/// A provider changes its operator in two steps, and leaves.
 contract OperatorsTest is World {
     uint256 private constant NEXT_KEY = 0x920003;
     address private immutable next = vm.addr(NEXT_KEY);
@@ -23,7 +23,7 @@ contract OperatorsTest is World {
         vm.prank(next);
         vm.expectRevert(IJobRegistry.NotTheClaimer.selector);
         jobs.fail(terms(first), 0, "");
-        claim(second, d.paySig); // the old one still
+        claim(second, d.paySig); // the old operator is still in charge
 
         vm.expectEmit(address(providers));
         emit IProviderRegistry.OperatorChanged(providerId, next);
@@ -35,7 +35,7 @@ contract OperatorsTest is World {
         vm.assertEq(providers.proposedOperator(providerId), address(0));
         vm.assertEq(providers.provider(providerId).activeJobs, 2);
 
-        // A leaked key settles nothing any more, not even with what it signed before.
+        // A leaked key can no longer settle, not even with earlier signatures.
         bytes memory old = settleSig(PROVIDER_KEY, first, 1, uint64(START));
         vm.prank(relayer);
         vm.expectRevert(IJobRegistry.NotTheClaimer.selector);
@@ -44,7 +44,7 @@ contract OperatorsTest is World {
         vm.expectRevert(IProviderRegistry.UnknownProvider.selector);
         providers.proposeOperator(operator);
 
-        // The claimed jobs moved along, and pay the new account.
+        // The claimed jobs moved as well, and pay the new account.
         bytes memory sig = settleSig(NEXT_KEY, first, 1, uint64(START));
         vm.prank(relayer);
         jobs.settle(terms(first), 1, uint64(START), CID, sig);
@@ -71,7 +71,7 @@ contract OperatorsTest is World {
         providers.acceptOperator(providerId);
         vm.prank(stranger);
         vm.expectRevert(IProviderRegistry.NotProposed.selector);
-        providers.acceptOperator(providerId); // once
+        providers.acceptOperator(providerId); // only once
     }
 
     function test_account_that_operates_a_provider_takes_over_no_other() public {

@@ -5,7 +5,7 @@ import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {World} from "./World.sol";
 
-/// A payout that the token refuses becomes a credit and holds up nobody else.
+/// A payout that the token rejects becomes a credit and blocks no other payout.
 contract PayoutsTest is World {
     function test_settle_with_one_party_shut_out_pays_the_others_and_credits_it() public {
         address[2] memory parties = [client, operator];

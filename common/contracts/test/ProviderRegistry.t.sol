@@ -164,7 +164,7 @@ contract ProviderRegistryTest is World {
         vm.expectRevert(IProviderRegistry.StaleOp.selector);
         providers.setIdentity("box", "", uint64(START + 3600), "");
 
-        vm.expectRevert(IProviderRegistry.StaleOp.selector); // enrolment asked at START + 1 already
+        vm.expectRevert(IProviderRegistry.StaleOp.selector); // enrolment already used START + 1
         providers.requestCapacity(5, uint64(START + 1), "");
         vm.expectRevert(IProviderRegistry.StaleOp.selector);
         providers.requestCapacity(5, uint64(START + 3601), "");

@@ -31,7 +31,7 @@ contract QuotesTest is Check {
         if (price > 1) vm.assertTrue((price - 1) * 1e6 < exact);
     }
 
-    /// What a settle relies on: fewer units never cost more, and the shares never exceed what was collected.
+    /// Settles rely on this: fewer units never cost more, and the shares never exceed the collected amount.
     function test_cost_and_shares_never_exceed_the_amount(
         uint128 rateIn,
         uint128 rateOut,

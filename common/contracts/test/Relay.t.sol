@@ -84,7 +84,7 @@ contract RelayTest is World {
         assertState(jobId, IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
     }
 
-    /// At no gas limit is a good call reported as refused: all are done, or the transaction reverts.
+    /// With any gas limit, no valid call is reported as rejected: either all calls run, or the transaction reverts.
     function test_starved_relay_reverts_and_never_reports_a_refusal(uint32 gasLimit) public {
         bytes[] memory calls = new bytes[](4);
         for (uint256 i = 0; i < 2; ++i) {
@@ -116,7 +116,7 @@ contract RelayTest is World {
     function test_refused_call_with_gas_to_spare_is_not_taken_for_a_starved_one() public {
         bytes[] memory calls = new bytes[](1);
         Draft memory d = draft();
-        d.taskCid = ""; // refused last, after all that a post costs but its storage
+        d.taskCid = ""; // rejected last, after all costs of a post except its storage
         calls[0] = postCall(d);
         vm.recordLogs();
         vm.prank(relayer);
@@ -144,7 +144,7 @@ contract RelayTest is World {
         vm.assertEq(jobs.escrowed(), 0);
     }
 
-    /// Each check of a claim holds for the short one as well, and a refused claim keeps its post.
+    /// The short claim has every check of a claim, and a rejected claim keeps its post.
     function test_refused_short_claim_keeps_the_post() public {
         bytes32 jobId = idOf(client, draft().order.c);
         shortClaimRefused(rivalsOrder(), shortClaim(jobId), IJobRegistry.NotDesignated.selector);
@@ -195,7 +195,7 @@ contract RelayTest is World {
         vm.assertEq(jobs.escrowed(), d.amount);
     }
 
-    /// The token checks the payment of a pair. Refused, the post runs alone, which names each fault.
+    /// The token checks the payment of a pair. If the token rejects it, the post runs alone and names each fault.
     function test_bad_payment_refuses_post_and_short_claim() public {
         Draft memory d = draft();
         d.paySig = sign(STRANGER_KEY, paymentDigest(client, d.amount, d.order.expiresAt, idOf(client, "c")));
@@ -233,7 +233,7 @@ contract RelayTest is World {
         assertState(idOf(client, "two"), IJobRegistry.State.Open, IJobRegistry.EndedBecause.NotEnded);
     }
 
-    /// At no gas limit does a post lose its claim, and no short claim is reported as refused.
+    /// With any gas limit, no post loses its claim, and no short claim is reported as rejected.
     function test_starved_pairs_revert_and_are_never_taken_apart(uint32 gasLimit) public {
         bytes[] memory calls = new bytes[](4);
         for (uint256 i = 0; i < 2; ++i) {

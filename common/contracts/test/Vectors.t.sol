@@ -7,10 +7,10 @@ import {IAskRegistry} from "../src/interfaces/IAskRegistry.sol";
 import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {World} from "./World.sol";
 
-/// The vectors that the Python and JavaScript sides read, too. What the other tests sign with is held to them here.
+/// The vectors that the Python and JavaScript implementations also read. Checks the helpers of the other tests, too.
 contract VectorsTest is World {
     string private _json;
-    string private _at; // the case in hand, like ".cases[3]"
+    string private _at; // the current case, like ".cases[3]"
 
     function test_quotes_and_settlements_agree() public {
         uint256 count = open("quotes");
@@ -64,7 +64,7 @@ contract VectorsTest is World {
         uint256 checked = 0;
         for (uint256 i = 0; i < count; ++i) {
             turnTo(i);
-            if (!has(".domain.verifyingContract")) continue; // no contract reads these
+            if (!has(".domain.verifyingContract")) continue; // not read by any contract
             address verifier = account(".domain.verifyingContract");
             vm.assertEq(number(".domain.chainId"), block.chainid, name());
             bytes32 separator = domain(text(".domain.name"), text(".domain.version"), verifier);
@@ -86,7 +86,7 @@ contract VectorsTest is World {
         return Signatures.signerOf(digest, signature);
     }
 
-    /// The contract of the case's domain, put at the case's address.
+    /// Deploy the contract of the case's domain at the case's address.
     function separatorOfTheContract(address verifier) private returns (bytes32) {
         string memory which = text(".domain_name");
         address ours = equal(which, "jobs")

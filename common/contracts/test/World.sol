@@ -68,20 +68,20 @@ abstract contract World is Check {
 
     bool private _isJobRegistry;
 
-    /// Make the test contract the market's job registry, so that a test can call what only that may call.
+    /// Make the test contract the market's job registry, so that a test can call functions reserved for the registry.
     function becomeJobRegistry() internal {
         _isJobRegistry = true;
         providers.setJobRegistry(address(this));
     }
 
-    /// Answer `providers()` and `escrowed()` as a job registry without claimed jobs does.
+    /// Answer `providers()` and `escrowed()` like a job registry without claimed jobs.
     fallback(bytes calldata data) external returns (bytes memory) {
         if (_isJobRegistry && bytes4(data) == IJobRegistry.providers.selector) return abi.encode(providers);
         if (_isJobRegistry && bytes4(data) == IJobRegistry.escrowed.selector) return abi.encode(0);
         revert();
     }
 
-    /// Tests with another token say here which.
+    /// Tests with another token override this.
     function makeToken() internal virtual returns (address) {
         return address(new DevToken(address(this)));
     }
@@ -152,16 +152,16 @@ abstract contract World is Check {
     function postAs(address sender, Draft memory d) internal returns (bytes32 jobId) {
         vm.prank(sender);
         jobId = jobs.post(d.order, d.owner, d.amount, d.taskCid, d.orderSig, d.paySig);
-        if (jobId != 0) keep(d); // a post that was expected to be refused answers 0
+        if (jobId != 0) keep(d); // a post that was expected to be rejected returns 0
     }
 
-    /// Remembers what acting on the job will take, as the fees are now.
+    /// Store the terms that later calls need, with the current fees.
     function keep(Draft memory d) internal {
         (uint16 feeBps, uint128 gasFee) = jobs.fees();
         _terms[idOf(d.owner, d.order.c)] = IJobRegistry.Posted(d.order, d.owner, feeBps, gasFee);
     }
 
-    /// Of a job that was never posted: terms that are nobody's.
+    /// A job that was never posted, with terms that match no job.
     function terms(bytes32 jobId) internal view returns (IJobRegistry.Posted memory) {
         return _terms[jobId];
     }
@@ -196,14 +196,14 @@ abstract contract World is Check {
         jobs.cancel(terms(jobId), 0, "");
     }
 
-    // --- signatures, from the signed types' own text ---
+    // --- signatures, from the texts of the signed types ---
 
     function sign(uint256 key, bytes32 digest) internal pure returns (bytes memory) {
         (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, digest);
         return abi.encodePacked(r, s, v);
     }
 
-    /// The other signature that ecrecover takes for the same signer and digest.
+    /// The other signature that ecrecover accepts for the same signer and digest.
     function highS(bytes memory signature) internal pure returns (bytes memory) {
         uint256 groupOrder = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141;
         (bytes32 r, uint256 s) = abi.decode(signature, (bytes32, uint256));
@@ -215,7 +215,7 @@ abstract contract World is Check {
         return abi.encodePacked(r, s, v);
     }
 
-    /// Each of these is refused wherever a signature is asked for.
+    /// Each of these is rejected wherever a signature is required.
     function malformed(bytes memory good) internal pure returns (bytes[] memory wrong) {
         wrong = new bytes[](7);
         wrong[0] = highS(good);

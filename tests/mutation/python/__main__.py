@@ -1,13 +1,13 @@
-"""Mutation testing of Python: small faults put into the functions of a module, and whether its tests notice.
+"""Mutation testing of Python: put one small fault at a time into a module's functions, and check that a test fails.
 
     python -m tests.mutation.python [MODULE ...] [--forks 2] [--limit-minutes 30] [--only TEXT] [--list]
 
-`modules.toml` names the modules and the tests of each, `survivors.toml` explains what no test can tell from the source.
-Outcomes are kept in build/mutation/python: a kill for as long as the module and the file of the test that made it stay
-as they are, a survivor until any of its tests change. So a run that was ended goes on where it was.
+`modules.toml` names the modules and their tests. `survivors.toml` explains mutants that are equivalent to the source.
+Outcomes are kept in build/mutation/python. A kill is valid until the module or the killing test's file changes, a
+survivor until any of its tests changes. An interrupted run therefore continues where it stopped.
 
-Ends with 1 when less than 95 % of a module's mutants are killed, those explained not counted; when one survives that
-is not explained; and when one that is explained is killed, or is no longer there.
+Exits with 1 when less than 95 % of a module's unexplained mutants are killed, when an unexplained mutant survives, and
+when an explained one is killed or no longer exists.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from tests.mutation.python.mutants import mutants_of
 HERE: Final = Path(__file__).parent
 RECORDS: Final = ROOT / "build" / "mutation" / "python"
 LEAST_KILLED: Final = 0.95
-_SESSIONS: Final = 30  # that a module's integration tests may break
+_SESSIONS: Final = 30  # sessions that a module's integration tests may break
 
 
 @attrs.frozen
@@ -45,7 +45,8 @@ class Module:
 
 
 class Record:
-    """What is known of a module's mutants, by their names: the test that killed it or "", and what that depends on."""
+    """Outcomes by mutant name: the killing test or "" for none, and the digest of everything that the outcome
+    depends on."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -58,7 +59,7 @@ class Record:
         self._tests = {stage: _digest_of(tuple(module.tests_of(stage))) for stage in ("unit", "integration")}
 
     def killed_by(self, key: str, stage: str) -> str | None:
-        """A test, "" for none, None when it has to be tried."""
+        """Return the killing test, "" for none, or None if the mutant has to be tried."""
         by, of = self._kept.get(key, {}).get(stage, ("", ""))
         return by if of == self._of(by, stage) else None
 
@@ -98,14 +99,14 @@ def modules() -> list[Module]:
 
 
 def explained(module: str) -> dict[str, str]:
-    """Reasons by mutants."""
+    """Return the explanations by mutant."""
     table: dict[str, list[dict[str, Any]]] = tomllib.loads((HERE / "survivors.toml").read_text())
     entries = table.get(module, [])
     return {f"{module}:{e['function']}: {change}": e["reason"] for e in entries for change in e["changes"]}
 
 
 def try_all(record: Record, stage: str, forks: int, ends: float, only: str) -> None:
-    """Sessions of pytest until each mutant was tried."""
+    """Run pytest sessions until every mutant was tried."""
     for _ in range(_SESSIONS):
         wanted = [key for key in record.wanted(stage) if only in key]
         if not wanted or time.monotonic() > ends:

@@ -1,10 +1,10 @@
-"""The bench that mutants of one module are tried on: a session of pytest that stays warm.
+"""Runs the mutants of one module within a single pytest session.
 
-All tests are run once without a fault, to learn which lines of the module each runs, and how long it takes. Then a
-mutant's code is put into the functions that are loaded, and the tests that run the changed lines are run until one
-fails: those that killed most mutants before first, then the quickest. Unit tests run in a fork, which takes with it
-whatever the fault breaks. Services of integration tests live in threads, which a fork has not: there the code is put
-back afterwards, and the test that failed has to pass again.
+First, all tests run without a fault, to record which lines of the module each test runs and how long it takes. Then a
+mutant's code replaces the loaded functions, and the tests of the changed lines run until one fails. Tests that killed
+most mutants run first, then the fastest. Unit tests run in a fork, so a fault cannot damage the session. Integration
+tests have services in threads, which a fork does not copy. For these, the code is restored afterwards, and the failed
+test must pass again.
 """
 
 import contextlib
@@ -30,20 +30,20 @@ import pytest
 
 from tests.mutation.python.mutants import Mutant
 
-_PATIENCE: Final = 20.0  # seconds for a test that a mutant may hang, and forty times what it takes without
+_PATIENCE: Final = 20.0  # minimum seconds for a test under a mutant; the limit is forty times its usual time
 _PATIENT: Final = 40
 _MEMORY: Final = 8 << 30
 _FIRST: Final = 12
 NO_END: Final = "(no end)"
 SESSION_BROKEN: Final = 86
-"""The session's status when it must be begun anew: a fault hung it, or broke what all tests share."""
+"""Exit status of a session that must be restarted, because a fault hung it or damaged state that tests share."""
 
 _Codes: TypeAlias = dict[tuple[str, int], types.CodeType]
 
 
 @attrs.define(eq=False)  # pytest keeps plugins in sets
 class Bench:
-    """A plugin of pytest. `told` hears each mutant with the test that killed it, or "" for none."""
+    """A pytest plugin. `told` is called with each mutant and its killing test, or "" for none."""
 
     path: Path
     mutants: Sequence[Mutant]
@@ -56,7 +56,7 @@ class Bench:
     _root: "_Root | None" = None
 
     def pytest_collection(self) -> None:
-        """Failing examples are not made smaller: that one fails is all there is to know."""
+        """Disable the shrinking of failing examples, because only the failure matters."""
         import hypothesis  # noqa: PLC0415 - pytest wants to be the first that imports it
 
         phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
@@ -89,7 +89,7 @@ class Bench:
                 self._try_in_place(mutant, tests)
         while running:
             self._reap(running)
-        session.testsfailed = 0  # of mutants
+        session.testsfailed = 0  # from mutants
         return True
 
     def _learn(self, items: list[pytest.Item]) -> None:
@@ -104,7 +104,7 @@ class Bench:
 
     def _passes(self, item: pytest.Item) -> bool:
         self._failed = False
-        # What belongs to the whole session is never taken down.
+        # Session-wide fixtures are never torn down.
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=self._root)
         return not self._failed
 
@@ -142,7 +142,7 @@ class Bench:
     def _forked(self, mutant: Mutant, tests: list[pytest.Item]) -> "_Fork":
         reading, writing = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads that tests left idle are not missed
+            warnings.simplefilter("ignore", DeprecationWarning)  # a fork may lose idle threads of earlier tests
             pid = os.fork()
         if pid:
             os.close(writing)
@@ -156,14 +156,14 @@ class Bench:
             os.dup2(silent, 2)
             os.write(writing, self._first_failing(mutant, tests).encode())
             status = 0
-        except BaseException:  # ours: what a test raises is a report
+        except BaseException:  # an error of the bench, because pytest reports a test's exceptions
             os.write(writing, traceback.format_exc().encode())
         finally:
             os._exit(status)
 
     def _reap(self, running: dict[int, "_Fork"]) -> None:
         pid, status = os.waitpid(-1, 0)
-        while pid not in running:  # a test's own, left behind
+        while pid not in running:  # a child process that a test left behind
             pid, status = os.waitpid(-1, 0)
         fork = running.pop(pid)
         with os.fdopen(fork.reading, "rb") as reading:
@@ -175,7 +175,7 @@ class Bench:
     def _try_in_place(self, mutant: Mutant, tests: list[pytest.Item]) -> None:
         by = self._first_failing(mutant, tests)
         if by and not self._passes(next(item for item in tests if item.nodeid == by)):
-            os._exit(SESSION_BROKEN)  # and the mutant is tried again
+            os._exit(SESSION_BROKEN)  # the mutant will be tried again
         self._tell(mutant, by)
 
     def _tell(self, mutant: Mutant, by: str) -> None:
@@ -198,7 +198,8 @@ class _Root(pytest.Item):
 
 @attrs.define(eq=False)
 class _Tracer:
-    """Notes lines of one file as they are run, in every thread: one that an earlier test left to the next as well."""
+    """Records the lines of one file that run, in every thread. A thread left by an earlier test counts for the
+    current test."""
 
     filename: str
     lines: set[int] = attrs.field(factory=set)
@@ -227,7 +228,7 @@ class _Tracer:
 
 @contextlib.contextmanager
 def _in_place_of(path: Path, code: types.CodeType) -> Iterator[None]:
-    """The functions of a module with the code of another version of it, those within others and their caches too."""
+    """Replace the code of a module's functions by that of another version, including nested functions and caches."""
     new: _Codes = {}
     _collect(code, new)
     put: list[tuple[types.FunctionType, types.CodeType]] = []
@@ -275,7 +276,7 @@ def _collect(code: types.CodeType, into: _Codes) -> None:
 
 
 def main() -> None:
-    """One session: told what to do on its input, it tells an outcome a line."""
+    """Run one session. Reads mutants from standard input, and writes one outcome per line."""
     from tests.mutation.python.mutants import mutants_of  # noqa: PLC0415
 
     task = json.load(sys.stdin)

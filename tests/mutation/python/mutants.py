@@ -1,7 +1,7 @@
-"""Mutants of a Python module: small faults in its functions, each with a name that outlives moved lines.
+"""Mutants of a Python module: small faults in its functions, with names that survive moved lines.
 
-A fault is a changed syntax tree. Left alone are what tests have no business to hold: texts (messages of errors and of
-logs, SQL), annotations, decorators, defaults, assertions, `__repr__`, and what stands outside of functions.
+A fault is a change of the syntax tree. Mutants never change what tests should not check: texts (of errors, logs and
+SQL), annotations, decorators, defaults, assertions, `__repr__`, and code outside of functions.
 """
 
 import ast
@@ -42,7 +42,7 @@ _SWAPPED: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LEAVING: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
-# What stands in a place of the tree: a node, or a list of them.
+# A position in the tree, with a node or a list of nodes.
 _Place: TypeAlias = tuple[ast.AST, str, int | None]
 
 
@@ -51,9 +51,9 @@ class Mutant:
     module: str
     function: str
     change: str
-    """The source before and after the fault; numbered where a function has the same one twice."""
+    """The source before and after the fault, numbered if a function has the same mutant twice."""
     lines: range
-    """The statement that is changed."""
+    """The changed statement."""
     _tree: ast.Module
     _place: "_Place"
     _fault: ast.AST
@@ -63,7 +63,7 @@ class Mutant:
         return f"{self.module}:{self.function}: {self.change}"
 
     def code(self, filename: str) -> CodeType:
-        """The module with this fault."""
+        """Compile the module with this fault."""
         before = _at(self._place)
         _put(self._place, self._fault)
         try:
@@ -100,7 +100,7 @@ def _functions(node: ast.AST, within: str) -> Iterator[tuple[str, _Function]]:
 
 
 def _faults(function: _Function) -> Iterator[tuple[ast.stmt, _Place, ast.AST]]:
-    """What is changed, where, and into what."""
+    """Yield the changed statement, the position, and the replacement."""
     names = Counter(n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
     for statement, place in _walked(function):
         for fault in _variants(_at(place), names):
@@ -125,12 +125,13 @@ def _below(statement: ast.stmt, node: ast.AST, place: _Place) -> Iterator[tuple[
                 yield from _below(inner, child, (node, field, index))
 
 
-# Errors as values: their second argument is a detail for the log.
+# Errors as values. Their second argument is a detail for the log.
 _DETAILED: Final = ("WorkFailed", "WouldRefuse")
 
 
 def _is_left_alone(node: ast.AST, field: str) -> bool:
-    """What is raised is seen by the statement's absence, and its text is prose; that lengths agree is an assertion."""
+    """Return true for annotations, patterns, the text of exceptions (mutants that omit the `raise` cover it), and
+    `strict` of zip, which is an assertion."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _DETAILED:
         return field == "args"
     strict = isinstance(node, ast.keyword) and node.arg == "strict"
@@ -138,7 +139,7 @@ def _is_left_alone(node: ast.AST, field: str) -> bool:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """A call of the log, with the condition that it alone has; a docstring; or a text with fields."""
+    """Return true for a log call, including a condition that guards only the call, a docstring, or a formatted text."""
     if isinstance(node, ast.If) and not node.orelse and all(_is_text(each) for each in node.body):
         return True
     if isinstance(node, ast.Expr):
@@ -176,7 +177,7 @@ def _expressions(node: ast.expr) -> Iterator[ast.expr]:
         case ast.BoolOp(values=values) if len(values) > 2:
             for place in range(len(values)):
                 yield ast.BoolOp(node.op, values[:place] + values[place + 1 :])
-        case ast.BoolOp(values=values):  # either alone: harder to tell from both than `and` is from `or`
+        case ast.BoolOp(values=values):  # one operand alone is a harder mutant than exchanging `and` and `or`
             yield from reversed(values)
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
             yield operand
@@ -193,7 +194,7 @@ def _expressions(node: ast.expr) -> Iterator[ast.expr]:
 def _calls(node: ast.Call) -> Iterator[ast.Call]:
     func, args, keywords = node.func, node.args, node.keywords
     for place, keyword in enumerate(keywords):
-        if keyword.arg != "strict":  # of a zip: an assertion
+        if keyword.arg != "strict":  # zip's `strict` is an assertion
             yield ast.Call(func, args, keywords[:place] + keywords[place + 1 :])
     detailed = isinstance(func, ast.Name) and func.id in _DETAILED
     if len(args) + len(keywords) > 1 and args and not detailed and not _is_default(args[-1]):
@@ -209,7 +210,7 @@ def _statements(node: ast.stmt, names: Counter[str]) -> Iterator[ast.stmt]:
         case ast.Expr() | ast.AugAssign() | ast.Raise() | ast.Continue() | ast.Break() | ast.Delete():
             yield ast.Pass()
         case ast.Assign(targets=[ast.Name(id=name)]) if names[name] < 2:
-            pass  # without it the name is not there
+            pass  # omitting it leaves the name undefined
         case ast.Assign():
             yield ast.Pass()
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
@@ -236,7 +237,7 @@ def _blocks(node: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _is_tried_itself(test: ast.expr) -> bool:
-    """A condition whose own faults are its opposite, or tell more than that."""
+    """Return true for a condition with mutants of its own that are at least as strong as its negation."""
     opposites = ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
     return isinstance(test, ast.UnaryOp | ast.BoolOp) or (
         isinstance(test, ast.Compare) and isinstance(test.ops[0], opposites)
@@ -244,12 +245,12 @@ def _is_tried_itself(test: ast.expr) -> bool:
 
 
 def _is_default(argument: ast.expr) -> bool:
-    """The order of bytes, which is said for its reader."""
+    """Return true for a byte order that equals the default."""
     return isinstance(argument, ast.Constant) and argument.value == "big"
 
 
 def _is_rest(case: ast.match_case) -> bool:
-    """The last case, when it only says that nothing is to be done or told."""
+    """Return true for a last case that only does nothing."""
     match case:
         case ast.match_case(ast.MatchAs(None), None, [ast.Pass() | ast.Return(None | ast.Constant(None | False))]):
             return True
@@ -277,12 +278,12 @@ def _put(place: _Place, value: ast.AST) -> None:
 
 
 def _lines(statement: ast.stmt) -> range:
-    """A statement's own lines; of one with a block within, its head and all of that."""
+    """Return the lines of a statement, or the header of a compound statement."""
     return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
 
 
 def _shown(node: ast.AST) -> str:
-    """One line of source, shortened."""
+    """Return one line of source, shortened."""
     if isinstance(node, ast.match_case):
         text = ast.unparse(ast.Match(ast.Name("_"), [node])).partition("\n")[2].strip()
     elif isinstance(node, ast.comprehension | ast.ExceptHandler):

@@ -1,4 +1,4 @@
-"""The mutants themselves, a session that tries them, and what is said of what is known."""
+"""Mutants, a session that tries them, and the report about kept outcomes."""
 
 import json
 import subprocess

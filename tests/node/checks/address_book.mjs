@@ -38,7 +38,7 @@ const BOOK = {
   tokenDomain: TOKEN_DOMAIN,
 };
 
-// The failure and the key at fault of the first one found, or null.
+// Return the first failure with the key at fault, or null.
 function fault(value, keys, param) {
   if (value === null || typeof value !== "object" || Array.isArray(value)) return { failure: "malformed", param };
   const under = (key) => (param === null ? key : `${param}.${key}`);

@@ -21,7 +21,7 @@ function parseCid(text) {
   }
   const { code, size } = cid.multihash;
   const known = cid.version === 1 && cid.code in CODECS && code === 0x12 && size === 32;
-  // a parsed CID remembers its text: only one made from the bytes spells itself anew
+  // a parsed CID caches its text, so create it from the bytes to encode it again
   if (!known || CID.decode(cid.bytes).toString() !== text) throw new Refused("malformed_cid");
   return cid;
 }

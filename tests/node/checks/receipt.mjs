@@ -17,7 +17,7 @@ const PAYMENT = [
 const fields = (listed) => listed.map(([type, name]) => ({ type, name }));
 const snake = (name) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 
-// The value at the key of a trie, by the nodes that lead to it.
+// Return the value at a trie's key, from the nodes on its path.
 function proved(root, key, proof) {
   let path = [...key.slice(2)].map((digit) => parseInt(digit, 16));
   let child = root;

@@ -35,13 +35,13 @@ const TYPES = {
   ResultKey: fields("string purpose"),
 };
 
-// Holds the digest of a message and its wallet's signature against what the case says.
+// Check the digest of a message, and its wallet's signature.
 function signed(secret, domain, type, message, digest, signature) {
   strictEqual(TypedDataEncoder.hash(domain, { [type]: TYPES[type] }, message), digest);
   strictEqual(new Wallet(secret).signingKey.sign(digest).serialized, signature);
 }
 
-// 0x01 ‖ sealed box of the seed ‖ header ‖ one last frame, all from the values that are drawn at random elsewhere.
+// 0x01 ‖ sealed box of the seed ‖ header ‖ one last frame, with fixed values for the random ones.
 function sealed(plaintext, recipient, seed, ephemeral, header, key) {
   const own = nacl.scalarMult.base(ephemeral);
   const nonce = blake2b(concat(own, recipient), { dkLen: 24 });

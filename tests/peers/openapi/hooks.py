@@ -1,8 +1,8 @@
-"""Hooks of schemathesis: requests with true signatures among those that it makes up.
+"""Hooks of schemathesis, which add requests with valid signatures to the generated ones.
 
-PREPARED names a JSON file that the test has written: bodies by operation, each with the statuses that are right for it,
-and ids of what is there. The bodies that were sent are written to PREPARED_SENT. Loaded by schemathesis in an
-environment of its own: nothing of this project can be imported here.
+PREPARED names a JSON file written by the test: bodies by operation, each with its acceptable statuses, and ids that
+exist. Sent bodies are written to PREPARED_SENT. schemathesis loads this file in a separate environment, so it cannot
+import the project.
 """
 
 import json
@@ -23,11 +23,11 @@ _due: dict[str, list[int]] = {}
 @schemathesis.hook
 def before_call(context: Any, case: Any, **kwargs: Any) -> None:
     operation, generated = f"{case.operation.method.upper()} {case.operation.path}", case.meta
-    # docs/protocol promises that an empty parameter of a query is the same as none, which no schema can say.
+    # docs/protocol says that an empty query parameter is the same as none. A schema cannot express this.
     for name, value in (case.query or {}).items():
         if value is None or value in ("", [], {}):
             case.query[name] = "-"
-    # So is a header without a value.
+    # The same holds for a header.
     key = (case.headers or {}).get("idempotency-key")
     if key is not None and not str(key).strip():
         case.headers["idempotency-key"] = "no key"
@@ -35,7 +35,7 @@ def before_call(context: Any, case: Any, **kwargs: Any) -> None:
         return
     _calls[operation] += 1
     waiting = PREPARED.get(operation, [])
-    # What covers every value of a schema is left as it is, every second time.
+    # In the coverage phase, replace only every second request, so that each value of a schema is covered.
     if _sent[operation] < len(waiting) and (generated.phase.name.value != "coverage" or _calls[operation] % 2):
         prepared = waiting[_sent[operation]]
         _sent[operation] += 1

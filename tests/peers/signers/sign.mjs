@@ -1,10 +1,10 @@
-// Typed data signed and verified by libraries that wallets are made of: one request a line on standard input, one answer
-// a line on standard output.
+// Signs and verifies typed data with the libraries of wallets. Reads one request per line, and writes one answer per
+// line.
 //
 //     {"by": "viem" | "ethers", "do": "sign", "key": "0x…", "typed": {domain, types, primaryType, message}}
 //     {"by": …, "do": "verify", "address": "0x…", "signature": "0x…", "typed": {…}}
 //
-// Integers of messages are decimal strings. An answer is {"said": …}, or {"refused": the library's own words}.
+// Integers of messages are decimal strings. An answer is {"said": …}, or {"refused": the library's error}.
 import { createInterface } from "node:readline";
 import * as ethers from "ethers";
 import { verifyTypedData } from "viem";

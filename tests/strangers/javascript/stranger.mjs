@@ -1,9 +1,9 @@
 // A buyer and a provider in one file, written from docs/protocol alone.
 //
-//     node stranger.mjs buy          one job: its output to standard output
+//     node stranger.mjs buy          one job; prints its output
 //     node stranger.mjs buy --open   the same as an open bid, sealed to the escrow
 //     node stranger.mjs batch N      a batch of N lines
-//     node stranger.mjs provide      polls, claims, runs and settles until it is ended
+//     node stranger.mjs provide      poll, claim, run and settle until killed
 //
 // It finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_MODEL, SVC_INPUT, SVC_WALLET_KEY, SVC_ADDRESSES (the address book, as
 // JSON) and, as a provider, SVC_BOX_KEY in its environment.
@@ -26,7 +26,7 @@ class Refused extends Error {
   }
 }
 
-/** One request; `null` for no answer. An error that says so is asked again, after what it says. */
+/** Send one request. Return `null` without an answer. Retry errors that say so, after the stated time. */
 async function once(method, path, { body, token, form, headers = {} } = {}) {
   const sent = { ...headers, ...(token ? { authorization: `Bearer ${token}` } : {}) };
   if (body) sent["content-type"] = "application/json";
@@ -52,7 +52,7 @@ async function ask(method, path, request, good = 200) {
   }
 }
 
-/** The bytes that a gateway has for an id; they are whoever's until they were held against something. */
+/** Fetch the bytes of an id from a gateway. They are untrusted until checked. */
 async function fetched(cid) {
   for (let attempt = 0; attempt < 8; attempt++) {
     const response = await fetch(`${GATEWAY}/ipfs/${cid}`).catch(() => null);
@@ -65,7 +65,7 @@ async function fetched(cid) {
 
 // --- bytes ---
 
-/** RFC 8785: JavaScript writes numbers and strings so by itself. */
+/** RFC 8785: JavaScript's own spelling of numbers and strings. */
 function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (value === null || typeof value !== "object") return JSON.stringify(value);
@@ -126,7 +126,7 @@ function withSecret(secret, info, container) {
   return openedStream(hkdf(seed, info), container.subarray(81));
 }
 
-/** JSON in its canonical spelling, with these members and no others. */
+/** Parse canonical JSON with exactly these members. */
 function strictly(plaintext, members, optional = []) {
   const raw = new TextDecoder("utf-8", { fatal: true }).decode(plaintext);
   const value = JSON.parse(raw);
@@ -222,7 +222,7 @@ const unitsIn = (input) => Math.max(1, Math.ceil(text.encode(canonical(input)).l
 const priced = (order, unitsOut) =>
   most(1n, ceiling(BigInt(order.rate_in) * BigInt(order.units_in) + BigInt(order.rate_out) * BigInt(unitsOut), 1_000_000n));
 
-/** The quote's amount, if the formulas say so and its fees are what they were. */
+/** Return the quote's amount if it matches the formulas and the known fees. */
 function amountOf(order, quote, chain, gasFee) {
   const cap = priced(order, order.units_out);
   const fee = (cap * BigInt(chain.fee_bps)) / 10_000n;
@@ -245,7 +245,7 @@ async function escrowKey() {
   return getBytes(`0x${key}`);
 }
 
-/** A signed order with its container, paid for. */
+/** Return a signed order with its container and payment. */
 async function order(signer, input, open) {
   const model = await ask("GET", `/v1/models/${MODEL}`);
   const sizes = { model_id: Number(model.svc.model_id), sla_secs: 3600, units_in: unitsIn(input), units_out: input.max_output_tokens };
@@ -287,7 +287,7 @@ function paid(signer, { body, container }, quote) {
   return { ...body, auth_sig, amount: String(amount), container: Buffer.from(container).toString("base64") };
 }
 
-/** Posted, whatever became of the answers: the same order is sent again until the job is there. */
+/** Post the order. After any lost answer, send the same order again until the job exists. */
 async function submit(signer, prepared) {
   let { quote } = await ask("POST", "/v1/jobs", { body: prepared.body }, 402);
   for (let attempt = 0; attempt < 6; attempt++) {
@@ -342,7 +342,7 @@ async function batch(count) {
     const { quote } = await ask("POST", "/v1/jobs", { body: prepared.body }, 402);
     orders.push(paid(signer, prepared, quote));
   }
-  // A last line that orders nothing, to have an error line as well.
+  // The last line is invalid, so that there is an error line as well.
   const lines = [...orders.map((one) => JSON.stringify(one)), '{"url": "/v1/responses"}'].join("\n");
   const { token } = await signer.signIn("client");
   const form = new FormData();
@@ -379,7 +379,7 @@ class Provider {
     this.free = 8;
   }
 
-  /** Box key, capacity and prices, each where it is not there yet. */
+  /** Publish the box key, capacity and prices that are missing. */
   async announce() {
     const { signer } = this;
     const record = await ask("GET", `/evm/providers/${this.id}`);
@@ -401,7 +401,7 @@ class Provider {
     if (answer?.status !== 200) console.error("asks", answer?.status, JSON.stringify(answer?.body));
   }
 
-  /** An op until it has an answer: the same bytes again, and a new session where the old one is forgotten. */
+  /** Send an op until it is answered. Retries use the same bytes, with a new session if the old one is unknown. */
   async op(body, attempts = 8) {
     for (let attempt = 0; ; attempt++) {
       const answer = await once("POST", "/evm/ops", { token: this.signer.token, body });
@@ -460,7 +460,7 @@ class Provider {
     }
   }
 
-  /** Whether the job is this provider's after a claim. */
+  /** Return true if the job is this provider's after a claim. */
   async claimed(jobId) {
     const issued_at = now();
     const signature = this.signer.sign("Claim", { jobId, issuedAt: issued_at });
@@ -475,7 +475,7 @@ class Provider {
     return false;
   }
 
-  /** The settle's result; throws for what must be failed. */
+  /** Return the settle's result, or throw if the job must be failed. */
   async result(job) {
     const { signer } = this;
     const container = await fetched(job.task_cid);

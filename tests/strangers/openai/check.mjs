@@ -1,8 +1,8 @@
-// Every row of docs/developers/openai.md, through OpenAI's client for Node: what is promised works, what is not is refused as told.
+// Tests every row of docs/developers/openai.md with OpenAI's client for Node, both supported and unsupported calls.
 //
 //     node check.mjs PAGE LINES
 //
-// PAGE is the page; LINES a batch file with one order that a provider settles. OPENAI_BASE_URL and OPENAI_API_KEY (a
+// PAGE is the page. LINES is a batch file with one order that a provider settles. OPENAI_BASE_URL and OPENAI_API_KEY (a
 // session's token) are in the environment.
 import { createReadStream, readFileSync } from "node:fs";
 import OpenAI from "openai";
@@ -72,7 +72,7 @@ const refused = {
   "embeddings.create": () => client.embeddings.create({ model: "demo/text-small", input: "hello" }),
 };
 
-/** The rows of a section's table: the call, and the cells beside it. */
+/** Return the rows of a section's table: the call, and the other cells. */
 function rows(section) {
   const found = readFileSync(page, "utf-8").split(`\n## ${section}\n`)[1].split("\n## ")[0];
   return found.split("\n").filter((line) => line.startsWith("| `")).map((line) => {

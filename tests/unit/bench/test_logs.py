@@ -26,7 +26,7 @@ finally:
 @pytest.mark.parametrize("failing", [[], ["failing"]], ids=["ends", "fails"])
 def test_only_the_tables_are_on_the_terminal_and_all_else_in_the_log(tmp_path: Path, failing: list[str]) -> None:
     log = tmp_path / "build" / "bench.log"
-    for _ in range(2):  # the log of the run before is gone
+    for _ in range(2):  # the second run replaces the first one's log
         command = [sys.executable, "-c", RUN, str(log), *failing]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.stdout == "before\nafter\n"

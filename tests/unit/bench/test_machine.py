@@ -17,7 +17,7 @@ CPU = Row.of("CPU", [5, 6, 8], "ms", "4 ms", 4, at_most=1, absolute="CPU")
 TIME = Row.of("answer", [5, 6, 8], "ms", "4 ms", 4, at_most=1, absolute="clock")
 RATE = Row.of("jobs", [30, 60, 90], "jobs/s", "80/s", 80, target=1, absolute="clock")
 RATIO = Row.of("reads", [50, 60, 70], "reads/s", "hello (× 2)", 80, target=1)
-TWICE = Bare(cpu=158, clock=158)  # as slow as the machine of the targets
+TWICE = Bare(cpu=158, clock=158)  # as slow as the machine that the targets were set on
 HOW = Measured("market", 60, Bare(158, 170), 0.1, 0.01)
 
 
@@ -37,7 +37,7 @@ def test_a_rate_may_be_half_there() -> None:
 
 
 def test_cpu_goes_by_the_cpu_of_the_recoveries_and_all_else_by_the_clock() -> None:
-    busy = Bare(cpu=79, clock=158)  # a machine as fast, of which somebody takes half
+    busy = Bare(cpu=79, clock=158)  # as fast, with half of the time taken by another process
     assert [busy.held(row).ratio for row in (CPU, TIME, RATE)] == [1.5, 0.75, 1.5]
 
 
@@ -76,7 +76,7 @@ def test_an_absolute_limit_is_one() -> None:
 
 def test_two_recoveries_take_the_median_of_portions_so_that_an_interruption_does_not_count() -> None:
     def clock(portions: list[float]) -> Callable[[], float]:
-        """Read before and after each portion; a second lies between one and the next."""
+        """Return a clock that is read before and after each portion, with one second between portions."""
         readings = accumulate((span for portion in portions for span in (portion, 1.0)), initial=0.0)
         return lambda: next(readings)
 
@@ -150,7 +150,7 @@ def test_a_benchmark_is_told_with_how_its_machine_was() -> None:
 
 @pytest.mark.anyio
 async def test_slowdown_is_that_of_recoveries_and_not_of_the_run_beside_them() -> None:
-    spent = accumulate(cycle([1, 15 * 158e-6]))  # by the run, and by a few pairs of recoveries
+    spent = accumulate(cycle([1, 15 * 158e-6]))  # by the run, then by a few pairs of recoveries
     async with slowdown(lambda: next(spent)) as times:
         await anyio.wait_all_tasks_blocked()
         assert times() == pytest.approx(2)

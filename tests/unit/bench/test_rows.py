@@ -8,7 +8,7 @@ import pytest
 from tests.bench.row import Row, Turns, parts
 
 BENCH = Path(__file__).parents[2] / "bench"
-MAKERS = {"row.py", "history.py"}  # the second reads rows that are kept
+MAKERS = {"row.py", "history.py"}  # the second reads stored rows
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [1.0, 2.0]], ids=len)

@@ -1,4 +1,4 @@
-"""A figure that misses its target is measured once more, and what breaks off keeps nothing else from being measured."""
+"""A figure that misses its target is measured again, and a failing measurement does not stop the others."""
 
 import io
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def benchmark(*runs: list[Row]) -> Callable[[], list[Row]]:
     [
         ([rows(1, 2)], [1, 2]),
         ([rows(0.9, 2), rows(1.5, 3)], [1.5, 2]),
-        ([rows(0.9, 2), rows(1.5, 0.5)], [1.5, 2]),  # what held once holds
+        ([rows(0.9, 2), rows(1.5, 0.5)], [1.5, 2]),  # a row that met its target keeps its first value
         ([rows(0.9, 2), rows(0.8, 3)], [0.8, 2]),
     ],
     ids=["holds", "misses once", "another misses then", "misses twice"],

@@ -10,7 +10,7 @@ Kept = Shared[list[str]]
 
 
 def noted(said: list[str]) -> Kept:
-    """Something that tells when it is opened and closed, and has the same notes."""
+    """A resource that records when it is opened and closed."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[list[str]]:

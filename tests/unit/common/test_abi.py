@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from common import abi
 from common.refusal import Refused
 
-# Each ABI type: values, how they are encoded, and how a word of the head is decoded.
+# By ABI type: values, their encoding, and the decoder of one head word.
 ASK = "(uint32,uint32,uint128,uint128)"
 u32, u128 = st.integers(0, 2**32 - 1), st.integers(0, 2**128 - 1)
 

@@ -17,7 +17,7 @@ CONTRACTS_DIR = Path(artifacts.__file__).parent / "contracts"
 
 
 def test_sources_that_the_artifacts_were_compiled_from_are_those_that_lie_here() -> None:
-    """The compiler is run over them in `make test-long`; a source that was changed without it is seen at once."""
+    """Quick check for sources that changed after compiling. `make test-long` runs the compiler itself."""
     for path, source in artifacts.sources()["sources"].items():
         folder = CONTRACTS_DIR / "node_modules" if path.startswith("@") else CONTRACTS_DIR
         assert (folder / path).read_text(encoding="utf-8") == source, f"{path}: run `make contracts`"
@@ -33,7 +33,7 @@ def test_sources_that_the_artifacts_were_compiled_from_are_those_that_lie_here()
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # the compiler computes half a minute, and waits on a busy machine
+@pytest.mark.timeout(600)  # compiling takes half a minute, longer on a busy machine
 def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> None:
     compiler = node()
     assert compiler is not None, "node is missing: run `make setup`"
@@ -51,7 +51,7 @@ def test_topics_selectors_and_errors_agree_with_another_implementation(name: str
     artifact = artifacts.load(name)
     checked = 0
     times = Counter(entry["name"] for entry in artifact.abi if entry["type"] == "function")
-    for entry in cast("tuple[Any, ...]", artifact.abi):  # the oracle has a type of its own for each kind
+    for entry in cast("tuple[Any, ...]", artifact.abi):  # the oracle's types differ by kind of entry
         match entry["type"]:
             case "event":
                 assert artifacts.event_topic(artifact, entry["name"]) == event_abi_to_log_topic(entry)

@@ -66,7 +66,7 @@ def test_a_profile_that_could_not_end_is_a_bug_of_the_caller(chunk_size: int, wi
 @pytest.mark.parametrize(
     ("content", "version_0"),
     [
-        (b"hello world\n", "QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o"),  # what everyone tries `ipfs add` with
+        (b"hello world\n", "QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o"),  # the usual example of `ipfs add`
         (b"", "QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH"),
     ],
 )
@@ -81,7 +81,7 @@ def test_store_s_spellings_name_the_same_block() -> None:
 
 
 def test_leading_1_of_base58_is_no_second_spelling() -> None:
-    """It stands for a byte 0 before the id."""
+    """In base58, a leading 1 is a zero byte before the id."""
     in_base58 = "zb2rhZfjRh2FHHB2RkHVEvL2vJnCTcu7kwRqgVsf9gpkLgteo"
     with pytest.raises(Refused, match="cid"):
         read_cid(in_base58.replace("zb", "z1b"), "cid")

@@ -15,7 +15,7 @@ from svcd.run.cli import svcd
 
 PROGRAMS = ["coordinatord", "devnet", "svc", "svcd"]
 _MAX_HELP_CHARS = 80
-_MAX_SHORT_HELP_CHARS = 62  # beside the longest name, on a terminal of 80 columns
+_MAX_SHORT_HELP_CHARS = 62  # what fits next to the longest name on 80 columns
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

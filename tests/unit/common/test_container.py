@@ -1,4 +1,4 @@
-"""Containers: the vectors, the commitment as bytes pass, and that nothing altered opens."""
+"""Containers: vectors, commitments computed on a stream, and rejection of every altered byte."""
 
 import hashlib
 from collections.abc import Callable
@@ -24,7 +24,7 @@ COMMITTED = container.commit(CONTAINER)
 
 
 def sealed_of(case: Case) -> bytes:
-    """The bytes that a case is about: as given, sealed again under the given header, or a pattern."""
+    """Return the case's bytes: given, sealed again under the given header, or a pattern."""
     if "sealed" in case:
         return bytes.fromhex(case["sealed"])
     if "sealed_length" in case:
@@ -145,8 +145,8 @@ def test_a_container_at_hand_is_judged_as_one_that_passes_by(version: int, lengt
 
 
 def test_a_key_released_to_a_thief_of_the_container_opens_nothing() -> None:
-    # The thief posts the victim's container under his own order and claims it through a friend. The escrow
-    # unwraps the seed, takes the owner from the chain (the thief) and releases that key.
+    # A thief posts the victim's container in an order of the thief, and a friend claims the job. The escrow unwraps the
+    # seed, reads the owner (the thief) from the chain, and releases the key for that owner.
     seed = container.ContainerHead.parse(CONTAINER).open_seed(SECRET)
     released = data_key(seed, 31337, REGISTRY, STRANGER)
     with pytest.raises(Refused) as caught:

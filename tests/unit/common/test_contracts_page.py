@@ -11,7 +11,7 @@ from common import artifacts
 CONTRACTS: Final = Path(__file__).parents[3] / "common" / "contracts"
 DOCS: Final = Path(__file__).parents[3] / "docs"
 PAGE: Final = "\n".join((DOCS / name).read_text() for name in ("protocol/contracts.md", "contributors/contracts.md"))
-# `relay` attaches this call to the post before it. By itself it changes nothing, so its ABI says "pure".
+# `relay` attaches this call to the post before it. Alone the call changes nothing, so its ABI says "pure".
 ATTACHED: Final = "claimPosted"
 REGISTRIES: Final = {"jobs": "JobRegistry", "providers": "ProviderRegistry", "asks": "AskRegistry"}
 
@@ -21,7 +21,7 @@ def section(title: str) -> str:
 
 
 def table(title: str, columns: int) -> list[list[str]]:
-    """Rows of the first table of a section with this many columns, without its head."""
+    """Return the rows of the section's first table with this many columns, without the header."""
     lines = [line for line in section(title).splitlines() if line.startswith("|") and line.count("|") == columns + 1]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 

@@ -8,14 +8,14 @@ from common.unixfs_blocks import DagBlock, read_block
 
 
 def field(number: int, value: bytes | int) -> bytes:
-    """A protobuf field of fewer than 128 bytes."""
+    """Encode a protobuf field of fewer than 128 bytes."""
     if isinstance(value, int):
         return bytes((number << 3, value))
     return bytes((number << 3 | 2, len(value))) + value
 
 
 def node(*links: Cid, content: bytes = b"", kind: int = 2, old: bool = False) -> tuple[Cid, bytes]:
-    """A dag-pb node; `old`: it links by CIDv0."""
+    """Encode a dag-pb node. `old`: its links are CIDv0."""
     named = [field(1, each.encode()[2:] if old else each.encode()) + field(2, b"") + field(3, 9) for each in links]
     data = field(1, kind) + (field(2, content) if content else b"") + field(3, 9)
     raw = b"".join(field(2, each) for each in named) + field(1, data)

@@ -81,7 +81,7 @@ def test_no_other_spelling_of_an_envelope_is_accepted(envelope: Envelope, data: 
         read = Envelope.parse(changed)
     except Refused:
         return
-    assert read.encode() == changed  # the change made another value, in its own one spelling
+    assert read.encode() == changed  # the change produced another value in its only accepted spelling
     assert read != envelope
 
 

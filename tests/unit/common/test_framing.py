@@ -1,4 +1,4 @@
-"""Streams of frames: round trips at any piece boundary, and every way that a stream can be wrong."""
+"""Streams of frames: round trips at every chunk boundary, and every malformed stream."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ from tests.vectors.vector_file import pattern
 KEY = bytes(range(32))
 HEADER = bytes(24)
 
-# lengths around the frames' edges, and pieces that fall on either side of them
+# Lengths around the frames' edges, and chunks that end on either side of an edge.
 LENGTHS = st.one_of(
     st.integers(0, 300),
     st.builds(lambda n, d: max(0, n * FRAME_BYTES + d), st.integers(0, 3), st.integers(-2, 2)),
@@ -198,7 +198,7 @@ def test_a_refused_stream_stays_refused() -> None:
 
 
 def test_stream_in_a_reference_cycle_is_collected() -> None:
-    """In a process of its own: the collector would end this one."""
+    """Runs in a subprocess, because a regression would crash the interpreter during garbage collection."""
     program = """
 import gc
 from common.framing import Puller

@@ -11,8 +11,8 @@ from tests.vectors.vector_file import cases
 CASES = cases("receipt.json")
 SETTLED = json.loads(CASES[0]["receipt"])
 
-# Where a changed value shows elsewhere than where it stands: a signing domain shows in the signatures made in it, and
-# where a log or a block is, in what is found there.
+# Fields whose change shows in another place. A signing domain shows in the signatures made in it. The position of a log
+# or a block shows in what is found at that position.
 SHOWS = {
     "market.chain_id": "order_signature",
     "market.token": "payment.signature",
@@ -58,7 +58,7 @@ def changed(at: tuple[str | int, ...], new: Any) -> bytes:
 
 
 def others(value: Any) -> list[Any]:
-    """Values that are nearly this one: a digit changed at the front, in the middle and at the end; one more; none."""
+    """Return values close to this one: with a digit changed at the front, middle and end, one larger, and None."""
     text = str(value)
     if isinstance(value, int):
         return [value + 1, text, None]
@@ -77,7 +77,7 @@ def test_each_field_that_is_changed_is_refused_by_its_name(at: tuple[str | int, 
         with pytest.raises(Refused) as refused:
             verified(changed(at, new))
         named = refused.value.param or ""
-        if at[0] == "steps":  # a step stands or falls as one
+        if at[0] == "steps":  # a step is valid only as a whole
             assert named.startswith("steps") or named == "market.job_registry", (name, new, named)
         else:
             assert named in {name, SHOWS.get(name), ".".join(map(str, at[:-1]))}, (name, new, named)

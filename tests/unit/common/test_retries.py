@@ -1,4 +1,4 @@
-"""Retries of the daemons: when they wait, for how long, and when they give up."""
+"""Retries of the daemons: when they wait, how long, and when they give up."""
 
 from collections.abc import Awaitable
 
@@ -16,7 +16,7 @@ class Busy(Exception):
 
 
 class Failing:
-    """Raises these in turn, and then succeeds."""
+    """Raises these errors in turn, and then succeeds."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -62,7 +62,7 @@ def test_bytes_survive_writing_and_reading(value):
 
 
 def test_length_of_hex_is_looked_at_before_its_digits() -> None:
-    """They may be all of a body: a second for what is refused anyway."""
+    """A body may consist of hex digits only. Reading all of them would take a second before the body is rejected."""
     with pytest.raises(Refused, match="at most 64 bytes"):
         read_hex_upto("0x" + "zz" * 65, 64, "field")
 

@@ -1,11 +1,11 @@
-"""Sealing, committing, naming and opening 200 MiB takes no more memory than doing it to a few."""
+"""Sealing, committing, hashing and opening 200 MiB takes no more memory than doing so with a few MiB."""
 
 import subprocess
 import sys
 
 MIB = 1 << 20
 
-# Everything that a payload passes on its way, in one process that knows its own peak.
+# Run every step of a payload in one process that reports its own peak memory.
 PASS = """
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Strict JSON: what is refused and why, and the canonical spelling."""
+"""Strict JSON: which texts are rejected and why, and the canonical spelling."""
 
 import json
 import sys
@@ -87,7 +87,8 @@ def test_a_flat_object_is_read_unless_a_name_is_there_twice(members: list[tuple[
 
 @pytest.fixture
 def _recursion_limit_raised() -> Iterator[None]:
-    """As libraries do: then the stdlib's scanner recurses until the stack ends, and the process with it."""
+    """Some libraries raise the limit. The standard library's scanner then recurses until the stack overflows and the
+    process crashes."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(200_000)
     yield

@@ -1,4 +1,4 @@
-"""Signatures of webhooks, held against the specification's own example."""
+"""Signatures of webhooks, checked against the specification's example."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""The worked order: every value that another program made of the same secrets, made again here."""
+"""The worked order: this project computes every value that another program computed from the same secrets."""
 
 import base64
 
@@ -50,7 +50,7 @@ def order_of(one: Case) -> Order:
 
 
 def sealed(one: Case, recipient: bytes, prefix: str, key: bytes, plaintext: bytes) -> bytes:
-    """With the seed, the ephemeral key and the header that the case fixes, which sealing draws at random."""
+    """Seal with the seed, the ephemeral key and the header of the case, which sealing otherwise draws at random."""
     wrap = sealed_box_from(SecretKey(raw(one[f"{prefix}ephemeral_secret"])), raw(one[f"{prefix}seed"]), recipient)
     return b"\x01" + wrap + stream(key, raw(one[f"{prefix}header"]), framed(plaintext))
 

@@ -1,4 +1,4 @@
-"""The Containerfiles: rules that can be held without building an image, each shown to find what breaks it."""
+"""Rules for Containerfiles that need no image build. Each rule is shown to find a violation."""
 
 import itertools
 import json
@@ -52,7 +52,7 @@ def text_of(daemon: str) -> str:
 
 
 def stages(text: str) -> list[list[Instruction]]:
-    """The instructions of each stage, from its FROM on; comments and line ends taken out."""
+    """Return the instructions of each stage, starting with FROM, without comments and line continuations."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     found: list[list[Instruction]] = []
     for line in re.sub(r"\\\n", " ", lines).splitlines():
@@ -65,13 +65,13 @@ def stages(text: str) -> list[list[Instruction]]:
 
 
 def faults(text: str) -> list[str]:
-    """Sentences about what breaks a rule."""
+    """Return a sentence for each violation."""
     built = stages(text)
     return [*(fault for stage in built for one in stage for fault in faults_of(one)), *faults_of_result(built[-1])]
 
 
 def faults_of(one: Instruction) -> list[str]:
-    """Of any instruction of any stage."""
+    """Check one instruction of any stage."""
     match one.word:
         case "FROM":
             image = IMAGE.fullmatch(one.rest.partition(" AS ")[0])
@@ -87,7 +87,7 @@ def faults_of(one: Instruction) -> list[str]:
 
 
 def faults_of_result(last: list[Instruction]) -> list[str]:
-    """Of the stage that the image is."""
+    """Check the stage that becomes the image."""
     found = []
     users = [n for n, one in enumerate(last) if one.word == "USER"]
     if not users or not re.fullmatch(r"[1-9]\d*:[1-9]\d*", last[users[-1]].rest):

@@ -1,4 +1,4 @@
-"""The extras of the distribution: what each program imports, it brings, and nothing else."""
+"""The distribution's extras: each one installs exactly the packages that its program imports."""
 
 import ast
 import re
@@ -17,8 +17,8 @@ from common.extras import OWN_PACKAGES, missing_extra
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PROGRAMS = {"client": "svc", "provider": "svcd", "coordinator": "coordinatord"}
-MARKET = "coordinatord/market"  # the extra `market` brings what this folder imports
-# Imported where their extra is installed, and left alone where it is not.
+MARKET = "coordinatord/market"  # the extra `market` installs the imports of this folder
+# Imported only if their extra is installed.
 OPTIONAL = {
     "eth-account": "keystore",
     "sentry-sdk": "sentry",
@@ -26,7 +26,7 @@ OPTIONAL = {
     "python-multipart": "serve",
     "tenacity": "serve",
 }
-# Asked for by name, through anyio.
+# anyio imports these by name.
 BY_NAME = {"coordinator": {"uvloop"}}
 
 
@@ -53,8 +53,8 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def needed(folder: str, *, without: str | None = None) -> dict[str, str]:
-    """Return the distributions that a folder's modules import, or modules of ours that they reach, with one file of
-    each."""
+    """Return each distribution that the folder's modules import, directly or through project modules, with one
+    importing file."""
     distributions, found = packages_distributions(), dict[str, str]()
     seen = set((ROOT / without).rglob("*.py")) if without is not None else set()
     waiting = [file for file in (ROOT / folder).rglob("*.py") if "node_modules" not in file.parts and file not in seen]

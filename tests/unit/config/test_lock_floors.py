@@ -1,4 +1,4 @@
-"""No locked package is older than the release that mended a flaw which a coordinator, a provider or a client meets."""
+"""Every locked package includes the fixes of known flaws that affect a coordinator, a provider or a client."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from packaging.version import Version
 CONFIG = Path(__file__).parents[3] / "config"
 LOCKS = tuple(f"requirements-{part}.lock" for part in ("coordinator", "market", "provider", "client", "dev"))
 
-# The lowest safe version, and what an older one gives away here.
+# The lowest safe version, and the flaw of older versions.
 FLOORS = {
     "aiohttp": ("3.13.3", "answers of a hostile node that exhaust memory (CVE-2025-69223 and its kin)"),
     "certifi": ("2024.7.4", "trusts the withdrawn GLOBALTRUST roots (CVE-2024-39689)"),
@@ -30,7 +30,7 @@ FLOORS = {
 
 
 def locked(name: str) -> dict[str, list[Version]]:
-    """Every version that the lock may install, by package: markers may give a package several."""
+    """Return the versions that the lock may install, by package. Markers may give a package several."""
     found: dict[str, list[Version]] = {}
     for line in (CONFIG / name).read_text(encoding="utf-8").splitlines():
         match = re.match(r"([a-z0-9.-]+)==([^ ;\\]+)", line)

@@ -1,4 +1,4 @@
-"""The proxy's configuration holds together, and with the limits of what stands behind it."""
+"""The proxy's configuration is consistent, and matches the limits of the server behind it."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Block = dict[str, list[object]]
 
 
 def parse(tokens: Iterator[str], *, inner: bool) -> Block:
-    """Directives by name: their arguments as a text, or the block that they open."""
+    """Return the directives by name, each with its arguments as text or its block."""
     block: Block = {}
     words: list[str] = []
     for token in tokens:
@@ -39,7 +39,7 @@ def parse(tokens: Iterator[str], *, inner: bool) -> Block:
 
 
 def served() -> Block:
-    """The server block that passes requests on."""
+    """Return the server block that passes requests to the coordinator."""
     servers = parse(iter(TOKEN.findall(CONF.read_text(encoding="utf-8"))), inner=False)["server"]
     (found,) = [server for server in servers if isinstance(server, dict) and "location /" in server]
     return found
@@ -85,4 +85,5 @@ def test_no_upgrade_and_no_rewritten_path_is_passed_on() -> None:
     assert server["merge_slashes"] == ["off"]
     for location in (server["location /"][0], server["location = /v1/files"][0]):
         assert isinstance(location, dict)
-        assert location["proxy_pass"] == ["http://coordinatord"]  # with a path it would be decoded and written anew
+        # with a path, nginx would decode and encode the URL again
+        assert location["proxy_pass"] == ["http://coordinatord"]

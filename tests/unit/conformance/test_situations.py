@@ -1,4 +1,4 @@
-"""Judgements of a provider's situations that no run of a right provider shows."""
+"""Verdicts about a provider's situations that a run of a correct provider does not reach."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ REFUSED = {"op": "settle", "job_id": JOB, "issued_at": 1_800_000_000, "signature
     ("again", "said"),
     [
         ({**REFUSED, "issued_at": 1_800_000_001, "signature": "0x22"}, None),
-        # An earlier time is right for a clock that was ahead; another result is another op in the same second.
+        # An earlier time is correct for a clock that ran ahead. Another result is another op in the same second.
         ({**REFUSED, "issued_at": 1_799_999_000, "signature": "0x22"}, None),
         ({**REFUSED, "result": "AQ=="}, None),
         (REFUSED, "the refused settle again, byte for byte: issued_at 1800000000"),

@@ -1,4 +1,4 @@
-"""A submitter in a world that exists on paper only."""
+"""A submitter in a market in memory."""
 
 import pytest
 

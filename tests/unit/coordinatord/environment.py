@@ -1,4 +1,4 @@
-"""The least environment that a coordinator is configured by."""
+"""The smallest environment that configures a coordinator."""
 
 from typing import Final
 

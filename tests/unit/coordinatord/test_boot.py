@@ -1,4 +1,4 @@
-"""A node's trouble at the start: what is waited for, and what ends the boot."""
+"""Node failures at the start: which ones are retried, and which end the boot."""
 
 import json
 import subprocess
@@ -55,7 +55,7 @@ async def test_one_of_two_nodes_that_is_away_at_the_start_is_left_for_later_and_
 
 
 def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_and_keystores() -> None:
-    """They are half of its start, and tens of megabytes of the months after."""
+    """These libraries take half of the start-up time, and tens of megabytes for as long as the daemon runs."""
     imported = "import sys, coordinatord.run.commands, coordinatord.run.app, coordinatord.run.checks.examine"
     program = imported + "; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()

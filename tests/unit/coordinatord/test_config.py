@@ -1,4 +1,4 @@
-"""The specification's table of variables, held against what is read."""
+"""The specification's table of variables, compared with the settings that are read."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from coordinatord.run.config import read_config, variables
 from coordinatord.run.constructors import relayer_settings
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
-INTEGERS = {  # lowest, default, highest
+INTEGERS = {  # minimum, default, maximum
     "PORT": (1, 8402, 65535),
     "GETLOGS_CAP": (1, 5000, 1_000_000),
     "BLOCK_TIME_MS": (1, 2000, 3_600_000),
@@ -105,7 +105,7 @@ def test_every_secret_may_be_a_systemd_credential_and_shows_in_no_repr(tmp_path:
 
 
 def test_credential_that_is_no_text_stops_the_boot_by_name_and_unseen(tmp_path: Path) -> None:
-    (tmp_path / "relayer_key").write_bytes(b"\x96" * 32)  # the key itself, where its digits should be
+    (tmp_path / "relayer_key").write_bytes(b"\x96" * 32)  # raw key bytes instead of hex digits
     with pytest.raises(Fatal, match="relayer_key"):
         read_config({**ENVIRONMENT, "RELAYER_KEY": "", "CREDENTIALS_DIRECTORY": str(tmp_path)})
 

@@ -7,7 +7,7 @@ _EXAMPLE = Path(__file__).parents[3] / "config" / "coordinatord.env.example"
 
 
 def _listed() -> dict[str, tuple[str, str]]:
-    """By name: the sentence above it, and the value shown."""
+    """Return by name: the comment above the variable, and its value."""
     found = re.findall(r"^# (.+)\n#?([A-Z][A-Z0-9_]*)=(.*)$", _EXAMPLE.read_text(encoding="utf-8"), re.MULTILINE)
     return {name: (about, value) for about, name, value in found}
 

@@ -1,4 +1,4 @@
-"""Removals of the janitor from the store: several at a time, and one that fails holds up no other."""
+"""The janitor deletes several objects at a time. One failure does not delay the others."""
 
 from functools import partial
 

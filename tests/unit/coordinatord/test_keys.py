@@ -1,4 +1,4 @@
-"""Keys as an operator makes them and sees them."""
+"""Keys as an operator creates and views them."""
 
 import re
 from pathlib import Path

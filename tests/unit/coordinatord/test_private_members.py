@@ -1,4 +1,4 @@
-"""Private members of other packages that have no public equivalent. The tests name each."""
+"""Private members of other packages that have no public equivalent. Each use has a test here."""
 
 import pytest
 from nacl._sodium import lib

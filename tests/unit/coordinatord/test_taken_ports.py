@@ -1,4 +1,4 @@
-"""A port that is taken stops the boot by its variable's name."""
+"""A port in use stops the boot with an error that names the variable."""
 
 import socket
 from collections.abc import Iterator

@@ -47,7 +47,7 @@ def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
     closed.chmod(0o700)
     first = closed_folder(closed / "within")
     assert first is not None
-    assert closed.is_relative_to(first)  # it, or one on the way to where the tests run
+    assert closed.is_relative_to(first)  # this folder or one of its parents
     assert str(first) in str(find_cause(1, "initdb: Permission denied", closed / "within"))
 
 

@@ -8,7 +8,7 @@ from devnet.errors import DevnetError
 from devnet.state_dir import claimed
 from devnet.stop import main, stop
 
-# Holds a directory until it is told to end, and has then ended in order.
+# Locks a directory until SIGTERM, and then ends normally.
 HOLDER = """
 import signal, sys
 from pathlib import Path
@@ -21,7 +21,7 @@ with claimed(Path(sys.argv[1])):
 
 def test_devnet_of_a_directory_is_stopped_and_has_ended_afterwards(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    # Blocked before it could come: sigwait takes it.
+    # The signal is blocked before it can arrive, so sigwait receives it.
     command = (sys.executable, "-c", f"import signal; signal.pthread_sigmask(0, [15]){HOLDER}", str(state))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -40,7 +40,7 @@ def test_no_devnet_is_nothing_to_stop(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_process_that_does_not_hold_the_directory_is_never_signalled(tmp_path: Path) -> None:
-    """Its id is in the lock, and means another process: the holder is in another container."""
+    """The lock has the process id of a holder in another container. Here that id belongs to an unrelated process."""
     with claimed(tmp_path), subprocess.Popen(["sleep", "60"]) as bystander:
         (tmp_path / "lock").write_text(f"{bystander.pid}\n")
         with pytest.raises(DevnetError, match="stop it there"):

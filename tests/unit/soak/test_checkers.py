@@ -1,4 +1,4 @@
-"""The checks that read the chain's own history, over histories that are made by hand."""
+"""The checks of the chain's history, applied to histories made by hand."""
 
 from collections.abc import Mapping
 from itertools import count
@@ -36,7 +36,7 @@ Transfer = tuple[bytes, bytes, int]
 
 
 def history(*events: Event, transfers: tuple[Transfer, ...] = (), ended: int = 150, now: int = 200) -> MarketLog:
-    """All before the last event is of second 100."""
+    """Return a history. All events except the last are at second 100."""
     places = count()
     told = [Told(name, values, 1, next(places), 100, "0x") for name, values in events[:-1]]
     told += [Told(name, values, 2, next(places), ended, "0x") for name, values in events[-1:]]
@@ -90,7 +90,8 @@ def test_what_the_token_moved_is_what_is_due_to_each_party(end: Event, transfers
     for place, (sender, to, amount) in enumerate(transfers):
         one_less = (*transfers[:place], (sender, to, amount - 1), *transfers[place + 1 :])
         found = transfer_violations(history(*events, transfers=one_less), REGISTRY)
-        assert len(found) == 1 + (to == REGISTRY)  # of the whole, too, where nothing was collected for it
+        # the total is wrong as well if the registry collected nothing for the job
+        assert len(found) == 1 + (to == REGISTRY)
         assert all(line.startswith("I5: ") for line in found)
 
 

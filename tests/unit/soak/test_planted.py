@@ -13,5 +13,5 @@ def test_every_patch_says_what_it_breaks_and_every_word_of_that_is_an_invariant(
 
 @pytest.mark.parametrize("name", names())
 def test_patch_applies_to_the_tree_as_it_is(name: str, tmp_path: Path) -> None:
-    """Where it does not, what it changes has changed: make it anew."""
+    """A patch that no longer applies must be rewritten for the changed code."""
     planted_tree(name, tmp_path)

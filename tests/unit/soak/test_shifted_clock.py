@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.soak.shifted_clock import write_shift
 
-# Tells its clock for every line that it reads.
+# Prints its clock for every line of its input.
 _TELLING = "import sys, time\nfor line in sys.stdin: print(time.time(), sys.argv[1], flush=True)\n"
 
 

@@ -1,4 +1,4 @@
-"""The specification's client is worth something only as long as it shares no code with this project."""
+"""The specification's client is evidence only while it shares no code with this project."""
 
 import subprocess
 import sys

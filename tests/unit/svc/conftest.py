@@ -1,4 +1,4 @@
-"""Virtual time: what waits for seconds here takes none."""
+"""Virtual time: waiting takes no real time."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A node of a chain that has the fake coordinator's market, except for what a test changes."""
+"""A node of a chain that agrees with the fake coordinator's market, except where a test changes it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ _SIGNED = (_DOMAINS.jobs, _DOMAINS.providers, _DOMAINS.asks, _DOMAINS.token)
 
 @attrs.define
 class FakeNode:
-    """`provider` is what the registry has of every provider; `refused_logs`: more blocks than it gives logs of."""
+    """`provider`: the registry's row of every provider. `refused_logs`: block range above which a log query fails."""
 
     chain_id: int = 31337
     head: int = 900
@@ -87,7 +87,7 @@ class FakeNode:
         return Answer(200, {"jsonrpc": "2.0", "id": 1, "result": result})
 
     def post(self, sealed: SealedOrder, block: int, **changed: Any) -> None:
-        """The registry took this order."""
+        """Record that the registry accepted this order."""
         order = sealed.order
         values = {
             **{"jobId": sealed.job_id, "owner": sealed.owner, "modelId": order.model_id, "c": order.c},
@@ -155,7 +155,7 @@ class FakeNode:
 
 
 def paid(sealed: SealedOrder, amount: int) -> bytes:
-    """The payment's signature, as the fake coordinator's client makes it."""
+    """Return the payment's signature, as the fake coordinator's client makes it."""
     order = sealed.order
     payment = job_payment(sealed.owner, TOLD.job_registry, amount, order.expires_at, sealed.job_id)
     return WALLET.sign(_DOMAINS.token.digest(payment))

@@ -1,4 +1,4 @@
-"""A coordinator that answers from a script, and notes what it was asked."""
+"""A scripted coordinator that records its requests."""
 
 import json
 from collections.abc import AsyncIterable, Callable
@@ -70,7 +70,7 @@ Told = Answer | Dropped | Callable[[Asked], Answer]
 
 @attrs.define
 class FakeCoordinator:
-    """`script`: answers per route, in turn; the last is given for ever."""
+    """`script`: answers per route, in turn. The last answer repeats."""
 
     script: dict[str, list[Told]] = attrs.field(factory=dict)
     asked: list[Asked] = attrs.field(factory=list)
@@ -148,7 +148,7 @@ def provider(**changed: object) -> dict[str, Any]:
 
 
 def quoting(gas_fee: int = GAS_FEE, status: int = 402, **changed: object) -> Callable[[Asked], Answer]:
-    """The quote of whatever order is asked about; `changed` fields make it a lie."""
+    """Answer with the quote of the requested order. `changed` fields make the quote false."""
 
     def quoted(asked: Asked) -> Answer:
         order = asked.body
@@ -223,7 +223,7 @@ def progress(job_id: str, status: str, *steps: dict[str, object], provisional: b
 
 
 def stored(asked: Asked) -> Answer:
-    """To those who prefer not to wait for the block."""
+    """Answer a request that prefers not to wait for the block."""
     if asked.headers.get("prefer") != "respond-async":
         return posted(asked)
     job_id = asked.body["job_id"]

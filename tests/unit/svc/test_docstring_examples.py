@@ -1,4 +1,4 @@
-"""Examples in docstrings are run. Those of the synchronous client need a market, and are run in tests/integration."""
+"""Runs the examples in docstrings. Examples of the synchronous client need a market and run in tests/integration."""
 
 import doctest
 import importlib

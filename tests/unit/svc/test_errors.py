@@ -1,4 +1,4 @@
-"""Every error that leaves the SDK is an SvcError, whatever a public method is given."""
+"""Every error that leaves the SDK is an SvcError, for any argument of a public method."""
 
 import inspect
 import typing
@@ -43,7 +43,7 @@ NAMED: Final[dict[str, tuple[object, ...]]] = {
 
 
 def odd_values(parameter: inspect.Parameter) -> tuple[object, ...]:
-    """Values of the parameter's type, or of the first type of a union, that no coordinator accepts."""
+    """Return values of the parameter's type, or of the first type of a union, that no coordinator accepts."""
     if parameter.name in NAMED:
         return NAMED[parameter.name]
     kinds = (parameter.annotation, *typing.get_args(parameter.annotation))
@@ -55,7 +55,7 @@ def parameters_of(method: Any) -> list[inspect.Parameter]:
 
 
 def is_tried(name: str, method: object) -> bool:
-    """True for public methods, but for those that require a record which another method made."""
+    """Return true for public methods, except those that require a record made by another method."""
     public = inspect.isfunction(method) and not name.startswith("_") and name != "aclose"
     return public and all(odd_values(each) for each in parameters_of(method) if each.default is each.empty)
 

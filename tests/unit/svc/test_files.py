@@ -35,12 +35,12 @@ def test_file_that_is_not_finished_leaves_the_old_one_and_nothing_beside_it(tmp_
 def test_link_that_lies_in_wait_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim, path = tmp_path / "victim", tmp_path / "result.json"
     victim.write_bytes(b"untouched")
-    for name in ("result.json.partial", ".result.json.partial"):  # names that can be guessed
+    for name in ("result.json.partial", ".result.json.partial"):  # predictable names
         (tmp_path / name).symlink_to(victim)
     with open_atomic(path) as file:
         file.write(b"whole")
     assert (path.read_bytes(), victim.read_bytes()) == (b"whole", b"untouched")
-    monkeypatch.setattr("secrets.token_hex", lambda _: "known")  # and even one that is known
+    monkeypatch.setattr("secrets.token_hex", lambda _: "known")  # even a known name
     (tmp_path / ".result.json.known.partial").symlink_to(victim)
     with pytest.raises(FileExistsError), open_atomic(path):
         pass

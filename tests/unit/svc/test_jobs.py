@@ -67,7 +67,7 @@ async def test_wait_lasts_as_long_as_the_job_can() -> None:
     coordinator = FakeCoordinator({ROUTE: [Answer(200, claimed)]})
     began = anyio.current_time()
     with pytest.raises(WaitTimedOut):
-        # The virtual clock runs ahead of the one on the wall, by which the window is counted.
+        # The window is counted by the real clock, and the virtual clock runs ahead of it.
         with anyio.fail_after(3600 - 600 + 600 + 10):
             await coordinator.client().jobs.wait(JOB, timeout=None)
     assert anyio.current_time() - began == pytest.approx(3600, abs=10)
@@ -112,7 +112,7 @@ def message(status: str) -> bytes:
 
 
 def stream(*statuses: str) -> Answer:
-    """What a coordinator tells, and then ends."""
+    """Return a stream that reports these statuses and then ends."""
     return Answer(200, b"retry: 10\nid: 1\n\n" + b"".join(map(message, statuses)), STREAM)
 
 
@@ -122,7 +122,7 @@ async def test_event_that_says_what_is_known_costs_no_look_and_one_that_says_mor
     coordinator.tell(EVENTS, lambda _: stream("queued", "in_progress"), lambda _: stream("completed"))
     ended = await coordinator.client().jobs.wait(JOB)
     assert ended.status == "completed"
-    assert coordinator.asked[-1].at - coordinator.asked[0].at < 3  # by what was told, and by no pause between looks
+    assert coordinator.asked[-1].at - coordinator.asked[0].at < 3  # woken by the event, not by a poll
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -160,7 +160,7 @@ async def test_stream_that_begins_during_a_pause_between_looks_spares_the_next_o
 
 
 async def test_event_is_believed_in_nothing() -> None:
-    """It says that the job is completed, and the job says that it is not."""
+    """The event says "completed", and the job is not."""
     coordinator = FakeCoordinator({ROUTE: [*[Answer(200, job(JOB))] * 9, Answer(200, job(JOB, "failed"))]})
     coordinator.tell(EVENTS, stream("completed"))
     assert (await coordinator.client().jobs.wait(JOB)).status == "failed"

@@ -1,4 +1,4 @@
-"""From an input to a posted job, against a coordinator that answers as told."""
+"""From an input to a posted job, against a scripted coordinator."""
 
 import time
 from email.utils import formatdate
@@ -49,7 +49,7 @@ def coordinator() -> FakeCoordinator:
 
 
 def in_turn(*, submitted: list[Told], quoted: Told | None = None, probed: list[object] | None = None) -> Told:
-    """POST /v1/jobs in its three modes; submissions are answered in turn."""
+    """Script POST /v1/jobs in its three modes. Submissions are answered in turn."""
     later = iter(submitted)
     quote = quoted or quoting()
 
@@ -282,7 +282,7 @@ async def test_job_that_an_earlier_attempt_made_is_found_behind_the_refusal(coor
     coordinator.tell(JOBS, in_turn(submitted=[failing(409, "invalid_request_error", "DuplicateJob")]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
-    behind = failing(404, "not_found")  # the index follows the chain
+    behind = failing(404, "not_found")  # the index lags the chain
     coordinator.tell(f"GET /v1/jobs/{prepared.id}", behind, behind, Answer(200, job(prepared.id)))
     assert (await client.submit(prepared)).job_id == prepared.id
     assert len(submissions(coordinator)) == 1

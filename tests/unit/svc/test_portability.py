@@ -1,4 +1,4 @@
-"""svc on macOS and Windows, as far as another system can show it; `make portability` runs all its unit tests so."""
+"""svc on macOS and Windows, simulated on this system. `make portability` runs all unit tests of svc this way."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-# The tests of what differs; the first of them imports every module of svc.
+# The tests with different behaviour. The first imports every module of svc.
 DIFFERENT = (
     *("tests/portability", "tests/unit/svc/test_known_markets.py", "tests/unit/svc/test_profiles.py"),
     *("tests/unit/svc/test_profile_changes.py", "tests/unit/svc/test_wallets.py", "tests/unit/svc/test_files.py"),

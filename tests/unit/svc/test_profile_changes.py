@@ -1,4 +1,4 @@
-"""Changes of the file of profiles: what is beside a setting stays, and nothing else is changed."""
+"""Changes of the profiles file keep comments and other settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Profiles: which value wins, and which files are not believed."""
+"""Profiles: which value takes precedence, and which files are rejected."""
 
 import os
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def test_file_is_looked_for_in_the_configuration_folder(tmp_path: Path) -> None:
 
 
 def test_there_are_at_most_sixteen_variables() -> None:
-    assert len(settings_of(Variables)) + 2 <= 16  # with SVC_CONFIG and SVC_PROFILE
+    assert len(settings_of(Variables)) + 2 <= 16  # plus SVC_CONFIG and SVC_PROFILE
 
 
 def test_empty_variable_hides_the_setting_of_the_profile(file: Path) -> None:

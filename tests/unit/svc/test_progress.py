@@ -1,4 +1,4 @@
-"""Results before their blocks: taken as soon as they open, told as provisional, confirmed or taken back."""
+"""Results before their blocks: returned when they open, marked as provisional, then confirmed or withdrawn."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ FAILED: dict[str, Any] = {"state": 3, "ended_because": 4}
 
 @attrs.define
 class Order:
-    """One order at a coordinator that tells of jobs before their blocks, and what is told of it."""
+    """One order at a coordinator that reports jobs before their blocks."""
 
     coordinator: FakeCoordinator
     client: Client
@@ -58,7 +58,7 @@ class Order:
         return [Answer(200, progress(self.prepared.id, status, *each)) for status, each in steps]
 
     def tell(self, route: str, *answers: Told) -> None:
-        """`progress`, `events`, `job`, or a content id."""
+        """Script the answers of `progress`, `events`, `job` or a content id."""
         base = f"GET /v1/jobs/{self.prepared.id}"
         known = {"progress": f"{base}/progress", "events": f"{base}/events", "job": base}
         self.coordinator.tell(known.get(route, f"GET http://gateway/ipfs/{route}"), *answers)
@@ -67,7 +67,7 @@ class Order:
         return len(self.coordinator.to(f"GET /v1/jobs/{self.prepared.id}{'' if route == 'job' else '/' + route}"))
 
     def holds(self, cid: str = "bafyr", output: str = "out", **sealing: Any) -> None:
-        """A sealed result, unless it is another job's or for another key."""
+        """Store a sealed result. By default it is this job's, sealed to this client's key."""
         raw = sealing.get("made_for", self.prepared.sealed_order.job_id)
         body = ResultBody(raw, output, {"output_tokens": 3}).encode()
         self.tell(cid, Answer(200, seal_result(sealing.get("to", CIPHER.public), 31337, REGISTRY, raw, body)))
@@ -96,13 +96,13 @@ async def ordered(node: FakeNode | None = None) -> Order:
     options = {} if node is None else {"rpc_url": NODE}
     client = coordinator.client(gateways="http://gateway", cipher_key=CIPHER, **options)
     order = Order(coordinator, client, await client.prepare("demo/text", "hello", window="async", units_out=10))
-    client._account.charges = FeeTerms(FEE_BPS, GAS_FEE)  # as submitting the order would set them
+    client._account.charges = FeeTerms(FEE_BPS, GAS_FEE)  # as set by submitting the order
     order.holds()
     return order
 
 
 def stream(order: Order, *told: tuple[str, tuple[dict[str, object], ...]]) -> Answer:
-    """Progress as it is told, before the stream breaks off."""
+    """Return a progress stream that ends after these events."""
     messages = [json.dumps(progress(order.prepared.id, status, *steps)) for status, steps in told]
     whole = "".join(f"event: provisional\ndata: {message}\n\n" for message in messages)
     return Answer(200, b"retry: 10\n\n" + whole.encode(), {"content-type": "text/event-stream"})
@@ -137,7 +137,7 @@ async def test_stored_order_whose_answer_was_lost_is_sent_again_and_joined() -> 
     assert bodies[0] == bodies[1]
 
 
-# --- taken at once --------------------------------------------------------------------------------------------
+# --- provisional results ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rests_on", ["stored", "broadcast", "block"])
@@ -157,7 +157,7 @@ async def test_run_gives_a_provisional_result_and_with_final_the_chains() -> Non
     client = coordinator.client(gateways="http://gateway", cipher_key=CIPHER)
 
     def known(asked: Asked) -> Answer:
-        """A job whose settle is stored, and one that is settled as soon as it is looked for."""
+        """Report a stored settle, and the job as settled on the first read."""
         if "auth_sig" in asked.body:
             job_id = asked.body["job_id"]
             raw = bytes.fromhex(job_id[2:])
@@ -198,7 +198,7 @@ async def test_stream_that_breaks_off_is_opened_again() -> None:
         lambda _: stream(order, ("completed", (CLAIM, settle()))),
     )
     assert (await order.result()).provisional
-    assert order.looks("events") >= 3  # and more while it is opened in a thread, for which this clock does not wait
+    assert order.looks("events") >= 3  # at least three: this clock does not wait for the thread that opens the result
     assert all(asked.query == {"provisional": "1"} for asked in order.coordinator.asked if "/events" in asked.route)
 
 
@@ -210,7 +210,7 @@ async def test_progress_of_another_job_is_not_taken_for_this_ones() -> None:
     order.tell("progress", *order.told(("queued", ())))
     with pytest.raises(WaitTimedOut):
         await order.client.first_result(order.prepared, timeout=20)
-    order.tell("progress", Answer(200, other))  # and what is no answer of the route is none: the chain's is waited for
+    order.tell("progress", Answer(200, other))  # an invalid answer counts as no progress, so wait for the chain
     order.ends()
     assert not (await order.result()).provisional
 
@@ -224,7 +224,7 @@ async def test_unreadable_progress_is_ignored() -> None:
         await order.client.first_result(order.prepared, timeout=20)
 
 
-# --- coordinators that tell less ------------------------------------------------------------------------------
+# --- coordinators with fewer routes -------------------------------------------------------------------------
 
 
 async def test_coordinator_without_a_stream_of_progress_is_asked_for_it() -> None:
@@ -256,7 +256,7 @@ async def test_coordinator_that_is_away_is_waited_for() -> None:
     assert (await order.result()).provisional
 
 
-# --- none to be had -------------------------------------------------------------------------------------------
+# --- no provisional result ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ async def test_order_that_is_stored_and_then_refused_ends_the_wait_with_the_reas
         await order.client.wait(order.prepared.id)
 
 
-# --- and its end ----------------------------------------------------------------------------------------------
+# --- confirmation or withdrawal ------------------------------------------------------------------------------
 
 
 async def provisional(order: Order) -> Result:

@@ -1,4 +1,4 @@
-"""Reading, opening and checking results, and the keys that they are sealed to."""
+"""Reading, opening and checking results, and the keys that results are sealed to."""
 
 import os
 from pathlib import Path
@@ -49,7 +49,7 @@ async def test_result_sealed_to_the_wallets_key_opens() -> None:
     result = await client.open(JOB)
     assert (result.output, result.text) == ("out", "out")
     assert (result.usage, result.job_id) == ({"output_tokens": 3}, JOB)
-    # 4 units in at 1, 3 out at 2; the fee of 2.5 % comes to less than one
+    # 4 units in at 1, 3 out at 2; the 2.5 % fee rounds down to 0.
     assert (result.cost, result.cost_parts) == (2010, CostParts(provider=10, fee=0, gas_fee=2000))
 
 
@@ -72,7 +72,7 @@ async def test_result_sealed_to_the_cipher_key_opens(with_wallet: bool) -> None:
     coordinator = settled()
     client = reader(coordinator, cipher_key=CIPHER, wallet_key=WALLET if with_wallet else None)
     coordinator.tell(ROUTE, Answer(200, sealed(CIPHER.public)))
-    assert await wallets_key(client) == CIPHER.public  # given on purpose, it is what new jobs name
+    assert await wallets_key(client) == CIPHER.public  # an explicit key is used for new jobs
     assert (await client.open(JOB)).output == "out"
 
 

@@ -37,7 +37,7 @@ def test_environment_is_taken() -> None:
     assert settings.base_url == "https://market.example"
     assert settings.signer == LocalSigner(Wallet(b"\x01" * 32))
     assert settings.cipher_key == SecretKey(b"\x02" * 32)
-    assert not settings.cipher_key_first  # it stands in where there is no wallet to derive one from
+    assert not settings.cipher_key_first  # used where no wallet exists to derive a key from
     assert settings.gateways == ("https://a.example", "https://b.example")
     assert settings.settlement_margin == 600
 

@@ -1,4 +1,4 @@
-"""Wallets behind a program: what it is given, and what is taken of it."""
+"""Wallets behind a signing program: the program's input, and which outputs are accepted."""
 
 import json
 import shlex

@@ -94,7 +94,7 @@ threading.Thread(target=lambda: (main_has_ended(), print(client.models.get("demo
     ("script", "printed"), [(UNCLOSED, ["31337"]), (UNCLOSED + USED_BY_A_THREAD, ["31337", "demo/text"])]
 )
 def test_unclosed_client_does_not_hang_the_exit(script: str, printed: list[str]) -> None:
-    """A thread of the program may use the client after the main thread has ended."""
+    """Another thread may use the client after the main thread has ended."""
     here = Path(__file__).parents[3]
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=here, capture_output=True, text=True, timeout=60, check=True

@@ -1,4 +1,4 @@
-"""A job against the chain: after it was ordered, and whenever somebody asks who vouches for it."""
+"""Checking a job against the chain, after ordering and by `svc verify`."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def coordinator(node: FakeNode) -> FakeCoordinator:
 
 
 def _posting(node: FakeNode, sealed: SealedOrder, **changed: Any) -> Any:
-    """The coordinator's answer to a submission, with the job on the chain by then."""
+    """Return the coordinator's answer to a submission, and put the job on the chain."""
 
     def answer(asked: Asked) -> Answer:
         node.post(sealed, 890, **changed)
@@ -76,7 +76,7 @@ def _row(prepared: PreparedOrder, **changed: Any) -> dict[str, Any]:
 
 
 async def _settled(coordinator: FakeCoordinator, node: FakeNode, **changed: Any) -> Any:
-    """A job that was posted, claimed and settled on the chain, and is told with `changed` by the coordinator."""
+    """Post, claim and settle a job on the chain. The coordinator reports it with `changed`."""
     client = coordinator.client(rpc_url=NODE)
     prepared = await client.prepare("demo/text", "hello")
     amount = await client.check_quote(prepared, await client.quote(prepared))

@@ -1,4 +1,4 @@
-"""A coordinator's word, taken or refused: by an address book, by what is known, by the chain."""
+"""Facts reported by a coordinator are checked against an address book, earlier facts, and the chain."""
 
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ async def test_unknown_market_is_refused_where_the_caller_said_so(
         await coordinator.client(**careful).prepare("demo/text", "hello")
     assert (refused.value.code, known.all()) == ("market_unknown", {})
     await coordinator.client(**careful, addresses=TOLD).prepare("demo/text", "hello")
-    await coordinator.client(**careful).prepare("demo/text", "hello")  # from now on
+    await coordinator.client(**careful).prepare("demo/text", "hello")  # from this call on
 
 
 @pytest.mark.parametrize("by", ["candidate", "registry", "batch"])
@@ -185,7 +185,7 @@ async def test_development_escrow_may_change_its_key_but_not_take_a_real_ones_pl
     assert entry is not None
     assert dict(entry.escrow_keys) == {OTHER_KEY.raw.hex(): mock}
     coordinator.tell("GET /key", _escrow(BOX_SECRET.public.raw))
-    with pytest.raises(EscrowUntrusted):  # a real one is announced, and accepted
+    with pytest.raises(EscrowUntrusted):  # the actual escrow is announced and accepted
         await coordinator.client(**taking).escrow()
     known.change(URL, lambda entry: entry and attrs.evolve(entry, escrow_keys={"ab" * 32: "static-coordinator-v1"}))
     coordinator.tell("GET /key", _escrow(BOX_SECRET.public.raw, mock))
@@ -206,7 +206,7 @@ async def test_market_that_cannot_be_remembered_is_told_each_time(coordinator: F
 
 
 class _Unwritable(KnownMarkets):
-    """As a closed folder is to anybody but root."""
+    """A folder that only root can write to."""
 
     def change(self, url: str, change: Change) -> KnownMarket | None:
         raise OSError(30, "Read-only file system")

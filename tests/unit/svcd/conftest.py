@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 def inline_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that jumps when every task waits would jump while a thread works."""
+    """Run thread work inline, because the virtual clock would jump forward while a thread works."""
 
     async def run_sync(act: Callable[..., T], *arguments: Any, **_: object) -> T:
         await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""Claims held against a node's answers, which are made here as the contracts make them."""
+"""Claims checked against a node's answers, which are encoded here like those of the contracts."""
 
 import json
 from collections.abc import Callable
@@ -51,7 +51,7 @@ TERMS = quotes.FeeTerms(fee_bps=250, gas_fee=1000)
 
 @attrs.define
 class FakeNode:
-    """`state` and `provider` are the registry's, `job` is what was posted."""
+    """`state` and `provider`: the registry's values. `job`: the posted order."""
 
     job: Job = JOB
     state: int = JobState.CLAIMED
@@ -75,9 +75,9 @@ class FakeNode:
                 return odd[0]
             try:
                 told = [{**one.json(), "id": each["id"]} for one, each in zip(answers, body, strict=True)]
-            except (ValueError, TypeError):  # what is no answer to one is none to several
+            except (ValueError, TypeError):  # a node that answers one call with nonsense answers a batch with nonsense
                 return next(one for one in answers if not isinstance(_parsed(one), dict))
-            return httpx.Response(200, json=told[::-1])  # in whatever order
+            return httpx.Response(200, json=told[::-1])  # in any order
         return self._reply(body)
 
     def _reply(self, body: dict[str, Any]) -> httpx.Response:

@@ -61,7 +61,8 @@ def test_registration_that_waits_for_the_admin_is_told_apart_from_a_failure_by_i
         return False
 
     monkeypatch.setattr("svcd.run.commands.register_provider", not_admitted)
-    monkeypatch.setattr("svcd.run.commands.set_up_logging", lambda _: None)  # it would stay so for other tests
+    # logging would stay configured for other tests
+    monkeypatch.setattr("svcd.run.commands.set_up_logging", lambda _: None)
     monkeypatch.setattr("svcd.run.commands.read_config", lambda _: None)
     assert run(monkeypatch, "register", "--config", "svcd.toml", *options) == status
 

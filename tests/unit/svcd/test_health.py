@@ -21,7 +21,7 @@ async def test_health_follows_the_journal_and_metrics_hold_every_series_from_the
         async with trio.open_nursery() as nursery, httpx.AsyncClient(trust_env=False) as http:
             nursery.start_soon(serve_metrics, health, bound)
             base = f"http://127.0.0.1:{bound.getsockname()[1]}"
-            assert (await http.get(f"{base}/healthz")).status_code == 503  # not at work yet
+            assert (await http.get(f"{base}/healthz")).status_code == 503  # not ready yet
             health.expect("m", 2.0)
             healthy = await http.get(f"{base}/healthz")
             assert (healthy.status_code, healthy.text) == (200, "ok\n")

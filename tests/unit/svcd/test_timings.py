@@ -40,7 +40,7 @@ async def test_slow_minute_is_forgotten_although_nothing_was_measured_since(auto
 @pytest.mark.parametrize(
     ("ahead", "now"),
     [
-        (3, 1000),  # as good as the header, which has whole seconds
+        (3, 1000),  # within the header's resolution of one second
         (300, 700),
         (-300, 1300),
         (899, 101),

@@ -1,4 +1,4 @@
-"""The units are valid, closed, and agree with what the daemons do."""
+"""The units are valid, sandboxed, and match the daemons' behaviour."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ DAEMONS = [name for name in NAMES if "migrate" not in name]
 
 
 def settings(name: str) -> dict[str, list[str]]:
-    """Every setting of a unit with its values in order."""
+    """Return every setting of a unit with its values in order."""
     found: dict[str, list[str]] = {}
     for line in (UNITS / name).read_text(encoding="utf-8").splitlines():
         key, separator, value = line.partition("=")
@@ -35,7 +35,7 @@ def gibibytes(size: str) -> float:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units with programs that exist, templates as an instance: what systemd-analyze takes."""
+    """Write the units with existing programs, and templates as instances, in a form that systemd-analyze accepts."""
     for name in NAMES:
         text = (UNITS / name).read_text(encoding="utf-8")
         for program in ("/opt/coordinatord/bin/coordinatord", "/opt/svcd/bin/svcd"):
@@ -58,7 +58,7 @@ def test_there_is_a_unit_for_each_daemon_alone_and_several_and_one_for_migration
 @pytest.mark.parametrize("name", NAMES)
 def test_unit_is_valid(installed: Path, name: str) -> None:
     verified = analyzed("verify", "--man=no", str(installed / name.replace("@.", "@9402.")))
-    # Units of the machine itself are read along, and are not ours to mend.
+    # systemd-analyze also reads units of this machine. Ignore findings about those.
     ours = [line for line in verified.stderr.splitlines() if "coordinatord" in line or "svcd" in line]
     assert (verified.returncode, ours) == (0, [])
 
@@ -74,7 +74,7 @@ def test_unit_exposes_at_most_1_2(installed: Path, name: str) -> None:
 def test_unit_takes_so_much_of_its_machine_and_leaves_no_memory_on_its_disk(name: str) -> None:
     unit = settings(name)
     assert unit["LimitCORE"] == ["0"]
-    assert int(unit["TasksMax"][0]) > 40  # a thread pool's
+    assert int(unit["TasksMax"][0]) > 40  # threads of the pool
     assert gibibytes(unit["MemoryMax"][0]) > 0
 
 

@@ -1,4 +1,4 @@
-"""The committed vector files are what their generators make."""
+"""The committed vector files equal the generators' output."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The committed vector files of signing are what their generator makes."""
+"""The committed vector files of signing equal the generator's output."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The page of the vectors: it names every file, every field and every failure class, and no others."""
+"""The page of the vectors names every file, every field and every failure class, and no others."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def named(name: str) -> set[str]:
 
 
 def rows(name: str) -> Iterator[str]:
-    """What the first columns of a section's tables name."""
+    """Yield the names in the first columns of a section's tables."""
     for first in re.findall(r"^\| ([^|]*) \|", SECTIONS[name], re.MULTILINE):
         yield from re.findall(r"`([\w.]+)`", first)
 
@@ -37,7 +37,7 @@ def test_section_names_every_field_and_failure(name: str) -> None:
 
 
 def told_of(name: str) -> dict[str, str]:
-    """What the second column of a section's table of fields says of each field."""
+    """Return each field's description, from the second column of a section's table of fields."""
     [table] = re.findall(r"^\| field \| \| meaning \|\n\|[-|]+\|\n((?:\|.*\n)+)", SECTIONS[name], re.MULTILINE)
     told: dict[str, str] = {}
     for first, column in re.findall(r"^\| ([^|]*) \| ([^|]*) \|", table, re.MULTILINE):
@@ -46,7 +46,8 @@ def told_of(name: str) -> dict[str, str]:
     return told
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name != "job_id.json"])  # which is one formula
+# job_id.json has one formula instead of fields
+@pytest.mark.parametrize("name", [name for name in FILES if name != "job_id.json"])
 def test_section_tells_what_is_given_from_what_follows(name: str) -> None:
     seen: dict[str, set[str]] = {}
     for case in cases(name):
@@ -92,8 +93,9 @@ def test_vector_file_needs_no_other_file(name: str) -> None:
     assert {"description", "cases"} == set(text)
 
 
-LONG_HEX = re.compile(r"0x[0-9a-f]{32,}|(?=\d*[a-f])[0-9a-f]{32,}")  # decimal strings left out
-NOT_HEX = ("text", "json", "name", "message", "receipt")  # texts, and messages of signed types with nonces of their own
+LONG_HEX = re.compile(r"0x[0-9a-f]{32,}|(?=\d*[a-f])[0-9a-f]{32,}")  # hex, but not decimal strings
+# fields with text, and signed messages that contain their own nonces
+NOT_HEX = ("text", "json", "name", "message", "receipt")
 
 
 def test_files_write_hex_as_the_page_says() -> None:

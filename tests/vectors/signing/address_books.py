@@ -1,4 +1,4 @@
-"""Address books as texts, and such as must be refused, with the key at fault."""
+"""Address books as texts, including invalid ones with the key at fault."""
 
 import json
 from typing import Any

@@ -1,5 +1,5 @@
-"""The made-up but fixed values of these vectors, and how they are written: bytes as 0x hex, integers as
-decimal strings, which every language and forge's JSON reader take."""
+"""Fixed, invented values for these vectors. Bytes are 0x hex and integers are decimal strings, which every language
+and forge's JSON reader can read."""
 
 from eth_account import Account
 from eth_utils import keccak

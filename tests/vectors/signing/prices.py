@@ -23,7 +23,7 @@ def job_ids() -> list[Case]:
 
 def quotes() -> list[Case]:
     u32, u128 = 2**32 - 1, 2**128 - 1
-    greatest_rate = u128 * 10**6 // u32  # the greatest that still fits with the most units
+    greatest_rate = u128 * 10**6 // u32  # the largest rate that fits with the maximum of units
     orders = [
         ("typical", 150_000, 600_000, 1_200, 800, 250, 40_000),
         ("free order costs one unit", 0, 0, 0, 0, 250, 0),

@@ -1,4 +1,4 @@
-"""Integers, hex and base64 as they stand in JSON, and how a strict reader takes them."""
+"""Integers, hex and base64 in JSON, and how a strict reader reads them."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from tests.vectors.vector_file import Case
 
 U64, U128, U256 = 2**64 - 1, 2**128 - 1, 2**256 - 1
 
-# reader: (limit, value as JSON text or to be written as such, what is read)
+# reader: (limit, value as JSON text or as a value to serialise, the value that is read)
 ACCEPTED: dict[str, list[tuple[int, Any, str]]] = {
     "uint": [
         (32, 0, "0"),
@@ -26,8 +26,7 @@ ACCEPTED: dict[str, list[tuple[int, Any, str]]] = {
     "base64": [(3, "", ""), (3, "AA==", "00"), (3, "AAE=", "0001"), (3, "+/+/", "fbffbf")],
 }
 
-# reader: failure: (limit, values). A value that fails in several ways fails by the first of these: its
-# type, its spelling, its size.
+# reader: failure: (limit, values). A value with several faults fails with the first of these: type, spelling, size.
 REFUSED: dict[str, dict[str, list[tuple[int, list[Any]]]]] = {
     "uint": {
         "wrong_type": [(64, [1.0, 1e3, 0.5, -0.0, True, False, None, [1], {"1": 1}])],
@@ -51,7 +50,7 @@ REFUSED: dict[str, dict[str, list[tuple[int, list[Any]]]]] = {
                     "1.0",
                 ],
             ),
-            (64, ["١٢", "１２", "²"]),  # digits to str.isdigit() and int() of some languages
+            (64, ["١٢", "１２", "²"]),  # str.isdigit() and int() of some languages accept these digits
         ],
         "out_of_range": [
             (64, [-1, 2**53, str(U64 + 1)]),
@@ -114,6 +113,6 @@ def cases() -> list[Case]:
 
 
 def _case(reader: str, limit: int, value: Any) -> Case:
-    # As text, since many a parser reads 1.0 as the integer 1 and 2^53 + 1 as 2^53.
+    # As text, because many parsers read 1.0 as the integer 1, and 2^53 + 1 as 2^53.
     text = json.dumps(value, ensure_ascii=False)
     return {"name": f"{reader} {limit}: {text}", "reader": reader, "limit": str(limit), "json": text}

@@ -1,4 +1,4 @@
-"""Signatures made with eth-keys, and such as must be refused."""
+"""Signatures made with eth-keys, including invalid ones."""
 
 from eth_keys import keys
 

@@ -7,7 +7,7 @@ from eth_utils import keccak
 from tests.vectors.signing.fixed import CHAIN_ID, SECRET, SIGNER, at, hexed
 from tests.vectors.vector_file import Case
 
-# chain id, nonce (JavaScript reads no greater one than 2^53 - 1), tip, fee cap, gas, to, value, data
+# chain id, nonce (at most 2^53 - 1, because of JavaScript), tip, fee cap, gas, to, value, data
 Listed = tuple[int, int, int, int, int, bytes | None, int, bytes]
 
 
@@ -34,7 +34,7 @@ def cases() -> list[Case]:
             b"\0",
         ),
     ]
-    # Signatures whose r or s begins with a zero byte are one in 128: they must lose it.
+    # One signature in 128 has an r or s that begins with a zero byte, which RLP must drop.
     for name, nonce in short_scalars(to).items():
         listed.append((name, CHAIN_ID, nonce, 1, 2, 21_000, to, 0, b""))
     made = []

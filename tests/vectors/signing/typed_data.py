@@ -58,7 +58,7 @@ def fields(listing: str) -> list[dict[str, str]]:
 
 
 def value_of(kind: str, name: str, size: str) -> Any:
-    """A field's value in the smallest, a typical or the greatest message."""
+    """Return a field's value for the smallest, a typical or the largest message."""
     if kind.startswith("uint"):
         return {"least": 0, "typical": TYPICAL_INTEGERS.get(name), "most": 2 ** int(kind[4:]) - 1}[size]
     if kind in {"bytes32", "address"}:

@@ -18,7 +18,7 @@ _DSN = "http://key@127.0.0.1:9/1"
 
 
 class Kept(Transport):
-    """Keeps what would be sent."""
+    """Records the messages instead of sending them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_dsn_that_is_none_stops_the_boot() -> None:
 
 
 def test_log_that_cannot_be_written_does_not_raise() -> None:
-    """As on a full disk."""
+    """The stream raises, as on a full disk."""
     program = """
 import logging, structlog
 from common.daemon.logs import set_up_logging

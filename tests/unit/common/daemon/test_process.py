@@ -13,7 +13,7 @@ def test_release_is_that_of_the_distribution() -> None:
     assert version(DISTRIBUTION) == RELEASE
 
 
-# A process that is not root's, and whether a child of it reads its environment.
+# Run without root, and try to read the environment of the parent from a child.
 LOOKS = """
 import ctypes, os
 from common.daemon.secrets import hide_memory

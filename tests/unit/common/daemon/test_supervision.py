@@ -16,7 +16,7 @@ from common.daemon.supervision import FAILURES_IN_A_ROW, HEALTHY_AFTER_S, MAX_BA
 
 
 def failing_for(times: float, error: Callable[[], Exception]) -> Callable[[], Awaitable[int]]:
-    """A loop that raises so many times, and then returns the number of its runs."""
+    """Return a loop that raises `times` times, and then returns its number of runs."""
     runs = 0
 
     async def loop() -> int:
@@ -73,7 +73,7 @@ async def test_backoff_is_at_most_thirty_seconds(supervisor: Supervisor, autojum
     await supervisor.run("relayer", loop)
     assert max(pauses[1:]) <= MAX_BACKOFF_S
     assert max(pauses[30:]) > MAX_BACKOFF_S / 2
-    assert len(set(pauses[30:])) > 10  # jitter: processes that fail together do not come back together
+    assert len(set(pauses[30:])) > 10  # jitter: processes that fail together must not retry together
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ async def test_failures_a_minute_apart_are_no_row(supervisor: Supervisor, autoju
 
 @pytest.mark.trio
 async def test_failure_during_cancellation_is_logged(supervisor: Supervisor, counted: Counter[str]) -> None:
-    """A child of the task raises while the daemon stops: its error must not end the daemon with a traceback."""
+    """A child task raises during shutdown. The error must not end the daemon with a traceback."""
 
     async def child() -> None:
         try:
@@ -153,7 +153,8 @@ async def test_work_that_runs_once_is_not_restarted(supervisor: Supervisor, coun
 
 @pytest.mark.parametrize("leaks", ["alone", "with_an_error"])
 def test_leaked_cancellation_restarts_the_task(leaks: str) -> None:
-    """asyncio knows no owner of a CancelledError: one that a library lets out must not end the task in silence."""
+    """asyncio cannot tell who cancelled a task. A CancelledError that leaks from a library must not end the task
+    silently."""
     counted = Counter[str]()
     supervisor = Supervisor(lambda task, number: counted.update({task: number}), log_task_failure)
     runs = 0

@@ -4,7 +4,7 @@ from common.inclusion.header import encode_header, read_header
 from common.inclusion.trie import EMPTY_ROOT
 from common.refusal import Refused
 
-# The first block of Ethereum's main network, as every node tells it.
+# The first block of Ethereum's main network, as nodes return it.
 GENESIS = {
     "hash": "0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3",
     "parentHash": "0x" + "00" * 32,

@@ -1,4 +1,4 @@
-"""Every signed type against eth-account and against the vectors, driven by the types' own EIP-712 names."""
+"""Every signed type against eth-account and the vectors, by the types' EIP-712 names."""
 
 import re
 
@@ -27,7 +27,7 @@ VECTORS = cases("eip712.json")
 
 
 def listed(kind):
-    """[(type, name)] of the fields, read from the EIP-712 type."""
+    """Return [(type, name)] of the fields, from the EIP-712 type."""
     return [tuple(field.split(" ")) for field in re.match(r"\w+\((.*?)\)", kind.TYPE)[1].split(",")]
 
 
@@ -64,7 +64,7 @@ def oracle_message(message):
 
 
 def read(kind, described):
-    """A message out of a vector, whose bytes are hex and whose integers are decimal strings."""
+    """Read a message from a vector, where bytes are hex and integers are decimal strings."""
 
     def value(type_, given_value):
         if type_ == "Ask[]":

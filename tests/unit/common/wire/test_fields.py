@@ -1,4 +1,4 @@
-"""Bodies are refused for all that is wrong with them at once; the code and the field are those of the first."""
+"""A rejected body lists all of its errors. Code and field are those of the first error."""
 
 from typing import Any
 

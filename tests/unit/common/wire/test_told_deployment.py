@@ -1,4 +1,4 @@
-"""The deployment that a coordinator tells, as svc and svcd read it from GET /evm/chain."""
+"""The deployment that GET /evm/chain reports, as svc and svcd read it."""
 
 import attrs
 import pytest

@@ -1,4 +1,4 @@
-"""Errors of the layers below aiohttp are NoResponse, from the head of an answer and from its body."""
+"""Errors from below aiohttp become NoResponse, both before the headers and within the body."""
 
 import ssl
 from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ AWAY = Retryable("not_ready", "not there yet")
 
 
 class Starting:
-    """There after so many attempts."""
+    """A service that becomes available after this many attempts."""
 
     def __init__(self, attempts: int, trouble: Exception = AWAY) -> None:
         self.missing = attempts

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Gate:
-    """Work that waits until it may go on."""
+    """Work that waits until the test releases it."""
 
     def __init__(self) -> None:
         self.done: list[bytes] = []
@@ -46,7 +46,7 @@ async def test_who_brings_pieces_waits_when_the_thread_is_far_behind() -> None:
                 await thread.take(gate.work, b"more")
         gate.open()
     assert waiting.cancelled_caught
-    assert len(gate.done) <= 4  # three that wait and the one that is worked on
+    assert len(gate.done) <= 4  # three waiting and one in progress
 
 
 async def test_failure_of_the_work_is_the_blocks_and_nothing_after_it_is_done() -> None:

@@ -18,7 +18,8 @@ def markets(draw: st.DrawFn) -> tuple[list[LineDemand], dict[int, int]]:
 
 
 def one_by_one(wanted: list[LineDemand], room: dict[int, int]) -> list[dict[int, int]]:
-    """The rule as it reads: line after line to the cheapest that has room; among equals, to who got fewest."""
+    """Reference implementation: give line after line to the cheapest provider with room, and among equals to the one
+    with the fewest lines."""
     left, plans = dict(room), []
     for model in wanted:
         taken: dict[int, int] = {}

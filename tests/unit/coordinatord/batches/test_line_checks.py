@@ -1,4 +1,4 @@
-"""Every error code that a line earns by itself."""
+"""Every error code of a single line."""
 
 import json
 import time
@@ -48,7 +48,8 @@ def test_complete_submission_passes(check: Check, submitter: Submitter) -> None:
         (b"\xff", "invalid_json"),
         (b'{"a":1,"a":2}', "invalid_json"),
         (b'{"c":' + b"[" * 100_000, "invalid_json"),
-        (b'{"more":[' + b"{}," * 20_000 + b"1]}", "invalid_json"),  # read, it would take thirty times its bytes
+        # parsed, it would take thirty times its size in memory
+        (b'{"more":[' + b"{}," * 20_000 + b"1]}", "invalid_json"),
         (b'{"model_id":1}', "invalid_line"),
         (None, "invalid_line"),
     ],
@@ -157,7 +158,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it holds nothing that a line changes
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the fixture has no state that a line changes
 @given(st.data())
 def test_line_of_anything_is_skipped_and_never_a_fault(check: Check, submitter: Submitter, data: st.DataObject) -> None:
     line = submitter.line()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Held:
-    """A file in a store that remembers how much was asked for at once."""
+    """A stored file that records the sizes of reads."""
 
     def __init__(self, content: bytes, gives: int | None = None) -> None:
         self.content = content

@@ -1,4 +1,4 @@
-"""What polls use, on paper."""
+"""Fixtures for polls in memory."""
 
 import anyio
 import pytest

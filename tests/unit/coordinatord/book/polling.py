@@ -1,4 +1,4 @@
-"""Polls over a book, a chain and callers who wait that exist on paper only."""
+"""Polls with a book, a chain and waiting callers in memory."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -44,7 +44,8 @@ def held(number: int, *, owner: bytes = RICH, is_new: bool = True) -> LeasedJob:
 
 @attrs.define
 class World:
-    """Whatever polls stand on. Looks, leases and waits are answered one after the other, the last again and again."""
+    """Everything that polls depend on. Looks, leases and waits get one scripted answer after another. The last answer
+    repeats."""
 
     outlooks: list[Outlook] = attrs.field(factory=lambda: [FREE])
     leases: list[list[LeasedJob]] = attrs.field(factory=lambda: [[]])
@@ -53,16 +54,16 @@ class World:
     funds: list[Any] = attrs.field(factory=lambda: [Funds({POOR: 5, RICH: 100}, set())])
     snapshot: Snapshot = HERE
     now: float = 1000.0
-    wait_takes: float | None = None  # None: until the end of each
+    wait_takes: float | None = None  # None: each wait lasts until its end
     closed: bool = False
-    answers: anyio.Event | None = None  # until when leases and the chain's answers are under way
+    answers: anyio.Event | None = None  # leases and the chain's answers wait for this event
     log: list[tuple[Any, ...]] = attrs.field(factory=list)
     places: dict[str, int] = attrs.field(factory=lambda: {"us": 1})
 
     def told(self, what: str) -> list[tuple[Any, ...]]:
         return [entry[1:] for entry in self.log if entry[0] == what]
 
-    # --- the database and its statements
+    # --- database and statements
     async def transact(self, body: Callable[[Any], Awaitable[Any]]) -> Any:
         return await body(self)
 
@@ -112,7 +113,7 @@ class World:
             raise told
         return told  # type: ignore[no-any-return] # of the test's own making
 
-    # --- those who wait
+    # --- waiting callers
     def has_room(self, caller: str) -> bool:
         return self.places.get(caller, 0) > 0
 

@@ -1,4 +1,4 @@
-"""Jobs that cannot be paid: held back from everybody's polls, as far as the chain tells in time."""
+"""Jobs whose owner cannot pay are withheld from all polls, unless the chain's answer comes too late."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ async def test_new_jobs_that_cannot_be_paid_are_held_back_and_replaced(world: Wo
     world.funds = [Funds({POOR: 9, RICH: 100}, {bytes([2]) * 32})]
     leased = await looked(world)
     assert [row.job_id[0] for row in leased.rows] == [2]
-    assert world.told("funds") == [([POOR, RICH], [1, 2])]  # of the new ones
+    assert world.told("funds") == [([POOR, RICH], [1, 2])]  # only the new jobs are read
     assert world.told("held back") == [([bytes([2]) * 32],)]
     assert world.told("held back beyond") == [(POOR, 9)]
 

@@ -1,4 +1,4 @@
-"""Leasing transactions: how many run at a time, and when one is repeated."""
+"""Leasing transactions: how many run at a time, and when one is retried."""
 
 import anyio
 import attrs

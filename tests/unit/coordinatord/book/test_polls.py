@@ -1,4 +1,4 @@
-"""One look of a poll: what it notes, what it leases, and what it is given."""
+"""One look of a poll: which state it records, which jobs it leases, and which jobs it returns."""
 
 import attrs
 import pytest

@@ -1,4 +1,4 @@
-"""How long a poll waits for work, what ends its wait, and whom it wakes."""
+"""How long a poll waits for work, what ends the wait, and which polls it wakes."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ async def test_poll_waits_until_its_time_is_over_and_is_live_meanwhile(world: Wo
     leased, lasted = await waited(world)
     assert (leased, lasted) == (Leased(HERE, []), 25.0)
     assert world.told("wait") == [(25.0,)]
-    assert (world.told("live"), world.told("stays")) == ([(KEY, 2)], [(KEY, 2)])  # noted once
+    assert (world.told("live"), world.told("stays")) == ([(KEY, 2)], [(KEY, 2)])  # recorded once
     assert (world.told("place"), world.told("waits")) == ([("us", "poll")], [(KEY, 2, False)])
 
 
@@ -44,10 +44,10 @@ async def test_poll_that_is_woken_is_given_what_there_is(world: World) -> None:
 
 
 async def test_what_was_not_for_the_poll_that_was_woken_is_passed_on(world: World) -> None:
-    """Its filters, say: jobs are there, and it comes away with none."""
+    """The jobs exist, but the poll's filters exclude them, so it returns none."""
     world.outlooks, world.wakes, world.wait_takes = [NOTHING, FREE], [True, False], 10.0
     await waited(world)
-    assert len(world.told("passed on")) == 1  # by the wake, and not by the look of its own
+    assert len(world.told("passed on")) == 1  # for the wake-up, not for the poll's own next look
 
 
 async def test_what_it_found_none_of_is_passed_on_though_its_time_is_over(world: World) -> None:
@@ -78,7 +78,8 @@ async def test_poll_that_was_not_woken_or_finds_nothing_passes_nothing_on(world:
 
 
 async def test_poll_that_leaves_jobs_looks_again_by_itself(world: World) -> None:
-    """As the jobs of others' leases: it may have been at its capacity."""
+    """Jobs were left, for example because others lease them or because the poll was at its capacity. Either can
+    change without a wake-up."""
     await waited(world, seconds=3)
     assert world.told("wait") == [(2.0,), (1.0,)]
 

@@ -1,4 +1,4 @@
-"""Terms of a job where the index has none: from the chain's logs, newest first, and no further than it pays."""
+"""Terms of a job that the index lacks are read from the chain's logs, newest first, up to a limit."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ POSTED = contract_events.JobPosted(
 
 @attrs.define
 class Node:
-    """One posted job in one block, and what was asked for."""
+    """A node with one posted job in one block. It records its requests."""
 
     posted_in: int = 950
     head: int = 1000

@@ -1,4 +1,4 @@
-"""Polls that wait: a new job wakes as many as it takes, and nobody who waits for something else."""
+"""Polls that wait: a new job wakes as many matching polls as the job needs, and no others."""
 
 from contextlib import ExitStack
 
@@ -22,7 +22,7 @@ def event(
 
 
 async def woken(polls: list[WaitingPoll]) -> list[int]:
-    """Whose providers were woken, and are not any more."""
+    """Return the providers of woken polls, and mark them as not woken."""
     return [poll.poller.provider_id for poll in polls if await poll.wait(0)]
 
 
@@ -56,7 +56,8 @@ async def test_who_comes_away_with_nothing_wakes_the_next_and_none_is_woken_twic
 
 @pytest.mark.parametrize("awake", [False, True], ids=["woken", "about to look"])
 async def test_poll_that_leaves_before_it_has_looked_wakes_the_next(*, awake: bool) -> None:
-    """Its caller hung up: else whoever waits for long and leaves when woken would keep jobs from all others."""
+    """The caller hung up. Without passing on the wake-up, a poll that waits long and leaves when woken would block all
+    others."""
     waiting = WaitingPolls()
     with ExitStack() as stack:
         with waiting.waiting(PollKey(1, 1), 1) as first:
@@ -64,7 +65,7 @@ async def test_poll_that_leaves_before_it_has_looked_wakes_the_next(*, awake: bo
                 stack.enter_context(waiting.waiting(PollKey(who, 1), 1, pending=who == 3)) for who in (2, 3)
             )
             waiting.hear([event(EventKind.POSTED)])
-            waiting.offered(1, 0)  # which the third takes
+            waiting.offered(1, 0)  # only the third poll accepts pending jobs
             if awake:
                 assert await first.wait(0)
         assert [await poll.wait(0) for poll in (second, third)] == [True, True]
@@ -95,10 +96,10 @@ async def test_poll_that_has_looked_or_heard_nothing_wakes_nobody_as_it_leaves()
     [
         (event(EventKind.POSTED, designated=2), [2]),
         (event(EventKind.CLAIMED, provider=1), []),
-        (event(EventKind.CLAIMED, provider=1, back=True), [1]),  # open again, for whoever comes first
+        (event(EventKind.CLAIMED, provider=1, back=True), [1]),  # open again, for any provider
         (event(EventKind.EXPIRED, back=True), [1]),
         (event(EventKind.POSTED, back=True), []),
-        (event(EventKind.SETTLED, provider=2), [2]),  # it may have been at its capacity
+        (event(EventKind.SETTLED, provider=2), [2]),  # the provider may have been at its capacity
         (event(EventKind.SETTLED, provider=2, back=True), [1]),
         (LoggedEvent(9, EventKind.RESET, 1, 1), [1, 2]),
     ],

@@ -1,4 +1,4 @@
-"""Pages that PostgreSQL finds by walking a list count against their caller by the time that they take."""
+"""A page for which PostgreSQL walks a list counts against the caller's limit by the time that it takes."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,7 +21,7 @@ CALLER = "192.0.2.1"
 
 @attrs.define
 class SlowLists:
-    """Index whose every page takes 0.3 s."""
+    """An index whose pages take 0.3 s each."""
 
     now: float = 0.0
 

@@ -1,4 +1,4 @@
-"""Rules of why a job is unclaimed, over made-up facts."""
+"""Rules that explain why a job is unclaimed, applied to invented facts."""
 
 import attrs
 import pytest

@@ -1,4 +1,4 @@
-"""What a node's error means for reads of contracts."""
+"""How reads of contracts interpret a node's errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Events as the contracts' own ABI encodes them come back whole; what no contract writes is refused."""
+"""Events encoded by the contracts' ABI decode to the same values. Impossible logs are rejected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ from coordinatord.chain.rpc.chain_data import ChainLog
 from tests.fakes.chain import ADDRESSES, BOOK, DECODER
 from tests.fakes.event_logs import REGISTRIES, declared_events, encoded, log_of
 
-# What says nothing about the market: ownership, the signing domain, the pause.
+# Events that do not change the market: ownership, the signing domain, the pause.
 UNREAD = {"OwnershipTransferStarted", "OwnershipTransferred", "EIP712DomainChanged", "Paused", "Unpaused"}
 EVENTS = [(registry, name) for registry in REGISTRIES for name in declared_events(registry) if name not in UNREAD]
 
@@ -119,7 +119,7 @@ def test_events_read_together_are_those_that_are_read_one_by_one(registry: str, 
 
 
 def test_alike_events_are_read_together_whatever_their_values() -> None:
-    """Posts as a market writes them: the fast way, and not the word by word that it falls back to."""
+    """Posts as a market writes them take the fast path, not the fallback that decodes word by word."""
     posts = [
         contract_events.JobPosted(
             bytes([n]) * 32, b"\2" * 20, n, b"\3" * 32, 60, n, 2**64 - 1, 1, 2, 0, 9, 250, n, "a" * 59, b"\4" * 65
@@ -147,7 +147,7 @@ def test_a_byte_that_differs_among_alike_logs_is_read_as_one_by_one(which: int, 
 
 
 def test_values_that_lie_in_each_other_are_not_read_together() -> None:
-    """The signature's length is a part of the CID, and differs where all that is no value is the same."""
+    """The signature's length is part of the CID. It differs even when all bytes outside of the values are equal."""
 
     def overlapping(length: int) -> ChainLog:
         entry = declared_events("JobRegistry")["JobPosted"]

@@ -3,7 +3,7 @@ import pytest
 from coordinatord.chain.head import ChainHead, HeadPlace
 
 WINDOW = 256
-Block = tuple[int, str, str]  # number, hash, parent's hash
+Block = tuple[int, str, str]  # number, hash, parent hash
 
 
 def block(number: int, branch: str = "a", parent_branch: str | None = None) -> Block:

@@ -1,4 +1,4 @@
-"""A node that answers with nonsense: each read of it fails as a read of that node, in an error that callers expect."""
+"""Nonsense from a node: each read fails with an error that its callers handle."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterator
@@ -152,7 +152,7 @@ READS: Final[dict[str, Callable[[Rpc], Awaitable[object]]]] = {
 
 
 def mutations(value: Any, put: Callable[[Any], Any]) -> Iterator[Any]:
-    """The answer with nonsense in the place of each of its parts, and of the whole."""
+    """Yield the answer with each of its parts, and the whole, replaced by nonsense."""
     for wrong in NONSENSE:
         yield put(wrong)
     if isinstance(value, dict):

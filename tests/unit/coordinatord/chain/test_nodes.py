@@ -1,4 +1,4 @@
-"""Several nodes: which is asked, who answers when one fails, and when a decision changes its node."""
+"""Several nodes: which node is asked, which one answers after a failure, and when the coordinator changes its node."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ REVERTED = b'{"jsonrpc":"2.0","id":1,"error":{"code":3,"message":"execution reve
 
 @attrs.define
 class Endpoint:
-    """Answers every call with its number, or as it is told."""
+    """A node that answers every call with its number, or as scripted."""
 
     number: int
     asked: int = 0
@@ -63,7 +63,7 @@ class Place:
         return cls(endpoints, Nodes(nodes, lag_blocks=5), clock)
 
     async def asked(self) -> int:
-        """The number of the node that answers."""
+        """Return the number of the node that answers."""
         return int(str(await Rpc(self.nodes.transport()).call("eth_chainId")), 16)
 
     def heads(self, *heads: int) -> list[str]:
@@ -135,7 +135,8 @@ async def test_a_node_away_is_left_alone_for_longer_each_time_and_comes_back_wit
         ((94, 100), ["node1"]),
         ((100, 94), ["node0"]),
         ((100, 90, 101), ["node0", "node2"]),
-        ((100, 1_000_000, 99), ["node0", "node2"]),  # three: the middle one decides, and none can run ahead
+        # with three nodes the median head decides, so no node can run ahead alone
+        ((100, 1_000_000, 99), ["node0", "node2"]),
     ],
 )
 async def test_a_node_out_of_step_is_not_asked(heads: tuple[int, ...], fit: list[str]) -> None:
@@ -150,7 +151,7 @@ async def test_a_node_of_another_chain_is_never_asked_not_even_as_the_last() -> 
     assert [node.name for node in place.nodes.fit()] == ["node0"]
     with pytest.raises(Retryable):
         await place.asked()
-    assert place.endpoints[1].asked == 2  # its chain id, and its head
+    assert place.endpoints[1].asked == 2  # its chain id and its head
 
 
 async def test_a_doubted_node_is_asked_again_after_ten_minutes_or_when_no_other_is_there() -> None:
@@ -161,7 +162,7 @@ async def test_a_doubted_node_is_asked_again_after_ten_minutes_or_when_no_other_
     for _ in range(3):
         with pytest.raises(Retryable):
             await place.asked()
-    assert await place.asked() == 0  # any node before none
+    assert await place.asked() == 0  # without a good node, use any
     place.clock.now += 600
     place.endpoints[1].gone = False
     assert not place.nodes.all[0].doubted
@@ -192,12 +193,12 @@ async def test_a_pinned_node_stays_while_it_is_fit_and_changes_between_decisions
         tasks.start_soon(leading)
         for _ in range(10):
             await anyio.lowlevel.checkpoint()
-        assert order == []  # it waits for the one under way
+        assert order == []  # it waits for the request in progress
         leave.set()
     assert order == ["decided on node0", "led on node1"]
     place.heads(100, 100)
     async with pinned.decision(leads=True):
-        assert pinned.node.name == "node1"  # no reason to go back
+        assert pinned.node.name == "node1"  # no reason to switch back
 
 
 async def test_a_pinned_node_that_fails_three_leading_decisions_is_left() -> None:

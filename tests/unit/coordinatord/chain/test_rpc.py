@@ -1,4 +1,4 @@
-"""What the HTTP side of an answer means to the caller of a method, and that each request is counted."""
+"""How each HTTP outcome reaches the caller of an RPC method. Each request is counted."""
 
 import msgspec
 import pytest
@@ -79,7 +79,7 @@ async def test_a_block_with_something_else_in_the_place_of_hex_is_not_believed(f
     wrong = "0x" + "zz" * 32
     block[field] = [wrong] if field == "transactions" else wrong
     rpc = answering(200, msgspec.json.encode({"id": 1, "result": block}))
-    index = field in {"timestamp", "logsBloom"}  # the relayer does not read them
+    index = field in {"timestamp", "logsBloom"}  # the relayer does not read these fields
     ask = rpc.call_as(BlockHeader, "eth_getBlockByNumber", "latest", False) if index else latest_block(rpc)
     with pytest.raises(Retryable):
         await ask

@@ -1,7 +1,7 @@
-"""What the clients of the chain really answer to eth_sendRawTransaction, word for word, and what each means here.
+"""Answers of real chain clients to eth_sendRawTransaction, verbatim, and how each is classified.
 
-Taken from the sources of geth, reth, Nethermind (older releases answer with the names of their results), Besu,
-Erigon, and from anvil 1.7.1 by asking it.
+Texts come from the sources of geth, reth, Nethermind (older releases answer with the names of results), Besu and
+Erigon, and from a running anvil 1.7.1.
 """
 
 import time
@@ -167,7 +167,7 @@ def test_long_message_is_cut_before_it_is_read(words: str) -> None:
     message = words * (100_000 // len(words))
     started = time.process_time()
     error = read_error({"code": -32000, "message": message})
-    assert time.process_time() - started < 0.1  # seconds, when the patterns see all of it
+    assert time.process_time() - started < 0.1  # seconds; matching against an unbounded text would take longer
     assert len(error.message) == 1_000
 
 

@@ -81,14 +81,14 @@ def test_password_comes_from_the_file_then_the_variable_then_the_credential(tmp_
 
 
 def signed(transaction: Transaction, key: bytes = KEY, **changes: object) -> str:
-    """By another implementation, which takes the same JSON."""
+    """Sign with another implementation that takes the same JSON."""
     fields = as_json(transaction, ADDRESS)
     del fields["from"]
     return str(Account.from_key(key).sign_transaction(fields | changes).raw_transaction.to_0x_hex())
 
 
 def program(tmp_path: Path, output: str, status: int = 0) -> SigningProgram:
-    """Keeps what it is asked in `asked`, and prints `output`."""
+    """Return a signing program that appends its input to `asked` and prints `output`."""
     script = tmp_path / "sign.sh"
     script.write_text(f"cat > '{tmp_path}/asked'\necho '{output}'\nexit {status}\n")
     return from_command(f"sh '{script}'", ADDRESS)

@@ -1,4 +1,4 @@
-"""The row of `coordinatord check` on replication."""
+"""The replication row of `coordinatord check`."""
 
 import pytest
 

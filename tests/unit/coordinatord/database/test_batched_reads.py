@@ -6,11 +6,11 @@ from coordinatord.storage.database.prepared import PreparedConnection
 
 pytestmark = pytest.mark.anyio
 
-UNKNOWN = 404  # a key that the table leaves out
+UNKNOWN = 404  # a key that the table lacks
 
 
 class Table:
-    """Answers reads when told to, and counts them."""
+    """A table that answers reads when released, and counts them."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -103,7 +103,7 @@ async def test_cancelled_reader_leaves_its_batch_to_the_next(line: PreparedConne
             await anyio.wait_all_tasks_blocked()
         reading.cancel()
         await anyio.wait_all_tasks_blocked()
-        chosen.cancel()  # it reads in place of the first
+        chosen.cancel()  # the next reader takes over
         await anyio.wait_all_tasks_blocked()
         table.open.set()
     assert sorted(answers) == ["1", "3"]

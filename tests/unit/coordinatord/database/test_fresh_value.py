@@ -70,7 +70,7 @@ async def test_position_that_another_read_brings_along_needs_no_question_of_its_
     index.clock += 0.4 * MAX_AGE_S
     learn(AT_5)
     assert position.recent() == AT_5
-    index.clock += 0.7 * MAX_AGE_S  # its age is counted from when it was asked for
+    index.clock += 0.7 * MAX_AGE_S  # the age counts from the start of the request
     assert position.recent() is None
     assert index.asked == 0
 

@@ -1,4 +1,4 @@
-"""Each migration names the least release that runs on it, and does only what that release can bear."""
+"""Each migration names the oldest release that works with it, and changes nothing that this release cannot handle."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from coordinatord.storage.database.migration import migrations, release_order
 
 PAGE = Path(__file__).parents[4] / "docs" / "operators" / "maintenance.md"
 MIGRATIONS = migrations()
-# By release: first and last of its migrations, and the least release that runs on them.
+# By release: its first and last migration, and the oldest release that works with them.
 TABLE = [
     (release, int(first), int(last or first), least)
     for release, first, last, least in re.findall(

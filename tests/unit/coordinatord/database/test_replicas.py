@@ -1,4 +1,4 @@
-"""Which of primary and standbys answers a read, and how long one is left alone that could not."""
+"""Whether the primary or a standby answers a read, and how long a failing standby is left out."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ FORKED = Snapshot(8, b"another", 80)
 
 @attrs.define
 class Position:
-    """Where the index stands by the primary; `lately` is what it told a moment ago."""
+    """The index's position on the primary. `lately`: the last position that was read."""
 
     lately: Snapshot | None = NOW
     present: Snapshot = NOW
@@ -75,7 +75,7 @@ async def test_position_is_learned_from_what_the_primary_answers_and_from_no_sta
     await source.read(place.ask)
     place.answers["r0"] = NOW
     await source.read(place.ask)
-    assert place.asked == ["r0", "primary", "primary"]  # it rests at first
+    assert place.asked == ["r0", "primary", "primary"]  # r0 is left out after its stale answer
     place.now += 60
     await source.read(place.ask)
     assert place.asked[-1] == "r0"
@@ -107,7 +107,7 @@ async def test_a_standby_that_fails_leaves_the_answer_to_the_primary(error: Exce
     place = Place({"r0": error})
     source = place.source()
     assert [(await source.read(place.ask))[1] for _ in range(3)] == ["primary"] * 3
-    assert place.asked.count("r0") == 1  # it rests
+    assert place.asked.count("r0") == 1  # r0 is still left out
 
 
 async def test_what_fails_at_the_primary_is_raised() -> None:

@@ -1,4 +1,4 @@
-"""Keys that an operator gave, and the evidence of either kind of escrow."""
+"""Keys that an operator supplies, and the evidence of each kind of escrow."""
 
 import base64
 

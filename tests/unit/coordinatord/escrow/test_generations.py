@@ -26,7 +26,7 @@ def test_without_any_generation_one_is_due_and_none_announced(generations: Gener
 def test_first_generation_is_announced_at_once(generations: Generations) -> None:
     first = minted(generations, 50)
     assert generations.announced(50) is first
-    assert generations.announced(49) is first  # a clock that runs behind the minter's
+    assert generations.announced(49) is first  # on a clock that lags the minter's
 
 
 def test_next_generation_is_minted_ahead_and_announced_when_its_time_comes(generations: Generations) -> None:
@@ -51,7 +51,8 @@ def test_generation_that_comes_late_is_announced_at_once_and_not_in_the_past(gen
 
 def test_generation_is_kept_until_nothing_sealed_to_it_can_be_claimed(generations: Generations) -> None:
     first = minted(generations, 0)
-    assert generations.past_retention(10 * RETENTION) == []  # announced still: it never retires without a successor
+    # still announced: a generation never retires without a successor
+    assert generations.past_retention(10 * RETENTION) == []
     second = minted(generations, EVERY)
     assert generations.past_retention(EVERY + RETENTION - 1) == []
     assert generations.past_retention(EVERY + RETENTION) == [first]

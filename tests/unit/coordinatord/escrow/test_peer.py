@@ -1,4 +1,4 @@
-"""A peer's answer, and everything that somebody on the way could make of it."""
+"""Answers of a peer, and everything that an attacker on the network could turn them into."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -43,7 +43,7 @@ def handed(
     channel: PublicKey | None = None,
     **changed: object,
 ) -> httpx.Response:
-    """What an honest holder answers, unless told otherwise."""
+    """Return the answer of an honest peer, with the given changes."""
     public = PublicKey(bytes.fromhex(str(request["channel_pubkey"])))
     signed = content(3, [HandedKey(bytearray(SECRET), 7)])
     signature = signer.sign(HandoverKeys((channel or public).raw, asked_at, signed))

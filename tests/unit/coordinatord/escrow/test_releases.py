@@ -1,4 +1,4 @@
-"""Releases alone: what is asked of the chain before a key is tried, and who gets what."""
+"""Releases: which facts are read from the chain before a key is tried, and who gets the key."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ HELD, RIVALS, SETTLED = (JobState.CLAIMED, 5), (JobState.CLAIMED, 6), (JobState.
 
 
 class Held(StaticCustody):
-    """One key, if it is there yet; keeps what it handed out."""
+    """Custody with one key, if present. It records the keys that it released."""
 
     is_minted = True
     has_lost = False
@@ -79,19 +79,19 @@ class Held(StaticCustody):
 
 @attrs.define
 class World:
-    """A node with a claimed job at its head and below, and the escrow that asks it."""
+    """A node with a claimed job at its head and below, and the escrow that reads the node."""
 
     jobs: dict[bytes, tuple[int, ...]] = attrs.field(factory=lambda: {JOB: HELD})
     ids: dict[bytes, int] = attrs.field(factory=lambda: {PROVIDER.address: 5, RIVAL.address: 6})
     deep_jobs: dict[bytes, tuple[int, ...]] = attrs.field(factory=lambda: {JOB: HELD})
     deep_ids: dict[bytes, int] = attrs.field(factory=lambda: {PROVIDER.address: 5, RIVAL.address: 6})
-    vanishes: bool = False  # the job, after its first reading
+    vanishes: bool = False  # the job disappears after the first read
     refuses_batches: bool = False
     custody: Held = attrs.field(factory=Held)
     confirmations: int = 0
     head: Any = "0x64"
     broken: dict[bytes, Any] = attrs.field(factory=dict)  # answers by a call's first argument; a dict is an error
-    asked: list[Any] = attrs.field(factory=list)  # blocks of calls, or methods, by request
+    asked: list[Any] = attrs.field(factory=list)  # by request: blocks of calls, or methods
 
     async def post(self, body: bytes) -> tuple[int, bytes]:
         calls = json.loads(body)
@@ -193,7 +193,7 @@ async def test_what_the_request_alone_shows_is_refused_before_the_node_is_asked(
         (HELD, request(RIVAL), "wrong_wallet"),
         (HELD, request(STRANGER), "wrong_wallet"),
         (RIVALS, request(), "wrong_wallet"),
-        (HELD, attrs.evolve(request(), issued_at=NOW - 1), "wrong_wallet"),  # signed for another time
+        (HELD, attrs.evolve(request(), issued_at=NOW - 1), "wrong_wallet"),  # the signature is for another time
     ],
 )
 async def test_no_key_is_tried_for_anybody_but_the_holder_of_the_claim_to_this_wrap(

@@ -1,4 +1,4 @@
-"""Listeners: what they are sent, what happens to one that falls behind, and how many there may be."""
+"""Listeners: which events they get, what happens to a slow one, and how many may exist."""
 
 import json
 
@@ -23,7 +23,7 @@ def claimed(id_: int, takes_back: int | None = None) -> LoggedEvent:
 
 
 def told(text: bytes) -> tuple[dict[str, str], dict[str, object]]:
-    """A message's lines by name, and its data."""
+    """Return a message's fields by name, and its data."""
     lines = dict(line.split(": ", 1) for line in text.decode().removesuffix("\n\n").split("\n"))
     return lines, json.loads(lines.pop("data"))
 
@@ -60,7 +60,7 @@ def test_event_that_is_taken_back_and_a_reset_are_named_so() -> None:
     [
         (EventFilter(), True),
         (EventFilter(job_id=JOB, owner=OWNER, model_id=1, provider_id=2, state=1), True),
-        (EventFilter(provider_id=3), True),  # designated
+        (EventFilter(provider_id=3), True),  # designated to this provider
         (EventFilter(provider_id=4), False),
         (EventFilter(state=2), False),
         (EventFilter(owner=b"\xbb" * 20), False),
@@ -101,7 +101,7 @@ async def test_present_state_comes_first_and_nothing_that_is_in_it_again() -> No
 
 
 async def test_reader_that_falls_behind_gets_a_reset_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory is bounded, and it goes on with the events after the reset."""
+    """The listener's memory is bounded. After the reset, it gets the events that follow."""
     monkeypatch.setattr(listeners, "MAX_EVENTS_BEHIND", 3)
     listener = Listener(EventFilter())
     for n in range(2):

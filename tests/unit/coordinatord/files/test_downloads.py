@@ -1,4 +1,4 @@
-"""Downloads of files, each of which holds a connection to the store while its client reads."""
+"""Downloads of files. Each keeps a connection to the store while its client reads."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -91,12 +91,12 @@ def test_line_of_another_api_is_refused_by_its_number_however_the_file_is_cut(
     [
         ORDER,
         b'{"signature":"0x00","custom_id":null}',
-        b'{"custom_id":"a"',  # no JSON: that is the line's own error, when a batch comes to it
+        b'{"custom_id":"a"',  # invalid JSON is an error of the line, reported when a batch reads it
         b'["custom_id"]',
         b'{"body":"text"}',
         b"[" * 5000,
         b"\xff",
-        b'{"custom_id":"a","body":{"x":"' + b"a" * MAX_CHECKED_LINE_BYTES + b'"}}',  # longer than what is held
+        b'{"custom_id":"a","body":{"x":"' + b"a" * MAX_CHECKED_LINE_BYTES + b'"}}',  # longer than the buffer
     ],
     ids=["an order", "no name", "no JSON", "a list", "no object", "deep", "no text", "long"],
 )

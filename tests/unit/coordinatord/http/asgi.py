@@ -1,4 +1,4 @@
-"""ASGI without a server: a scope, a body in pieces, and the answer that came out."""
+"""ASGI without a server: a scope, a body in pieces, and the answer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -34,7 +34,7 @@ def scope(method: str = "GET", path: str = "/", client: str = "192.0.2.1", **hea
 
 
 def receiving(pieces: Iterable[bytes | None]) -> Receive:
-    """The pieces in turn, then the end; None in their place is a caller who went away."""
+    """Return the pieces in turn, then the end. None is a disconnect of the caller."""
     waiting = list(pieces)
 
     async def receive() -> dict[str, Any]:

@@ -107,7 +107,7 @@ async def test_body_that_falls_silent_is_given_up_long_before_the_deadline() -> 
     ids=["within the grace", "behind the rate", "at the rate"],
 )
 async def test_body_slower_than_the_least_rate_after_the_grace_is_408(second_piece_at: float, is_slow: bool) -> None:
-    times = iter([0.0, 0.0, second_piece_at])  # the start, and after each piece that is not the last
+    times = iter([0.0, 0.0, second_piece_at])  # once at the start and after each piece but the last
     reader = BodyReader(deadline_s=60, min_bytes_per_s=1000, clock=lambda: next(times))
     pieces = receiving([b"a" * 10, b"b" * 10, b"c"])
     async with BodyBudget(100).share("") as share:

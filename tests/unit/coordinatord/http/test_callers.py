@@ -41,9 +41,10 @@ def test_one_callers_requests_take_nothing_from_another() -> None:
 @pytest.mark.parametrize(
     ("client", "forwarded", "caller"),
     [
-        ("192.0.2.1", "203.0.113.9", "192.0.2.1"),  # not a proxy of ours: what it says counts for nothing
+        ("192.0.2.1", "203.0.113.9", "192.0.2.1"),  # not a trusted proxy, so its header is ignored
         ("10.0.0.1", "203.0.113.9", "203.0.113.9"),
-        ("10.0.0.1", "1.1.1.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"),  # what the caller wrote itself is left of it
+        # entries to the left come from the caller and are ignored
+        ("10.0.0.1", "1.1.1.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"),
         ("10.0.0.1", None, "10.0.0.1"),
         ("2001:db8:1:2:3:4:5:6", None, "2001:db8:1:2::/64"),
         ("::ffff:192.0.2.1", None, "192.0.2.1"),
@@ -77,5 +78,5 @@ async def test_turn_waits_for_a_token_and_takes_it() -> None:
     await buckets.turn("a", 2)
     assert buckets.wait("a") > 0
     with anyio.fail_after(5):
-        await buckets.turn("a", 4)  # as many as there ever are
+        await buckets.turn("a", 4)  # the maximum
     assert buckets.wait("a") > 0, "they were taken"

@@ -38,4 +38,4 @@ async def test_preflight_is_answered_for_the_route() -> None:
     assert answer.status == 204
     assert "POST" in answer.headers["access-control-allow-methods"]
     allowed = set(answer.headers["access-control-allow-headers"].split(", "))
-    assert allowed >= {"authorization", "content-type", "idempotency-key", "range"}  # all that routes read
+    assert allowed >= {"authorization", "content-type", "idempotency-key", "range"}  # every header that routes read

@@ -48,7 +48,7 @@ async def test_read_after_a_write_is_not_answered_from_before_it(written: int, i
         Route(method="GET", path="/rows", id="rows", tag="Rows", about="", handler=read, replies=(), index_backed=True),
         Route(method="POST", path="/rows", id="rows", tag="Rows", about="", handler=write, replies=()),
     ]
-    app = application(routes, Standing(AT_6, known=AT_5))  # it has moved on since it was last looked at
+    app = application(routes, Standing(AT_6, known=AT_5))  # the index advanced after its last read
     for method in ("GET", "GET", "POST", "GET"):
         await ask(app, scope(method, "/rows"))
     assert reads == (2 if is_read_again else 1)

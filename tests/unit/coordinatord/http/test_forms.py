@@ -35,7 +35,7 @@ async def read(body: bytes, *, size: int = 65_536, most: int = 1 << 20) -> tuple
     return purpose, filename, b"".join([piece async for piece in upload.pieces()])
 
 
-# What looks like a boundary and is none, beside anything else.
+# Content with byte sequences that resemble a boundary, mixed with plain text.
 _CONTENT = st.lists(st.sampled_from([b"\r\n", b"--b", b"\r\n--", b"\r\n--bx", b"--b--", b"\0", b"text"])).map(b"".join)
 
 

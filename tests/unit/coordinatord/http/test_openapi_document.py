@@ -1,4 +1,4 @@
-"""The API's document explains itself, is the committed one, and its examples are what it describes."""
+"""The API document describes every part, equals the committed file, and its examples match its schemas."""
 
 import json
 import re

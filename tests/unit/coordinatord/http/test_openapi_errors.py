@@ -1,4 +1,4 @@
-"""The table of errors holds what the coordinator raises, and nothing else: read from the sources, both ways."""
+"""The table of errors lists exactly the codes that the coordinator's sources raise."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from common.api.errors import CODED, CONTRACT_ERRORS, LINE_ERRORS, UNCODED
 from tests.openapi.__main__ import declared
 
 ROOT = Path(__file__).parents[4]
-# Where a code stands among the arguments of whatever carries one: by position, or as `code`, or as `line_code`.
+# By function or class: where its error code is, by position, as `code`, or as `line_code`.
 CARRIERS = {
     "Refused": 2,
     "Retryable": 2,
@@ -33,9 +33,9 @@ CARRIERS = {
     "find": 1,
     "_typed": 99,
 }
-# Commands of operators and the escrow's own exchange between instances answer nobody over HTTP.
+# Operators' commands and the exchange between escrow instances do not answer HTTP clients.
 NOT_SERVED = ("coordinatord/market", "coordinatord/api/escrow/peer.py", "common/inclusion", "common/receipt")
-# Refusals of formats that only clients and providers read.
+# Errors of formats that only clients and providers read.
 CLIENTS_OWN = {"undecryptable", "malformed_envelope", "malformed_result", "malformed_bundle", "bad_handover"}
 CODE = re.compile(r"[a-z]+(_[a-z]+)*|[A-Z][A-Za-z]+")
 
@@ -49,7 +49,7 @@ def served_sources() -> Iterator[Path]:
 
 
 def raised() -> dict[str, str]:
-    """Codes by the place that raises them."""
+    """Return the codes, each with a place that raises it."""
     found = {}
     for path in served_sources():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -97,7 +97,7 @@ def test_code_that_is_explained_is_raised(code: str) -> None:
 
 
 def _written_out() -> set[str]:
-    """Codes that answers name as they are given: of one body alone."""
+    """Return the codes that answers for a single body name literally."""
     return {"model_not_found"}
 
 
@@ -111,7 +111,7 @@ def test_every_code_is_a_routes_and_every_routes_code_is_explained() -> None:
     assert {name for name in UNCODED if isinstance(name, str)} <= told | everywhere
 
 
-# Errors of calls that only an admin, a registry or the relayer's transaction makes, or of no call at all.
+# Errors of calls that only an admin, a registry or the relayer makes, or that no call makes.
 NOT_EXPLAINED = {
     *("FeeTooHigh", "InvalidModel", "InvalidSla", "InvalidTokenGas", "InvalidTreasury", "InvalidStatus", "ZeroAddress"),
     *("OwnableInvalidOwner", "OwnableUnauthorizedAccount", "ExpectedPause", "NotJobRegistry", "SenderNotRelayer"),

@@ -18,8 +18,8 @@ async def staying() -> Message:
 
 @asynccontextmanager
 async def failing_after(pieces: int) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Content of a store that fails after so many pieces, as `StoreRequests.stream` reports it: the failure becomes
-    Retryable where the content is closed."""
+    """Yield a store's content that fails after this many pieces. Like `StoreRequests.stream`, closing the content
+    raises Retryable."""
 
     async def read() -> AsyncIterator[bytes]:
         for _ in range(pieces):
@@ -48,7 +48,7 @@ async def test_failure_to_open_the_content_is_answered_instead() -> None:
     @asynccontextmanager
     async def missing() -> AsyncIterator[AsyncIterator[bytes]]:
         raise Retryable("object_missing", "lost")
-        yield  # makes this a generator
+        yield  # makes this function a generator
 
     async def send(message: Message) -> None:
         raise AssertionError(f"nothing is sent: {message}")

@@ -60,7 +60,8 @@ def pieces(body: bytes, size: int = 100) -> list[bytes | None]:
 
 
 def waits(seconds: Iterable[float]) -> Callable[[], float]:
-    """A clock: while we wait for the n-th piece, so many seconds pass; between pieces, a minute of our own."""
+    """Return a clock on which waiting for the n-th piece takes the n-th number of seconds, and processing between
+    pieces a minute."""
 
     def times() -> Iterator[float]:
         now = 0.0
@@ -135,7 +136,7 @@ async def test_encoded_form_is_refused_unread() -> None:
 
 
 def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) -> AbstractAsyncContextManager[object]:
-    """An upload of which nothing has arrived yet, whatever length it declares."""
+    """Begin an upload of this declared length, of which nothing has arrived."""
     headers = raw_headers(HEADERS | {"content-length": str(size)})
     return uploads.reading(receiving([FORM]), headers, caller, wallet)
 

@@ -1,4 +1,4 @@
-"""What several nodes tell the index: taken when two tell it alike, and who is left out."""
+"""The index accepts blocks on which two nodes agree, and leaves out nodes that disagree or fail."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,11 +33,11 @@ def logs(*events: Any, branch: str = "aa") -> BlockRange:
 
 @attrs.define(eq=False)
 class Told:
-    """A node's answers: the same to every question, or a failure."""
+    """A node that gives the same answer to every request, or fails."""
 
     answer: Any = None
     asked: list[tuple[Any, ...]] = attrs.field(factory=list)
-    mined: list[BlockHeader] | None = None  # headers, where they are not the answer
+    mined: list[BlockHeader] | None = None  # headers, if they differ from the answer
     meets: Callable[[], Any] | None = None
 
     async def _answered(self, *question: Any) -> Any:
@@ -91,7 +91,7 @@ class World:
 
     @property
     def asked(self) -> list[int]:
-        """How often each was asked since the last look."""
+        """Return the number of requests to each node since the last call."""
         counts = [len(told.asked) for told in self.told]
         for told in self.told:
             told.asked.clear()
@@ -115,7 +115,7 @@ async def test_one_node_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await world.source.chain_id() == 31337
     assert agreed() == 1
     world.tell(gone("alone"))
-    for _ in range(5):  # and asked for ever
+    for _ in range(5):  # and asked again every time
         with pytest.raises(Retryable, match="alone"):
             await world.source.chain_id()
     assert world.asked == [6]
@@ -190,7 +190,7 @@ async def test_one_that_does_not_answer_is_waited_for_then_left_out(monkeypatch:
     world.tell(1, 1)
     assert await world.source.chain_id() == 1
     world.tell(1, gone("again"))
-    for _ in range(3):  # it starts anew
+    for _ in range(3):  # the count starts again
         with pytest.raises(Retryable, match="again"):
             await world.source.chain_id()
     assert await world.source.chain_id() == 1

@@ -1,4 +1,4 @@
-"""What a node's answers are checked for before one event is believed."""
+"""Checks of a node's answers before the indexer accepts an event."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ MASKS = [bloom_mask(address) for address in DECODER.addresses]
 
 
 def told(*blocks: tuple[contract_events.Event, ...]) -> tuple[list[BlockHeader], list[ChainLog]]:
-    """What an honest node tells of blocks 1 and up."""
+    """Return the headers and logs that an honest node returns for blocks 1 and up."""
     chain = FakeChain()
     for events in blocks:
         chain.mine(*events)

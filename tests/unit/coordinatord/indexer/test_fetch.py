@@ -1,4 +1,4 @@
-"""A node's blocks, read in several requests."""
+"""Reading a node's blocks in several requests."""
 
 import anyio
 import pytest
@@ -38,7 +38,7 @@ async def test_a_chain_that_is_reorganised_between_two_requests_for_headers_is_n
 
 
 async def test_requests_of_one_range_are_on_their_way_together() -> None:
-    """The logs, and headers in four requests: none is answered until all five are there."""
+    """One request for logs and four for headers. None is answered before all five have arrived."""
     chain, asked, all_there = FakeChain(), list[bytes](), anyio.Event()
     for _ in range(4 * CALLS_PER_REQUEST):
         chain.mine()
@@ -71,7 +71,7 @@ async def test_a_range_of_which_one_request_fails_is_given_up_with_its_error(ref
 
 @pytest.mark.parametrize("slow", [b"eth_getLogs", b"eth_getBlockByNumber"])
 async def test_batches_that_take_too_long_get_shorter(slow: bytes) -> None:
-    """The node answers no more than seven such calls within the request's timeout."""
+    """Within the request timeout, the node answers at most seven such calls."""
     chain = FakeChain()
     for _ in range(CALLS_PER_REQUEST):
         chain.mine()
@@ -95,7 +95,7 @@ async def test_batches_that_take_too_long_get_shorter(slow: bytes) -> None:
 def test_shortened_batches_grow_again_after_successes() -> None:
     size = BatchSize(100)
     size.struggled(100)
-    size.struggled(100)  # sent together with the one before
+    size.struggled(100)  # sent at the same time as the one before
     assert size.calls == 50
     for _ in range(63):
         size.took()

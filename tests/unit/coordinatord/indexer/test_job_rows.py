@@ -1,4 +1,4 @@
-"""Rows as COPY reads them: what PostgreSQL makes of them is held by the tests of the index, on real tables."""
+"""Rows in COPY format. The index's tests check on real tables how PostgreSQL reads them."""
 
 import pytest
 from msgspec.structs import replace

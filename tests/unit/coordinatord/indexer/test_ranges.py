@@ -3,7 +3,7 @@ import pytest
 from coordinatord.chain.indexer.fetch import EVENTS_PER_RANGE, FIRST_WIDTH, RangeWidth, hinted_width
 from coordinatord.chain.rpc.errors import Meaning, read_error
 
-# How providers refuse, and the width that they name to one who asked for 5001 blocks.
+# Errors of RPC providers for a request of 5001 blocks, and the range that each error allows.
 REFUSALS = [
     ("query returned more than 10000 results. Try with this block range [0x1000000, 0x10001F3].", 500),
     ("Log response size exceeded. You can make eth_getLogs requests with up to a 2K block range and no limit on the"

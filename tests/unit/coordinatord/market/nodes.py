@@ -1,4 +1,4 @@
-"""Nodes that answer as they are told, over no network."""
+"""Scripted nodes without a network."""
 
 import json
 from collections.abc import Callable
@@ -52,5 +52,5 @@ def error(code: int, message: str, data: str | None = None, status: int = 200) -
 
 
 def answering(**results: object) -> Web3:
-    """By method; Exceptions are raised."""
+    """Answer by method name. Exceptions are raised."""
     return node_that(lambda method, _: result(results[method]))

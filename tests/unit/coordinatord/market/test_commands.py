@@ -1,4 +1,4 @@
-"""Command lines that are refused before the node is asked for anything."""
+"""Command lines that are rejected before any request to the node."""
 
 import subprocess
 import sys

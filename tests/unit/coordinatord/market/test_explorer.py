@@ -1,4 +1,4 @@
-"""What explorers are given compiles to what was deployed, by the compiler that it names."""
+"""The source published to explorers compiles to the deployed code, with the compiler version that it names."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ console.log(JSON.stringify({ version: solc.version(), output: JSON.parse(solc.co
 
 @pytest.mark.long
 def test_standard_json_compiles_to_the_bytecode_that_is_deployed() -> None:
-    # The smallest of the registries: the way is the same for each, and the others take their time.
+    # The smallest registry. The others take the same path and more time.
     compiler = node()
     assert compiler is not None, "node is missing: run `make setup`"
     document = json.dumps(standard_input("AskRegistry"))

@@ -1,4 +1,4 @@
-"""Logs of admins from nodes that answer narrow ranges only."""
+"""Logs of admins from nodes that answer only narrow block ranges."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""Views that ops ask for at once: what goes in one request, and what a failure of one means for the others."""
+"""Views that several ops need at the same time: which calls share a request, and how one failure affects the others."""
 
 import json
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ def view(number: int) -> View:
 
 @attrs.define
 class Node:
-    """Answers each call with its own calldata, but for those that it is told to fail; held until `go`."""
+    """A node that answers each call with its own calldata, except for scripted failures. Answers wait for `go`."""
 
     errors: dict[str, object] = attrs.field(factory=dict)
-    always: str | None = None  # answers every call with this
+    always: str | None = None  # answer to every call
     requests: list[list[str]] = attrs.field(factory=list)
     go: anyio.Event = attrs.field(factory=anyio.Event)
 
@@ -49,7 +49,7 @@ class Node:
 
 
 async def ask(node: Node, numbers: Sequence[int]) -> list[bytes | Reverted | str]:
-    """All at once; the code of what was Retryable."""
+    """Ask all at once. A Retryable error becomes its code."""
     views = SharedViews(Rpc(node.transport))
     answers: dict[int, bytes | Reverted | str] = {}
 

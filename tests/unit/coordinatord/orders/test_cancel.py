@@ -1,4 +1,4 @@
-"""Cancels: what is answered without a relay, and the search for the transaction that ended a job."""
+"""Cancels: answers without a relay, and the search for the transaction that ended a job."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ JOB: Final = b"\x0a" * 32
 
 @attrs.define
 class World:
-    """A market of one job, and all that a cancel asks."""
+    """A market with one job, and everything that a cancel reads."""
 
     job: ChainJob | None = None
     posted: RegisteredJob | None = None
@@ -42,7 +42,7 @@ class World:
     head_block: int = 100
     ended_block: int = -1
     posts_under_way: set[tuple[bytes, bytes]] = attrs.field(factory=set)
-    relayed: dict[bytes, bytes] = attrs.field(factory=dict)  # endings that are known here
+    relayed: dict[bytes, bytes] = attrs.field(factory=dict)  # endings that this coordinator relayed
     searched: list[tuple[int, int]] = attrs.field(factory=list)
     admitted: list[tuple[Any, ...]] = attrs.field(factory=list)
     relays: list[NewRelay] = attrs.field(factory=list)
@@ -76,7 +76,7 @@ class World:
 
 @attrs.frozen
 class Registry:
-    """The registry's own `job`, beside the rest of the world."""
+    """The registry's view `job`, over the rest of the world."""
 
     world: World
 
@@ -148,7 +148,7 @@ async def test_search_begins_when_the_index_knows_the_post(world: World) -> None
 
 
 async def cancel(world: World, submitter: Submitter, state: int | None, *, issued_at: int = NOW) -> CancelOutcome:
-    """By the owner, of a job in this state; None: the chain has none such."""
+    """Cancel, as the owner, a job in this state. None: the chain does not know the job."""
     body = _paid(submitter.line()).body
     world.posted = RegisteredJob(PostedOrder(body, submitter.wallet.address, FeeTerms(0, 0)), b"")
     world.job = None if state is None else ChainJob(*[state, *[0] * (len(attrs.fields(ChainJob)) - 1)])
@@ -162,7 +162,7 @@ async def cancel(world: World, submitter: Submitter, state: int | None, *, issue
 async def test_open_job_is_cancelled_by_a_relay_that_all_who_ask_for_it_share(
     world: World, submitter: Submitter
 ) -> None:
-    world.posts_under_way = {(JOB, submitter.wallet.address)}  # as after a reorganisation: the chain has the job
+    world.posts_under_way = {(JOB, submitter.wallet.address)}  # the job is on the chain again, as after a reorg
     assert await cancel(world, submitter, OPEN) is MINED
     [relay] = world.relays
     assert world.searched == []

@@ -1,4 +1,4 @@
-"""Submissions: what is asked before a post is relayed, what is relayed, and what is left of it after each outcome."""
+"""Submissions: what is checked before a post is relayed, which call is relayed, and how each outcome is recorded."""
 
 import base64
 import threading
@@ -57,12 +57,12 @@ _SELECTORS: Final = {name: selector for selector, name in ERROR_NAMES.items()}
 
 @attrs.define
 class World:
-    """A market that takes everything, and all that a submission asks of it."""
+    """A market that accepts everything. Records the calls of a submission."""
 
     terms: FeeTerms
     terms_after: FeeTerms | None = None
     balance: int = 10**12
-    refusal: str | None = None  # of the post that is tried
+    refusal: str | None = None  # revert of the trial post
     windows: tuple[int, ...] | None = None
     under_way: bool = False
     upload: FileRow | None = None
@@ -81,7 +81,7 @@ class World:
     waits: int = 0
 
     async def call_as(self, kind: type, method: str, *params: Any) -> str:
-        """The terms: the only read that is not one of many."""
+        """Return the fee terms: the only read outside of a batch."""
         terms, self.terms = self.terms, self.terms_after or self.terms
         return "0x" + (abi.uint(terms.fee_bps) + abi.uint(terms.gas_fee)).hex()
 
@@ -250,7 +250,7 @@ async def test_post_is_answered_before_its_block(world: World, submitter: Submit
     body = body_of(submitter.line())
     queued = await submit(world, submitter, body, wait=False)
     assert (queued.id, queued.relay.subject, world.waits) == (RELAY_ID, body.job_id, 0)
-    assert [holding.ended for holding in world.holdings] == [None]  # left to the janitor
+    assert [holding.ended for holding in world.holdings] == [None]  # the janitor ends the holding
 
 
 async def test_stored_post_is_offered_to_providers_with_its_terms(world: World, submitter: Submitter) -> None:
@@ -278,7 +278,7 @@ async def test_designated_provider_goes_behind_others_once_the_order_is_queued(
     body = body_of(submitter.line(designated=designated))
     await submit(world, submitter, body)
     assert world.picked == ([(3, 1)] if designated else [])
-    world.joined, world.picked = True, []  # the same request again is the same order
+    world.joined, world.picked = True, []  # a repeated request is the same order
     await submit(world, submitter, body)
     assert world.picked == []
 
@@ -350,7 +350,7 @@ async def test_post_beyond_the_balance_is_refused_unless_it_may_join_one_that_is
 
 
 def uploaded(submitter: Submitter) -> tuple[OrderBody, FileRow]:
-    """An order that names an upload of its owner in place of a container."""
+    """Return an order that names an upload of its owner instead of a container."""
     body = attrs.evolve(body_of(submitter.line()), container=None, container_cid=_CID)
     now = datetime.now(UTC)
     return body, FileRow("file-1", body.owner, "input", "f", _CID, body.c, 1, 0, False, now, now)

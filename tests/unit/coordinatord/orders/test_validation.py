@@ -1,4 +1,4 @@
-"""Checks of orders, each by itself, and what is read from the chain for them."""
+"""Checks of orders, one at a time, and the facts that they read from the chain."""
 
 import base64
 import hashlib
@@ -67,8 +67,8 @@ def test_each_check_reports_its_own_fault(submitter: Submitter) -> None:
 
 
 def test_two_submissions_are_one_by_terms_amount_and_container_whatever_their_signatures(submitter: Submitter) -> None:
-    """By signature bytes, the same order signed anew would be posted beside itself; by less than all of the others, a
-    changed order would be answered with the post of the former one."""
+    """Comparing signatures would make an order that was signed again a second post. Comparing fewer fields would
+    answer a changed order with the post of the earlier one."""
     paid = _paid(submitter.line())
     body = paid.body
     same = [
@@ -112,7 +112,8 @@ def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_
 def test_container_of_a_length_that_no_sealing_yields_is_not_the_committed_one(submitter: Submitter) -> None:
     line = submitter.line()
     sealed = base64.b64decode(line["container"])
-    length = HEAD_BYTES + framing.HEADER_BYTES + framing.SEALED_FRAME_BYTES + 1  # the last frame too short for its tag
+    # the last frame is too short for its tag
+    length = HEAD_BYTES + framing.HEADER_BYTES + framing.SEALED_FRAME_BYTES + 1
     longer = sealed.ljust(length, b"\0")
     [fault] = container_faults(_paid({**line, "container": base64.b64encode(longer).decode()}).body)
     assert (fault.code, fault.param) == ("commitment_mismatch", "container")
@@ -167,7 +168,7 @@ def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
 
 
 def test_digest_of_a_submission_is_the_one_that_former_releases_stored(submitter: Submitter) -> None:
-    """With another digest, a post that is in the outbox would be posted again after an upgrade."""
+    """With a different digest, an upgrade would post orders again that are already in the outbox."""
     paid = _paid(submitter.line())
     amount = abi.uint(paid.amount)
     stored = hashlib.sha256(b"post" + paid.body.job_id + struct_hash(paid.body) + amount + _CID.encode()).digest()
@@ -226,7 +227,7 @@ def test_price_beyond_the_contracts_type_is_a_fault_of_the_line(submitter: Submi
 
 @attrs.define
 class Chain:
-    """A node that knows models 1 and 2, the window of an hour, and an owner with code."""
+    """A node that knows models 1 and 2, a window of one hour, and an owner that is a contract."""
 
     trial: bytes | Reverted = b""
     asked: list[tuple[str, ...]] = attrs.field(factory=list)
@@ -289,7 +290,7 @@ async def test_chain_is_asked_once_about_each_model_and_owner_of_many_submission
         [],
     ]
     assert (facts.windows, facts.refusal) == (None, None)
-    # An owner whom the token does not tell of is not held for poor.
+    # An owner whose balance the token does not return is not treated as poor.
     assert facts.balances == {owner: int.from_bytes(owner, "big") % 1000 for owner in (OWNER, HAS_CODE)}
     assert sorted({kind for kind, *_ in chain.asked}) == ["balance", "code", "model"]
     assert len(chain.asked) == len(set(chain.asked)) == 9

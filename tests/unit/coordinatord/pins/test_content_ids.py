@@ -1,4 +1,4 @@
-"""Content ids as a pinning S3 spells them: understood where they are the content's, refused where they cannot be."""
+"""Content ids in the spellings of a pinning S3: accepted if they match the content, rejected otherwise."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ LARGE = os.urandom(3 << 20)
 
 
 async def put(content: bytes, said: str) -> Pinned:
-    """In a store that says this of whatever it is given."""
+    """Put content into a store that reports this id for it."""
     answer = httpx.Response(200, headers={"x-amz-meta-cid": said})
     async with httpx.AsyncClient(transport=StreamedTransport(lambda _: answer)) as client:
         signer = RequestSigner(Secret("key"), Secret("secret"), "us-east-1")

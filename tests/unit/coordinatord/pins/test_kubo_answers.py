@@ -1,4 +1,4 @@
-"""Answers of a Kubo node that are no JSON of its own: each is a failure of the store."""
+"""Answers that a Kubo node cannot have written. Each one is a failure of the store."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""The examples of the page about pin stores are settings that a coordinator takes."""
+"""The examples of the page on pin stores are valid settings of a coordinator."""
 
 import re
 from pathlib import Path

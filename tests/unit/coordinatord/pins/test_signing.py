@@ -1,4 +1,4 @@
-"""Signatures of requests to the store, beside botocore's."""
+"""Signatures of requests to the store, compared with botocore's."""
 
 import datetime
 import hashlib

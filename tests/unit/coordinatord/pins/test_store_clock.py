@@ -1,4 +1,4 @@
-"""The store's time, learned from the `date` of its answers."""
+"""The store's time, read from the `date` header of its answers."""
 
 from email.utils import formatdate
 

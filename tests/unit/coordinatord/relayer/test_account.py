@@ -1,4 +1,4 @@
-"""A relayer account alone: what it takes from a node's word, and the transactions that it watches."""
+"""One relayer account: which of a node's answers it trusts, and which transactions it watches."""
 
 import json
 from typing import Any, Final
@@ -30,7 +30,7 @@ HAS, LACKS = ("0x" + f"{word:064x}" for word in (1, 0))
 
 @attrs.define
 class Node:
-    """Answers by method; a dict is an error."""
+    """A node that answers by method. A dict is an error."""
 
     answers: dict[str, Any] = attrs.field(
         factory=lambda: {
@@ -150,7 +150,7 @@ async def test_role_is_heard_with_the_block() -> None:
     assert not of.lacks_role
     node.answers["eth_call"] = LACKS
     assert (await read(node, of)).lacks_role
-    assert not account().lacks_role  # taken for granted
+    assert not account().lacks_role  # the default
 
 
 async def test_balance_may_be_filled_up_without_a_block() -> None:

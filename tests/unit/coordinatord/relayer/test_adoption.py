@@ -1,4 +1,4 @@
-"""Transactions in the chain's blocks that the database does not know, as a node lists them."""
+"""Adopting transactions that a node lists in its blocks and the database lacks."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -28,7 +28,7 @@ TRANSACTION: Final = Transaction(CHAIN, 5, 1, 2, 21_000, b"\x11" * 20, 0, b"\xab
 
 
 def mined(wallet: Wallet) -> dict[str, Any]:
-    """Return the transaction, signed by `wallet`, as a node lists one of ours."""
+    """Return a transaction of the relayer, signed by `wallet`, in the form of a node's block."""
     signed = TRANSACTION.sign(wallet)
     compact, parity = wallet.sign_recoverable(TRANSACTION.digest)
     return {

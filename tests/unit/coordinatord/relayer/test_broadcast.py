@@ -1,4 +1,4 @@
-"""What a node's answer to raw bytes means for them."""
+"""How a node's answer to a raw transaction is classified."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def tx(nonce: int, size: int = 10) -> PendingTx:
 
 
 class Node:
-    """Answers every call of a batch with one error, or a result when there is none."""
+    """A node that answers every call of a batch with the given error, or with a result."""
 
     def __init__(self, error: dict[str, object] | None = None) -> None:
         self._error = error
@@ -88,7 +88,8 @@ async def test_nodes_get_the_signed_bytes() -> None:
     ("message", "was_taken", "told"),
     [
         ("nonce too low", False, ["broadcast refused"]),
-        ("nonce too low", True, ["broadcast again after its nonce was used"]),  # just mined, as a rule
+        # usually the nonce was used a moment ago
+        ("nonce too low", True, ["broadcast again after its nonce was used"]),
         ("oversized data", True, ["broadcast refused"]),
         ("already known", False, []),
     ],
@@ -133,7 +134,7 @@ async def test_a_whole_request_turned_away_unread_is_told_from_one_that_nobody_a
 
 
 class Several(Rpc):
-    """A node with others beside it."""
+    """A node with fallback nodes."""
 
     def __init__(self, node: Node, *beside: Node) -> None:
         super().__init__(node)
@@ -156,7 +157,7 @@ NOT_SERVED: dict[str, object] = {"code": -32601, "message": "method not found"}
     ("by", "beside", "outcome"),
     [
         (TAKES, OVERSIZED, Sent.TAKEN),
-        (OVERSIZED, TAKES, Sent.TAKEN),  # nobody gives up what a node has
+        (OVERSIZED, TAKES, Sent.TAKEN),  # bytes that a node accepted are not given up
         (NOT_SERVED, TAKES, Sent.TAKEN),
         (TOO_LOW, OVERSIZED, Sent.NONCE_USED),
         (OVERSIZED, FULL, Sent.OVERSIZED),
@@ -197,7 +198,7 @@ async def test_a_node_that_answers_soon_after_the_one_gone_by_is_heard() -> None
 
     class First(Node):
         async def __call__(self, request: bytes) -> tuple[int, bytes]:
-            await anyio.lowlevel.checkpoint()  # the other is asked meanwhile
+            await anyio.lowlevel.checkpoint()  # meanwhile, let the request to the second node start
             gone_by_has_answered.set()
             return await super().__call__(request)
 

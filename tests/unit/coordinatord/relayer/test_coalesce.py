@@ -44,7 +44,8 @@ def simulated(
 
 
 def chain(*numbers: int, gas: int = 100_000) -> list[Simulated]:
-    """A job's ops as a round has them, the most urgent first: settle, claim, post; `numbers` in the job's order."""
+    """Return a job's ops in the order of a round, most urgent first: settle, claim, post. `numbers` follow the job's
+    order."""
     kinds = (RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE)
     before = (None, *numbers)
     return [simulated(n, kind=kind, after=b, gas=gas) for n, kind, b in zip(numbers, kinds, before, strict=False)][::-1]
@@ -91,13 +92,13 @@ def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
 
 
 def test_the_dearest_op_pays_alone_what_all_need_once() -> None:
-    """The registry wants to see the gas of a token call left before the last op, too."""
+    """The registry requires gas for one token call to remain before the last op as well."""
     settles = [simulated(n, gas=400_000, share=50_000, kind=RelayKind.SETTLE) for n in range(1, 40)]
     (plan,) = coalesce(
         [*settles, simulated(40, gas=900_000, share=60_000, kind=RelayKind.SETTLE)], max_ops=64, room=ROOM
     )
     assert plan.gas == 39 * 50_000 + 900_000
-    # Where that would not fit, fewer share a transaction.
+    # A smaller limit puts fewer ops into a transaction.
     fewer = coalesce(settles, max_ops=64, room=TxSize(1_200_000))
     assert [len(each.relays) for each in fewer] == [17, 17, 5]
     assert all(each.gas <= 1_200_000 for each in fewer)
@@ -118,7 +119,7 @@ def test_a_shared_transaction_stays_within_the_bytes_that_nodes_take() -> None:
 
 
 def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
-    """EIP-7623: a node refuses what offers less than the floor."""
+    """EIP-7623: a node rejects a transaction whose gas is below the calldata floor."""
     (plan,) = coalesce([simulated(n, size=3_000, gas=21_000) for n in (1, 2)], max_ops=64, room=ROOM)
     assert plan.gas >= 21_000 + 40 * 6_000
 

@@ -1,4 +1,4 @@
-"""What a wallet may cause in a day, by what it has earned."""
+"""How much gas a wallet may use per day, depending on its settled jobs."""
 
 import attrs
 import pytest
@@ -68,7 +68,7 @@ def _posts_a_day(policy: GasPolicy, settled: int) -> int:
 
 
 def _gas_of_a_thousand(policy: GasPolicy, settled: int) -> int:
-    """What the posts and cancels of 1,000 wallets may cost in a day."""
+    """Return the daily gas limit of posts and cancels for 1,000 wallets together."""
     standing = attrs.evolve(NEW, settled=settled)
     limits = [policy.limits(budget, standing) for budget in (Budget.POSTS, Budget.CANCELS)]
     alone = 1000 * sum(each.day or 0 for each in limits)

@@ -1,4 +1,4 @@
-"""The table of gas by kind, and what receipts make of it."""
+"""The table of gas by kind of op, and how receipts update it."""
 
 import json
 from pathlib import Path

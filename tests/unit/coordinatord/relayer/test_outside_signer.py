@@ -1,4 +1,4 @@
-"""A signer outside: its rests after failures, its time, and many signatures in order."""
+"""An external signer: pauses after failures, timeouts, and many signatures in order."""
 
 import attrs
 import pytest
@@ -20,7 +20,7 @@ def transaction(nonce: int) -> Transaction:
 
 @attrs.define
 class Program:
-    """Signs all nonces but those in `refuses`."""
+    """A signer that signs every nonce except those in `refuses`."""
 
     refuses: set[int] = attrs.field(factory=set)
     asked: list[int] = attrs.field(factory=list)
@@ -45,7 +45,7 @@ async def test_of_many_those_before_the_first_failure_count_and_no_nonce_behind_
     signed, failure = await sign_in_order(program.signer(), wanted)
     assert [one.raw for one in signed] == [one.sign(WALLET).raw for one in wanted[:11]]
     assert isinstance(failure, SignerUnavailable)
-    assert max(program.asked) < 16  # nothing is asked for behind the round that failed
+    assert max(program.asked) < 16  # no requests follow the round that failed
     assert await sign_in_order(WalletSigner(WALLET), wanted) == ([one.sign(WALLET) for one in wanted], None)
 
 
@@ -63,11 +63,11 @@ async def test_a_signer_that_failed_rests_for_longer_each_time_and_is_asked_agai
             try:
                 await signer.sign(transaction(1))
             except SignerUnavailable:
-                assert len(program.asked) == asked  # not asked at all while it rests
+                assert len(program.asked) == asked  # no requests during the pause
             else:
                 break
         rests.append(program.now - began)
-        signer._failures = len(rests)  # as if it had failed again: a success would begin anew
+        signer._failures = len(rests)  # another failure: a success would reset the pauses
     assert rests == [0.5, 1, 2, 4, 8, 16, 16, 16]
 
 

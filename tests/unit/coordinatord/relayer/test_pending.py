@@ -76,7 +76,7 @@ def test_turn_counts_from_the_answer_and_from_when_its_nonce_is_next() -> None:
     one = tx(1)
     assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
     one.was_answered(100.0, 7, accepted=True)
-    one.was_answered(109.0, 8, accepted=True)  # reminded
+    one.was_answered(109.0, 8, accepted=True)  # sent again as a reminder
     assert not one.turn_has_passed(since=0.0, now=109.9, mined_within=10.0)
     assert one.turn_has_passed(since=0.0, now=110.0, mined_within=10.0)
     assert not one.turn_has_passed(since=105.0, now=110.0, mined_within=10.0)

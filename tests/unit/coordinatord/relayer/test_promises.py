@@ -1,4 +1,4 @@
-"""Solvency against a token whose balance is known at two blocks."""
+"""Solvency, with a token whose balance is known at two blocks."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -19,7 +19,7 @@ AT = 7
 
 
 class Node:
-    """Answers `balanceOf` at the block that the index stands at."""
+    """A node that answers `balanceOf` at the index's block."""
 
     def __init__(self, balance: int) -> None:
         self.balance = balance
@@ -47,7 +47,7 @@ async def test_what_the_balance_covers_is_promised_without_another_look() -> Non
 
 
 async def test_a_claim_that_the_index_does_not_show_is_not_held_against_its_owner() -> None:
-    node = Node(100)  # of which the latest block has collected 60 for an open job, as the index sees it
+    node = Node(100)  # after collecting 60 for a job that the index still shows as open
     promise = await promises(node).promise(standing(open_amounts=60), OWNER, 40, 40)
     assert promise == Promise(40, 40, AT)
 

@@ -1,4 +1,5 @@
-"""Repair of nonces: what is given up, found again, closed and made dearer, and what only one node says."""
+"""Repair of nonces: which transactions are given up, found again, replaced or repriced, and when one node alone is
+not believed."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -34,7 +35,7 @@ def version_of(name: int, *, fills: bool = False, max_fee: int = 100) -> Version
 
 
 def tx(nonce: int, *versions: Version) -> PendingTx:
-    """With an id of its nonce and a hundred."""
+    """Return a transaction whose id is its nonce plus one hundred."""
     return PendingTx(100 + nonce, nonce, b"\x11" * 20, 1000, list(versions) or [version_of(nonce)])
 
 
@@ -48,7 +49,7 @@ def head(number: int, name: bytes = b"\x0b" * 32) -> HeadBlock:
 
 @attrs.define
 class Node:
-    """A node, and others of the same chain."""
+    """One node of a chain that other nodes serve as well."""
 
     receipts: list[TxReceipt] = attrs.field(factory=list)
     count: int = 0
@@ -64,7 +65,7 @@ class Node:
 
 @attrs.define
 class Tables:
-    """Rows of the account's transactions, and what they are told."""
+    """In-memory rows of the account's transactions. Records the writes."""
 
     next: int | None = None
     stored: list[PendingTx] = attrs.field(factory=list)
@@ -76,7 +77,7 @@ class Tables:
     versions: list[tuple[int, Version]] = attrs.field(factory=list)
     unexplained: list[int] = attrs.field(factory=list)
     sought: list[set[int]] = attrs.field(factory=list)
-    remembered: set[int] = attrs.field(factory=set)  # nonces whose bytes a block has by another version
+    remembered: set[int] = attrs.field(factory=set)  # nonces that a block used with another version's bytes
     transactions: int = 0
     now: float = NOW
 
@@ -178,7 +179,7 @@ def nonces(txs: PendingTxs) -> list[int]:
 
 
 async def missing_for_long(tables: Tables, node: Node, of: RelayerAccount) -> bool:
-    """Repaired twice, with as much time between as a node needs for its receipts."""
+    """Repair twice, far enough apart that a node has its receipts."""
     assert not await repaired(tables, node, of)
     tables.now += RECEIPTS_LAG_S
     return await repaired(tables, node, of)
@@ -246,7 +247,7 @@ async def test_any_version_that_was_mined_keeps_a_nonce_and_is_resolved_at_the_b
     node = Node([receipt(55), receipt(6, HEAD + 1)], count=7)
     of = account(7, tx(5, old, new), tx(6), tx(7))
     assert not await missing_for_long(tables, node, of)
-    assert tables.resolved == [receipt(55)] * 2  # of the later block when that is read
+    assert tables.resolved == [receipt(55)] * 2  # the other receipt's block is later than the one read
     assert (nonces(of.pending), tables.lost) == ([5, 6, 7], [])
 
 
@@ -272,7 +273,7 @@ async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Table
     ("other", "lost"),
     [
         (Node(count=7), [5, 6]),
-        (Node(count=6), []),  # counts the later one as free
+        (Node(count=6), []),  # the node counts nonce 6 as unused
         (Node([receipt(5)], count=7), []),
     ],
     ids=["agrees", "counts fewer", "has a receipt"],
@@ -418,7 +419,7 @@ async def test_third_turn_ends_with_a_self_transfer(accepted: bool, blocks: int,
     assert [version.fills for _, version in tables.versions] == [False, False, fills]
     one.was_answered(tables.now, of.head, accepted=True)
     of.head, tables.now = of.head + 1, tables.now + 3600
-    assert await raised(tables, of)  # a self-transfer is repriced
+    assert await raised(tables, of)  # reprices a self-transfer
     assert one.latest.fills
 
 

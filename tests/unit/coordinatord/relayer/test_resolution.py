@@ -1,4 +1,4 @@
-"""Ends of relays alone: what receipts, the chain's state, and what is under way make of them."""
+"""How relays end, from receipts, the chain's state and pending transactions."""
 
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -39,7 +39,8 @@ BLOCK, OTHER = b"\xbb" * 32, b"\xbc" * 32
 
 @attrs.define
 class Node:
-    """Calls revert by calldata and block, blocks are there by number, and receipts as another node tells them."""
+    """A node whose calls revert by calldata and block. Blocks are listed by number, receipts as another node returns
+    them."""
 
     reverts: dict[tuple[bytes, str], bytes] = attrs.field(factory=dict)
     blocks: dict[int, bytes] = attrs.field(factory=dict)
@@ -70,7 +71,7 @@ class Node:
 
 
 class OneOfTwo(Rpc):
-    """A node beside another."""
+    """One of two nodes."""
 
     def __init__(self, node: Node, other: Node) -> None:
         super().__init__(node.post)
@@ -83,7 +84,7 @@ class OneOfTwo(Rpc):
 
 @attrs.define
 class Outbox:
-    """The statements' stand-in: answers what a test says, and keeps what was written, in its order."""
+    """Replaces the statements: gives scripted answers, and records writes in order."""
 
     carried: dict[int, list[Carried]] = attrs.field(factory=dict)  # by transaction
     behind: set[int] = attrs.field(factory=set)
@@ -162,7 +163,7 @@ class Lessons(PlannedGas):
 
 @attrs.define
 class Mined:
-    """What came of a resolution."""
+    """The result of a resolution."""
 
     outbox: Outbox
     pending: list[PendingTx]
@@ -244,7 +245,7 @@ async def test_relays_of_a_transaction_that_reverted_are_tried_again_unless_the_
     outbox.carried = {1: [relay(5, 1, 0), relay(6, 1, 1), relay(7, 1, 2)]}
     at_block = {(b"\x06", "0x4d"): STALE, (b"\x07", "0x4d"): NO_ROLE}
     mined = Mined(outbox, [tx(1), tx(2, 1)], Node(reverts={**at_block, (b"\x06", "latest"): UNKNOWN}))
-    # Logs of what was undone tell of nothing.
+    # Logs of a reverted transaction are ignored.
     told = await mined.resolve(receipt(1, refusal(2), succeeded=False), receipt(2, succeeded=False))
     assert told[1:2] + told[3:] == [
         ("take back", [], [(1, 1)]),
@@ -271,7 +272,7 @@ async def test_relays_come_back_where_a_self_transfer_was_mined_in_their_place(o
         ("end", [2]),
     ]
     assert mined.lessons.learned == [("used", EXPECTED, 500)]
-    assert (mined.left, outbox.asked) == ([], [])  # nothing was refused
+    assert (mined.left, outbox.asked) == ([], [])  # no relay was rejected
 
 
 async def test_relay_that_took_effect_in_a_former_transaction_is_not_tried_again(outbox: Outbox) -> None:
@@ -286,7 +287,7 @@ def taken_apart() -> list[float]:
 
 
 async def test_refused_relays_are_tried_again_when_what_they_build_on_was_not_there(outbox: Outbox) -> None:
-    """The one is behind another that is under way, the next would pass by now, and the last is refused for good."""
+    """The first relay depends on a pending relay, the second would succeed now, and the third is rejected for good."""
     outbox.carried = {1: [relay(5, 1, 0, RelayKind.FAIL), relay(6, 1, 1), relay(7, 1, 2)]}
     outbox.behind = {5}
     node = Node(reverts={(b"\x05", "latest"): STALE, (b"\x07", "latest"): STALE})
@@ -319,7 +320,7 @@ ACCOUNT: Final = b"\xaa" * 20
         (None, 0.0, True, {1, 2}),
         (None, 601.0, True, {1, 2}),
         (None, 600.0, False, {1, 2}),
-        (None, 601.0, False, {2}),  # nobody will see that its block is gone
+        (None, 601.0, False, {2}),  # no process works on the account and would notice a missing block
     ],
 )
 async def test_no_refusal_is_for_good_while_the_node_lacks_a_block_of_an_account_that_is_at_work(

@@ -1,4 +1,4 @@
-"""What outcomes of sending lead to: bytes that are given up, and an endpoint that counts as serving nothing."""
+"""Effects of broadcast outcomes: bytes are given up, and an endpoint is marked as not serving a method."""
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_queue_waits_while_the_endpoint_turns_bytes_away(outcome: Sent) -> None:
 
 
 def test_accepted_self_transfer_leaves_the_refusal_of_the_bytes_it_replaced() -> None:
-    """Their caller must not read that a node may have them."""
+    """The caller must not conclude that a node may have the replaced bytes."""
     one = tx(1)
     of = account(one)
     note(of, 0.0, tx1=Sent.TOO_MUCH_GAS)

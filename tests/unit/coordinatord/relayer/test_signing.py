@@ -1,4 +1,4 @@
-"""Signed bytes of a transaction, its first and its next ones: what they carry, and what is stored of them."""
+"""Signed versions of a transaction: the bytes of the first and the next versions, and how each is stored."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -39,7 +39,7 @@ def pending(*, fills: bool) -> PendingTx:
 
 
 def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
-    """(fills, gas, to, data): as the record says, and as the bytes do."""
+    """Return (fills, gas, to, data) of the record, and check that the bytes contain the same."""
     assert version is not None
     fields = rlp.decode_list(version.raw[1:])
     _chain, _nonce, _tip, _cap, gas, to, _value, data = fields[:8]
@@ -55,7 +55,7 @@ async def test_a_relay_whose_fee_is_raised_carries_the_same_again() -> None:
 
 
 async def test_a_self_transfer_whose_fee_is_raised_stays_one() -> None:
-    """Its relay went back to the queue: with these bytes it would be sent for a second time."""
+    """The relay went back to the queue. The original bytes would execute it a second time."""
     of = account()
     assert carried(await dearer(of, pending(fills=True))) == (True, BASE_GAS, of.address, b"")
 
@@ -81,7 +81,7 @@ async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None
     of.market = FeeMarket(base_fee=GWEI, tip=GWEI)
     tx = pending(fills=False)
     assert await dearer(of, tx) is None
-    tx.underpriced = True  # unless a node says otherwise
+    tx.underpriced = True  # unless a node reported the fee as too low
     assert await dearer(of, tx) is not None
 
 
@@ -101,7 +101,7 @@ CEILING: Final = FeeCeiling(3 * GWEI)
 
 @attrs.define
 class Tables:
-    """What the outbox is told, and the highest nonce that it gave out, and one."""
+    """Records writes to the outbox. The next nonce is one above the highest that was assigned."""
 
     next: int | None = None
     inserted: list[NewTx] = attrs.field(factory=list)
@@ -219,7 +219,7 @@ async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables)
 
 @attrs.frozen
 class Failing:
-    """A signer outside that gives so many signatures."""
+    """An external signer that makes this many signatures."""
 
     answers: list[int]
     wallet: WalletSigner = attrs.field(factory=lambda: WalletSigner(Wallet(b"\x01" * 32)))

@@ -1,4 +1,4 @@
-"""Requests that httptools accepts and the server refuses, each shown with both."""
+"""Requests that httptools accepts and the server rejects. Each test runs both."""
 
 import httptools
 import pytest
@@ -44,7 +44,7 @@ REFUSED_BY_HTTPTOOLS = {
 
 
 class Anything:
-    """Callbacks of a parser that refuses nothing itself."""
+    """Parser callbacks that accept everything."""
 
 
 @pytest.mark.parametrize(("head", "status"), ACCEPTED_BY_HTTPTOOLS.values(), ids=ACCEPTED_BY_HTTPTOOLS.keys())

@@ -1,4 +1,4 @@
-"""Files of the pages: no foreign host, nothing inline, each with its ETag."""
+"""Files of the pages: no external host, no inline code or style, and an ETag for each."""
 
 import re
 from importlib import resources

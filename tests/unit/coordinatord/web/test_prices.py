@@ -1,4 +1,5 @@
-"""Prices over time: stretches as long as the time that they span needs, each with its lowest, median and highest."""
+"""Prices over time, in intervals whose length depends on the time span, each with its lowest, median and highest
+price."""
 
 import pytest
 

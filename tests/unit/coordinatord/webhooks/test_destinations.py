@@ -1,4 +1,4 @@
-"""Destinations: addresses that nothing is posted to, in every form that they may be written in."""
+"""Destinations: forbidden addresses, in every form in which they can be written."""
 
 import ipaddress
 import socket
@@ -78,7 +78,7 @@ def test_urls_of_public_hosts_are_taken_and_in_development_any_host() -> None:
 
 
 class NameServer(PublicResolver):
-    """Answers in turn, as one that rebinds a name does."""
+    """A name server that gives one answer after another, as in DNS rebinding."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         super().__init__(4)

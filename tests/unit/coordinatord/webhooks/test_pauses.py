@@ -1,4 +1,4 @@
-"""When a message is posted again: the schedule, its jitter, and what a receiver asks for."""
+"""When a message is posted again: the schedule, its jitter, and the receiver's Retry-After."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Batches against a coordinator that answers as told."""
+"""Batches against a scripted coordinator."""
 
 import json
 import time
@@ -205,7 +205,7 @@ async def test_line_above_the_ceiling_is_named_and_never_signed_for(coordinator:
     ) as over:
         await client.batches.prepare([line(0), dear], window="1h", providers=[7])
     assert over.value.code == "over_max_amount"
-    assert purposes.count("payment") <= 1  # that of the first line
+    assert purposes.count("payment") <= 1  # the payment of the first line
     with pytest.raises(QuoteRefused, match=r"the batch costs up to .* above the ceiling of 0\.00"):
         await coordinator.client(max_batch_amount=5_000).batches.prepare([line(n) for n in range(9)], window="1h")
 

@@ -1,4 +1,4 @@
-"""Batches whose lines share jobs, against a coordinator that answers as told."""
+"""Batches whose lines share jobs, against a scripted coordinator."""
 
 import json
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def lines(number: int, **body: object) -> list[dict[str, Any]]:
 def announcing(
     coordinator: FakeCoordinator, *, largest: int | None = 500, speed: str | None = None, room: int = 9
 ) -> None:
-    """Provider 7 takes bundles, and has room for this many jobs."""
+    """Provider 7 accepts bundles and has room for this many jobs."""
     reliability = {"window_secs": "1", "settled": "1", "failed": "0", "reclaimed": "0", "median_secs": "1"}
     reliability |= {} if speed is None else {"units_per_sec": speed}
     ask = {"provider_id": "7", "model_id": "1", "sla": "3600", "rate_in": str(RATE_IN), "rate_out": str(RATE_OUT)}
@@ -92,7 +92,7 @@ async def test_size_follows_provider_speed_and_caller(
 
 
 async def test_slow_provider_gets_what_it_delivers_in_half_the_window(coordinator: FakeCoordinator) -> None:
-    announcing(coordinator, speed="1")  # 1,800 units; a line of 900 units out and nine in at half the rate
+    announcing(coordinator, speed="1")  # 1,800 units; a line has 900 units out and nine in, which cost half
     prepared = await coordinator.client().batches.prepare(lines(4, max_tokens=890), window="1h")
     assert prepared.sizes == (2, 2)
 
@@ -185,7 +185,7 @@ async def test_each_line_has_its_result_error_and_cost(coordinator: FakeCoordina
         ("batch_req_b1_1", 1, "c1", True),
         ("batch_req_b1_2", 2, "c2", False),
         ("batch_req_b1_3", 3, "c3", False),
-        ("batch_req_b1_4", 4, None, False),  # of the job that failed
+        ("batch_req_b1_4", 4, None, False),  # of the failed job
         ("batch_req_b1_5", 5, None, False),
     ]
     assert [one.error.code if one.error else None for one in found] == [
@@ -200,7 +200,7 @@ async def test_each_line_has_its_result_error_and_cost(coordinator: FakeCoordina
 async def test_cost_is_divided_by_units_to_the_last_one(coordinator: FakeCoordinator) -> None:
     found = await read(coordinator, (DONE, HALF, NOT_RUN))
     costs = [one.result.cost_parts for one in found if one.result is not None]
-    # 17 of 26 units, and 9
+    # The first line has 17 of 26 units, the second 9.
     assert [(part.provider, part.fee, part.gas_fee) for part in costs if part] == [(65, 1, 1307), (35, 2, 693)]
 
 

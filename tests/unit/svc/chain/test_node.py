@@ -16,7 +16,7 @@ OWNER = b"\x11" * 20
 
 
 def answering(*answers: Any) -> Chain:
-    """One node for each answer, which gives it to every question."""
+    """Return a chain with one node per answer. Each node gives its answer to every request."""
 
     def node(answer: Any) -> Node:
         http = httpx.AsyncClient(transport=StreamedTransport(lambda _: answer))
@@ -57,7 +57,7 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
 async def test_answer_of_something_else_is_a_failure(answer: httpx.Response, complaint: str) -> None:
     with pytest.raises(NodeFailed, match=complaint) as failed:
         await answering(answer).chain_id()
-    assert "secret" not in failed.value.message  # a node's address often carries a key
+    assert "secret" not in failed.value.message  # a node's URL often contains an API key
 
 
 async def test_node_that_does_not_answer_may_do_so_later() -> None:

@@ -17,7 +17,7 @@ def market() -> FakeMarket:
 
 @pytest.fixture
 def svc(market: FakeMarket, monkeypatch: pytest.MonkeyPatch) -> Svc:
-    """Runs a command line in the market; its exit code."""
+    """Run a command line in the market, and return its exit code."""
 
     def client(base_url: str | None, **given: Any) -> Client:
         del given["environment"]

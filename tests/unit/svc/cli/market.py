@@ -1,4 +1,4 @@
-"""A whole market of one fake coordinator for the command line: what is ordered ends as a test says."""
+"""A market of one fake coordinator for the command line. The test decides how an order ends."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,14 +31,14 @@ FLOORS = [{"model_id": "1", "sla": str(sla), "rate_in": "1", "rate_out": "2"} fo
 
 @attrs.define
 class FakeMarket:
-    """`job_id` is that of the last order. `status` and `ended` say how it ends, `output` what the model gave."""
+    """`job_id`: id of the last order. `status` and `ended`: how the order ends. `output`: the model's output."""
 
     coordinator: FakeCoordinator = attrs.field(factory=FakeCoordinator)
     status: str = "completed"
     ended: dict[str, Any] = attrs.field(factory=lambda: dict(COMPLETED))
     output: object = "out"
     job_id: str = ""
-    early: bool = False  # the settle of every order is told before any block has one
+    early: bool = False  # the coordinator reports every settle before its block
 
     def __attrs_post_init__(self) -> None:
         self.coordinator.tell("POST /v1/jobs", self._order)
@@ -49,7 +49,7 @@ class FakeMarket:
         return len([asked for asked in self.coordinator.to("POST /v1/jobs") if "auth_sig" in asked.body])
 
     def end(self, status: str, **ended: Any) -> None:
-        """What becomes of the order; it is told at once."""
+        """Set how the order ends. The coordinator reports the end immediately."""
         self.status, self.ended = status, ended
 
     def _order(self, asked: Asked) -> Answer:

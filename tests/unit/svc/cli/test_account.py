@@ -1,4 +1,4 @@
-"""What a wallet holds, and its jobs as they change."""
+"""A wallet's balance, and its jobs as they change."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ def test_balance_is_told_with_what_open_and_claimed_jobs_may_take_of_it(
     market.coordinator.tell(f"POST {NODE}/", FakeNode(balance=5_000_000))
     assert svc(f"balance --rpc-url {NODE} --json") == Exit.DONE
     told = json.loads(capsys.readouterr().out)
-    # Each: a cap of 4 + 20, no fee of that at 2.5 %, and the charge of 2,000.
+    # Each job: a cap of 4 + 20, a 2.5 % fee that rounds down to 0, and the gas fee of 2,000.
     assert (told["balance"], told["authorised"], told["free"], told["held"]) == ("5000000", "4048", "4995952", "2024")
     assert svc(f"balance --rpc-url {NODE}") == Exit.DONE
     assert "balance\t5 Dev Dollar\n" in capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_watch_in_a_pipe_tells_each_change_once_and_outlasts_a_coordinator_that_
     looks = [[row(1, 0)], [row(2, 0), row(1, 0)], [row(2, 0), row(1, 2, 1)]]
     answers = [Answer(200, {"jobs": rows, "as_of_block": "5"}) for rows in looks]
     market.coordinator.tell("GET /evm/jobs", *answers[:2], *[Dropped()] * 4, answers[2], failing(403, "forbidden"))
-    assert svc("jobs --watch --every 0.1") == Exit.REFUSED  # as it ends where waiting does not help
+    assert svc("jobs --watch --every 0.1") == Exit.REFUSED  # the command ends, because waiting would not help
     said = capsys.readouterr()
     seen = [line.split("\t") for line in said.out.splitlines()]
     assert [(each[0][-1], each[2]) for each in seen] == [("1", "queued"), ("2", "queued"), ("1", "completed")]

@@ -1,4 +1,4 @@
-"""A batch on the command line: offers for lines without rates, and one that is run in one go."""
+"""Batches on the command line: offers for lines without rates, and a batch that is run by one command."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def batches(market: FakeMarket) -> None:
-    """A market that plans one line of two, and takes every batch."""
+    """A market that plans two lines of one model, and accepts every batch."""
     tell = market.coordinator.tell
     tell("GET /auth/nonce", Answer(200, {"nonce": "00" * 16, "expires_at": 9_999_999_999, "chain_id": 31337}))
     tell("POST /auth/session", Answer(200, SESSION))

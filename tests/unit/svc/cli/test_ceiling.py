@@ -1,4 +1,5 @@
-"""Payments above the default ceiling: a terminal is asked, and nothing else; a set ceiling is never asked about."""
+"""Payments above the default ceiling require confirmation on a terminal. A configured ceiling is enforced without a
+question."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -34,11 +35,11 @@ class _Terminal(StringIO):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """On a terminal, where somebody agrees."""
+    """A terminal whose user confirms. Return the questions."""
     questions: list[str] = []
 
     def confirm(question: str, *, err: bool) -> bool:
-        assert err  # standard output carries results alone
+        assert err  # standard output has only results
         questions.append(question)
         return True
 
@@ -47,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the test's body: between a fixture and its test pytest puts streams of its own there."""
+    """Apply within the test's body, because pytest replaces the streams between a fixture and its test."""
     monkeypatch.setattr(sys, "stdin", _Terminal())
     monkeypatch.setattr(sys, "stderr", _Terminal())
 

@@ -1,4 +1,4 @@
-"""`svc config`: settings of a profile, and what the environment hides of them."""
+"""`svc config`: settings of a profile, and which of them the environment overrides."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ Said = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, svc: Svc) -> None:
-    """The environment of `svc` names a wallet key."""
+    """A profile, with a wallet key in the environment."""
     monkeypatch.delenv("SVC_CONFIG")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("SVC_RPC_URL", raising=False)

@@ -1,4 +1,4 @@
-"""What doctor finds on the coordinator's side, against a coordinator that answers as told."""
+"""Doctor's checks of a scripted coordinator."""
 
 import time
 from email.utils import formatdate

@@ -83,12 +83,12 @@ def test_every_command_is_listed_with_a_line_of_help_and_explains_itself(capsys:
 def test_no_command_takes_a_secret_as_an_argument() -> None:
     every = [*commands().values(), *batches.batch.commands.values()]
     named = {str(parameter.name) for command in every for parameter in command.params}
-    # Files of keys, and the public keys of escrows.
+    # These are key files, and the public keys of escrows.
     assert {name for name in named if "key" in name or "secret" in name} == {"key_file", "key", "escrow_keys"}
 
 
 def test_command_has_a_parameter_for_each_option() -> None:
-    """Options of connections and orders are consumed by decorators."""
+    """Decorators consume the options of connections and orders."""
     groups = [command for command in commands().values() if isinstance(command, click.Group)]
     leaves = [command for command in commands().values() if not isinstance(command, click.Group)]
     for command in [*leaves, *(each for group in groups for each in group.commands.values())]:

@@ -1,4 +1,4 @@
-"""One job on the command line: what is shown, where the money is, and how to go on after every early end."""
+"""One job on the command line: its output, where the money is, and the next step after every early end."""
 
 import base64
 import json
@@ -116,7 +116,7 @@ def test_wait_that_ends_first_says_that_the_job_goes_on_and_how_to_come_back(
     lines = capsys.readouterr().err.splitlines()
     assert "     the job continues, and its result is kept for you:" in lines
     assert f"  svc result {market.job_id} --gateway http://gateway" in lines
-    assert len(f"  svc result {market.job_id}") <= 80  # copied whole
+    assert len(f"  svc result {market.job_id}") <= 80  # fits on one line, to be copied as a whole
 
 
 def test_interruption_says_that_the_job_goes_on(
@@ -316,7 +316,7 @@ def test_answer_before_its_block_is_said_to_be_provisional_with_the_command_that
 
 
 def test_json_says_what_an_answer_rests_on(early: FakeMarket, svc: Svc, capsys: Said) -> None:
-    # The order is of five units in, the job that this chain tells of four.
+    # The order has five units in. This chain reports a job with four.
     for flag, provisional, rests_on, paid in (("", True, "stored", 2011), ("--final", False, "block", 2010)):
         assert svc(f"{RUN} --json {flag}") == Exit.DONE
         shown = json.loads(capsys.readouterr().out)

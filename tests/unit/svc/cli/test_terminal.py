@@ -1,4 +1,5 @@
-"""Each class of what a terminal obeys: shown as an escape, in texts, in messages, in JSON; and nothing else."""
+"""Every class of control character is escaped, in texts, in messages and in JSON. All other characters are
+unchanged."""
 
 import json
 import unicodedata
@@ -100,5 +101,5 @@ def test_text_of_any_script_is_left_as_it_is(text: str) -> None:
 
 
 def _obeyed(text: str) -> list[str]:
-    """What a terminal would do something about, by Unicode's own classes and not by ours."""
+    """Return the characters that a terminal acts on, by Unicode's classes instead of the project's own."""
     return [sign for sign in text if unicodedata.category(sign) in {"Cc", "Cf", "Zl", "Zp", "Cs"} and sign != "\n"]

@@ -1,4 +1,4 @@
-"""`svc watch`: panes in a pipe, the screen of a terminal, and the keys that turn it."""
+"""`svc watch`: panes in a pipe, the screen of a terminal, and the keys that switch it."""
 
 import json
 import os
@@ -167,7 +167,7 @@ async def test_watch_reads_its_pane_for_a_minute(
     screens: list[Screen] = []
 
     async def keys() -> AsyncGenerator[str, None]:
-        await anyio.sleep(60)  # of virtual time
+        await anyio.sleep(60)  # virtual seconds
         yield "q"
 
     monkeypatch.setattr(watch, "read_key_presses", keys)
@@ -212,7 +212,7 @@ async def test_keys_of_a_terminal_are_read_unseen_and_the_terminal_is_given_back
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(read)
                 await anyio.wait_all_tasks_blocked()
-                os.write(controller, key)  # a terminal would keep back what is no whole line
+                os.write(controller, key)  # in line mode, a terminal would withhold an incomplete line
 
         await press(b"\t")
         await press(b"\x1b[C")
@@ -247,6 +247,6 @@ def test_screen_fits_its_terminal_and_shows_hostile_names_as_text(
     assert "[red]name" in shown
     assert "live, block 45" in shown
     assert "job 6" in shown
-    assert "job 7" not in shown  # twelve lines: two of head, two of keys, one of names
+    assert "job 7" not in shown  # of twelve lines, the heading takes two, the keys two, and the names one
     assert "q quit" in shown
-    assert shown.rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in shown  # the terminal is given back
+    assert shown.rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in shown  # the terminal is restored

@@ -1,4 +1,4 @@
-"""Answers as a person reads them; whatever holds more than text or files stays JSON."""
+"""Answers as readable text. An answer with anything other than text or files stays JSON."""
 
 import base64
 from typing import Any

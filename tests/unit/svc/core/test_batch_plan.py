@@ -16,7 +16,7 @@ def shaped(model: Model = TEXT, rate: int | None = None) -> PricedRequest:
 
 
 def plan(model_id: int, *shares: tuple[int, int]) -> ModelPlan:
-    """`shares`: provider and lines; the rates are the provider's id, twice over."""
+    """Return a plan. `shares`: pairs of provider and lines. Both rates equal the provider's id."""
     allocation = tuple(Allocation(who, f"0x{who}", who, who, lines) for who, lines in shares)
     return ModelPlan(model_id, sum(lines for _, lines in shares), allocation)
 
@@ -93,7 +93,8 @@ def test_only_consecutive_lines_of_a_model_and_rates_share_a_job() -> None:
     plans = [plan(1, (10, 9)), plan(2, (10, 9))]
     assert cut([shaped(), shaped(), shaped(OTHER), shaped()], plans, limits) == [(10, 2), (10, 1), (10, 1)]
     equal = [shaped(rate=5)] * 2 + [shaped(rate=6)]
-    assert [lines for _, lines in cut(equal, [], limits, 10)] == [1, 1, 1]  # no rate_out to count input in
+    # without rate_out, input cannot be counted in units of output
+    assert [lines for _, lines in cut(equal, [], limits, 10)] == [1, 1, 1]
 
 
 def test_named_providers_take_bundles_in_turn() -> None:

@@ -57,7 +57,7 @@ def test_fitting_parameters_are_taken(given: dict[str, Any]) -> None:
         ({"mode": True}, "mode"),
         ({"stop": 5}, "stop"),
         ({"stop": ["a", 5]}, "stop"),
-        ({"number": 1}, "number"),  # fits both
+        ({"number": 1}, "number"),  # matches both types
         ({"tools": {"name": "a"}}, "tools"),
         ({"tools": [{}, {"name": 5}]}, "tools[1].name"),
         ({"tools": [{"x": 1}]}, "tools[0].x"),

@@ -41,7 +41,7 @@ def test_window_that_the_network_does_not_take_is_refused_with_those_that_it_tak
     assert (refused.value.param, refused.value.code) == ("window", WINDOW_REFUSED)
     with pytest.raises(Refused, match="use none"):
         Windows((), certain=True).check("2h", 7_200)
-    Windows((3_600,), certain=False).check("2h", 7_200)  # there may be others
+    Windows((3_600,), certain=False).check("2h", 7_200)  # the list may be incomplete
 
 
 @pytest.mark.parametrize(

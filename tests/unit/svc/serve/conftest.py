@@ -1,4 +1,4 @@
-"""A market whose models answer as OpenAI's do, each after its own kind."""
+"""A market whose models answer like OpenAI's, one for each kind of answer."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def spoken(model: str, given: dict[str, Any]) -> Any:
-    """What a model gives: its answer names what it was asked."""
+    """Return a model's output, which contains the model's name and its input."""
     match model:
         case "demo/text":
             asked = given["input"] if isinstance(given["input"], str) else given["input"][-1].get("content", "")
@@ -41,8 +41,8 @@ def market() -> ServedMarket:
 
 @pytest.fixture(autouse=True)
 def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that leaps to the next deadline would leap while a thread works: what threads do is done where it is
-    asked for. What would leap on by itself stays away."""
+    """The virtual clock would jump to the next deadline while a thread works, so run thread work inline. Background
+    loops are disabled because they would advance the clock."""
 
     async def run_sync(act: Callable[..., T], *arguments: Any, **_: object) -> T:
         await anyio.lowlevel.checkpoint()

@@ -1,5 +1,5 @@
-"""A market of one fake coordinator for `svc serve`: jobs are opened, answered and sealed as a provider would, and go
-through the states that a test says."""
+"""A market of one fake coordinator for `svc serve`. Jobs are opened, answered and sealed as by a provider, and go
+through the states that a test chooses."""
 
 import json
 import resource
@@ -64,7 +64,7 @@ def listed(name: str) -> dict[str, Any]:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process grows until the block ends."""
+    """Limit the size of files to zero until the block ends."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -75,7 +75,7 @@ def full_disk() -> Iterator[None]:
 
 @attrs.define
 class Job:
-    """`steps`: states that it is told in, look after look; the last one stays."""
+    """`steps`: states that successive looks return. The last state repeats."""
 
     id: str
     provider: int
@@ -87,8 +87,8 @@ class Job:
 
 @attrs.define
 class ServedMarket:
-    """`answer` is the model; `steps` says, of a provider, the states that its jobs go through. `early`: the status that
-    is told of every job before its blocks, or what its post was refused for."""
+    """`answer`: the model. `steps`: by provider, the states of its jobs. `early`: the status that is reported for
+    every job before its block, or the error of its post."""
 
     answer: Callable[[str, dict[str, Any]], Any]
     coordinator: FakeCoordinator = attrs.field(factory=FakeCoordinator)
@@ -183,7 +183,7 @@ class ServedMarket:
 
 @attrs.frozen
 class Heard:
-    """An answer as a caller hears it. `at`: when each of its pieces came."""
+    """An answer as its caller receives it. `at`: arrival time of each piece."""
 
     status: int
     headers: dict[str, str]
@@ -200,7 +200,7 @@ class Heard:
 
     @property
     def events(self) -> list[Any]:
-        """The data of each event, comments left out."""
+        """Return the data of each event, without comments."""
         lines = [line for line in self.content.decode().splitlines() if line.startswith("data: ")]
         return [json.loads(line[6:]) for line in lines if line != "data: [DONE]"]
 
@@ -211,7 +211,7 @@ class Heard:
 
 @attrs.frozen
 class Caller:
-    """Calls the application as a server would."""
+    """Calls the application like a server."""
 
     served: LocalServer
     keys: Mapping[str, str]
@@ -238,7 +238,7 @@ class Caller:
         gone: anyio.Event | None = None,
         breaks: bool = False,
     ) -> Heard:
-        """`gone`: set, the caller leaves; `breaks`: the connection, once there is an answer."""
+        """Call a route. `gone`: when set, the caller disconnects. `breaks`: the connection breaks during the answer."""
         sent = {"host": f"127.0.0.1:{PORT}", "content-type": "application/json", **(headers or {})}
         if key is not None:
             sent["authorization"] = f"Bearer {self.keys.get(key, key)}"
@@ -276,6 +276,6 @@ class Caller:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Waits without letting time pass."""
+    """Wait for a condition without advancing the clock."""
     while not holds():
         await anyio.lowlevel.checkpoint()

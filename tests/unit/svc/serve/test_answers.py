@@ -1,4 +1,4 @@
-"""Requests answered from the market, whole: each route, errors, budgets, repetition, retries, restarts."""
+"""Complete answers from the market: each route, errors, budgets, idempotency, retries, restarts."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ async def test_answer_says_what_it_cost_and_whose_it_is(market: ServedMarket, tm
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO, headers={"x-request-id": "mine"})
     (job,) = market.jobs.values()
-    paid = job.body["units_in"] + 3 * 2  # 3 tokens at 2 each; the fee of 2.5 % comes to less than one
+    paid = job.body["units_in"] + 3 * 2  # 3 tokens at 2 each; the 2.5 % fee rounds down to 0
     told = {"job_id": job.id, "provider": 7, "amount": job.body["amount"], "cost": str(paid + 2_000)}
     parts = {"provider": str(paid), "fee": "0", "gas_fee": "2000"}
     assert heard.json["svc"] == told | {"cost_parts": parts}
@@ -226,7 +226,7 @@ async def test_hedge_buys_a_second_answer_where_it_is_set(market: ServedMarket, 
         await anyio.sleep(10)
     assert heard.json["svc"]["provider"] == 8
     ends = {job.provider: job.steps for job in market.jobs.values()}
-    assert ends == {7: ["cancelled"], 8: ["completed"]}  # the slower one is taken back
+    assert ends == {7: ["cancelled"], 8: ["completed"]}  # the slower job is cancelled
 
 
 async def test_price_that_rose_is_learned_from_the_post_and_paid_within_the_limits(
@@ -236,14 +236,14 @@ async def test_price_that_rose_is_learned_from_the_post_and_paid_within_the_limi
         await caller.post(CHAT, HELLO)
         known = caller.served.trade.prices._charges
         assert known is not None
-        caller.served.trade.prices._charges = type(known)(known.fee_bps, 1)  # what was charged an hour ago
+        caller.served.trade.prices._charges = type(known)(known.fee_bps, 1)  # the charges as known an hour ago
         market.refuse = None
         heard = await caller.post(CHAT, HELLO)
     assert heard.status == 200
     assert int(heard.json["svc"]["amount"]) == int(market.posts[-1].body["amount"])
 
 
-# --- repetition, leaving, restarting --------------------------------------------------------------------------
+# --- idempotency, disconnects, restarts -----------------------------------------------------------------------
 
 
 async def test_same_idempotency_key_never_buys_twice(market: ServedMarket, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Answers before their blocks: given at once, told as provisional, booked as the chain has it, never bought twice."""
+"""Answers before their blocks: returned immediately, marked as provisional, booked with the chain's values, and
+never bought twice."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ MINE = {"idempotency-key": "one"}
 
 @pytest.fixture
 def early(market: ServedMarket) -> ServedMarket:
-    """The settle of every job is told at once; the chain has it when a test says so."""
+    """A market that reports every settle immediately. The chain has the settle when the test says so."""
     market.early, market.steps = "completed", {7: ("in_progress",)}
     return market
 
@@ -184,7 +185,8 @@ async def test_post_that_is_refused_after_it_was_stored_costs_nothing_and_blames
 async def test_claim_that_came_to_nothing_before_its_block_is_one_that_nobody_made(
     early: ServedMarket, tmp_path: Path
 ) -> None:
-    """It was told, and the job is open again: it is taken back from a provider who does not claim it."""
+    """The coordinator reported a claim before its block, and the claim reverted. The job is open again, so the
+    caller's disconnect cancels it."""
     early.early, early.steps = "in_progress", {7: ("queued",)}
     gone = anyio.Event()
     async with early.served(tmp_path) as caller, anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""Batches of `/v1/batches` from the request to the results: restarts, cancels, a coordinator that is away, files."""
+"""Batches of `/v1/batches` from the request to the results: restarts, cancels, an unreachable coordinator, files."""
 
 import sqlite3
 from collections.abc import Callable
@@ -42,7 +42,7 @@ MADE = "batch_of_the_market"
 
 
 async def left_behind(caller: Caller, folder: Path, **changed: Any) -> None:
-    """As a process leaves it that was killed between the post and its answer."""
+    """Leave the state of a process that was killed between its post and the answer."""
     ledger = caller.served.trade.ledger
     file = await LocalFiles(folder / "files", ledger).add("default", "lines.jsonl", "batch", LINE)
     now = caller.served.trade.clock()
@@ -60,7 +60,7 @@ def listed(*batches: dict[str, Any]) -> Answer:
 
 
 def with_batch(market: ServedMarket, status: str = "completed", code: str = "expired") -> None:
-    """The market has our batch."""
+    """Add the batch to the market."""
     tell, made = market.coordinator.tell, market_batch({"svc-serve": OURS}, status)
     line = {"id": "batch_req_x_1", "custom_id": None, "response": None, "error": {"code": code, "message": "why"}}
     line |= {"svc": {"job_id": None, "line": 1}}
@@ -255,7 +255,7 @@ async def test_batch_that_could_not_be_posted_within_its_window_has_expired(tmp_
     assert (heard["status"], [(job.state, job.cost) for job in spent]) == ("expired", [("unpaid", 0)])
 
 
-# --- what is asked for ----------------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ async def test_batch_that_cannot_be_is_refused_and_leaves_nothing(
         file = await LocalFiles(tmp_path / "files", caller.served.trade.ledger).add("default", "l", "batch", LINE)
         asked = {"input_file_id": file.id, "endpoint": "/v1/responses", "completion_window": "1h", **changed}
         heard = await caller.post(BATCHES, asked)
-    async with market.served(tmp_path) as caller:  # which starts, and lists none
+    async with market.served(tmp_path) as caller:  # the server starts, and lists no batch
         assert (await caller.get(BATCHES)).json["data"] == []
     assert (heard.status in {400, 404}, heard.json["error"]["param"]) == (True, param)
 

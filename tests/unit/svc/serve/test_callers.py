@@ -1,4 +1,4 @@
-"""Callers of the local API: who is let in, how a request may be made, and what a stream says."""
+"""Callers of the local API: authentication, valid requests, and the content of a stream."""
 
 import json
 from pathlib import Path
@@ -122,7 +122,7 @@ async def test_stream_of_a_chat_begins_waits_and_ends_as_openais(market: ServedM
     assert len({event["id"] for event in heard.events}) == 1
     waits = [later - sooner for sooner, later in zip(heard.at, heard.at[1:], strict=False)]
     assert heard.at[-1] - heard.at[0] > 15
-    assert max(waits) <= 10  # whoever listens hears something in the meantime
+    assert max(waits) <= 10  # the caller gets a keep-alive during the wait
     assert b": waiting for the provider to claim the job\n\n" in heard.pieces
 
 
@@ -192,7 +192,7 @@ async def test_stream_that_broke_after_the_claim_is_given_to_whoever_asks_again(
             tasks.start_soon(lambda: caller.post(CHAT, {**HELLO, "stream": True}, gone=gone))
             await until(lambda: bool(market.jobs))
             gone.set()
-        heard = await caller.post(CHAT, HELLO)  # whole this time: the same question
+        heard = await caller.post(CHAT, HELLO)  # without a stream: the same purchase
     assert heard.json["svc"]["job_id"] == next(iter(market.jobs))
 
 

@@ -1,4 +1,5 @@
-"""Foreign exceptions at every place where a task of `svc serve` waits end neither the server nor its loops."""
+"""Unexpected exceptions, raised at every place where a task of `svc serve` waits, do not end the server or its
+loops."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -17,9 +18,10 @@ from tests.unit.svc.serve.market import ServedMarket
 
 pytestmark = pytest.mark.anyio
 
-QUIET_ROUNDS: Final = 3  # without a new place, after which every place has been met
+QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places count as reached
 CHAT: Final = "/v1/chat/completions"
-KEEP_WARM, KEEP_SWEPT = Prices.keep_warm, LocalFiles.keep_swept  # other tests of this folder go without
+# saved, because other tests of this folder disable them
+KEEP_WARM, KEEP_SWEPT = Prices.keep_warm, LocalFiles.keep_swept
 
 
 async def test_foreign_errors_end_neither_server_nor_loop(
@@ -56,7 +58,7 @@ async def test_foreign_errors_end_neither_server_nor_loop(
             answer = await caller.post(CHAT, question)
             assert answer.status in (200, 500, 502, 503), answer
             quiet = quiet + 1 if len(errors.raised) == before else 0
-        await anyio.sleep(600)  # both loops meet their places
+        await anyio.sleep(600)  # both loops reach their places
         errors.enabled = False
         question = {"model": "demo/chat", "messages": [{"role": "user", "content": "the last"}]}
         assert (await caller.post(CHAT, question)).status == 200

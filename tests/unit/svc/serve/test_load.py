@@ -1,4 +1,4 @@
-"""Load of providers: who gets the next job, how long a claim is waited for, who comes last."""
+"""Load of providers: which one gets the next job, how long a claim may take, and which one is tried last."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_no_more_than_the_premium_is_paid_for_room() -> None:
     seen = load(2.0)
     for number in (1, 2):
         seen.update(reported(number, capacity=1, active=1))
-    assert first(seen, CHEAP, DEAR, DEAREST) == 1  # three times the price is too much: it waits at the cheapest
+    assert first(seen, CHEAP, DEAR, DEAREST) == 1  # three times the price is too much, so wait for the cheapest
 
 
 def test_jobs_that_nobody_has_room_for_go_to_the_shortest_queue() -> None:
@@ -92,7 +92,7 @@ def test_provider_that_failed_comes_last_and_one_that_was_only_slow_is_soon_aske
     for unclaimed, seconds in ((True, 60), (False, 600)):
         seen = load(clock=clock)
         seen.exclude(1, unclaimed=unclaimed)
-        assert first(seen, CHEAP, DEAREST) == 3  # nothing is cheaper for as long
+        assert first(seen, CHEAP, DEAREST) == 3  # provider 1 is excluded for as long
         clock.now += seconds + 1
         assert first(seen, CHEAP, DEAREST) == 1
 

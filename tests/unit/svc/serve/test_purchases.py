@@ -1,4 +1,5 @@
-"""Purchases when something goes wrong: nothing is bought twice, nothing paid is given up, nobody is blamed for us."""
+"""Purchases after failures: nothing is bought twice, no paid job is given up, and no provider is blamed for a local
+fault."""
 
 import gc
 import itertools
@@ -52,8 +53,8 @@ async def test_requests_at_a_time_are_spread_over_those_who_have_room(market: Se
             tasks.start_soon(ask)
     given = [sum(job.provider == number for job in market.jobs.values()) for number in (7, 8, 9, 10)]
     assert heard == [200] * 60
-    assert given == [24, 18, 18, 0]  # nobody beyond its room, and nobody at a hundred times the price
-    assert (market.probes(), len(market.coordinator.to("POST /v1/jobs"))) == (1, 62)  # asked once for all
+    assert given == [24, 18, 18, 0]  # no provider beyond its room, and none at a hundred times the price
+    assert (market.probes(), len(market.coordinator.to("POST /v1/jobs"))) == (1, 62)  # one probe for all requests
 
 
 async def test_claim_that_is_later_than_usual_is_offered_to_another_before_the_longest_wait(
@@ -139,7 +140,7 @@ async def test_requests_at_the_same_time_cannot_pass_a_budget_together(market: S
                 tasks.start_soon(ask)
         assert sorted(answer.status for answer in heard) == [200] * 3 + [429] * 9
         assert len(market.jobs) == 3
-        assert (await caller.post(CHAT, asked)).status == 200  # what was not used of the three is free again
+        assert (await caller.post(CHAT, asked)).status == 200  # the unused part of the three reservations is free again
 
 
 async def test_failed_job_frees_the_whole_of_what_was_reserved(market: ServedMarket, tmp_path: Path) -> None:
@@ -179,14 +180,15 @@ async def test_charges_that_fell_are_learned_and_the_cost_is_what_was_paid(
     assert (int(told["amount"]), spent.amount, spent.cost) == (int(earlier["amount"]) - 1_995,) * 2 + (
         int(told["cost"]),
     )
-    assert len(market.posts) - posts == 1  # at the price that is known now
+    assert len(market.posts) - posts == 1  # at the new price
     assert FEE_BPS
 
 
 async def test_job_of_a_lost_answer_is_not_given_up_while_the_coordinator_is_away(
     market: ServedMarket, tmp_path: Path
 ) -> None:
-    """It is posted, its answer is lost, and for ten minutes nobody answers: it is paid in the meantime."""
+    """The job is posted, its answer is lost, and the coordinator is unreachable for ten minutes. In that time the
+    job is paid."""
     kept, away = market._order, []
 
     def lost(asked: Asked) -> Answer:
@@ -231,7 +233,7 @@ async def test_idempotency_key_of_another_request_reads_nothing(market: ServedMa
 
 
 async def test_key_of_a_purchase_that_just_ends_buys_nothing(market: ServedMarket, tmp_path: Path) -> None:
-    """Its row still says that it runs, and nobody here follows it any more: it may be paid."""
+    """The row still says "running", but no task follows the purchase, so it may be paid."""
     async with market.served(tmp_path) as caller:
         first = await caller.post(CHAT, HELLO, headers=MINE)
         ledger = caller.served.trade.ledger
@@ -303,4 +305,4 @@ async def test_waiting_polls_ever_less_where_the_coordinator_tells_no_events(
     assert pauses[0] == pytest.approx(0.25)
     assert pauses[:19] == sorted(pauses[:19])
     assert max(pauses) <= 5
-    assert len(market.coordinator.to(f"GET /v1/jobs/{job}/events")) == 1  # 404: asked once, and no more
+    assert len(market.coordinator.to(f"GET /v1/jobs/{job}/events")) == 1  # a 404 is not retried

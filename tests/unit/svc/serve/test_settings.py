@@ -1,4 +1,4 @@
-"""Settings of `svc serve`, its keys, and the limits of what is spent."""
+"""Settings of `svc serve`, its keys, and its spending limits."""
 
 from pathlib import Path
 
@@ -138,7 +138,7 @@ def test_budget_counts_what_is_authorised_until_it_is_known_what_it_cost() -> No
     budgets.reserve("default", "b", 90, 3)
     with pytest.raises(Problem):
         budgets.reserve("default", "c", 1, DAY_SECONDS - 1)
-    budgets.reserve("default", "c", 10, DAY_SECONDS + 1)  # the first has left the day
+    budgets.reserve("default", "c", 10, DAY_SECONDS + 1)  # the first reservation is older than a day
 
 
 def test_budget_knows_at_its_start_what_was_spent_before() -> None:
@@ -152,7 +152,7 @@ def test_budget_knows_at_its_start_what_was_spent_before() -> None:
 def test_batch_that_is_posted_again_counts_once_and_leaves_its_window_once() -> None:
     budgets = Budgets.of(ServeSettings(budget=BudgetSettings(per_day=100)), TOKEN, [job(0, 60)])
     batch = job(0, 60).job_id
-    budgets.reserve("default", batch, 90, 10)  # its own 60 of before a restart are no obstacle
+    budgets.reserve("default", batch, 90, 10)  # its own 60 from before a restart do not count against it
     with pytest.raises(Problem):
         budgets.reserve("default", "b", 11, 20)
     budgets.settle(batch, 0, 30)
@@ -160,7 +160,7 @@ def test_batch_that_is_posted_again_counts_once_and_leaves_its_window_once() -> 
     budgets.settle(batch, 40, 50)
     with pytest.raises(Problem):
         budgets.reserve("default", "b", 61, DAY_SECONDS)
-    with pytest.raises(Problem, match="100 are left"):  # and not more than all, once it has left
+    with pytest.raises(Problem, match="100 are left"):  # and no more than the limit, after a day
         budgets.reserve("default", "b", 101, DAY_SECONDS + 60)
 
 

@@ -19,7 +19,7 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Caller:
-    """Reads the head of its answer and nothing more."""
+    """Reads only the headers of the answer."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []

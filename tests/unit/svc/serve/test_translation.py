@@ -1,4 +1,4 @@
-"""Translation between the two routes of text: requests either way, answers either way, and what is refused."""
+"""Translation between the two routes of text: requests and answers in both directions, and unsupported requests."""
 
 import json
 from typing import Any, Final
@@ -268,7 +268,7 @@ def test_request_of_any_shape_is_read_or_refused(data: st.DataObject) -> None:
 def test_output_of_any_shape_is_an_answer_or_told_as_not_understood(
     route: Route, name: str, inner: Any, other: Any
 ) -> None:
-    """It is the provider's, who may give anything, and it is paid."""
+    """A provider may return any output, and the output is paid for."""
     outputs = (
         *({name: inner}, {name: [inner, other]}, inner, {"object": "response", "output": [inner]}),
         {"choices": [{"message": inner, "finish_reason": other}]},

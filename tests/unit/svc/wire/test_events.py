@@ -1,4 +1,4 @@
-"""Server-sent events read: messages as they are complete, however the bytes come."""
+"""Reading server-sent events: each message is returned when complete, for any split of the bytes."""
 
 import time
 from collections.abc import AsyncIterator
@@ -35,5 +35,5 @@ async def test_message_without_an_end_is_not_kept(endless: bytes) -> None:
 async def test_long_message_in_small_pieces_takes_linear_time() -> None:
     began = time.process_time()
     given = [each async for each in messages(pieces(b"data: " + b"x" * 150_000 + b"\n\n", 1)) if each is not None]
-    assert time.process_time() - began < 3  # copying what has arrived with each piece takes longer
+    assert time.process_time() - began < 3  # copying the buffer for each piece would take longer
     assert given == [b"x" * 150_000]

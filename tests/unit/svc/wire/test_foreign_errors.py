@@ -1,4 +1,4 @@
-"""Errors of the layers below httpx reach callers as the client's own, from the head of an answer and from its body."""
+"""Errors from below httpx reach callers as the client's own errors, both before the headers and within the body."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ async def _read(transport: Transport) -> list[bytes]:
 
 @attrs.frozen
 class Failing(httpx.AsyncBaseTransport):
-    """Raises before the answer's head, or in the middle of its body."""
+    """Raises before the headers, or in the middle of the body."""
 
     error: Exception
     in_body: bool

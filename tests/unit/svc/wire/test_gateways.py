@@ -125,14 +125,14 @@ async def test_content_that_does_not_open_is_its_makers_fault_only_if_it_is_that
 
 
 def dag_pb(*links: Cid, content: bytes = b"") -> tuple[Cid, bytes]:
-    """A node of a file with few, short fields."""
+    """Encode a file's node with few, short fields."""
     named = b"".join(b"\x12\x26\x0a\x24" + each.encode() for each in links)
     data = b"\x08\x02" + (b"\x12" + bytes((len(content),)) + content if content else b"")
     block = named + b"\x0a" + bytes((len(data),)) + data
     return Cid("dag-pb", hashlib.sha256(block).digest()), block
 
 
-# Cut as no store cuts: a leaf of four bytes, a node that holds one itself and has a child.
+# An unusual split: a leaf of four bytes, and a node that has both content and a child.
 LEAF = cid_of(b"ther")
 INNER, INNER_BLOCK = dag_pb(content=b"e")
 ROOT, ROOT_BLOCK = dag_pb(LEAF, INNER)
@@ -140,7 +140,7 @@ BLOCKS = {str(LEAF): b"ther", str(INNER): INNER_BLOCK, str(ROOT): ROOT_BLOCK}
 
 
 def serving(held: dict[str, bytes], content: bytes = b"there") -> FakeCoordinator:
-    """A gateway of files at B, and at A one that serves blocks as well."""
+    """Script a gateway for files at B, and one at A that serves blocks as well."""
 
     def told(cid: str) -> Callable[[Asked], Answer]:
         return lambda asked: Answer(200, held[cid] if asked.query.get("format") == "raw" else content)
@@ -151,7 +151,7 @@ def serving(held: dict[str, bytes], content: bytes = b"there") -> FakeCoordinato
 
 async def test_content_that_was_cut_in_any_way_is_proved_by_its_blocks() -> None:
     assert await read(serving(BLOCKS), A, cid=str(ROOT)) == b"there"
-    # Where the gateway's file is forged its blocks are not.
+    # The gateway forges the file but not its blocks.
     assert await read(serving(BLOCKS, b"forged"), A, cid=str(ROOT)) == b"there"
     assert await read(serving(BLOCKS), B, A, cid=str(ROOT)) == b"there"
 

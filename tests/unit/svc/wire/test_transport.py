@@ -314,7 +314,7 @@ async def test_handshake_that_meets_trouble_is_made_again_with_a_new_nonce(coord
 
 
 def give_sessions(coordinator: FakeCoordinator, *, lives: int) -> None:
-    """Sessions t1, t2, …, and one file."""
+    """Script sessions t1, t2, …, and one file."""
     counter = iter(range(1, 100))
     coordinator.tell("GET /auth/nonce", Answer(200, {"nonce": "ab" * 16, "expires_at": 1, "chain_id": 31337}))
     coordinator.tell(

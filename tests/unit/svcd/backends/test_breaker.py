@@ -63,7 +63,7 @@ def test_a_success_after_a_good_look_forgets_the_waits(opened: Breaker) -> None:
 
 
 class Looks:
-    """A backend that answers looks from a list; one that hangs answers None."""
+    """A backend that answers health checks from a list. None is a check that hangs."""
 
     def __init__(self, *answers: bool | None) -> None:
         self.answers = list(answers)
@@ -90,7 +90,7 @@ async def test_it_is_looked_at_ever_more_rarely_until_it_is_up_and_then_left_alo
         nursery.start_soon(watch, opened, backend, "m")
         await trio.sleep(3600)
         nursery.cancel_scope.cancel()
-    assert [at - began for at in backend.at] == [5, 15, 50]  # the second look hung for 15 s
+    assert [at - began for at in backend.at] == [5, 15, 50]  # the second check hung for 15 s
     assert not opened.is_open
 
 

@@ -1,4 +1,4 @@
-"""Downloads of files that a model server names in any form."""
+"""Downloads of files that a model server names, in any form."""
 
 import json
 from typing import Final

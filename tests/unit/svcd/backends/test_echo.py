@@ -1,4 +1,4 @@
-"""The stand-in for a model server: what it answers can be checked, and is in the form that each route promises."""
+"""The echo backend: its answers are predictable, and have the form that each route requires."""
 
 import math
 import struct

@@ -103,7 +103,7 @@ def test_many_indexed_tool_calls_take_linear_time() -> None:
     began = time.process_time()
     for start in range(0, 20_000, 2):
         assembler.take(chunk({"tool_calls": [{"index": start}, {"index": start + 1}]}))
-    assert time.process_time() - began < 5  # a search of the list for each call takes four times as long
+    assert time.process_time() - began < 5  # searching the list for each call would take four times as long
     assembler.end()
     (choice,) = (assembler.answer() or {})["choices"]
     assert len(choice["message"]["tool_calls"]) == 20_000

@@ -16,7 +16,7 @@ OUTPUT = WorkOutput("done", 1)
 
 
 def failing(*troubles: Exception) -> Callable[[Signs], Awaitable[WorkOutput]]:
-    """Attempts that raise these in turn, and then succeed."""
+    """Return attempts that raise these errors in turn, and then succeed."""
     waiting = list(troubles)
 
     async def attempt(_: Signs) -> WorkOutput:

@@ -1,4 +1,4 @@
-"""Lists of models, as servers with OpenAI's routes answer them."""
+"""Lists of models, as servers with OpenAI's routes return them."""
 
 import json
 

@@ -162,7 +162,7 @@ def test_example_takes_its_keys_from_where_the_unit_puts_them() -> None:
 
 
 def test_example_is_a_configuration(tmp_path: Path) -> None:
-    (tmp_path / "credentials").mkdir()  # where commands find the keys outside of the unit
+    (tmp_path / "credentials").mkdir()  # where commands outside of the unit find the keys
     for name in ("wallet.key", "box.key"):
         (tmp_path / "credentials" / name).write_text(_KEY)
     config = _read(_EXAMPLE.read_text(), tmp_path)
@@ -215,7 +215,7 @@ def test_example_documents_every_key_with_its_default() -> None:
 
 
 def test_there_are_at_most_seventy_keys() -> None:
-    kinds = 2  # of a backend and of a load
+    kinds = 2  # backends and load probes
     assert sum(map(len, _documented().values())) + kinds <= 70
 
 

@@ -28,7 +28,7 @@ OP = {"op": "settle"}
 
 
 class Server:
-    """Answers each op with the next of what it was given; the last stays."""
+    """A server that answers ops with scripted answers in turn. The last answer repeats."""
 
     def __init__(self, *answers: httpx.Response | Exception | float) -> None:
         self.answers = list(answers)
@@ -125,7 +125,7 @@ async def test_answer_of_a_proxy_in_the_coordinators_place_is_none(status: int, 
     server = Server(restarting, restarting, httpx.Response(201, json={"status": "success"}))
     assert isinstance(await run(server, 20.0), OpMined)
     assert server.asked == 3
-    # It may have come through all the same.
+    # The op may have succeeded in spite of the error.
     assert isinstance(await run(Server(restarting), 20.0, resend=False), Unanswered)
 
 
@@ -151,7 +151,7 @@ async def test_answer_that_trickles_or_has_no_end_is_none(autojump_clock: MockCl
             before = trio.current_time()
             with pytest.raises(Unavailable):
                 await MarketReads(transport_of(http)).provider(7)
-            assert trio.current_time() - before < 4 * 185  # four attempts of at most 181 s, and the waits between them
+            assert trio.current_time() - before < 4 * 185  # four attempts of at most 181 s, and the pauses between them
 
 
 async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockClock) -> None:

@@ -48,7 +48,7 @@ async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tel
     first = await sessions.current()
     sessions.drop(first)
     second = await sessions.current()
-    sessions.drop(first)  # by a slower caller
+    sessions.drop(first)  # a slower caller reports the first session
     assert await sessions.current() is second
     assert len(market.sessions) == 2
 
@@ -83,7 +83,7 @@ async def test_sign_in_that_comes_to_nothing_says_how(
 async def test_nonce_that_was_used_up_for_nothing_is_replaced_by_another(
     autojump_clock: MockClock, market: Market, sessions: Sessions
 ) -> None:
-    """The database goes in the midst of the commit: whoever tries again as told finds the nonce gone."""
+    """The database fails during the commit, so a retry finds the nonce used."""
     market.scripts["session"] = [instead(error(503, None, "not_ready", retryable=True)), instead(NONCE_GONE)]
     assert isinstance(await sign_in(sessions), ProviderSession)
 

@@ -126,7 +126,7 @@ async def test_disk_that_refuses_is_waited_for_and_the_journal_says_so(tmp_path:
     async with opened(tmp_path) as journal:
         full = sqlite3.connect(tmp_path / "journal.sqlite3", isolation_level=None)
         journal._connection.execute("pragma busy_timeout = 10")
-        full.execute("begin immediate")  # as little can be written now as on a full disk
+        full.execute("begin immediate")  # blocks writes, like a full disk
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal.claiming, job, "m")
             while journal.works:  # noqa: ASYNC110 - it is another thread that finds out
@@ -223,7 +223,7 @@ async def test_times_for_signing_only_grow(tmp_path: Path) -> None:
 async def test_commit_that_its_writer_is_cancelled_in_is_not_left_half_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others' entries may be in it: they would wait for it for ever."""
+    """The commit may contain entries of other tasks, which would otherwise wait forever."""
     job = a_job()
     async with opened(tmp_path) as journal:
         in_thread = trio.to_thread.run_sync

@@ -1,4 +1,4 @@
-"""Opening a journal: what it leaves open behind itself, and who may use its lock."""
+"""Opening a journal: which files stay open, and which process may use its lock."""
 
 import os
 import sqlite3
@@ -55,7 +55,7 @@ async def test_state_directory_is_for_its_user_alone(older: bool, tmp_path: Path
 def test_every_commit_is_on_the_disk_when_it_returns_and_readers_need_not_wait(tmp_path: Path) -> None:
     connection = entries.open_database(tmp_path / JOURNAL_FILE)
     told = [connection.execute(f"pragma {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
-    assert told == ["wal", 2]  # full
+    assert told == ["wal", 2]  # synchronous=full
     connection.close()
 
 
@@ -71,7 +71,7 @@ def test_file_that_is_no_journal_or_a_newer_one_is_refused_and_closed(tmp_path: 
         entries.open_database(other)
     with pytest.raises(Fatal, match=f"its format is {version + 1}, expected at most {version}") as unknown:
         entries.open_database(newer)
-    assert unreadable.tb is not None  # its frames are alive, and what they hold
+    assert unreadable.tb is not None  # keeps the frames and their locals alive
     assert unknown.tb is not None
     assert open_files(tmp_path) == []
 

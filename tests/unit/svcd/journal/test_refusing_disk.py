@@ -1,4 +1,4 @@
-"""A journal whose disk refuses: its first commit, its reads and its files."""
+"""A journal on a failing disk: its first commit, its reads and its files."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ async def test_disk_that_is_full_from_the_beginning_is_waited_for(
         ours.execute("create table latest (name text primary key, value integer not null)")
         journal = Journal(ours, ResultFiles(tmp_path), lambda: 0.0)
         assert journal.works
-        full.execute("begin immediate")  # as little can be written now as on a full disk
+        full.execute("begin immediate")  # blocks writes, like a full disk
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal.note, "name", 1)
             await trio.sleep(3.5)
@@ -100,7 +100,7 @@ async def test_result_file_that_is_missing_is_not_waited_for(tmp_path: Path) -> 
 
 @attrs.define
 class FullFiles:
-    """Files that can be kept from the third attempt on."""
+    """Files that can be written from the third attempt on."""
 
     at: list[float] = attrs.field(factory=list)
 

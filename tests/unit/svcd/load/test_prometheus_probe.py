@@ -61,7 +61,7 @@ def test_every_known_servers_names_are_understood(text: str, load: float) -> Non
         "up 1\n",
         "vllm:num_requests_running{ 3",
         "vllm:num_requests_running NaN\n",
-        f"tgi_queue_size {'9' * 400}\n",  # no float holds it
+        f"tgi_queue_size {'9' * 400}\n",  # larger than any float
         f"tgi_queue_size 1 {'9' * 400}\n",
         f'tgi_queue_size{{model="{"a" * 5000}"}} 1\n',
         'tgi_queue_size{model="a"} 1\n' * 20_000,

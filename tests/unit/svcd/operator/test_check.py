@@ -1,4 +1,4 @@
-"""`svcd check`: each row right, and each wrong when what it looks at is."""
+"""`svcd check`: each row passes on a correct set-up, and fails on the fault that it checks for."""
 
 import json
 import os
@@ -46,7 +46,7 @@ async def examined(market: Market, state: Path, **configured: Any) -> list[Check
 
 
 def dated(behind: float) -> Script:
-    """The coordinator's clock stands in its answers' headers."""
+    """Answer with a `date` header that is behind by this many seconds."""
 
     async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
         response = perform()
@@ -62,7 +62,7 @@ def backed(**backend: object) -> dict[str, Any]:
 
 @attrs.frozen
 class Case:
-    """What is changed, and the row that shows it with these words."""
+    """A change, and the row that reports it with these words."""
 
     row: str
     words: str
@@ -145,7 +145,7 @@ async def test_what_is_wrong_has_a_row_that_says_so(case: Case, tmp_path: Path) 
 
 @attrs.frozen
 class Ledger:
-    """A node of the chain that has the market's contracts and its provider, but for what a test changes."""
+    """A node with the market's contracts and its provider, except where a test changes them."""
 
     market: Market
     chain_id: int = BOOK.chain_id
@@ -189,7 +189,7 @@ class Ledger:
 
 
 async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[CheckRow]:
-    """The rows that a node of the provider's own adds."""
+    """Return the rows that the provider's own node adds."""
     market = node.market
     market.always.setdefault("readyz", dated(0))
     config = config_for(market, state, models=(TEXT,), addresses=BOOK, rpc_url="http://node/secret", **configured)
@@ -200,7 +200,7 @@ async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[CheckRow
             return await ways.get(request.url.host, market.transport).handle_async_request(request)
 
     findings = await examine(config, Both(), Clock(lambda: START))
-    assert not any("secret" in row.text for row in findings)  # a node's address often carries a key
+    assert not any("secret" in row.text for row in findings)  # a node's URL often contains an API key
     return [each for each in findings if each.what in {"node", "contracts", "on the chain", "key on the chain"}]
 
 

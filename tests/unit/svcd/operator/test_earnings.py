@@ -1,4 +1,4 @@
-"""`svcd earnings`: a day's jobs by model, what came of them, and the chain's own amounts where there is a node."""
+"""`svcd earnings`: a day's jobs by model, their outcomes, and amounts from the chain if a node is configured."""
 
 import csv
 import io
@@ -30,12 +30,12 @@ from tests.unit.svcd.stages.running import config_for
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
 
 DAY = 86_400
-TODAY, YESTERDAY = "2027-01-15", "2027-01-14"  # of START
+TODAY, YESTERDAY = "2027-01-15", "2027-01-14"  # START is within TODAY
 
 
 @attrs.define
 class History:
-    """A node that remembers what a test gives it; ranges of more than ten blocks are too wide for it."""
+    """A node with a test's logs. It rejects queries of more than ten blocks."""
 
     logs: list[tuple[int, bytes, str, list[bytes], bytes]] = attrs.field(factory=list)  # block, address, event, …
     reputation: int = 500
@@ -83,7 +83,8 @@ class History:
 
 @pytest.fixture
 def market() -> Market:
-    """Two settled jobs, one of yesterday; one failed and one reclaimed today; one open, one of long ago."""
+    """Return a market with two settled jobs (one from yesterday), one failed and one reclaimed today, one open, and
+    one from long ago."""
     market = Market(lambda: START)
 
     def ended(because: int, ago: int = 0, **changed: Any) -> str:
@@ -125,7 +126,7 @@ async def told(market: Market, state: Path, history: History | None = None, days
 
 async def test_jobs_are_counted_by_day_and_model_with_what_came_of_them(market: Market, tmp_path: Path) -> None:
     found = await told(market, tmp_path)
-    # cap 100, fee 2 (250 basis points), gas 2000: the amount is 2102; 40 units cost 40, and a fee of 1
+    # Cap 100, fee 2 (250 basis points), gas fee 2000: the amount is 2102. 40 units cost 40, plus a fee of 1.
     assert {pair: attrs.astuple(row) for pair, row in found.rows.items()} == {
         (YESTERDAY, "demo/image"): (1, 40, 2001, 2000, 61, 0, 0),
         (TODAY, "demo/text"): (1, 40, 2001, 2000, 61 + 2 * 2102, 1, 1),
@@ -155,7 +156,7 @@ async def test_node_tells_the_chains_own_amounts_and_reputation_by_day(market: M
     assert (row.earned, row.fees, row.refunded) == (33, 3, 99 + 2 * 2102)
     assert found.reputation == {YESTERDAY: 5, TODAY: -120}
     assert f"reputation 500 ({YESTERDAY} +5, {TODAY} -120)" in earnings_table(found)
-    assert history.ranges[-1] <= 10  # what the node takes
+    assert history.ranges[-1] <= 10  # the node's limit
 
 
 async def test_csv_has_base_units_and_the_journals_reasons(market: Market, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`svcd register`: tried and priced before it is sent, sent once, and what the admin has to do afterwards."""
+"""`svcd register`: simulated and priced before it is sent, sent once, and followed by instructions for the admin."""
 
 import json
 import re
@@ -30,7 +30,7 @@ GWEI = 10**9
 
 @attrs.define
 class Node:
-    """A node whose registry has nobody registered yet; `raw`: the transactions that it was sent."""
+    """A node with an empty registry. `raw`: transactions that it received."""
 
     market: Market
     provider_id: int = 0
@@ -38,7 +38,7 @@ class Node:
     chain_id: int = BOOK.chain_id
     balance: int = 10**18
     pending: int = 3
-    refuses: bool = False  # says no to the transaction, though it takes it
+    refuses: bool = False  # answers with an error but keeps the transaction
     reverts: bool = False
     raw: list[str] = attrs.field(factory=list)
 
@@ -107,7 +107,7 @@ class Node:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
-    """Reached at http://node, beside the market."""
+    """Add the node at http://node to the market."""
     node = Node(Market(lambda: START))
 
     async def route(request: httpx.Request) -> httpx.Response:
@@ -121,7 +121,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 async def ran(node: Node, tmp_path: Path, *, yes: bool = True, **options: Any) -> list[str]:
-    """What it said."""
+    """Run `svcd register` and return its output."""
     said: list[str] = []
     config = config_for(node.market, tmp_path, addresses=BOOK, models=(model_for("demo/text", {"text"}),))
     chosen = {"rpc_url": "http://node", "dry_run": False, "confirmed": lambda: yes, **options}

@@ -1,4 +1,4 @@
-"""`svcd init`: what it asks, proposes and writes; nothing that is there is overwritten."""
+"""`svcd init`: its questions, proposals and files. Existing files are never overwritten."""
 
 import json
 import re
@@ -32,7 +32,7 @@ OLLAMA = ModelServer("http://127.0.0.1:11434", ServedModels(("image:latest",), "
 
 @attrs.define
 class Terminal:
-    """Answers by the flag that a question names, a list one by one; the proposal where there is none."""
+    """Answers a question by its flag. A list gives one answer after another. Without an entry, accepts the proposal."""
 
     answers: dict[str, str | list[str]]
     asked: dict[str, str | None] = attrs.field(factory=dict)
@@ -156,7 +156,7 @@ def test_slots_are_what_the_servers_run_at_a_time(init: Init, monkeypatch: pytes
 
     monkeypatch.setattr("svcd.operator.setup.local_servers", found)
     init({"--model": "demo/text=org/Text demo/image=other"})
-    assert [model.slots for model in read(tmp_path).models] == [2, 2]  # they share the server
+    assert [model.slots for model in read(tmp_path).models] == [2, 2]  # the models share the server
 
 
 @pytest.mark.parametrize(

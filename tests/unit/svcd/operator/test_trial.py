@@ -1,4 +1,4 @@
-"""`svcd try`: a job through the backend and both seals, its price, and why it would have been failed."""
+"""`svcd try`: a job through the backend and both seals, with its price, and with the reason if it would fail."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ async def test_answer_comes_back_through_both_seals_with_what_it_would_have_earn
     dear = model_for("demo/text", {"text"}, asks={60: AskRates(10**6, 2 * 10**6), 3600: AskRates(0, 10**6)})
     config = config_for(market, tmp_path, addresses=BOOK, models=(dear,))
     tried = await try_model(config, "demo/text", "good day")
-    assert tried.answer == "{'input': 'good day'}"  # the demo's backend gives back what it gets
+    assert tried.answer == "{'input': 'good day'}"  # the demo's backend echoes its input
     assert (tried.units_in, tried.completion_tok) == (5, 5)
     assert tried.earnings == {60: 15, 3600: 5}
     assert "earns    0.000015 Dev Dollar at the ask for 60 s" in trial_report(tried)

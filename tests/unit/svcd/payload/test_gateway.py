@@ -18,7 +18,8 @@ CONTENT = b"0123456789" * 1_000_000
 
 
 class Net:
-    """Gateways by host, each with the statuses that it answers before it answers 200; `wrong` with other content."""
+    """Gateways by host. Each answers its list of statuses before it answers 200. `wrong` gateways serve different
+    content."""
 
     def __init__(self, *, wrong: str = "", **statuses: list[int]) -> None:
         self.statuses = statuses
@@ -57,7 +58,7 @@ async def test_gateways_are_tried_in_turn_until_one_has_it(autojump_clock: MockC
     net = Net(a=[404, 503], b=[0])
     assert await fetched(net, tmp_path) == CONTENT
     assert net.asked == ["a", "b", "a", "b"]
-    assert os.listdir(tmp_path) == []  # the spool's file has no name
+    assert os.listdir(tmp_path) == []  # the spool's file is unlinked
 
 
 async def test_network_that_is_away_is_waited_for_and_counts_as_no_answer(
@@ -133,7 +134,7 @@ async def test_redirect_to_another_host_in_the_clear_is_not_followed_and_ends_th
 
 
 async def redirected(location: str, tmp_path: Path) -> list[str]:
-    """What a gateway leads to that sends everybody there; the addresses that were asked."""
+    """Fetch from a gateway that redirects to `location`, and return the addresses that were requested."""
     asked: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

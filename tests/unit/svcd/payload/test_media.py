@@ -9,7 +9,8 @@ from PIL import Image
 from svcd.base.end_reasons import WorkFailed
 from svcd.payload.media import check_media
 
-# Pillow finds the size, and its search for a second frame ends as IndexError; with the bytes added, as struct.error.
+# Pillow reads the size, and fails with IndexError when it searches for a second frame. With the extra bytes it fails
+# with struct.error.
 GIF_CUT_AFTER_ITS_PICTURE = bytes.fromhex(
     "47494638376104000400810000ff00000000000000000000002c00000000040004000008090001081c48b02080800021"
 )
@@ -31,7 +32,7 @@ def still(content: bytes, width: int, height: int) -> dict[str, object]:
 
 
 def header_only(width: int, height: int) -> bytes:
-    """A PNG that says its size and holds none of it."""
+    """Return a PNG that has a size but no pixels."""
     chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IDAT", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks

@@ -1,4 +1,5 @@
-"""What a file tells of its picture, held against a library that reads all of it; and files made to cost time."""
+"""Image sizes read from headers, compared with a library that decodes the whole file. Some files are made to cost
+time."""
 
 import struct
 import time
@@ -15,7 +16,7 @@ from svcd.payload.picture_size import Picture, UnknownSize, measure
 
 KINDS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 MOVING = ("PNG", "GIF", "WEBP", "TIFF", "AVIF")
-BOUND = 0.5  # seconds of this process; a library took 7 to 12 for each of the same
+BOUND = 0.5  # CPU seconds; a decoder took 7 to 12 for each file
 MANY = 1_100_000
 
 

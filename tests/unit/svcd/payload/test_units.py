@@ -11,7 +11,7 @@ STILL = {"b64": "AAAA", "media_type": "image/png", "width": 10, "height": 10}
     ("modality", "model_input", "units_in", "units_out"),
     [
         ("text", {"input": "x" * 8}, 5, 1),  # {"input":"xxxxxxxx"} has 20 bytes
-        ("text", {"input": "x", "max_tokens": 900}, 100, 1),  # the backend holds it to the order
+        ("text", {"input": "x", "max_tokens": 900}, 100, 1),  # the backend enforces the order's limit
         ("embeddings", {"input": "x" * 8}, 5, 0),
         ("image", {"width": 8, "height": 8, "num_images": 2}, 0, 128),
         ("image", {"width": 8, "height": 8, "image": STILL}, 100, 64),

@@ -1,4 +1,4 @@
-"""The stages as a whole daemon, on a virtual clock, against a market in memory."""
+"""Fixtures for a whole daemon on a virtual clock, with a market in memory."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ Start = Callable[..., AbstractAsyncContextManager[Running]]
 
 @pytest.fixture(autouse=True)
 def in_virtual_time(inline_threads: None) -> None:
-    """All of these do."""
+    """Run every test of this folder in virtual time."""
 
 
 @pytest.fixture(autouse=True)
 def quiet_log() -> Iterator[None]:
-    """Unconfigured, structlog prints tracebacks with every local of every frame."""
+    """Without configuration, structlog prints tracebacks with the locals of every frame."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
     structlog.reset_defaults()
@@ -36,7 +36,8 @@ def market(autojump_clock: MockClock) -> Market:
 
 @pytest.fixture
 def start(market: Market, tmp_path: Path) -> Start:
-    """`async with start(...) as running`: a daemon until the block ends. Its state survives from one to the next."""
+    """`async with start(...) as running` runs a daemon until the block ends. Its state survives until the next
+    start."""
 
     def _start(**changed: Any) -> AbstractAsyncContextManager[Running]:
         return running(market, tmp_path / "state", **changed)

@@ -1,4 +1,4 @@
-"""A whole daemon in this process, over a market in memory."""
+"""A whole daemon in this process, with a market in memory."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -34,12 +34,12 @@ ENDED = ("settled", "failed", "given_up", "not_claimed")
 
 @attrs.define
 class Backend:
-    """Answers with the input, unless the test says otherwise."""
+    """Returns the input, unless the test replaces the answer."""
 
     act: Callable[[ModelWork], Awaitable[WorkOutput]] | None = None
     ran: list[ModelWork] = attrs.field(factory=list)
     up: bool = True
-    unknown: str | None = None  # what it says of the name that it is asked for
+    unknown: str | None = None  # error for an unknown model name
 
     async def run(self, work: ModelWork) -> WorkOutput:
         self.ran.append(work)
@@ -68,7 +68,7 @@ class Running:
         return self.ground.config.state_directory / JOURNAL_FILE
 
     def entry(self, job: str) -> tuple[str, str | None]:
-        """The journal's state and reason."""
+        """Return the job's state and reason in the journal."""
         with closing(sqlite3.connect(self.journal_path)) as connection:
             found = connection.execute(
                 "select state, reason from jobs where job_id = ?", (bytes.fromhex(job[2:]),)
@@ -76,12 +76,12 @@ class Running:
         return found or ("", None)
 
     async def end_of(self, job: str) -> tuple[str, str | None]:
-        """Once the job has ended and its slot is free."""
+        """Wait until the job has ended and its slot is free. Return its journal entry."""
         await self.until(lambda: self.entry(job)[0] in ENDED and not self.ground.slots.holds(bytes.fromhex(job[2:])))
         return self.entry(job)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Looks ever more rarely: on the virtual clock waiting costs nothing, and looking does."""
+        """Poll with growing pauses. Waiting costs nothing on the virtual clock, but a poll does."""
         pause = 0.25
         with trio.fail_after(100_000):
             while not holds():
@@ -95,7 +95,7 @@ class Running:
 
 
 class Identity(Protocol):
-    """Who a daemon is."""
+    """The keys and ids of a daemon."""
 
     @property
     def provider(self) -> Wallet: ...
@@ -147,7 +147,7 @@ def asks_of(rates: Mapping[int, AskRates]) -> tuple[AskTable, ...]:
 
 @attrs.frozen
 class Started:
-    """A daemon that works, over whatever its transport leads to."""
+    """A running daemon, over any transport."""
 
     ground: DaemonDependencies
     daemon: Daemon
@@ -158,7 +158,7 @@ class Started:
 async def started(
     config: DaemonConfig, now: Callable[[], float], transport: httpx.AsyncBaseTransport, backend: Backend
 ) -> AsyncIterator[Started]:
-    """At the end of the block it is cancelled, as a kill would end it: nothing is put in order."""
+    """Run a daemon. The end of the block cancels it without a shutdown, like a kill."""
     drain = Drain()
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(open_journal(config.state_directory, now))
@@ -176,7 +176,7 @@ async def started(
 async def running(
     market: Market, state: Path, *, backend: Backend | None = None, **changed: Any
 ) -> AsyncIterator[Running]:
-    """The same over a market in memory."""
+    """Run a daemon with a market in memory."""
     backend = backend if backend is not None else Backend()
     async with started(config_for(market, state, **changed), market.now, market.transport, backend) as one:
         yield Running(market, one.ground, one.daemon, one.drain, backend)

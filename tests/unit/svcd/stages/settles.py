@@ -1,4 +1,4 @@
-"""The world of a settle, upload or fail alone: what is answered, one answer after the other, and what became of it."""
+"""Everything around a single settle, upload or fail: scripted answers, and a record of the outcome."""
 
 import io
 from collections.abc import Sequence
@@ -28,18 +28,18 @@ PENDING, AWAY = OpPending("0xab"), Unanswered("no answer")
 NOT_CLAIMED: Final = ChainRefused("NotClaimed")
 UNKNOWN_RESULT: Final = CoordinatorRefusal(400, "unknown_result")
 SLA: Final = 3600.0
-EXPIRES: Final = 3600.0  # of the market's jobs, from START on, which is when a world begins
+EXPIRES: Final = 3600.0  # seconds after START, which is when a world begins
 CID: Final = "bafkresult"
 
 
 @attrs.define
 class World:
-    """Whatever a settle meets, and what became of it. `outcomes` are answered one after the other, the last again and
-    again; so are `standings`, each with how it was asked for."""
+    """Everything that a settle depends on, and its outcome. `outcomes` and `standings` are scripted answers, used in
+    turn. The last one repeats. `asked` records the requests for standings."""
 
     outcomes: Sequence[OpOutcome | UploadOutcome]
     standings: list[Standing] = attrs.field(factory=lambda: ["held"])
-    claimed_at: float | None = None  # by the chain, where it says something new
+    claimed_at: float | None = None  # from the chain, when it differs from the known time
     takes: float = 0.0  # seconds until an answer
     sent: list[tuple[float, Body, float, bool]] = attrs.field(factory=list)
     asked: list[tuple[Any, ...]] = attrs.field(factory=list)
@@ -47,9 +47,9 @@ class World:
     relayed_in: list[float] = attrs.field(factory=list)
     stale: int = 0
     kept: bytes | io.BytesIO = b"kept"
-    began: float = attrs.field(factory=trio.current_time)  # all times here count from it
+    began: float = attrs.field(factory=trio.current_time)  # all times here count from this one
 
-    # --- the coordinator and the signer
+    # --- coordinator and signer
     async def run(self, op: Body, give_up_at: float, *, resend: bool = True) -> Any:
         self.sent.append((trio.current_time() - self.began, op, give_up_at - self.began, resend))
         await trio.sleep(self.takes)
@@ -69,7 +69,7 @@ class World:
     def claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
         return {"claimed": job_id, "at": issued_at}
 
-    # --- the clock and the timings
+    # --- clock and timings
     def now(self) -> int:
         return int(trio.current_time() - self.began)
 
@@ -82,7 +82,7 @@ class World:
     def relayed(self, seconds: float) -> None:
         self.relayed_in.append(seconds)
 
-    # --- the look at the job
+    # --- look-up of the job
     async def of(self, held: ClaimedJob) -> LookedUp:
         return self._found(held, "of", held)
 
@@ -98,7 +98,7 @@ class World:
             held = held.in_window_of(self.began + self.claimed_at)
         return LookedUp(standing, held)
 
-    # --- the pipeline and the journal
+    # --- pipeline and journal
     async def settled(self, held: ClaimedJob, started: float | None) -> None:
         self.ends.append(("settled", held, started))
 

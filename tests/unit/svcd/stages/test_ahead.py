@@ -1,4 +1,5 @@
-"""Jobs that are run before their claim is in a block: for whom, how far, and what is left when the claim is refused."""
+"""Jobs that run before their claim is in a block: for which owners, up to which amount, and the cost of a reverted
+claim."""
 
 from collections.abc import Callable
 
@@ -25,7 +26,7 @@ MODEL = model_for("demo/text", {"text"}, ahead=TABLE)
 
 
 async def earn(market: Market, running: Running) -> None:
-    """The owner has a job settled here: it may be run ahead for from now on."""
+    """Settle a job of the owner, so that the daemon runs the owner's next jobs ahead."""
     assert await running.end_of(market.post(market.container())) == ("settled", None)
     market.slow_blocks = True
 
@@ -89,7 +90,7 @@ async def test_claim_that_is_refused_ends_the_work_and_the_owner_s_trust(
         backend.act = None
         market.slow_blocks = False
         again = offered(market)
-        assert await running.end_of(again) == ("settled", None)  # in the ordinary way
+        assert await running.end_of(again) == ("settled", None)  # without running ahead
         assert _undecided() == undecided
 
 
@@ -139,7 +140,7 @@ async def test_open_bid_is_never_run_ahead(autojump_clock: MockClock, market: Ma
 async def test_result_of_before_a_kill_is_settled_when_the_claim_comes_true(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    """And no other, though the backend would answer otherwise now."""
+    """The stored result is settled, although the backend would now return another."""
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         job = offered(market)
@@ -180,7 +181,7 @@ async def test_claim_whose_end_nobody_tells_leaves_the_settle_to_find_out(
 async def test_coordinator_that_never_tells_a_claim_s_end_has_no_more_at_stake_for_it(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    """It says that it has stored what it has not, and then nothing: what runs ahead stays bounded."""
+    """The coordinator claims to have stored the claim, and then reports nothing. The amount at risk stays bounded."""
 
     async def as_ever(perform: Callable[[], httpx.Response]) -> httpx.Response:
         return perform()
@@ -196,7 +197,7 @@ async def test_coordinator_that_never_tells_a_claim_s_end_has_no_more_at_stake_f
             await running.until(lambda each=each: market.calls.count("claim behind") == each)  # type: ignore[misc]
             market.under_way.pop(job).set()
         assert count("svcd_jobs_ahead_total", outcome="begun") == begun + 2
-        await trio.sleep(120)  # longer than a claim is waited for
+        await trio.sleep(120)  # longer than the daemon waits for a claim
         offered(market)
         await trio.sleep(60)
         assert count("svcd_jobs_ahead_total", outcome="begun") == begun + 2
@@ -222,7 +223,8 @@ async def test_trust_is_earned_halved_and_earned_again(record: OwnerRecord, most
 
 
 async def test_owner_that_pays_no_more_than_it_must_costs_a_few_jobs_ever() -> None:
-    """It has as many settled as the table asks, then has the largest job that it may have for nothing, and again."""
+    """The owner settles as many jobs as the table requires, takes the largest free job that this allows, and
+    repeats."""
     table = AheadTable(most_amount=1_000_000, most_in_flight=10**9, settled_jobs=5)
     record, paid, lost = OwnerRecord(), 0, 0
     for _ in range(1_000):

@@ -40,7 +40,7 @@ async def test_signed_at_only_grows_also_over_a_restart_and_a_clock_set_back(
 ) -> None:
     async with start(models=(MODEL,)):
         await trio.sleep(1)
-    market.now = lambda: START - 1000  # set back
+    market.now = lambda: START - 1000  # the clock was set back
     market.asks.clear()
     async with start(models=(MODEL,)):
         await trio.sleep(1)
@@ -54,7 +54,7 @@ async def test_clock_that_was_set_a_year_ahead_for_a_while_leaves_nothing_behind
     right = market.now
     market.now = lambda: right() + 365 * 86_400
     async with start(models=(MODEL,)):
-        market.now = right  # the coordinator's; the daemon goes on with the wrong one
+        market.now = right  # the coordinator's clock; the daemon keeps the wrong one
         await trio.sleep(20)
     assert market.snapshots == []
     async with start(models=(MODEL,)):

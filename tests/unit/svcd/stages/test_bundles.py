@@ -19,7 +19,7 @@ from tests.unit.svcd.stages.running import Backend, Running, model_for
 pytestmark = pytest.mark.trio
 
 SLOTS = 4
-# {"input":"word 0","max_tokens":50}: 34 bytes, 9 units; at rates of 100 and 200 they count as 4.5 units of output
+# {"input":"word 0","max_tokens":50}: 34 bytes, 9 units. At rates of 100 and 200 these count as 4.5 units of output.
 UNITS_IN = 9
 
 
@@ -90,7 +90,7 @@ async def test_deadline_settles_what_is_finished(autojump_clock: MockClock, mark
         await trio.sleep(250)
         return await echo(work)
 
-    job = post(market, bundle_of(*words(12)))  # four at a time, and two rounds fit into 600 seconds
+    job = post(market, bundle_of(*words(12)))  # four at a time, and 600 seconds are enough for two rounds
     async with start(backend=Backend(slow)) as running:
         assert await running.end_of(job) == ("settled", None)
         statuses = [result.status for result in results_of(running, job)]

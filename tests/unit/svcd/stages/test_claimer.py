@@ -1,4 +1,4 @@
-"""The claimer and the look-up alone: what each answer says of the job and of us, and how long it is waited for."""
+"""The claimer and the look-up alone: what each answer means for the job and the provider, and how long each waits."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -41,15 +41,15 @@ SLA: Final = 3600.0
 
 @attrs.define
 class World:
-    """Whatever a claim meets. `outcomes` and `rows` (state and provider; None: unknown, "away": no answer) come one
-    after the other, the last again and again."""
+    """Everything that a claim depends on. `outcomes` and `rows` are used in turn, and the last one repeats. A row is
+    a state and a provider, None (unknown), or "away" (no answer)."""
 
     outcomes: list[OpOutcome | OpStored | Exception] = attrs.field(factory=lambda: [MINED])
     rows: list[tuple[JobState, int] | str | None] = attrs.field(factory=lambda: [None])
     permits: Ahead | None = None
     withheld: bool = False
     known: bool = False  # the journal has a result of the job
-    claimed_at: int = 0  # by the chain; seconds after the world began
+    claimed_at: int = 0  # on the chain, in seconds after the world began
     takes: float = 0.0
     told: list[tuple[Any, ...]] = attrs.field(factory=list)
     sent: list[tuple[str, Body, float]] = attrs.field(factory=list)
@@ -66,7 +66,7 @@ class World:
     def since(self) -> float:
         return trio.current_time() - self.began
 
-    # --- the coordinator and the signer
+    # --- coordinator and signer
     async def run(self, op: Body, give_up_at: float) -> OpOutcome:
         return await self._answer("run", op, give_up_at)
 
@@ -94,7 +94,7 @@ class World:
     def claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
         return {"job": job_id, "at": issued_at}
 
-    # --- clock, timings, health, limits
+    # --- clock, timings, health and limits
     def now(self) -> int:
         return int(self.since)
 
@@ -114,7 +114,7 @@ class World:
     async def permit(self, offer: Offer) -> Ahead | None:
         return self.permits
 
-    # --- the offers, the slot, the pipeline, the journal and the exclusions
+    # --- offers, slot, pipeline, journal and exclusions
     async def claiming(self, job: Job, model: str) -> bool:
         self.told.append(("claiming", model))
         return not self.known
@@ -238,7 +238,7 @@ async def test_job_that_is_anothers_or_has_ended_is_not_claimed(
 async def test_claim_of_which_nothing_is_heard_leaves_the_job_to_reconciliation(autojump_clock: MockClock) -> None:
     world = World([AWAY], [(OPEN, 0)])
     assert await told_of(world) == [("claiming", "m"), ("slot",)]
-    assert world.looked == [2.0 * n for n in range(45)]  # one more would come as its time ends
+    assert world.looked == [2.0 * n for n in range(45)]  # the next look would come when the time is over
 
 
 async def test_unexpected_failure_costs_neither_the_slot_nor_the_next_offer(autojump_clock: MockClock) -> None:
@@ -321,7 +321,7 @@ async def test_job_is_run_ahead_with_a_permit_only(autojump_clock: MockClock) ->
         ((SETTLED, ANOTHER), "unknown"),
         ((CANCELLED, ANOTHER), "unknown"),
         ((SETTLED, 0), "unknown"),
-        ((CANCELLED, 0), "ended"),  # the claim was off the chain when the job expired
+        ((CANCELLED, 0), "ended"),  # the claim was not on the chain when the job expired
         (None, "unknown"),
         ("away", "unknown"),
     ],
@@ -334,7 +334,7 @@ async def test_job_stands_as_the_index_says_where_it_is_ours(
 
 
 async def test_expired_job_that_is_run_ahead_has_ended_only_if_it_was_claimed_before(autojump_clock: MockClock) -> None:
-    """Else its claim is under way, and says itself what became of it."""
+    """Otherwise the claim is pending, and its answer decides."""
     world, (ahead, _) = World(rows=[(CANCELLED, 0)]), permit()
     job = attrs.evolve(world.held(), ahead=ahead)
     assert (await world.lookup().of(job)).standing == "unknown"
@@ -346,7 +346,8 @@ async def test_expired_job_that_is_run_ahead_has_ended_only_if_it_was_claimed_be
 async def test_job_found_has_the_window_of_its_newest_claim(
     state: JobState, begins: int, autojump_clock: MockClock
 ) -> None:
-    """The claim that is on the chain, mined again maybe; of an open job, one that can come from now on."""
+    """A claimed job counts from the claim on the chain, which a reorg may have moved. An open job counts from now,
+    when the next claim can be mined at the earliest."""
     world = World(rows=[(state, US)], claimed_at=70)
     job = world.held()
     await trio.sleep(100)

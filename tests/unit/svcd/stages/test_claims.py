@@ -1,4 +1,4 @@
-"""Claims: what a refusal is about, and what becomes of one whose answer does not say how it ended."""
+"""Claims: whether a rejection concerns the job or the provider, and how a claim with an unknown outcome ends."""
 
 from collections.abc import Callable
 
@@ -90,7 +90,7 @@ async def test_window_counts_from_before_the_claim_was_sent_however_late_its_ans
 ) -> None:
     async def slow(perform: Callable[[], httpx.Response]) -> httpx.Response:
         mined = perform()
-        await trio.sleep(12)  # less than would make the margin longer
+        await trio.sleep(12)  # short enough to leave the margin unchanged
         return mined
 
     market.scripts["claim"].append(slow)
@@ -125,13 +125,13 @@ async def test_no_slot_is_lost_when_it_is_told_to_stop_while_every_claimer_is_bu
 
     market.always["claim"] = unanswered  # type: ignore[assignment]
     template = market.jobs[market.post()]
-    for n in range(600):  # more than the 256 claimers and their channel take
+    for n in range(600):  # more than the 256 claimers and their channel can take
         job = f"0x{n:064x}"
         market.jobs[job] = {**template, "job_id": job}
     async with start(models=(model_for("demo/text", {"text"}, slots=600),)) as running:
         await running.until(lambda: running.ground.slots.held > 512)
         running.drain.begin()
-        await running.until(lambda: running.ground.slots.held == 256)  # those whose claims are under way
+        await running.until(lambda: running.ground.slots.held == 256)  # pending claims
 
 
 async def test_job_that_was_settled_and_that_a_trailing_book_still_offers_is_not_claimed_again(
@@ -145,7 +145,7 @@ async def test_job_that_was_settled_and_that_a_trailing_book_still_offers_is_not
         await trio.sleep(60)
         assert running.entry(job) == ("settled", None)
         assert running.ground.slots.held == 0
-    async with start(models=(MODEL,)) as running:  # nor after a restart
+    async with start(models=(MODEL,)) as running:  # and not after a restart
         await trio.sleep(60)
         assert running.entry(job) == ("settled", None)
     assert market.calls.count("claim") == 1

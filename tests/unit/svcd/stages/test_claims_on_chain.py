@@ -1,4 +1,4 @@
-"""Claims held against a node before anything runs: what becomes of the job when it disagrees, or does not answer."""
+"""Claims are checked against a node before a job runs: what happens when the node disagrees or does not answer."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def away(_: int) -> Standing:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
-    """Has the daemon ask a node that says so at its n-th question; the jobs that it was asked about."""
+    """Configure a node whose n-th answer is `say(n)`. Return the list of jobs that the daemon asked about."""
 
     def says(say: Says) -> list[Job]:
         asked: list[Job] = []
@@ -78,7 +78,7 @@ async def test_job_that_the_chain_does_not_show_is_never_run_and_failed_in_time(
     async with start(models=(MODEL,), rpc_url="http://node.example") as running:
         began = autojump_clock.current_time()
         assert await running.end_of(job) == ("failed", reason)
-        assert autojump_clock.current_time() - began < 300  # the owner is refunded by then
+        assert autojump_clock.current_time() - began < 300  # before the owner is refunded
         assert running.backend.ran == []
     assert len(asked) >= questions
     assert asked[0].job_id.hex() == job[2:]

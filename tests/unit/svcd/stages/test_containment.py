@@ -1,4 +1,4 @@
-"""Foreign exceptions at every place where a task of svcd waits end neither the daemon nor the task."""
+"""Unexpected exceptions, raised at every place where a task of svcd waits, end neither the daemon nor the task."""
 
 import logging
 import math
@@ -23,13 +23,13 @@ from tests.unit.svcd.stages.running import Backend, Running, config_for, started
 
 pytestmark = [pytest.mark.trio, pytest.mark.timeout(600)]
 
-QUIET_ROUNDS: Final = 3  # without a new place, after which every place has been met
+QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places count as reached
 LATENCY_S: Final = 0.05
 
 
 @attrs.frozen
 class Slow(httpx.AsyncBaseTransport):
-    """A market that answers after a while, so that requests are places where tasks wait."""
+    """A market that answers with a delay, so that tasks wait at each request."""
 
     inner: httpx.AsyncBaseTransport
 
@@ -39,7 +39,7 @@ class Slow(httpx.AsyncBaseTransport):
 
 
 async def answer(work: ModelWork) -> WorkOutput:
-    """Half of the results have to be uploaded."""
+    """Return results of which half must be uploaded."""
     await trio.sleep(LATENCY_S)
     return WorkOutput("x" * (2_000 if work.job_id[0] % 2 else 10), 10, {"units": 10})
 
@@ -62,7 +62,8 @@ async def test_foreign_errors_end_neither_daemon_nor_task(
             return await super().run(task, errors.watch(task, counted))
 
     monkeypatch.setattr(health, "Supervisor", Watching)
-    monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once: health stays on
+    # each place fails once, which must not make the daemon unhealthy
+    monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)
     monkeypatch.setattr(uploader, "MAX_INLINE_RESULT_BYTES", 1_000)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     with logged_exceptions() as logged:
@@ -83,6 +84,6 @@ async def test_foreign_errors_end_neither_daemon_nor_task(
             running_tasks = {task for task, starts in started_tasks.items() if starts > ended_tasks[task]}
     silent = [key for key, error in errors.raised.items() if error not in logged | errors.in_libraries]
     assert silent == []
-    never_wait = {"catalogue", "runner:demo/image"}  # every model is known, and no image is ordered
+    never_wait = {"catalogue", "runner:demo/image"}  # all models are known, and no image is ordered
     assert {task for task, _ in errors.raised} == started_tasks.keys() - never_wait
     assert running_tasks == started_tasks.keys() - {"catalogue"}

@@ -1,4 +1,4 @@
-"""The provider dies at every place where it waits, a job for each, and is started again: each job ends as it should."""
+"""The provider is killed at every place where it waits, once per job, and restarted. Each job ends as it should."""
 
 import sqlite3
 from collections import Counter
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.trio
 
 @attrs.frozen
 class Way:
-    """`served`: what the gateway has in place of the container. `steps`: places that no run may leave out.
+    """`served`: what the gateway serves instead of the container. `steps`: tasks that every run must reach.
 
-    `items`: number of items of a bundle, which all complete.
+    `items`: number of items of a bundle. All of them complete.
     """
 
     served: bytes | None
@@ -45,12 +45,12 @@ WAYS: Final = {
 }
 
 
-# States of the journal that must be on the disk when the market hears of what they are the record of.
+# By op: the journal states of which one must be on the disk when the market receives the op.
 BEFORE: Final = {"claim": {"claiming"}, "settle": {"sealed", "uploaded"}, "fail": {"failing"}}
 
 
 def watch_journal(market: Market, journal: Path, jobs: Sequence[str], unwritten: list[str]) -> None:
-    """Every op is held against the journal's file before the market acts on it."""
+    """Check the journal's file for every op before the market executes the op."""
 
     def watched(op: str) -> Script:
         async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
@@ -84,7 +84,7 @@ async def test_a_provider_that_dies_wherever_it_waits_ends_each_job_once(
     jobs: list[str] = []
     unwritten: list[str] = []
     watch_journal(market, tmp_path / "state" / JOURNAL_FILE, jobs, unwritten)
-    while not jobs or crash.died_at is not None:  # until one met no place where nobody died
+    while not jobs or crash.died_at is not None:  # until a run passes all places without a kill
         jobs.append(_posted(market, expected))
         crash.died_at = None
         with trio.CancelScope() as crash.scope:

@@ -1,4 +1,4 @@
-"""The failer alone: what each answer, and each look at the job, makes of it, and when."""
+"""The failer alone: how it handles each answer and each look at the job, and when."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -24,7 +24,7 @@ async def test_fail_is_sent_again_until_it_is_taken(autojump_clock: MockClock) -
     await failing(world)(Failing(job, "backend_error"))
     assert world.ends == [("failed", job, "backend_error")]
     assert world.times == [0.0, 1.0]
-    assert world.sent[1][1] == {"job": job.job.job_id, "at": 1}  # signed anew
+    assert world.sent[1][1] == {"job": job.job.job_id, "at": 1}  # signed again
     assert world.asked == [("after", AWAY, job)]
 
 

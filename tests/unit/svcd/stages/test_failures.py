@@ -1,4 +1,4 @@
-"""Every reason for which a job ends without a settle, each brought about for real, and what follows from it."""
+"""Every reason for which a job ends without a settle, each caused by a real fault, and its consequences."""
 
 import base64
 import io
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.trio
 
 @attrs.frozen
 class Case:
-    """`prepare` posts a job in a market; `state` is what the chain says of it in the end (0 to 3) and why it ended."""
+    """`prepare` posts a job in a market. `state` is the job's final state on the chain (0 to 3)."""
 
     reason: str
     prepare: Callable[[Market], str]
@@ -92,7 +92,8 @@ def flipped(market: Market) -> str:
 
 
 def for_another(market: Market) -> str:
-    """A coordinator that hands out, and a chain that lets us claim, what is another's: held after a restart."""
+    """Post a job designated to another provider. The coordinator offered it to an earlier run, and the chain
+    accepted that run's claim."""
     job = market.post(designated="8")
     market.claim(job)
     return job
@@ -111,7 +112,7 @@ def open_with(name: str, script: Any) -> Callable[[Market], str]:
 
 
 def image(market: Market) -> str:
-    """A picture of 16 × 16 that was declared, and paid for, as 8 × 8."""
+    """Post an image of 16 × 16 that was declared, and paid for, as 8 × 8."""
     stored = io.BytesIO()
     Image.new("RGB", (16, 16)).save(stored, "PNG")
     asset = {"b64": base64.b64encode(stored.getvalue()).decode(), "media_type": "image/png", "width": 8, "height": 8}
@@ -139,10 +140,10 @@ def recovered_after(seconds: int) -> Callable[[Market], str]:
 
 
 def queued(market: Market) -> str:
-    """Behind another, for which no slot is left."""
+    """Post a job that waits for a slot behind another."""
     for n in range(2):
         job = market.post(market.container(market.envelope({"input": str(n)}).encode()))
-        market.claim(job)  # due at the same time: the first that came is run first
+        market.claim(job)  # equally urgent: the job that came first runs first
     return job
 
 
@@ -377,7 +378,7 @@ async def test_settle_that_came_through_counts_although_it_is_refused_when_sent_
     job = market.post()
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
-    assert market.calls.count("settle") == 1 + 3  # the one that was lost, and one for each look at an index behind
+    assert market.calls.count("settle") == 1 + 3  # the lost one, and one for each look at a lagging index
 
 
 async def test_settle_that_a_fail_was_about_to_follow_counts_when_it_came_through_after_all(
@@ -389,7 +390,7 @@ async def test_settle_that_a_fail_was_about_to_follow_counts_when_it_came_throug
 
     job = scripted("settle", instead(error(400, None)))(market)
     market.scripts["fail"].append(late)
-    market.scripts["job"] += [behind(state=CLAIMED)] * 3  # the index hears of it later
+    market.scripts["job"] += [behind(state=CLAIMED)] * 3  # the index lags
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
 

@@ -1,4 +1,5 @@
-"""A claim that would cost reputation is not made: /healthz says unhealthy, and all goes on once it is right."""
+"""A claim that would cost reputation is not sent. /healthz reports unhealthy, and claims resume when the cause is
+gone."""
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ MODEL = model_for("demo/text", {"text"})
 
 
 async def withheld(running: Running, market: Market, reason: str, words: str) -> None:
-    """Nothing is claimed or polled for, and the reason is told."""
+    """Check that no claim or poll is sent, and that the reason is reported."""
     await running.until(lambda: running.daemon.health.holds is not None)
     job = market.post()
     await running.until(lambda: bool(running.daemon.health.holds))
@@ -29,7 +30,7 @@ async def withheld(running: Running, market: Market, reason: str, words: str) ->
 
 
 async def all_is_well(running: Running, market: Market, reason: str) -> None:
-    """The jobs that waited are run."""
+    """Check that the waiting jobs run."""
     for job in [job for job, row in market.jobs.items() if row["state"] == OPEN]:
         assert await running.end_of(job) == ("settled", None)
     assert running.daemon.health.problem is None

@@ -1,4 +1,4 @@
-"""One job from the poll to its end, over the whole daemon."""
+"""One job from the poll to its end, in a whole daemon."""
 
 import pytest
 import trio
@@ -130,4 +130,4 @@ async def test_what_is_due_first_is_run_first(autojump_clock: MockClock, market:
         for job in jobs:
             assert await running.end_of(job) == ("settled", None)
         ran = ["0x" + work.job_id.hex() for work in running.backend.ran]
-    assert ran == [jobs[0], jobs[2], jobs[1]]  # the first was begun before the others came
+    assert ran == [jobs[0], jobs[2], jobs[1]]  # the first job started before the others arrived

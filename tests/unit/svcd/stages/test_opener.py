@@ -1,4 +1,4 @@
-"""The opener alone: how long it waits for the chain and the escrow, and what each of their answers makes of a job."""
+"""The opener alone: how long it waits for the chain and the escrow, and how each of their answers affects a job."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.trio
 
 SLA: Final = 3600.0
 MARGIN: Final = 30.0
-ENDS: Final = SLA - MARGIN  # when nothing may be run any more
+ENDS: Final = SLA - MARGIN  # after this time, no job may start
 US: Final = 7
 KEY: Final = "the key"
 NOT_YET: Final = CoordinatorRefusal(409, "not_claimed")
@@ -39,8 +39,8 @@ AWAY: Final = Unavailable("away")
 
 @attrs.define
 class World:
-    """Whatever a payload comes from. `answers` of the escrow and `standings` of the chain are given one after the
-    other, the last again and again."""
+    """Everything that a payload depends on. `answers` of the escrow and `standings` of the chain are used in turn.
+    The last one repeats."""
 
     market: Market = attrs.field(factory=lambda: Market(lambda: START))
     is_bid: bool = False
@@ -48,17 +48,17 @@ class World:
     standings: list[Any] = attrs.field(factory=lambda: [Claimed()])
     dek_bytes: int = 32
     fetch_takes: float = 0.0
-    asked: list[tuple[Any, ...]] = attrs.field(factory=list)  # of the escrow: when, until when, and the body
-    looked: list[float] = attrs.field(factory=list)  # at the chain
+    asked: list[tuple[Any, ...]] = attrs.field(factory=list)  # requests to the escrow: time, deadline, body
+    looked: list[float] = attrs.field(factory=list)  # times of reads from the chain
     fetched_until: list[float] = attrs.field(factory=list)
     fetch_took: list[float] = attrs.field(factory=list)
     ran: list[tuple[float, Opened]] = attrs.field(factory=list)
     spools: list[Spool] = attrs.field(factory=list)
     container: bytes = b""
-    began: float = attrs.field(factory=trio.current_time)  # all times here count from it
+    began: float = attrs.field(factory=trio.current_time)  # all times here count from this one
 
     def held(self, *, sla_ends: float = SLA, text: str = "hello", **changed: Any) -> ClaimedJob:
-        """A job that is claimed at 0."""
+        """Return a job that was claimed at 0."""
         to = self.market.escrow.public if self.is_bid else self.market.box.public
         self.container = self.market.container(self.market.envelope({"input": text}).encode(), to)
         terms = {"designated": "0" if self.is_bid else str(US), "sla_secs": str(int(SLA)), "units_in": "99999"}
@@ -86,12 +86,12 @@ class World:
             chain=world if chain else None,
         )
 
-    # --- the escrow, the signer and the clock
+    # --- escrow, signer and clock
     def now(self) -> int:
         return int(trio.current_time() - self.began)
 
     def release(self, job: Any, *rest: Any) -> Any:
-        """Of the signer, and of the coordinator, which share the name."""
+        """Release the key. The signer and the coordinator both have a method of this name."""
         return self._answer(job, *rest) if isinstance(job, dict) else {"job": job, "rest": rest}
 
     async def _answer(self, body: dict[str, Any], until: float) -> Any:
@@ -104,7 +104,7 @@ class World:
         dek = data_key(seed, BOOK.chain_id, BOOK.job_registry, self.market.owner.address)
         return ReleasedKey(seal(PublicKey(public), (dek + dek)[: self.dek_bytes]))
 
-    # --- the gateways and the chain
+    # --- gateways and chain
     async def fetch(self, _: str, spool: Spool, until: float, check: Callable[[], Awaitable[Committed]]) -> Committed:
         self.fetched_until.append(until - self.began)
         self.spools.append(spool)
@@ -119,7 +119,7 @@ class World:
             raise told
         return told
 
-    # --- the stages
+    # --- stages
     def margin(self, configured: float) -> float:
         return configured
 
@@ -159,7 +159,7 @@ async def test_payload_becomes_work_that_names_its_order(
     assert (work.job_id, work.model, work.modality, work.input) == (job.job_id, "demo/text", "text", {"input": "hello"})
     assert (work.units_in, work.units_out, work.deadline) == (job.units_in, job.units_out, world.began + ENDS)
     assert (world.fetched_until, world.fetch_took) == ([270.0], [5.0])
-    assert [spool.length for spool in world.spools] == [0]  # nothing of it is kept
+    assert [spool.length for spool in world.spools] == [0]  # the content is discarded
     assert len(world.asked) == is_bid
     if is_bid:
         [(when, until, body)] = world.asked

@@ -1,4 +1,4 @@
-"""Jobs that are offered before their block: what is checked of them, and what becomes of their claims."""
+"""Offers of jobs whose post is not yet in a block: how they are checked, and how their claims end."""
 
 from collections.abc import Callable
 
@@ -85,7 +85,7 @@ async def test_job_whose_post_is_refused_is_forgotten_and_never_run(
         assert await running.end_of(job) == ("not_claimed", "UnknownJob")
         assert "fetch" not in market.calls
         del market.always["claim"]
-        market.jobs[job] = market.posting.pop(job)  # the post came true after all: it is a job of the book
+        market.jobs[job] = market.posting.pop(job)  # the post is mined after all, so the job is in the book
         await running.until(lambda: running.entry(job) == ("settled", None))
 
 

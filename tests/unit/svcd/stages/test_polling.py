@@ -1,4 +1,4 @@
-"""How much is asked for, at which rates, and what of it is claimed."""
+"""How many jobs a poll requests, at which rates, and which of them are claimed."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ async def test_job_whose_content_id_is_none_is_not_claimed_and_if_held_is_failed
 async def test_orders_that_are_of_no_use_here_keep_none_from_being_handed_that_are(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    unsold = [market.post(market.container(), sla_secs="86400") for _ in range(6)]  # older, and leased again and again
+    unsold = [market.post(market.container(), sla_secs="86400") for _ in range(6)]  # older, and leased repeatedly
     job = market.post(market.container())
     async with start(models=(MODEL,)) as running:
         assert (await running.end_of(job))[0] == "settled"
@@ -82,7 +82,7 @@ async def test_granted_capacity_bounds_what_is_asked_for_and_is_asked_to_be_rais
         assert count("svcd_capacity_granted") == 2
         del market.always["request_capacity"]
         await trio.sleep(200)
-        assert market.requested == [8]  # at half of the full reputation, twice the slots
+        assert market.requested == [8]  # half of the full reputation; twice the slots
         assert asked(market)[-1] == 4
 
 
@@ -114,7 +114,7 @@ async def test_grant_that_own_settles_raise_is_used_at_once(
     market.always["request_capacity"] = keeping(market)
     async with start(models=(MODEL,)) as running:
         await trio.sleep(10)
-        market.capacity = 3  # nobody looks for a minute, unless a settle may have earned it
+        market.capacity = 3  # no look for a minute, except after a settle, which may raise the limit
         await trio.sleep(5)
         assert asked(market)[-1] == 2
         await running.end_of(market.post())
@@ -151,7 +151,7 @@ async def test_grant_is_read_for_settles_only_where_it_is_short_and_once_for_all
 
 
 def keeping(market: Market) -> Script:
-    """The request is taken, and the ceiling leaves the grant as it was."""
+    """The request is accepted, but a ceiling leaves the grant unchanged."""
 
     async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
         granted, answered = market.capacity, perform()
@@ -243,7 +243,7 @@ async def test_window_that_relays_and_runs_have_lately_not_fitted_into_is_not_cl
 async def test_refused_claim_is_tried_again_after_a_while(
     reason: str, least: int, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    """A token that was paused, a reorganisation between post and claim: what refuses a claim may pass."""
+    """The cause may pass, such as a paused token or a reorg between post and claim."""
     refused_at: list[float] = []
 
     async def refuse(_: Callable[[], httpx.Response]) -> httpx.Response:
@@ -276,7 +276,7 @@ async def test_escrow_that_gave_no_key_is_left_alone_for_five_minutes(
     async with start(models=(MODEL,)) as running:
         assert await running.end_of(open_job("one")) == ("failed", "escrow_unavailable")
         began, second = trio.current_time(), open_job("two")
-        assert await running.end_of(market.post()) == ("settled", None)  # designated jobs go on
+        assert await running.end_of(market.post()) == ("settled", None)  # designated jobs continue
         assert await running.end_of(second) == ("settled", None)
         assert trio.current_time() - began > 280
 
@@ -305,7 +305,8 @@ async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
 
 
 def held(market: Market, longest: float = 60.0) -> None:
-    """The coordinator holds polls, as they ask for; a proxy on the way cuts off those that take longer."""
+    """The coordinator holds polls for as long as they request. A proxy cuts off those that take longer than
+    `longest`."""
 
     async def hold_poll(perform: Callable[[], httpx.Response]) -> httpx.Response:
         answer = perform()

@@ -16,24 +16,24 @@ def _entry(state: JournalState, row: dict[str, object]) -> JobEntry:
 @pytest.mark.parametrize(
     ("state", "chain", "after", "expected"),
     [
-        ("claiming", {"state": 0}, 0, "wait"),  # the claim may be mined yet
+        ("claiming", {"state": 0}, 0, "wait"),  # the claim may still be mined
         ("claiming", {"state": 0}, CLAIM_LIFETIME_S, "not_claimed"),
-        ("claiming", {"state": 1}, 10, "work"),  # it was, and its answer never came
+        ("claiming", {"state": 1}, 10, "work"),  # the claim was mined, and its answer was lost
         ("claiming", {"state": 1, "provider_id": "8"}, 10, "not_claimed"),
         ("claiming", None, CLAIM_LIFETIME_S, "not_claimed"),
-        ("claimed", {"state": 0}, 0, "wait"),  # a fork took the claim back; it comes again or not
+        ("claimed", {"state": 0}, 0, "wait"),  # a reorg removed the claim, which may be mined again
         ("claimed", {"state": 0}, CLAIM_LIFETIME_S, "claim_expired"),
         ("claimed", {"state": 1}, 599, "work"),
         ("claimed", {"state": 1}, 600, "claim_expired"),
         ("sealed", {"state": 1}, 599, "settle"),
         ("sealed", {"state": 1}, 600, "claim_expired"),
-        ("sealed", {"state": 0}, 0, "settle"),  # the settler claims it anew
+        ("sealed", {"state": 0}, 0, "settle"),  # the settler claims the job again
         ("sealed", {"state": 0}, 3599, "settle"),
-        ("sealed", {"state": 0}, 3600, "claim_expired"),  # so has the job
+        ("sealed", {"state": 0}, 3600, "claim_expired"),  # the job has expired as well
         ("sealed", None, 3599, "claim_expired"),
         ("sealed", None, 0, "wait"),
         ("claimed", {"state": 0}, CLAIM_LIFETIME_S - 1, "wait"),
-        ("sealed", {"state": 2}, 10, "settled"),  # the settle's answer never came
+        ("sealed", {"state": 2}, 10, "settled"),  # the settle's answer was lost
         ("sealed", {"state": 3}, 10, "claim_expired"),
         ("failing", {"state": 1}, 10, "fail"),
         ("failing", {"state": 1}, 10_000, "fail"),

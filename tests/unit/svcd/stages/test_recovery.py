@@ -1,4 +1,4 @@
-"""What becomes of the jobs that a killed daemon held: the chain is asked, and each ends as it should."""
+"""Jobs of a killed daemon: after a restart the chain's state is read, and each job ends as it should."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trio
 
 
 def hang(market: Market, name: str, reached: trio.Event, *, before: bool) -> None:
-    """The named call is reached, and its answer never comes: it happens, or not (`before`)."""
+    """Let a call hang after the request arrived. `before`: hang without executing the request."""
 
     async def script(perform: Callable[[], httpx.Response]) -> httpx.Response:
         if not before:
@@ -55,7 +55,7 @@ async def test_job_of_a_killed_daemon_is_settled_once_by_the_next(
 async def test_claimed_job_with_swapped_terms_is_failed_unrun(
     journal_kept: bool, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    """The claim was signed for an offer. The chain has another order under that id, claimed by this provider."""
+    """The claim was signed for an offer. On the chain, this provider has claimed a different order with the same id."""
     reached = trio.Event()
     job = market.post()
     if journal_kept:
@@ -63,7 +63,7 @@ async def test_claimed_job_with_swapped_terms_is_failed_unrun(
         async with start():
             await reached.wait()
         del market.always["claim"]
-    else:  # the claim was refused at first, and is mined later
+    else:  # the claim was rejected at first, and is mined later
         market.scripts["claim"].append(instead(answer(409, {"ok": False, "reason": "PaymentRefused"})))
         async with start() as running:
             await running.until(lambda: "claim" in market.calls)
@@ -117,7 +117,7 @@ async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_it
     async with start(backend=second) as running:
         assert await running.end_of(job) == ("settled", None)
     (work,) = second.ran
-    assert work.deadline <= 600 - 30  # from the claim, whose time is the clock's zero, give or take a second
+    assert work.deadline <= 600 - 30  # counted from the claim at clock time 0, within a second
 
 
 @pytest.mark.parametrize("stage", ["fetch", "settle", "fail", "files"])
@@ -144,7 +144,7 @@ async def test_network_that_is_lost_for_minutes_at_any_stage_costs_no_job(
 
 
 class Nowhere(dict[str, Script]):
-    """Nothing is reached."""
+    """Fails every request."""
 
     def get(self, _: object, _default: object = None) -> Script:
         return unreached()
@@ -154,7 +154,7 @@ async def test_claim_that_is_mined_long_after_its_answer_was_given_up_is_taken_o
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.always["claim"] = unreached()
-    job = market.post(expires_at=str(START + 6))  # it is offered once
+    job = market.post(expires_at=str(START + 6))  # offered once
     async with start() as running:
         await running.until(lambda: running.entry(job)[0] == "claiming" and running.ground.slots.held == 0)
         market.claim(job)
@@ -199,7 +199,7 @@ async def test_job_that_was_believed_not_claimed_is_taken_on_when_the_chain_says
 async def test_job_that_ends_while_another_is_looked_up_is_counted_once(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    """The look at the journal is from before its end."""
+    """The journal was read before the job ended."""
 
     async def slowly(perform: Callable[[], httpx.Response]) -> httpx.Response:
         await trio.sleep(20)
@@ -242,7 +242,7 @@ async def test_job_given_up_by_an_earlier_run_is_not_claimed_again(
     job = market.post()
     async with start(backend=Backend(broken)) as running:
         await running.end_of(job)
-    market.jobs[job] |= {"state": 0, "provider_id": "0"}  # a fork took the claim back
+    market.jobs[job] |= {"state": 0, "provider_id": "0"}  # a reorg removed the claim
     async with start() as running:
         await trio.sleep(100)
         assert running.backend.ran == []

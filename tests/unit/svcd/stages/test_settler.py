@@ -1,4 +1,4 @@
-"""The settler alone: what each answer, and each look at the job, makes of it, and when."""
+"""The settler alone: how it handles each answer and each look at the job, and when."""
 
 import io
 from collections.abc import Awaitable, Callable
@@ -119,7 +119,7 @@ async def test_trouble_that_may_pass_is_tried_again_ever_more_rarely_for_as_long
 ) -> None:
     world = World([outcome])
     assert await failure_of(world, sealed(held(sla_ends=35.0))) == reason
-    assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]  # at 25 s the next would be due as the SLA ends
+    assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]  # at 25 s, the next look would fall on the end of the SLA
     assert world.stale == (5 if outcome == STALE else 0)
 
 
@@ -155,13 +155,13 @@ async def test_claim_that_a_reorganisation_took_is_waited_for_until_it_cannot_co
     assert await failure_of(world, sealed(job)) == f"settle_{reason}"
     last = world.times[-1]
     assert CLAIM_LIFETIME_S <= last < CLAIM_LIFETIME_S + 10  # claimed at 0
-    # While it may come back, one look tells as much as many; after that the index is waited for.
+    # While the claim may be mined again, one look is enough. After that, wait for the index.
     assert {kind for kind, *_ in world.asked[:-1]} == {"of"}
     assert world.asked[-1] == ("after", ChainRefused(reason), job)
 
 
 async def test_job_whose_claim_does_not_come_back_is_claimed_anew_and_settled(autojump_clock: MockClock) -> None:
-    """The chain refused the claim when it was sent again: waiting alone would bring nothing."""
+    """The chain rejected the claim when it was sent again, so waiting alone would not help."""
     await trio.sleep(100)
     world, job = World([*[NOT_CLAIMED] * 5, AWAY, *[NOT_CLAIMED] * 2, STALE, NOT_CLAIMED, MINED], ["open"]), held()
     await settling(world)(sealed(job))
@@ -184,7 +184,7 @@ async def test_claim_anew_that_is_stale_sets_the_clock(autojump_clock: MockClock
 async def test_job_run_ahead_is_claimed_anew_once_its_claim_was_in_a_block(
     autojump_clock: MockClock, *, confirmed: bool, claims: list[float]
 ) -> None:
-    """Before that, its first claim is under way, and says itself what becomes of it."""
+    """Before that, the first claim is pending, and its answer decides."""
     world, job = World([*[NOT_CLAIMED] * 8, MINED], ["open"]), held(ahead=True)
     if job.ahead is not None and confirmed:
         job.ahead.confirm()
@@ -206,14 +206,14 @@ async def test_open_job_ends_when_it_expires_and_not_with_the_window_of_its_firs
     assert EXPIRES > CLAIM_LIFETIME_S
     assert await failure_of(world, sealed(job)) == "settle_NotClaimed"
     assert [when for when, *_ in world.claims] == [25.0 + 30 * n for n in range(120)]
-    assert world.times[-1] == EXPIRES - 5.0  # the next would be due after it
+    assert world.times[-1] == EXPIRES - 5.0  # the next look would come after the expiry
     pending = World([PENDING], ["open"])
     assert await failure_of(pending, sealed(held(sla_secs=60, sla_ends=60))) == "settle_http_504"
     assert pending.times[-1] == world.times[-1]
 
 
 async def test_each_claim_begins_a_window_of_its_own(autojump_clock: MockClock) -> None:
-    """Counted from when the job was last seen open: the claim that comes next is in a later block."""
+    """The window counts from when the job was last seen open, because the next claim is in a later block."""
     world = World([*[NOT_CLAIMED] * 12, AWAY], [*["open"] * 10, "held"])
     assert await failure_of(world, sealed(held(sla_secs=60, sla_ends=30))) == "settle_transport_error"
     settles = [(when, give_up_at) for when, op, give_up_at, _ in world.sent if "claimed" not in op]
@@ -222,7 +222,7 @@ async def test_each_claim_begins_a_window_of_its_own(autojump_clock: MockClock) 
 
 
 async def test_claim_that_was_mined_again_while_nobody_looked_has_its_window(autojump_clock: MockClock) -> None:
-    """One look took until the first window was over."""
+    """One look took longer than the first window."""
     world = World([AWAY, AWAY, MINED], ["unknown", "held"], claimed_at=50.0)
     await settling(world)(sealed(held(sla_secs=60, sla_ends=4)))
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [4.0, 4.0, 110.0]
@@ -237,7 +237,7 @@ async def test_window_that_is_left_is_not_made_shorter_by_a_job_seen_open(autoju
 
 @pytest.mark.parametrize("standing", ["open", "held"])
 async def test_settle_that_was_mined_in_vain_is_signed_anew(autojump_clock: MockClock, standing: str) -> None:
-    """The job is open; or held still, by an index that is behind a reorganisation."""
+    """The job is open, or an index that lags a reorg still shows it as claimed."""
     world = World([REVERTED, REVERTED, MINED], [standing])
     await settling(world)(sealed(held()))
     assert (world.times, world.signed) == ([0.0, 1.0, 3.0], [0, 1, 3])
@@ -269,14 +269,14 @@ async def test_claim_is_dead_at_the_second_at_which_its_signature_ends(autojump_
 
 
 async def test_job_that_an_index_behind_called_open_is_settled_when_it_says_so(autojump_clock: MockClock) -> None:
-    """The settle came through, and the chain refuses another."""
+    """The settle succeeded, so the chain rejects another."""
     world = World([NOT_CLAIMED], ["open", "open", "settled"])
     await settling(world)(sealed(held()))
     assert ([how for how, *_ in world.ends], world.times) == (["settled"], [0.0, 1.0, 3.0])
 
 
 async def test_open_job_whose_claim_is_dead_goes_on(autojump_clock: MockClock) -> None:
-    """It is open to whoever claims it."""
+    """Any provider may claim the job."""
     world = World([NOT_CLAIMED, MINED], ["open"], takes=CLAIM_LIFETIME_S)
     await settling(world)(sealed(held()))
     assert ([kind for kind, *_ in world.asked], len(world.ends)) == (["after"], 1)

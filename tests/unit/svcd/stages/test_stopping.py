@@ -1,4 +1,4 @@
-"""Told to stop: no more claims, no more asks, and nothing held is left behind unsaid."""
+"""Shutdown: no more claims and asks, and every held job is settled or failed."""
 
 from collections.abc import Callable
 
@@ -85,7 +85,7 @@ async def test_result_that_could_not_be_settled_within_the_grace_is_settled_by_t
         await running.until(lambda: running.entry(job)[0] == "sealed")
         running.drain.begin()
         await trio.sleep(61)
-        assert running.entry(job)[0] == "sealed"  # done work is not thrown away
+        assert running.entry(job)[0] == "sealed"  # finished work is kept
     del market.always["settle"]
     second = lasting(0)
     async with start(backend=second) as running:

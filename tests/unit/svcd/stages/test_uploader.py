@@ -1,4 +1,4 @@
-"""The uploader alone: what each answer makes of a result that goes ahead of its settle, and when."""
+"""The uploader alone: how each answer affects a result that is uploaded before its settle, and when."""
 
 import io
 from collections.abc import Awaitable, Callable
