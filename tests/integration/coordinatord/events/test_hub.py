@@ -175,7 +175,7 @@ async def test_replay_comes_in_pieces_each_in_its_turn(
 
 async def test_nothing_is_followed_before_the_log_was_read(database: Database) -> None:
     hub = EventHub(database, Notices())
-    with pytest.raises(Retryable, match="not read yet"):
+    with pytest.raises(Retryable, match="not loaded yet"):
         async with hub.following(EventFilter(), None):
             pass
 
