@@ -95,9 +95,9 @@ class ResultBody:
         return _require_few_values(canonical(fields), MAX_RESULT_VALUES)
 
 
-def _require_few_values(raw: bytes, most: int) -> bytes:
-    if has_more_values(raw, most):
-        raise Refused(f"the plaintext must have at most {most} JSON values")
+def _require_few_values(raw: bytes, limit: int) -> bytes:
+    if has_more_values(raw, limit):
+        raise Refused(f"the plaintext must have at most {limit} JSON values")
     return raw
 
 

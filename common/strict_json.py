@@ -50,12 +50,12 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     return value
 
 
-def has_more_values(raw: bytes | bytearray, most: int) -> bool:
-    """Return True if the JSON may hold more than `most` values, each of which takes up to 100 bytes once parsed.
+def has_more_values(raw: bytes | bytearray, limit: int) -> bool:
+    """Return True if the JSON may hold more than `limit` values, each of which takes up to 100 bytes once parsed.
 
     Counts commas and opening brackets, also those in texts.
     """
-    return len(raw) > most and sum(map(raw.count, (b",", b"[", b"{"))) > most
+    return len(raw) > limit and sum(map(raw.count, (b",", b"[", b"{"))) > limit
 
 
 def _flat(raw: bytes | bytearray) -> object | None:

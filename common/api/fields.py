@@ -290,13 +290,13 @@ def parse_sent(raw: bytes) -> object:
     return strict_json.parse(raw)
 
 
-def _has_more_parts(raw: bytes, most: int) -> bool:
-    """Return True if the JSON may hold more than `most` values. Faster than `count` for a megabyte of base64."""
+def _has_more_parts(raw: bytes, limit: int) -> bool:
+    """Return True if the JSON may hold more than `limit` values. Faster than `count` for a megabyte of base64."""
     for sign in (b",", b"[", b"{"):
         at = raw.find(sign)
         while at >= 0:
-            most -= 1
-            if most < 0:
+            limit -= 1
+            if limit < 0:
                 return True
             at = raw.find(sign, at + 1)
     return False

@@ -71,14 +71,14 @@ def _assets(model_input: Input) -> Iterator[Asset]:
         value = model_input.get(name)
         if value is not None:
             yield _asset(value, name, kind)
-    for name, kind, most in _LISTS:
+    for name, kind, max_count in _LISTS:
         values = model_input.get(name)
         if values is None:
             continue
         if not isinstance(values, list | tuple):
             raise Refused(f"{name} must be a list of asset objects", name)
-        if len(values) > most:
-            raise Refused(f"{name} holds at most {most} assets", name)
+        if len(values) > max_count:
+            raise Refused(f"{name} holds at most {max_count} assets", name)
         for index, value in enumerate(values):
             yield _asset(value, f"{name}[{index}]", kind)
 

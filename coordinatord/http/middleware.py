@@ -14,7 +14,7 @@ from coordinatord.http import responses
 from coordinatord.http.bodies import CallerDisconnected
 from coordinatord.http.cors import Origins, origin_of
 from coordinatord.http.responses import send_response
-from coordinatord.http.streaming import CutShort
+from coordinatord.http.streaming import ResponseSourceFailed
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +64,7 @@ class RequestMiddleware:
             await self._app(scope, receive, sending)
         except CallerDisconnected:
             log.debug("caller gone", request_id=request_id)
-        except CutShort as cut:
+        except ResponseSourceFailed as cut:
             log.warning("answer cut short", request_id=request_id, route=scope.get(ROUTE_KEY), reason=str(cut))
             raise
         except Exception:

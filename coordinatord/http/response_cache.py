@@ -28,7 +28,7 @@ class IndexPosition(Protocol):
 
 
 @attrs.frozen(slots=True)
-class Kept:
+class CachedResponse:
     """Cached response. Its headers include `etag`."""
 
     answer: Response
@@ -42,10 +42,10 @@ class Kept:
         return self.answer
 
 
-def tagged(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> Kept:
+def tagged(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> CachedResponse:
     etag = etag_of(snapshot, target)
     headers = (*answer.headers, (b"etag", etag), _REVALIDATE)
-    return Kept(Response(answer.status, answer.body, headers, snapshot), etag, route)
+    return CachedResponse(Response(answer.status, answer.body, headers, snapshot), etag, route)
 
 
 def etag_of(snapshot: Snapshot, target: bytes) -> bytes:
@@ -75,9 +75,9 @@ class BlockCache:
         self.wrote = position.forget
         self._max_bytes = max_bytes
         self._held = 0
-        self._entries: OrderedDict[bytes, Kept] = OrderedDict()
+        self._entries: OrderedDict[bytes, CachedResponse] = OrderedDict()
 
-    async def get(self, target: bytes) -> Kept | None:
+    async def get(self, target: bytes) -> CachedResponse | None:
         kept = self._entries.get(target)
         if kept is None:
             return None
@@ -89,7 +89,7 @@ class BlockCache:
             self._entries.move_to_end(target)
         return kept
 
-    def put(self, target: bytes, kept: Kept) -> None:
+    def put(self, target: bytes, kept: CachedResponse) -> None:
         if len(kept.answer.body) > MAX_ENTRY_BYTES:
             return
         self._drop(target)

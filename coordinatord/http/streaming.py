@@ -14,7 +14,7 @@ from coordinatord.http.bodies import CallerDisconnected
 from coordinatord.http.responses import Headers, Response
 
 
-class CutShort(Exception):
+class ResponseSourceFailed(Exception):
     """The source of a response failed after the head was sent. Only closing the connection signals that to the
     client."""
 
@@ -58,7 +58,7 @@ async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, 
     except Retryable as trouble:
         if not head_sent:
             raise
-        raise CutShort(trouble.message) from trouble
+        raise ResponseSourceFailed(trouble.message) from trouble
 
 
 @attrs.frozen(slots=True)

@@ -34,7 +34,7 @@ class TransferLimits:
     """Limit on concurrent uploads, or downloads, per caller address and per wallet."""
 
     def __init__(self, of_caller: int, of_wallet: int, kind: str = "upload") -> None:
-        self._most = {"address": of_caller, "wallet": of_wallet}
+        self._limits = {"address": of_caller, "wallet": of_wallet}
         self._kind = kind
         # Only keys with a transfer under way.
         self._under_way: dict[tuple[str, str | bytes], int] = {}
@@ -44,9 +44,9 @@ class TransferLimits:
         """Count one transfer while the block runs. Raise Retryable `busy` at the limit."""
         keys: tuple[tuple[str, str | bytes], ...] = (("address", caller), ("wallet", wallet))
         for kind, key in keys:
-            most = self._most[kind]
-            if self._under_way.get((kind, key), 0) >= most:
-                message = f"one {kind} may have {most} {self._kind}s at a time; wait for one to end"
+            limit = self._limits[kind]
+            if self._under_way.get((kind, key), 0) >= limit:
+                message = f"one {kind} may have {limit} {self._kind}s at a time; wait for one to end"
                 raise Retryable("busy", message)
         for under_way in keys:
             self._under_way[under_way] = self._under_way.get(under_way, 0) + 1

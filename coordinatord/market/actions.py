@@ -41,12 +41,12 @@ class Verb:
 
 
 def _uint(bits: int, low: int = 0, high: int | None = None, param: str = "the value") -> Callable[[str], int]:
-    most = 2**bits - 1 if high is None else high
+    maximum = 2**bits - 1 if high is None else high
 
     def read(text: str) -> int:
         number = read_decimal(text, bits, param)
-        if not low <= number <= most:
-            raise Refused(f"{param} must be in {low}..{most}", param)
+        if not low <= number <= maximum:
+            raise Refused(f"{param} must be in {low}..{maximum}", param)
         return number
 
     return read

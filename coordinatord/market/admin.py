@@ -92,9 +92,9 @@ class Admin:
         )
 
     def set_fees(self, fee_bps: int, gas_fee: int) -> Action:
-        now, most = tuple(self._read(JOBS, "fees")), self._read(JOBS, "maxGasFee")
-        if gas_fee > most:
-            raise Fatal(f"the gas fee must be at most {most}, the fixed limit of this registry")
+        now, max_gas_fee = tuple(self._read(JOBS, "fees")), self._read(JOBS, "maxGasFee")
+        if gas_fee > max_gas_fee:
+            raise Fatal(f"the gas fee must be at most {max_gas_fee}, the fixed limit of this registry")
         words = f"fees of {fee_bps} bps and {gas_fee} for jobs posted from now on"
         return self._one(JOBS, words, now == (fee_bps, gas_fee), "setFees", fee_bps, gas_fee)
 

@@ -12,8 +12,8 @@ from coordinatord.run.limits import CONNECTION_BYTES
 from coordinatord.storage.database.connections import PREPARED_CONNECTIONS
 
 _ROLE_COUNT: Final = 4  # indexer, relayer, reclaimer, janitor
-_LISTENING: Final = 1
-_BESIDE_POOL: Final = PREPARED_CONNECTIONS + _ROLE_COUNT + _LISTENING
+_LISTENER_CONNECTIONS: Final = 1
+_CONNECTIONS_OUTSIDE_POOL: Final = PREPARED_CONNECTIONS + _ROLE_COUNT + _LISTENER_CONNECTIONS
 _NODE_CONNECTIONS: Final = 40
 _STORE_CONNECTIONS: Final = 160
 _WEBHOOK_CONNECTIONS: Final = 512
@@ -26,7 +26,7 @@ _OWN_CGROUP: Final = Path("/proc/self/cgroup")
 
 def database_connections(config: Config) -> int:
     """Return the number of connections to PostgreSQL at the peak."""
-    return config.database_pool_max + _BESIDE_POOL
+    return config.database_pool_max + _CONNECTIONS_OUTSIDE_POOL
 
 
 def raise_descriptor_limit() -> int:

@@ -16,7 +16,7 @@ from svc.wire.answers import UnfitAnswer, body_of, opened
 __all__ = ["Call", "Node", "NodeFailed", "NodeRefusal"]
 
 _MAX_ANSWER_BYTES: Final = 64 << 20  # a full block's receipts
-_SECONDS: Final = 30.0
+_REQUEST_TIMEOUT_S: Final = 30.0
 _OK: Final = 200
 _TOO_MANY_REQUESTS: Final = 429
 _SERVER_ERROR: Final = 500
@@ -73,7 +73,7 @@ class Node:
 
     async def _posted(self, request: object) -> Any:
         try:
-            with anyio.fail_after(_SECONDS):
+            with anyio.fail_after(_REQUEST_TIMEOUT_S):
                 async with opened(self.http, "POST", self.url, json=request) as response:
                     status, body = response.status_code, await body_of(response, self.max_answer_bytes)
             return strict_json.parse(body)

@@ -34,7 +34,7 @@ _OK: Final = frozenset({200, 201})
 # Answers of a coordinator have a request id or a retry header. If both are missing, a proxy answered.
 _PROXY_STATUSES: Final = frozenset({502, 503, 504})
 _RETRYABLE: Final = "x-svc-retryable"
-_SECONDS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_WHOLE_SECONDS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 R = TypeVar("R")
 Sleep = Callable[[float], Awaitable[None]]
@@ -238,7 +238,7 @@ def unexpected(response: httpx.Response, what: str) -> ApiError:
 def _retry_after(response: httpx.Response) -> float:
     """Return the seconds to wait by the `retry-after` header."""
     text = response.headers.get("retry-after", "")
-    return min(_MAX_RETRY_AFTER_S, float(text)) if _SECONDS.fullmatch(text) else 0.0
+    return min(_MAX_RETRY_AFTER_S, float(text)) if _WHOLE_SECONDS.fullmatch(text) else 0.0
 
 
 def _date(text: str | None) -> float | None:

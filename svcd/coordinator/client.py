@@ -171,7 +171,7 @@ class MarketReads:
 
 
 @attrs.frozen(slots=True)
-class Handed:
+class PollResult:
     """Jobs that a poll returned. `pending` ones have no mined post yet. `block` is that of the index."""
 
     jobs: list[Job]
@@ -185,7 +185,7 @@ class Coordinator(MarketReads):
 
     sessions: Sessions
 
-    async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> Handed:
+    async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> PollResult:
         """Report `free` slots, and return at most that many leased jobs.
 
         `rates` has the lowest accepted `rate_in` and `rate_out`. The coordinator may hold an empty answer for `wait`
@@ -215,9 +215,9 @@ class Coordinator(MarketReads):
             raise Unavailable("the poll was answered without jobs", 200)
         jobs = [Job.read(row) for row in rows]
         if not pending:
-            return Handed(jobs)
+            return PollResult(jobs)
         block = read_uint(fields.get("as_of_block"), 64, "as_of_block")
-        return Handed(jobs, [PendingOffer.read(row) for row in pending], block)
+        return PollResult(jobs, [PendingOffer.read(row) for row in pending], block)
 
     async def run(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:
         """Send an op and wait for its outcome.

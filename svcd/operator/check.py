@@ -187,8 +187,8 @@ class _Checks:
                     yield kind
                 yield prices_beside(model, known[name].model_id, others)
             if model.ahead is not None:
-                most = f"at most {model.ahead.most_in_flight} base units of unpaid work at a time"
-                yield fact(f"{name}, ahead of its claims", most)
+                risk = f"at most {model.ahead.most_in_flight} base units of unpaid work at a time"
+                yield fact(f"{name}, ahead of its claims", risk)
 
     def _chain(self) -> ChainReader | None:
         url, book = self.config.rpc_url, self.config.addresses

@@ -38,7 +38,7 @@ _MIN_WINDOW_S: Final = 60
 
 
 @attrs.frozen(slots=True)
-class Tried:
+class TrialResult:
     """Result of a trial. `earnings` has the payment in base units for each window."""
 
     answer: str
@@ -50,7 +50,7 @@ class Tried:
     book: AddressBook
 
 
-async def try_model(config: DaemonConfig, name: str, text: str, units_out: int | None = None) -> Tried:
+async def try_model(config: DaemonConfig, name: str, text: str, units_out: int | None = None) -> TrialResult:
     """Run the job. Raise `Fatal` with the reason if the job would have failed."""
     model = next((each for each in config.models if each.name == name), None)
     if model is None:
@@ -75,7 +75,7 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
         raise Fatal(f"{name}: the job would have been failed as {failure}") from None
     body = ResultBody.parse(open_result(result_key, book.chain_id, book.job_registry, job.job_id, result))
     charged = min(output.completion_tok, units.units_out)
-    return Tried(
+    return TrialResult(
         answer=readable(body.output),
         units_in=units.units_in,
         completion_tok=charged,
@@ -142,7 +142,7 @@ def _sealed(job: Job, output: WorkOutput, result_key: SecretKey, book: AddressBo
     return sealed_result(result_key.public, book.chain_id, book.job_registry, job.job_id, body)
 
 
-def trial_report(tried: Tried) -> str:
+def trial_report(tried: TrialResult) -> str:
     """Return a text of the trial's time and units, and of its earnings at each ask."""
     unit, token = 10**tried.book.payment_token_decimals, tried.book.token_domain.name
     took = f"{tried.units_in} units in, {tried.completion_tok} out, {tried.seconds:.2f} s"

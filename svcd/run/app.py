@@ -28,7 +28,7 @@ from svcd.base.clock import Clock
 from svcd.base.timings import Timings
 from svcd.config import DaemonConfig
 from svcd.journal.journal import Journal, open_journal
-from svcd.run.dependencies import DaemonDependencies, Equipment, prepare
+from svcd.run.dependencies import DaemonDependencies, ServedModel, prepare
 from svcd.stages.ahead import AheadLimits
 from svcd.stages.asks import AskPublisher
 from svcd.stages.capacity import Capacity
@@ -221,7 +221,7 @@ class Daemon:
             chain=ground.chain,
         )
 
-    def _poller(self, one: Equipment, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:
+    def _poller(self, one: ServedModel, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:
         ground = self.ground
         return Poller(
             model=one.config,
@@ -241,7 +241,7 @@ class Daemon:
             health=self.health,
         )
 
-    def _asks_of(self, one: Equipment) -> list[Ask]:
+    def _asks_of(self, one: ServedModel) -> list[Ask]:
         model_id = self.ground.model_ids[one.config.name]
         return [Ask(model_id, sla, rates.rate_in, rates.rate_out) for sla, rates in one.config.asks.items()]
 

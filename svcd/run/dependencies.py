@@ -44,7 +44,7 @@ _OP_SECONDS: Final = 100.0  # an op is answered after its receipt, which takes u
 
 
 @attrs.frozen(slots=True, eq=False)
-class Equipment:
+class ServedModel:
     """Model with its backend, breaker and load probe."""
 
     config: ModelConfig
@@ -68,11 +68,11 @@ class DaemonDependencies:
     model_ids: dict[str, int]
     gateways: PayloadGateways
     slots: Slots
-    equipment: dict[str, Equipment]
+    equipment: dict[str, ServedModel]
     chain: ChainReader | None  # None: claims reported by the coordinator are not verified
 
     @property
-    def offered(self) -> dict[str, Equipment]:
+    def offered(self) -> dict[str, ServedModel]:
         return {name: one for name, one in self.equipment.items() if name in self.model_ids}
 
 
@@ -179,10 +179,10 @@ async def _model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str
 
 
 @asynccontextmanager
-async def _equipped(model: ModelConfig, slots: Slots, private: Sequence[Path]) -> AsyncIterator[Equipment]:
+async def _equipped(model: ModelConfig, slots: Slots, private: Sequence[Path]) -> AsyncIterator[ServedModel]:
     async with (
         open_backend(model.backend, private) as backend,
         open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_of(model.name)) as load,
     ):
         discount = Discount(model.name, model.discount_percent)
-        yield Equipment(model, backend, load, Breaker(), discount)
+        yield ServedModel(model, backend, load, Breaker(), discount)

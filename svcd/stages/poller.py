@@ -16,7 +16,7 @@ from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.base.timings import Timings
 from svcd.config import ModelConfig
-from svcd.coordinator.client import Coordinator, Handed
+from svcd.coordinator.client import Coordinator, PollResult
 from svcd.journal.book_row import Job
 from svcd.journal.slots import Slot, Slots
 from svcd.stages.deadline_channel import DeadlineChannel
@@ -110,7 +110,7 @@ class Poller:
             taken += await self._take_on(job, free - taken, pending=True)
         return taken > 0 or (wait > 0 and not jobs and not handed.pending and waited >= wait / 2)
 
-    async def _checked(self, handed: Handed, floors: dict[int, AskRates], asked: int) -> list[Job]:
+    async def _checked(self, handed: PollResult, floors: dict[int, AskRates], asked: int) -> list[Job]:
         """Return the wanted pending jobs that have valid signatures.
 
         Further ones than were requested are ignored: checking thousands of signatures would block the other jobs.
@@ -139,7 +139,7 @@ class Poller:
         """Return the seconds that the coordinator may hold a poll."""
         return self._short_wait if trio.current_time() < self._short_wait_until else _MAX_WAIT_S
 
-    async def _poll_coordinator(self, asked: int, lowest: dict[str, int], wait: int) -> Handed:
+    async def _poll_coordinator(self, asked: int, lowest: dict[str, int], wait: int) -> PollResult:
         """Poll, and shorten the wait of later polls if a proxy cuts this one off."""
         began = trio.current_time()
         try:

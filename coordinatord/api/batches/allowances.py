@@ -31,10 +31,10 @@ class LineAllowances:
     promises: Promises
     policy: GasPolicy
 
-    async def room(self, connection: Connection, owner: bytes, most: int) -> int:
-        """Return the number of posts, up to `most`, that this owner's gas budget has room for."""
+    async def room(self, connection: Connection, owner: bytes, limit: int) -> int:
+        """Return the number of posts, up to `limit`, that this owner's gas budget has room for."""
         standings = await _standings(connection, [owner])
-        return await budgets_sql.room(connection, self._allowance(owner, standings[owner], None).spending, most)
+        return await budgets_sql.room(connection, self._allowance(owner, standings[owner], None).spending, limit)
 
     async def allow(
         self, connection: Connection, checked: Sequence[CheckedLine], balances: Mapping[bytes, int]

@@ -62,13 +62,13 @@ class Expansion:
         """Record the next portion, as much of it as its owners' budgets allow, in the transaction that locks `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
         ended = work.cancelling or work.expired
-        most = self.max_lines if ended else await self.allowances.room(connection, work.owner, self.max_lines)
-        if not most:
+        limit = self.max_lines if ended else await self.allowances.room(connection, work.owner, self.max_lines)
+        if not limit:
             await work_sql.pause(connection, work.batch_id, BUDGET_RETRY_S)
             return
         try:
             async with kept_open(connection):
-                portion = await self._read(work, start, most)
+                portion = await self._read(work, start, limit)
         except Retryable as error:
             if error.code != "object_missing" or work.attempts < MAX_MISSING:
                 raise

@@ -114,7 +114,7 @@ async def dropped_of(connection: Connection, batch_id: str) -> list[bytes]:
     return [row["signer"] for row in await connection.fetch(f"select distinct r.signer {_DROPPED}", batch_id)]
 
 
-async def revive(connection: Connection, batch_id: str, most: int, allowances: Mapping[bytes, Allowance]) -> int:
+async def revive(connection: Connection, batch_id: str, limit: int, allowances: Mapping[bytes, Allowance]) -> int:
     """Requeue posts that were dropped before signing, because the relayer was out of funds or the queue stalled. Return
     their number. If an equal request is under way, the line joins it.
 
@@ -129,7 +129,7 @@ async def revive(connection: Connection, batch_id: str, most: int, allowances: M
     )
     revived = 0
     for owner, allowance in sorted(allowances.items()):  # one after another, because newcomers share a budget
-        room = await budgets_sql.room(connection, allowance.spending, most - revived)
+        room = await budgets_sql.room(connection, allowance.spending, limit - revived)
         revived += await _revive(connection, batch_id, owner, room, allowance)
     if revived:
         await notify_outbox(connection, RELAY_QUEUED)

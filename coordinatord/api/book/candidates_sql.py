@@ -60,8 +60,8 @@ _LIVE: Final = (
 _TIE_BREAK: Final = f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
 
 
-async def read_candidates(database: Database, demand: Demand, liveness_ms: int, most: int | None) -> list[LiveAsk]:
-    """Return up to `most` asks with room, cheapest first. Without `most`, return every ask, those without room last."""
+async def read_candidates(database: Database, demand: Demand, liveness_ms: int, limit: int | None) -> list[LiveAsk]:
+    """Return up to `limit` asks with room, cheapest first. Without it, return every ask, those without room last."""
     async with database.connection() as connection:
         rows = await connection.fetch(
             f"select {_COLUMNS} {_LIVE.format('$5')} where a.model_id = $1 and a.sla = $2"
@@ -77,8 +77,8 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             demand.designated,
             demand.rate_in,
             demand.rate_out,
-            most if most is not None else _MAX_PROBE_ASKS,
-            most is None,
+            limit if limit is not None else _MAX_PROBE_ASKS,
+            limit is None,
         )
     return _asks(rows)
 

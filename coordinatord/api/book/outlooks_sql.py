@@ -11,7 +11,7 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 
 
 @attrs.frozen(slots=True)
-class Outlook:
+class PollOutlook:
     """Outlook of a poll. `some_open`: there are open jobs for the provider. `some_free`: some of them are not leased.
     `some_offered`: there are pending offers. `may_claim`: the provider may lease free jobs and take offers.
     `holds_some`: the provider has leases."""
@@ -64,9 +64,9 @@ _OUTLOOK: Final = f"""
 
 async def read_outlooks(
     line: PreparedConnection, pollers: Sequence[PollKey]
-) -> tuple[Snapshot, dict[PollKey, Outlook]]:
+) -> tuple[Snapshot, dict[PollKey, PollOutlook]]:
     """Return the outlook of every poller."""
     rows = await line.fetch(
         _OUTLOOK, [poller.provider_id for poller in pollers], [poller.model_id for poller in pollers]
     )
-    return snapshot_of(rows), {PollKey(row[0], row[1]): Outlook(*row[2:8]) for row in rows}
+    return snapshot_of(rows), {PollKey(row[0], row[1]): PollOutlook(*row[2:8]) for row in rows}

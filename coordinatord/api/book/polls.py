@@ -16,7 +16,7 @@ from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
 from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.outlooks_sql import Outlook
+from coordinatord.api.book.outlooks_sql import PollOutlook
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
@@ -47,7 +47,7 @@ class Look:
     """Result of one look for a poll. `outlook` was read just before leasing."""
 
     leased: Leased
-    outlook: Outlook
+    outlook: PollOutlook
 
     @property
     def is_empty(self) -> bool:
@@ -106,7 +106,7 @@ class Polls:
         self._liveness = liveness
         self._waits = waits
         self._offers = offers
-        self._outlooks = BatchedReads[PollKey, IndexRead[Outlook]](
+        self._outlooks = BatchedReads[PollKey, IndexRead[PollOutlook]](
             database.prepared_connection(), with_snapshot(outlooks_sql.read_outlooks)
         )
         self._transactions = anyio.CapacityLimiter(_MAX_TRANSACTIONS)

@@ -16,8 +16,8 @@ import structlog
 from common.api.fields import UINT32, Text, wire
 from common.refusal import Refused
 from coordinatord.api.files import files_sql
-from coordinatord.api.files.files_sql import UNATTACHED, Begun, Doomed, FileRow, Purpose
-from coordinatord.api.files.inspection import Inspected, Inspection, inspection_of
+from coordinatord.api.files.files_sql import UNATTACHED, FileRemoval, FileRow, Purpose, StartedUpload
+from coordinatord.api.files.inspection import Inspection, InspectionResult, inspection_of
 from coordinatord.base.concurrency import read_ahead
 from coordinatord.base.errors import Retryable
 from coordinatord.base.thread_pipe import thread_pipe
@@ -79,7 +79,7 @@ class FileStore:
             key = files_sql.object_key(file_id)
             noting = _NotePart(self.database, file_id)
             pinned = await self.pins.put_pieces(key, _gathered(pieces), before_part=noting)
-            return await self._completed(file_id, pinned, Inspected(), self.retention_seconds)
+            return await self._completed(file_id, pinned, InspectionResult(), self.retention_seconds)
 
     async def find(self, file_id: str, owner: bytes) -> FileRow | None:
         """Return a live file of this owner, or None."""
@@ -95,7 +95,7 @@ class FileStore:
         """
         return self.pins.read(files_sql.object_key(row.id), first=first, last=last)
 
-    async def remove(self, doomed: Doomed) -> None:
+    async def remove(self, doomed: FileRemoval) -> None:
         """Remove a file after leasing its removal, including an unfinished upload."""
         key = files_sql.object_key(doomed.id)
         if doomed.upload_id is not None:
@@ -106,8 +106,8 @@ class FileStore:
 
     async def _put(
         self, file_id: str, pieces: AsyncIterable[bytes], inspection: Inspection
-    ) -> tuple[Pinned, Inspected]:
-        results: list[Inspected] = []
+    ) -> tuple[Pinned, InspectionResult]:
+        results: list[InspectionResult] = []
 
         async def inspected(received: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             async for piece in received:
@@ -127,7 +127,7 @@ class FileStore:
         return pinned, result
 
     async def _completed(
-        self, file_id: str, pinned: Pinned, inspected: Inspected, retention_seconds: int | None
+        self, file_id: str, pinned: Pinned, inspected: InspectionResult, retention_seconds: int | None
     ) -> FileRow:
         async with self.database.connection() as connection:
             row = await files_sql.complete(
@@ -150,7 +150,7 @@ class FileStore:
         """Hold the row of an upload. If the block fails, remove row and object, unless the row holds earlier
         content."""
 
-        async def body(connection: Connection) -> Begun | None:
+        async def body(connection: Connection) -> StartedUpload | None:
             begun = await files_sql.begin(connection, file_id, owner, purpose, filename, reserved=reserved)
             if begun is not None and purpose != "batch_output":
                 await self.budgets.check(connection, owner)

@@ -48,7 +48,7 @@ class FileRow:
 
 
 @attrs.frozen(slots=True)
-class Doomed:
+class FileRemoval:
     """File with a leased removal. `upload_id` is the store's unfinished upload, if any."""
 
     id: str
@@ -64,7 +64,7 @@ def object_key(file_id: str) -> str:
 
 
 @attrs.frozen(slots=True)
-class Begun:
+class StartedUpload:
     """Row of an upload. `upload_id` is the store's upload that an earlier attempt left, to be aborted."""
 
     upload_id: str | None
@@ -72,7 +72,7 @@ class Begun:
 
 async def begin(
     connection: Connection, file_id: str, owner: bytes, purpose: Purpose, filename: str, *, reserved: int = 0
-) -> Begun | None:
+) -> StartedUpload | None:
     """Insert the row of an upload, which counts as `reserved` bytes until it is complete.
 
     An existing id starts again, and its content is replaced on completion. Return None while the file is being removed.
@@ -91,7 +91,7 @@ async def begin(
         UPLOADING,
         reserved,
     )
-    return None if row is None else Begun(row["upload_id"])
+    return None if row is None else StartedUpload(row["upload_id"])
 
 
 async def note_part(connection: Connection, file_id: str, upload_id: str) -> bool:
@@ -209,7 +209,7 @@ async def attach_named(connection: Connection, retention_seconds: int, *, within
     )
 
 
-async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
+async def lease_expired(connection: Connection, limit: int) -> list[FileRemoval]:
     """Return expired files for the caller to remove, and lease them so that no other process removes them too."""
     rows = await connection.fetch(
         "update files set removing_until = clock_timestamp() + $2 where id in (select id from files"
@@ -219,10 +219,10 @@ async def lease_expired(connection: Connection, limit: int) -> list[Doomed]:
         limit,
         REMOVAL_LEASE,
     )
-    return [Doomed(row["id"], row["upload_id"]) for row in rows]
+    return [FileRemoval(row["id"], row["upload_id"]) for row in rows]
 
 
-async def give_up(connection: Connection, file_id: str) -> Doomed | None:
+async def give_up(connection: Connection, file_id: str) -> FileRemoval | None:
     """Lease an incomplete upload for removal. Return None if it is being removed already or holds earlier content."""
     row = await connection.fetchrow(
         "update files set removing_until = clock_timestamp() + $2, expires_at = clock_timestamp()"
@@ -230,7 +230,7 @@ async def give_up(connection: Connection, file_id: str) -> Doomed | None:
         file_id,
         REMOVAL_LEASE,
     )
-    return None if row is None else Doomed(row["id"], row["upload_id"])
+    return None if row is None else FileRemoval(row["id"], row["upload_id"])
 
 
 async def forget(connection: Connection, file_id: str) -> None:

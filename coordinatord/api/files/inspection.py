@@ -18,7 +18,7 @@ _SPLIT_BYTES: Final = 1 << 16
 
 
 @attrs.frozen(slots=True)
-class Inspected:
+class InspectionResult:
     """Facts about a complete upload."""
 
     lines: int = 0
@@ -29,7 +29,7 @@ class Inspection(Protocol):
     """Receives all pieces in order. Both methods raise Refused. `update` is called in a thread."""
 
     def update(self, piece: bytes) -> None: ...
-    def finish(self) -> Inspected: ...
+    def finish(self) -> InspectionResult: ...
 
 
 class ContainerInspection:
@@ -46,11 +46,11 @@ class ContainerInspection:
         except Refused as wrong:
             raise _bad_container(wrong) from wrong
 
-    def finish(self) -> Inspected:
+    def finish(self) -> InspectionResult:
         if self._empty:
             raise empty_file()
         try:
-            return Inspected(commitment=self._commitment.finish().c)
+            return InspectionResult(commitment=self._commitment.finish().c)
         except Refused as wrong:
             raise _bad_container(wrong) from wrong
 
@@ -64,10 +64,10 @@ class ResultInspection:
     def update(self, piece: bytes) -> None:
         self._empty = self._empty and not piece
 
-    def finish(self) -> Inspected:
+    def finish(self) -> InspectionResult:
         if self._empty:
             raise empty_file()
-        return Inspected()
+        return InspectionResult()
 
 
 class LineInspection:
@@ -112,11 +112,11 @@ class LineInspection:
             self._lines += 1
             check_line(line, self._number)
 
-    def finish(self) -> Inspected:
+    def finish(self) -> InspectionResult:
         self.update(b"\n")
         if not self._lines:
             raise empty_file()
-        return Inspected(lines=self._lines)
+        return InspectionResult(lines=self._lines)
 
 
 def inspection_of(purpose: Purpose) -> Inspection:

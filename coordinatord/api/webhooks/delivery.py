@@ -49,8 +49,9 @@ LAST_POST_AFTER_S: Final = 20.0  # of a turn; an attempt takes at most 15 s more
 MAX_TURN_MESSAGES: Final = 64
 MAX_POSTS_PER_ENDPOINT: Final = 8
 QUICK_ANSWER_S: Final = 1.0
-QUICK_PLACES: Final = 48  # turns of quick endpoints in this process
-OTHER_PLACES: Final = 16
+# In this process.
+MAX_QUICK_TURNS: Final = 48
+MAX_OTHER_TURNS: Final = 16
 POLL_S: Final = 1.0  # between looks without a notice
 SECRET_RETRY_S: Final = 300.0
 METRICS_INTERVAL_S: Final = 15.0
@@ -112,8 +113,8 @@ class Deliveries:
         ):
             tasks.start_soon(self._fan_out, moved, (quick, others))
             tasks.start_soon(self._show)
-            tasks.start_soon(self._lane, quick, QUICK_PLACES, True)
-            tasks.start_soon(self._lane, others, OTHER_PLACES, False)
+            tasks.start_soon(self._lane, quick, MAX_QUICK_TURNS, True)
+            tasks.start_soon(self._lane, others, MAX_OTHER_TURNS, False)
 
     async def _fan_out(self, moved: Wake, lanes: Sequence[Wake]) -> None:
         """Write messages whenever a log moved, and wake the lanes. Lanes of other processes look once a second."""
@@ -250,8 +251,8 @@ async def run_deliveries(
 ) -> None:
     """Fan out and deliver until cancelled. `private`: also to addresses of private networks."""
     async with (
-        open_destinations(connections=QUICK_PLACES * MAX_POSTS_PER_ENDPOINT, private=private, tls=tls) as quick,
-        open_destinations(connections=OTHER_PLACES * MAX_POSTS_PER_ENDPOINT, private=private, tls=tls) as others,
+        open_destinations(connections=MAX_QUICK_TURNS * MAX_POSTS_PER_ENDPOINT, private=private, tls=tls) as quick,
+        open_destinations(connections=MAX_OTHER_TURNS * MAX_POSTS_PER_ENDPOINT, private=private, tls=tls) as others,
     ):
         await Deliveries(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
 

@@ -47,8 +47,8 @@ class NewEndpoint:
     secret: bytes
 
 
-async def add(connection: Connection, new: NewEndpoint, most: int) -> Endpoint | None:
-    """Add an endpoint, in a transaction that may be retried. Return None if the owner has `most` endpoints."""
+async def add(connection: Connection, new: NewEndpoint, max_endpoints: int) -> Endpoint | None:
+    """Add an endpoint, in a transaction that may be retried. Return None if the owner has `max_endpoints` endpoints."""
     await connection.execute(
         "select pg_advisory_xact_lock(hashtextextended('webhooks ' || encode($1, 'hex'), 0))", new.owner
     )
@@ -61,7 +61,7 @@ async def add(connection: Connection, new: NewEndpoint, most: int) -> Endpoint |
         new.url,
         list(new.wanted),
         new.secret,
-        most,
+        max_endpoints,
     )
     return _endpoint(row) if row is not None else None
 

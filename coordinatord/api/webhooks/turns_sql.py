@@ -22,14 +22,14 @@ class Turn:
 
 
 async def take_turns(
-    connection: Connection, most: int, seconds: float, *, quick: bool, except_for: Collection[str] = ()
+    connection: Connection, limit: int, seconds: float, *, quick: bool, except_for: Collection[str] = ()
 ) -> list[Turn]:
     """Take endpoints with due messages, longest waiting first. Other processes skip these endpoints for `seconds`."""
     rows = await connection.fetch(
         "update webhooks set not_before = clock_timestamp() + $2 * interval '1 second' where id in"
         " (select id from webhooks where quick = $3 and turn_at <= statement_timestamp() and id <> all($4::text[])"
         " order by turn_at limit $1 for update skip locked) returning id, url, secret, failures",
-        most,
+        limit,
         seconds,
         quick,
         list(except_for),
@@ -45,12 +45,12 @@ class DueMessage:
     attempts: int
 
 
-async def read_due(connection: Connection, webhook_id: str, most: int) -> list[DueMessage]:
+async def read_due(connection: Connection, webhook_id: str, limit: int) -> list[DueMessage]:
     rows = await connection.fetch(
         "select id, message_id, body, attempts from webhook_messages where webhook_id = $1"
         " and due_at <= statement_timestamp() order by due_at, id limit $2",
         webhook_id,
-        most,
+        limit,
     )
     return [DueMessage(*row) for row in rows]
 

@@ -102,16 +102,16 @@ class BatchSize:
     """Number of calls per JSON-RPC batch. The size is halved after a batch without an answer, and doubled again
     after many successes."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
         self._successes = 0
-        self.calls = most
+        self.calls = max_size
 
     def took(self) -> None:
         self._successes += 1
         if self._successes >= _SUCCESSES_BEFORE_GROWTH:
             self._successes = 0
-            self.calls = min(self._most, 2 * self.calls)
+            self.calls = min(self._max_size, 2 * self.calls)
 
     def struggled(self, calls: int) -> None:
         self._successes = 0

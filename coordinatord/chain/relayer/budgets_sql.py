@@ -134,11 +134,11 @@ async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]
     return exhausted
 
 
-async def room(connection: Connection, spending: Spending, most: int) -> int:
-    """Return how many ops of this estimate fit now, at most `most`. The first op of an hour and of a day always fits,
+async def room(connection: Connection, spending: Spending, limit: int) -> int:
+    """Return how many ops of this estimate fit now, at most `limit`. The first op of an hour and of a day always fits,
     as in `gas_fits`."""
     limits, estimate = spending.limits, spending.estimate
-    left = most
+    left = limit
     pools: list[tuple[bytes, Budget, int | None, int | None]] = [
         (spending.signer, limits.budget, limits.hour, limits.day)
     ]
@@ -165,17 +165,17 @@ class TopSpender:
     last_day: int
 
 
-async def top_spenders(connection: Connection, most: int) -> list[TopSpender]:
+async def top_spenders(connection: Connection, limit: int) -> list[TopSpender]:
     """Return the signers that used most gas in the last day, each kind apart. The coordinator itself and the sum of all
     newcomers count as signers."""
     rows = await connection.fetch(
         f"select signer, kind, {_SUMS} where newcomer = any(array[true, false]) and hour > (select current_hour()) - 24"
         " group by signer, kind order by last_day desc, signer, kind limit $1",
-        most,
+        limit,
     )
     rows += await connection.fetch(
         f"select $1::bytea, kind, {_SUMS} where newcomer and hour > (select current_hour()) - 24 group by kind",
         ALL_NEWCOMERS,
     )
     spenders = [TopSpender(*row) for row in rows]
-    return sorted(spenders, key=lambda one: (-one.last_day, one.signer, one.kind))[:most]
+    return sorted(spenders, key=lambda one: (-one.last_day, one.signer, one.kind))[:limit]

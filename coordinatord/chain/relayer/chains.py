@@ -25,7 +25,7 @@ from coordinatord.chain.relayer.coalesce import Simulated
 from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.queue_sql import WaitingRelay
-from coordinatord.chain.relayer.results_sql import Undecided, undecided_with
+from coordinatord.chain.relayer.results_sql import UndecidedRelay, undecided_with
 from coordinatord.chain.relayer.simulate import CallData, simulate_in_turn
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import Meaning, RpcError
@@ -101,7 +101,7 @@ class ChainedOps:
 
 
 def _chain(
-    job: Iterable[Undecided], first: Mapping[int, WaitingRelay], tried: Mapping[int, WaitingRelay], gas: PlannedGas
+    job: Iterable[UndecidedRelay], first: Mapping[int, WaitingRelay], tried: Mapping[int, WaitingRelay], gas: PlannedGas
 ) -> list[_Chained]:
     """Return the undecided ops of a job that this account sends in this order, up to the last tried op.
 

@@ -84,11 +84,11 @@ class RelayIntake:
         return bool(signed or endings or overdue)
 
     async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
-        most = min(_MAX_TAKEN, room * self._coalesce_max)
+        limit = min(_MAX_TAKEN, room * self._coalesce_max)
         if not self._account.lacks_role:
-            return await queue_sql.take(connection, most, await self._of_batches(connection))
+            return await queue_sql.take(connection, limit, await self._of_batches(connection))
         # Another account may have the role, so the other kinds stay queued.
-        return await queue_sql.take(connection, most, await self._of_batches(connection), WITHOUT_ROLE)
+        return await queue_sql.take(connection, limit, await self._of_batches(connection), WITHOUT_ROLE)
 
     @property
     def _coalesce_max(self) -> int:

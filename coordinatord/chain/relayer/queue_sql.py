@@ -45,8 +45,8 @@ async def take(
     named = None if kinds is None else [kind.value for kind in kinds]
     rows = await _take(connection, f"priority < 3 and {_NAMED}", limit, named)
     if len(rows) < limit:
-        most = min(limit - len(rows), batch_limit)
-        rows += await _take(connection, f"priority = 3 and {_NAMED}", most, named)
+        count = min(limit - len(rows), batch_limit)
+        rows += await _take(connection, f"priority = 3 and {_NAMED}", count, named)
     building = [row["id"] for row in rows if row["kind"] in _BUILD_ON_OTHERS]
     if named is None and building and (older := await _older_of(connection, building, [row["id"] for row in rows])):
         rows += await _take(connection, "id = any($2::bigint[])", len(older), older)

@@ -21,7 +21,7 @@ class RefusedCall:
 
 
 @attrs.frozen(slots=True)
-class Carried:
+class CarriedRelay:
     """A relay in the transaction that carries it. `is_live`: it has not ended."""
 
     id: int
@@ -42,13 +42,13 @@ class Ended:
     seconds: float
 
 
-async def carried(connection: Connection, tx_ids: Iterable[int]) -> list[Carried]:
+async def carried(connection: Connection, tx_ids: Iterable[int]) -> list[CarriedRelay]:
     rows = await connection.fetch(
         "select id, kind, tx_id, call_index, target, calldata, state = 'signed' from relays"
         " where tx_id = any($1::bigint[]) order by id",
         list(tx_ids),
     )
-    return [Carried(*row) for row in rows]
+    return [CarriedRelay(*row) for row in rows]
 
 
 async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
@@ -111,7 +111,7 @@ async def post_under_way(connection: Connection, job_id: bytes, owner: bytes) ->
 
 
 @attrs.frozen(slots=True)
-class Undecided:
+class UndecidedRelay:
     """Queued or signed relay. `ahead` means that the account has signed it with an unused nonce, so that everything
     that the account signs next comes after it."""
 
@@ -125,7 +125,7 @@ class Undecided:
 
 async def undecided_with(
     connection: Connection, chain_id: int, account: bytes, relay_ids: Sequence[int]
-) -> list[Undecided]:
+) -> list[UndecidedRelay]:
     """Return everything under way of the subjects of these relays, the oldest first."""
     rows = await connection.fetch(
         "select r.id, r.kind, r.subject, r.target, r.calldata, (t.id is not null and not t.lost"
@@ -138,7 +138,7 @@ async def undecided_with(
         account,
         relay_ids,
     )
-    return [Undecided(*row) for row in rows]
+    return [UndecidedRelay(*row) for row in rows]
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:

@@ -146,12 +146,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def unread(self) -> int:
         return len(self._unread)
 
-    async def read(self, most: int) -> bytes:
-        """Return at most `most` bytes, or b"" at the end of input."""
+    async def read(self, max_bytes: int) -> bytes:
+        """Return at most `max_bytes` bytes, or b"" at the end of input."""
         while not self._unread and not self._closed:
             await self._more()
-        data = bytes(self._unread[:most])
-        del self._unread[:most]
+        data = bytes(self._unread[:max_bytes])
+        del self._unread[:max_bytes]
         if len(self._unread) < MAX_UNREAD_BYTES // 2:
             self._resume_reading()
         return data

@@ -38,15 +38,16 @@ async def database_rows(config: Config) -> AsyncIterator[CheckRow]:
 
 
 def _server(config: Config, server: ServerFacts, major: int) -> CheckRow:
-    version, most = server.version, server.max_connections
+    version, max_connections = server.version, server.max_connections
     needed = database_connections(config)
     if (refusal := server_refusal(major)) is not None:
         return wrong("database", f"PostgreSQL {version}", refusal)
-    if needed > most:
+    if needed > max_connections:
         remedy = "lower DATABASE_POOL_MAX or raise max_connections"
-        return wrong("database", f"PostgreSQL {version} takes {most} connections, a process up to {needed}", remedy)
-    room = f"{most} connections, of which a process takes up to {needed}: enough for {most // needed}"
-    return right("database", f"PostgreSQL {version}; {room}")
+        detail = f"PostgreSQL {version} takes {max_connections} connections, a process up to {needed}"
+        return wrong("database", detail, remedy)
+    enough = f"of which a process takes up to {needed}: enough for {max_connections // needed}"
+    return right("database", f"PostgreSQL {version}; {max_connections} connections, {enough}")
 
 
 def replication_row(state: Replication) -> CheckRow:

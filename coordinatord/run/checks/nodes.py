@@ -137,16 +137,16 @@ class NodeLook:
             detail = f"a block holds {limit:,} gas, and transactions may take half of it"
             yield wrong("gas", detail, f"the chain must allow {_MIN_BLOCK_GAS:,} for the largest ops to be relayed")
             return
-        most = min(TX_GAS_CAP, limit // 2)
-        trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(most)}
+        max_gas = min(TX_GAS_CAP, limit // 2)
+        trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(max_gas)}
         try:
             await rpc.call("eth_call", {**trial, "data": hex_of(abi.selector("DOMAIN_SEPARATOR()"))}, "latest")
         except RpcError as error:
             remedy = "raise the gas that the node allows for a call (--rpc.gascap)"
-            yield wrong("gas", f"the node tries no transaction of {most:,} gas ({error})", remedy)
+            yield wrong("gas", f"the node tries no transaction of {max_gas:,} gas ({error})", remedy)
             return
         why = "EIP-7825, half a block"
-        yield right("gas", f"a block holds {limit:,}; a transaction takes {most:,} at most ({why})")
+        yield right("gas", f"a block holds {limit:,}; a transaction takes {max_gas:,} at most ({why})")
 
 
 async def look_at_nodes(config: Config) -> tuple[list[NodeLook], list[CheckRow]]:

@@ -56,7 +56,7 @@ class Migration:
         return hashlib.sha256(self.sql.encode()).digest()
 
     @property
-    def least_release(self) -> str:
+    def min_release(self) -> str:
         """Oldest release that can run on the resulting schema."""
         return self._header[1]
 
@@ -75,12 +75,12 @@ class Migration:
 
 @attrs.frozen(slots=True)
 class Applied:
-    """Migration that the database has. `least_release`: oldest release that runs on it."""
+    """Migration that the database has. `min_release`: oldest release that runs on it."""
 
     number: int
     name: str
     digest: bytes
-    least_release: str
+    min_release: str
 
 
 async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
@@ -107,21 +107,21 @@ async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
 
 
 async def _apply(connection: Connection, file: Migration) -> None:
-    least = file.least_release
+    min_release = file.min_release
     if file.in_transaction:
         async with transaction(connection):
             await connection.execute(file.sql)
-            await _record(connection, file, least)
+            await _record(connection, file, min_release)
     else:
         for statement in filter(str.strip, _STATEMENT_END.split(file.sql)):
             await connection.execute(statement)
-        await _record(connection, file, least)
+        await _record(connection, file, min_release)
 
 
-async def _record(connection: Connection, file: Migration, least: str) -> None:
+async def _record(connection: Connection, file: Migration, min_release: str) -> None:
     await connection.execute(
         "insert into migrations (number, name, sha256, least_release) values ($1, $2, $3, $4)",
-        *(file.number, file.name, file.digest, least),
+        *(file.number, file.name, file.digest, min_release),
     )
 
 
@@ -189,11 +189,11 @@ def _database_refusal(files: dict[int, Migration], applied: dict[int, Applied], 
     unknown = [row for number, row in applied.items() if number not in files]
     if not unknown:
         return None
-    newest = max(unknown, key=lambda row: release_order(row.least_release))
-    if release_order(newest.least_release) <= release_order(release):
+    newest = max(unknown, key=lambda row: release_order(row.min_release))
+    if release_order(newest.min_release) <= release_order(release):
         return None
     return (
-        f"the database has migration {newest.number:04d}, which lets release {newest.least_release} or later run, and "
+        f"the database has migration {newest.number:04d}, which lets release {newest.min_release} or later run, and "
         f"this is {release}: start that release, or go back to a backup of before it (docs/operators/maintenance.md)"
     )
 

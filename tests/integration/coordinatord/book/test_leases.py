@@ -11,7 +11,7 @@ import pytest
 from coordinatord.api.book import leases_sql, outlooks_sql, pending_offers_sql
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
-from coordinatord.api.book.outlooks_sql import Outlook
+from coordinatord.api.book.outlooks_sql import PollOutlook
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
@@ -113,7 +113,7 @@ async def test_open_and_reserved_jobs_share_one_lease_order(databases: list[Data
 async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
     line = databases[0].prepared_connection()
     pollers = [PollKey(1, 1), PollKey(2, 1), PollKey(1, 2)]
-    nothing = Outlook(
+    nothing = PollOutlook(
         known_model=True, some_open=False, some_free=False, some_offered=False, may_claim=False, holds_some=False
     )
     held_by_other = attrs.evolve(nothing, some_open=True)
@@ -121,7 +121,7 @@ async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
     not_for_it = attrs.evolve(held_by_other, some_free=True)
     free = attrs.evolve(not_for_it, may_claim=True)
 
-    async def outlooks() -> list[Outlook]:
+    async def outlooks() -> list[PollOutlook]:
         _, found = await outlooks_sql.read_outlooks(line, pollers)
         assert not found[pollers[2]].known_model
         return [found[poller] for poller in pollers[:2]]

@@ -316,18 +316,18 @@ async def test_crash_before_saving_the_position_sends_no_duplicate(
 async def test_receivers_that_never_answer_hold_up_nobody_else(database: Database, receiver: Receiver) -> None:
     async with receiving() as slow:
         slow.held = asyncio.Event()
-        for n in range(delivery.OTHER_PLACES + 4):  # more than there are places for such
+        for n in range(delivery.MAX_OTHER_TURNS + 4):  # more than there are places for such
             await added(database, slow.url, owner=n.to_bytes(20, "big"))
         await added(database, receiver.url)
         async with database.connection() as connection:
             await connection.execute("update webhooks set quick = true where owner = $1", OWNER)
         async with delivering(database):
-            for n in range(delivery.OTHER_PLACES + 4):
+            for n in range(delivery.MAX_OTHER_TURNS + 4):
                 await append(database, n, owner=n.to_bytes(20, "big"))
-            await slow.heard(delivery.OTHER_PLACES)
+            await slow.heard(delivery.MAX_OTHER_TURNS)
             await append(database, 99)
             await receiver.heard(1, within=5)
-            assert len(slow.got) == delivery.OTHER_PLACES
+            assert len(slow.got) == delivery.MAX_OTHER_TURNS
 
 
 async def test_lane_skips_a_webhook_whose_turn_still_runs(database: Database, receiver: Receiver) -> None:

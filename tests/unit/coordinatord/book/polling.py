@@ -11,7 +11,7 @@ from coordinatord.api.book.funding import Funding
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
-from coordinatord.api.book.outlooks_sql import Outlook
+from coordinatord.api.book.outlooks_sql import PollOutlook
 from coordinatord.api.book.polls import Leased, Poll, Polls, PollWaits, checked_poll
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.chain.contracts.payment_token import Funds
@@ -22,7 +22,7 @@ NEXT: Final = Snapshot(8, b"block 8", 800)
 US: Final = SessionRow(b"\x01" * 20, 4)
 KEY: Final = PollKey(4, 1)
 WANTED: Final = JobFilter(state="Open", model_id=1)
-NOTHING: Final = Outlook(
+NOTHING: Final = PollOutlook(
     known_model=True, some_open=False, some_free=False, some_offered=False, may_claim=False, holds_some=False
 )
 HELD_BY_OTHERS: Final = attrs.evolve(NOTHING, some_open=True)
@@ -47,7 +47,7 @@ class World:
     """Everything that polls depend on. Looks, leases and waits get one scripted answer after another. The last answer
     repeats."""
 
-    outlooks: list[Outlook] = attrs.field(factory=lambda: [FREE])
+    outlooks: list[PollOutlook] = attrs.field(factory=lambda: [FREE])
     leases: list[list[LeasedJob]] = attrs.field(factory=lambda: [[]])
     wakes: list[bool] = attrs.field(factory=lambda: [False])
     offers: list[list[Any]] = attrs.field(factory=lambda: [[]])
@@ -74,7 +74,7 @@ class World:
     def prepared_connection(self) -> Any:
         return self
 
-    async def read_outlooks(self, _: Any, pollers: Sequence[PollKey]) -> tuple[Snapshot, dict[PollKey, Outlook]]:
+    async def read_outlooks(self, _: Any, pollers: Sequence[PollKey]) -> tuple[Snapshot, dict[PollKey, PollOutlook]]:
         self.log.append(("outlook", *pollers))
         return self.snapshot, {poller: _next(self.outlooks) for poller in pollers}
 

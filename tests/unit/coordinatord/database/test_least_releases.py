@@ -29,7 +29,7 @@ BREAKING = re.compile(
 @pytest.mark.parametrize("number", MIGRATIONS)
 def test_every_migration_stands_on_the_page_with_its_least_release(number: int) -> None:
     (release, least) = next((r, least) for r, first, last, least in TABLE if first <= number <= last)
-    assert release_order(MIGRATIONS[number].least_release) <= release_order(least)
+    assert release_order(MIGRATIONS[number].min_release) <= release_order(least)
     assert release_order(least) <= release_order(release) <= release_order(RELEASE)
 
 
@@ -37,7 +37,7 @@ def test_every_migration_stands_on_the_page_with_its_least_release(number: int) 
 def test_a_migration_that_lets_an_older_release_run_only_adds(number: int) -> None:
     migration = MIGRATIONS[number]
     release = next(r for r, first, last, _ in TABLE if first <= number <= last)
-    if release_order(migration.least_release) < release_order(release):
+    if release_order(migration.min_release) < release_order(release):
         statements = re.sub(r"--.*", "", migration.sql)
         assert not BREAKING.search(statements), migration.name
 

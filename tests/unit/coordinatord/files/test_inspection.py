@@ -7,12 +7,12 @@ from common.container import commit, seal
 from common.refusal import Refused
 from coordinatord.api.files.files_sql import Purpose
 from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, NAMED, WRAPPED
-from coordinatord.api.files.inspection import BLANK, MAX_BATCH_LINES, Inspected, inspection_of
+from coordinatord.api.files.inspection import BLANK, MAX_BATCH_LINES, InspectionResult, inspection_of
 
 CONTAINER = seal(SecretKey(b"\x07" * 32).public, 1, b"\x01" * 20, b"\x02" * 20, b"payload" * 20_000)
 
 
-def inspect(purpose: Purpose, *pieces: bytes) -> Inspected:
+def inspect(purpose: Purpose, *pieces: bytes) -> InspectionResult:
     inspection = inspection_of(purpose)
     for piece in pieces:
         inspection.update(piece)
@@ -23,7 +23,7 @@ def inspect(purpose: Purpose, *pieces: bytes) -> Inspected:
 def test_lines_that_are_not_blank_are_counted_however_the_file_is_cut(pieces: list[bytes]) -> None:
     lines = sum(bool(line.strip(BLANK)) for line in b"".join(pieces).split(b"\n"))
     if lines:
-        assert inspect("batch", *pieces) == Inspected(lines=lines)
+        assert inspect("batch", *pieces) == InspectionResult(lines=lines)
     else:
         with pytest.raises(Refused) as empty:
             inspect("batch", *pieces)
@@ -60,7 +60,7 @@ def test_file_without_a_byte_is_empty(purpose: Purpose) -> None:
         inspect(purpose, b"")
     assert empty.value.code == "empty_file"
     if purpose == "result":
-        assert inspect(purpose, b"", b"\0") == Inspected()
+        assert inspect(purpose, b"", b"\0") == InspectionResult()
 
 
 ORDER = b'{"c":"0x00","signature":"0x00","body":{"kept":"apart"}}'

@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.http.response_cache import ENTRY_BYTES, BlockCache, Kept, etag_of, names_etag, tagged
+from coordinatord.http.response_cache import ENTRY_BYTES, BlockCache, CachedResponse, etag_of, names_etag, tagged
 from coordinatord.http.responses import Response
 from coordinatord.storage.database.snapshot_sql import Snapshot
 from tests.fakes.index_position import Standing
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.anyio
 AT_5, AT_5_FORKED, AT_6 = Snapshot(5, b"a", 1), Snapshot(5, b"b", 1), Snapshot(6, b"c", 2)
 
 
-def kept(target: bytes, body: bytes = b"page") -> Kept:
+def kept(target: bytes, body: bytes = b"page") -> CachedResponse:
     return tagged(Response(200, body, snapshot=AT_5), AT_5, target, "/x")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.daemon.asgi import Message
 from coordinatord.base.errors import Retryable
-from coordinatord.http.streaming import CutShort, StreamedResponse, send_streamed
+from coordinatord.http.streaming import ResponseSourceFailed, StreamedResponse, send_streamed
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ async def test_store_failure_after_the_head_cuts_the_answer_short(pieces: int) -
     async def send(message: Message) -> None:
         sent.append(message)
 
-    with pytest.raises(CutShort, match="connection reset"):
+    with pytest.raises(ResponseSourceFailed, match="connection reset"):
         await send_streamed(staying, send, StreamedResponse(200, (), 10, lambda: failing_after(pieces)))
     assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * pieces]
 

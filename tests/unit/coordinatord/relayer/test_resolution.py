@@ -21,7 +21,7 @@ from coordinatord.chain.relayer.op_gas import PlannedGas
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.relayer.receipts import TxReceipt
 from coordinatord.chain.relayer.resolution import inconclusive, resolve
-from coordinatord.chain.relayer.results_sql import Carried, Ended, RefusedCall
+from coordinatord.chain.relayer.results_sql import CarriedRelay, Ended, RefusedCall
 from coordinatord.chain.relayer.transactions_sql import MinedTx, NewestBlock
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
@@ -86,7 +86,7 @@ class OneOfTwo(Rpc):
 class Outbox:
     """Replaces the statements: gives scripted answers, and records writes in order."""
 
-    carried: dict[int, list[Carried]] = attrs.field(factory=dict)  # by transaction
+    carried: dict[int, list[CarriedRelay]] = attrs.field(factory=dict)  # by transaction
     behind: set[int] = attrs.field(factory=set)
     taken_back: set[int] = attrs.field(factory=set)
     newest: list[NewestBlock] = attrs.field(factory=list)
@@ -99,7 +99,7 @@ class Outbox:
     async def transaction(self) -> AsyncIterator[Connection]:
         yield cast("Connection", self)
 
-    async def read_carried(self, _: Connection, tx_ids: Iterable[int]) -> list[Carried]:
+    async def read_carried(self, _: Connection, tx_ids: Iterable[int]) -> list[CarriedRelay]:
         return [relay for tx_id in tx_ids for relay in self.carried.get(tx_id, [])]
 
     async def behind_undecided(self, _: Connection, relay_ids: Sequence[int]) -> set[int]:
@@ -197,8 +197,8 @@ def refusal(index: int, reason: bytes = STALE, registry: bytes = REGISTRY_AT) ->
     return ReceiptLog("0x" + registry.hex(), topics, "0x" + data.hex())
 
 
-def relay(relay_id: int, tx_id: int, index: int | None, kind: RelayKind = RelayKind.SETTLE) -> Carried:
-    return Carried(relay_id, kind, tx_id, index, REGISTRY_AT, bytes([relay_id]))
+def relay(relay_id: int, tx_id: int, index: int | None, kind: RelayKind = RelayKind.SETTLE) -> CarriedRelay:
+    return CarriedRelay(relay_id, kind, tx_id, index, REGISTRY_AT, bytes([relay_id]))
 
 
 def sample(name: str, **labels: str) -> float:
