@@ -35,7 +35,7 @@ def test_what_misses_is_measured_once_more(runs: list[list[Row]], told: list[flo
     assert [one.name for one in session.how] == ["some", "some, again"][: len(runs)]
 
 
-def test_benchmark_that_breaks_off_is_told_and_the_next_one_is_measured() -> None:
+def test_failing_benchmark_is_reported_and_the_next_runs() -> None:
     def breaks() -> list[Row]:
         raise RuntimeError("no such node")
 

@@ -26,7 +26,7 @@ async def work(said: list[str]) -> int:
     return threading.get_ident()
 
 
-def test_what_is_kept_is_opened_once_for_all_that_ask_and_closed_at_the_end() -> None:
+def test_shared_resource_opens_once_and_closes_at_the_end() -> None:
     said: list[str] = []
     shared = noted(said)
     with shared.kept():

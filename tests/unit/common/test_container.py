@@ -98,7 +98,7 @@ def test_anything_appended_is_refused(trailing: bytes) -> None:
         container.open_with_secret(SECRET, *PLACE, CONTAINER + trailing)
 
 
-def test_the_commitment_is_made_of_the_wrap_and_the_ciphertexts_hash() -> None:
+def test_commitment_covers_wrap_and_ciphertext_hash() -> None:
     assert COMMITTED.c == container.commitment(CONTAINER[1:81], keccak256(CONTAINER[81:]))
 
 
@@ -144,7 +144,7 @@ def test_a_container_at_hand_is_judged_as_one_that_passes_by(version: int, lengt
     assert judged(lambda: container.commit(raw)) == judged(by_the_piece)
 
 
-def test_a_key_released_to_a_thief_of_the_container_opens_nothing() -> None:
+def test_key_released_to_a_thief_opens_nothing() -> None:
     # A thief posts the victim's container in an order of the thief, and a friend claims the job. The escrow unwraps the
     # seed, reads the owner (the thief) from the chain, and releases the key for that owner.
     seed = container.ContainerHead.parse(CONTAINER).open_seed(SECRET)

@@ -68,7 +68,7 @@ def test_any_pieces_of_any_buffer_kind_round_trip(length: int, size_in: int, siz
 
 
 @pytest.mark.parametrize("size", [1_000, FRAME_BYTES, SEALED_FRAME_BYTES, 3 * FRAME_BYTES])
-def test_two_streams_pulled_in_turn_keep_apart_and_leave_the_callers_pieces_as_they_were(size: int) -> None:
+def test_interleaved_streams_are_independent(size: int) -> None:
     texts = [pattern(3 * FRAME_BYTES + 5), bytes(3 * FRAME_BYTES + 5)]
     whole = [pushed(text) for text in texts]
     pullers, opened = [Puller(KEY), Puller(KEY)], [b"", b""]
@@ -103,7 +103,7 @@ def test_pushing_yields_what_libsodium_pulls_frame_by_frame() -> None:
     assert frames == [(plaintext[:FRAME_BYTES], MESSAGE), (plaintext[FRAME_BYTES:], FINAL)]
 
 
-def test_lengths_that_some_plaintext_has_are_exactly_those_that_are_accepted() -> None:
+def test_accepted_lengths_are_those_of_some_plaintext() -> None:
     real = {sealed_length(length) for length in range(2 * FRAME_BYTES + 40)}
     assert all(is_sealed_length(length) == (length in real) for length in range(max(real)))
 

@@ -6,7 +6,7 @@ from tests.conformance.vectors import OUTPUTS, cases_of
 from tests.vectors.vector_file import FOLDER
 
 
-def test_every_file_of_vectors_is_fed_and_no_case_gives_its_answer_away() -> None:
+def test_every_vector_file_is_fed_without_its_answers() -> None:
     assert OUTPUTS.keys() == {path.stem for path in Path(FOLDER).glob("*.json")}
     for file in OUTPUTS:
         for asked in cases_of(FOLDER, file):

@@ -23,7 +23,7 @@ def test_port_that_is_taken_is_said(taken: int) -> None:
         listening_socket(taken, HOST)
 
 
-def test_address_that_is_none_of_this_machines_is_said_by_its_variable() -> None:
+def test_foreign_bind_address_names_its_variable() -> None:
     with pytest.raises(Fatal, match=r"^PORT, BIND_HOST: 192\.0\.2\.1:8402: "):
         listening_socket(8402, "192.0.2.1")
 

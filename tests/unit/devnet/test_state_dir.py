@@ -25,9 +25,7 @@ def test_directory_of_a_dead_run_is_emptied_and_said_so(tmp_path: Path) -> None:
         assert not second.manifest.exists()
 
 
-def test_directory_of_a_dead_run_is_emptied_while_its_services_still_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_of_a_dead_run_is_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with claimed(tmp_path):
         pass
     (tmp_path / "postgres").mkdir()

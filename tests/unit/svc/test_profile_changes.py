@@ -39,7 +39,7 @@ def test_setting_is_changed_in_its_place_and_all_else_stays(file: Path) -> None:
     assert file.read_text() == WRITTEN.replace("max_amount = 250_000\n", "")
 
 
-def test_setting_is_added_at_the_end_of_its_profile_and_a_profile_at_the_end(file: Path) -> None:
+def test_setting_is_appended_to_its_profile(file: Path) -> None:
     change_setting(file, "default", "insecure_http", "true")
     change_setting(file, "third", "wallet_key_file", 'C:\\Users\\"me"\\Ångström.key')
     assert "max_amount = 250_000\ninsecure_http = true\n\n# for trying" in file.read_text()

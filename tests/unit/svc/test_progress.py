@@ -121,7 +121,7 @@ async def test_submission_is_over_once_it_is_stored_and_says_so() -> None:
     assert sent == ["respond-async", None]
 
 
-async def test_stored_order_whose_answer_was_lost_is_sent_again_and_joined() -> None:
+async def test_stored_order_with_lost_answer_is_resent_and_joined() -> None:
     order = await ordered()
     lost = iter([True, False])
 
@@ -141,7 +141,7 @@ async def test_stored_order_whose_answer_was_lost_is_sent_again_and_joined() -> 
 
 
 @pytest.mark.parametrize("rests_on", ["stored", "broadcast", "block"])
-async def test_result_is_taken_as_soon_as_its_settle_is_told_and_says_what_it_rests_on(rests_on: str) -> None:
+async def test_result_is_taken_when_its_settle_is_reported(rests_on: str) -> None:
     order, seen = await ordered(), []
     order.tell("progress", *order.told(("queued", ()), ("completed", (CLAIM, settle(rests_on=rests_on)))))
     await order.client.submit(order.prepared)
@@ -152,7 +152,7 @@ async def test_result_is_taken_as_soon_as_its_settle_is_told_and_says_what_it_re
     assert (seen, order.looks("job")) == (["queued", "completed"], 0)
 
 
-async def test_run_gives_a_provisional_result_and_with_final_the_chains() -> None:
+async def test_run_returns_provisional_unless_final() -> None:
     coordinator = FakeCoordinator({"POST /v1/jobs": [orders()]})
     client = coordinator.client(gateways="http://gateway", cipher_key=CIPHER)
 
@@ -227,7 +227,7 @@ async def test_unreadable_progress_is_ignored() -> None:
 # --- coordinators with fewer routes -------------------------------------------------------------------------
 
 
-async def test_coordinator_without_a_stream_of_progress_is_asked_for_it() -> None:
+async def test_coordinator_without_a_progress_stream_is_polled() -> None:
     order = await ordered()
     order.tell("events", failing(400, "invalid_request_error"))
     order.tell("progress", *order.told(*[("queued", ())] * 3, ("completed", (CLAIM, settle()))))
@@ -236,7 +236,7 @@ async def test_coordinator_without_a_stream_of_progress_is_asked_for_it() -> Non
 
 
 @pytest.mark.parametrize("status", [404, 400])
-async def test_coordinator_without_progress_is_waited_for_as_ever_and_asked_once(status: int) -> None:
+async def test_coordinator_without_progress_is_asked_once(status: int) -> None:
     order = await ordered()
     order.coordinator.tell("POST /v1/jobs", orders(posted))
     kind = "not_found" if status == 404 else "invalid_request_error"
@@ -294,7 +294,7 @@ async def test_settle_that_cannot_be_is_not_taken(wrong: dict[str, Any]) -> None
     assert not [route for route in order.coordinator.routes() if "ipfs" in route]
 
 
-async def test_order_that_is_stored_and_then_refused_ends_the_wait_with_the_reason() -> None:
+async def test_stored_then_refused_order_ends_the_wait() -> None:
     order = await ordered()
     refused = progress(order.prepared.id, "refused", step("post", "refused", reason="InsufficientBalance"))
     order.tell("progress", *order.told(("queued", ())), Answer(200, refused | {"provisional": False}))
@@ -363,7 +363,7 @@ async def test_settled_order_is_held_against_the_nodes_of_the_chain() -> None:
         await result.settled()
 
 
-async def test_cancellation_of_an_order_that_no_block_has_yet_waits_for_its_block() -> None:
+async def test_cancellation_waits_for_the_posts_block() -> None:
     order = await ordered()
     cancel = f"POST /v1/jobs/{order.prepared.id}/cancel"
     done = Answer(200, {"job_id": order.prepared.id, "tx_hash": "0x" + "cc" * 32})
@@ -387,7 +387,7 @@ def test_sync_client_waits_for_the_end_of_a_provisional_result() -> None:
         assert client.settled(final) is final
 
 
-async def test_wait_for_an_order_that_no_block_has_yet_looks_every_second() -> None:
+async def test_wait_before_the_posts_block_polls_every_second() -> None:
     order = await ordered()
     order.tell("progress", *order.told(("queued", ())))
     order.tell("job", *[failing(404, "not_found")] * 20, Answer(200, job(order.prepared.id, "cancelled")))

@@ -105,9 +105,7 @@ async def test_each_fact_of_a_job_says_who_vouches_for_it(coordinator: FakeCoord
     assert found["deployment"][1] is Voucher.KNOWN
 
 
-async def test_payment_that_its_owner_did_not_sign_is_not_said_to_be_signed(
-    coordinator: FakeCoordinator, node: FakeNode
-) -> None:
+async def test_unsigned_payment_is_not_reported_as_signed(coordinator: FakeCoordinator, node: FakeNode) -> None:
     prepared, amount = await _settled(coordinator, node)
     node.logs.clear()
     node.post(prepared.sealed_order, 890, paySig=paid(prepared.sealed_order, amount + 1))
@@ -138,7 +136,7 @@ LIES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=[next(iter(lie)) for lie in LIES])
-async def test_coordinator_that_tells_of_a_job_what_the_chain_does_not_is_found_out(
+async def test_coordinators_false_job_is_found(
     coordinator: FakeCoordinator, node: FakeNode, lie: dict[str, Any]
 ) -> None:
     prepared, _ = await _settled(coordinator, node, **lie)

@@ -104,9 +104,7 @@ async def test_other_deployment_is_refused_showing_both(
     assert entry.deployment == TOLD
 
 
-async def test_book_pins_a_market_that_was_never_used_and_nobody_has_to_be_told(
-    coordinator: FakeCoordinator, known: KnownMarkets
-) -> None:
+async def test_address_book_pins_a_new_market_silently(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
     told: list[str] = []
     await coordinator.client(known_markets=known, addresses=TOLD, **_told(told)).chain()
     assert told == []
@@ -172,9 +170,7 @@ async def test_escrows_other_key_is_refused_until_it_is_accepted(
     await coordinator.client(known_markets=known).prepare("demo/text", "hello", rate_in=1)
 
 
-async def test_development_escrow_may_change_its_key_but_not_take_a_real_ones_place(
-    coordinator: FakeCoordinator, known: KnownMarkets
-) -> None:
+async def test_development_escrow_cannot_replace_a_real_one(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
     mock = "mock-coordinator-v1"
     taking = {"known_markets": known, "allow_mock_escrow": True, "on_first_use": str}
     coordinator.tell("GET /key", _escrow(BOX_SECRET.public.raw, mock))

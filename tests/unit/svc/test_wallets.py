@@ -87,7 +87,7 @@ def keystore(tmp_path: Path) -> Path:
     return path
 
 
-def test_keystore_opens_by_the_password_of_a_file_or_of_whoever_is_asked(keystore: Path, tmp_path: Path) -> None:
+def test_keystore_opens_by_password_file_or_prompt(keystore: Path, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("open sesame\n")
     password.chmod(0o600)

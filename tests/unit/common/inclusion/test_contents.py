@@ -14,7 +14,7 @@ RECEIPTS = [case["receipt"] for case in CASES if "receipt" in case]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_what_a_node_tells_becomes_the_bytes_of_the_block_or_names_the_field_at_fault(case: dict[str, Any]) -> None:
+def test_node_json_becomes_block_bytes_or_names_the_bad_field(case: dict[str, Any]) -> None:
     encode, told = (
         (encode_transaction, case["transaction"]) if "transaction" in case else (encode_receipt, case["receipt"])
     )

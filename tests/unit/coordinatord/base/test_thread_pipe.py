@@ -49,7 +49,7 @@ async def test_who_brings_pieces_waits_when_the_thread_is_far_behind() -> None:
     assert len(gate.done) <= 4  # three waiting and one in progress
 
 
-async def test_failure_of_the_work_is_the_blocks_and_nothing_after_it_is_done() -> None:
+async def test_failure_of_the_work_ends_the_block() -> None:
     gate = Gate()
     gate.open()
 

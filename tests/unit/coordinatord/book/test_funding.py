@@ -36,7 +36,7 @@ async def test_balance_that_the_token_did_not_tell_is_asked_for_again(world: Wor
     assert world.told("funds") == [([RICH], [1]), ([RICH], [])]
 
 
-async def test_answer_that_comes_when_the_index_has_moved_does_not_count_there(world: World) -> None:
+async def test_answer_for_an_old_block_does_not_count(world: World) -> None:
     world.answers = anyio.Event()
     world.funds = [Funds({RICH: 100}, set()), Funds({POOR: 5}, set()), Funds({RICH: 50}, set())]
     paid = funding(world)
@@ -79,7 +79,7 @@ async def test_what_the_chain_said_counts_until_the_index_moves(world: World) ->
 
 
 @pytest.mark.parametrize("silence", [None, Retryable("chain_unreachable", "away")])
-async def test_node_that_does_not_answer_delays_no_poll_and_is_left_alone_for_a_while(
+async def test_silent_node_delays_no_poll_and_is_skipped_for_a_while(
     world: World, silence: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinatord.api.book.funding._NODE_TIMEOUT_S", 0.01)

@@ -50,7 +50,7 @@ async def test_what_was_not_for_the_poll_that_was_woken_is_passed_on(world: Worl
     assert len(world.told("passed on")) == 1  # for the wake-up, not for the poll's own next look
 
 
-async def test_what_it_found_none_of_is_passed_on_though_its_time_is_over(world: World) -> None:
+async def test_missed_jobs_are_passed_on_after_the_time_is_over(world: World) -> None:
     world.outlooks, world.wakes = [NOTHING, FREE], [True]
     await waited(world)
     assert (len(world.told("wait")), len(world.told("passed on"))) == (1, 1)
@@ -70,7 +70,7 @@ async def test_poll_of_a_provider_without_room_passes_its_wake_on(world: World) 
     assert (world.told("lease"), world.told("offers")) == ([], [])
 
 
-async def test_poll_that_was_not_woken_or_finds_nothing_passes_nothing_on(world: World) -> None:
+async def test_poll_without_wake_up_or_jobs_passes_nothing_on(world: World) -> None:
     for outlook, woken in ((attrs.evolve(FREE, some_offered=True), False), (NOTHING, True)):
         world.outlooks, world.wakes = [outlook], [woken]
         await waited(world, pending=True)
@@ -103,7 +103,7 @@ async def test_poll_is_answered_when_the_process_stops(world: World) -> None:
     assert (await waited(world))[1] == 0.0
 
 
-async def test_offer_ends_a_wait_and_one_that_was_not_for_the_poll_is_passed_on(world: World) -> None:
+async def test_offer_ends_a_wait_and_a_foreign_one_is_passed_on(world: World) -> None:
     world.outlooks, world.wakes, world.wait_takes = [NOTHING, OFFERED], [True], 1.0
     world.offers = [[], ["a job"]]
     leased, lasted = await waited(world, pending=True)

@@ -115,7 +115,7 @@ def test_other_terms_are_no_help_where_only_the_money_is_missing() -> None:
     assert [(one.change, one.value) for one in answer.would_help] == [("funds", {"balance": "2014"})]
 
 
-def test_provider_that_is_offered_the_job_takes_it_though_it_has_no_more_room() -> None:
+def test_offered_provider_can_claim_without_room() -> None:
     job = attrs.evolve(JOB, leased_to=1)
     full = attrs.evolve(READY, held=2)
     answer = told(full, attrs.evolve(READY, provider_id=2), job=job)
@@ -124,7 +124,7 @@ def test_provider_that_is_offered_the_job_takes_it_though_it_has_no_more_room() 
     assert [reason.code for reason in answer.providers[1].reasons] == ["leased"]
 
 
-def test_cheapest_ask_is_told_that_would_let_somebody_take_it_and_windows_at_the_orders_rates() -> None:
+def test_why_shows_the_cheapest_sufficient_ask_and_windows() -> None:
     answer = told(
         attrs.evolve(READY, provider_id=1, wants=False, asks=(AskedWindow(3600, 900, 900), AskedWindow(60, 100, 200))),
         attrs.evolve(READY, provider_id=2, wants=False, asks=(AskedWindow(3600, 300, 300),)),
@@ -145,7 +145,7 @@ def test_several_reasons_are_counted_in_the_verdict() -> None:
     assert "1 holds as many jobs as it may" in answer.said
 
 
-def test_order_for_a_provider_that_does_not_poll_says_so_and_names_another() -> None:
+def test_why_names_an_alternative_to_a_silent_provider() -> None:
     job = attrs.evolve(JOB, row=attrs.evolve(ROW, designated=9))
     away = attrs.evolve(READY, provider_id=9, live=False, seen=99)
     answer = told(away, READY, job=job)

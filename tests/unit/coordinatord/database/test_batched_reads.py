@@ -52,9 +52,7 @@ async def test_keys_that_come_while_a_read_runs_share_the_next_one(line: Prepare
     assert table.batches == [[1], [2, 3]]
 
 
-async def test_reads_run_at_once_as_far_as_allowed_and_take_no_more_keys_than_the_most(
-    line: PreparedConnection, table: Table
-) -> None:
+async def test_concurrent_reads_and_batch_size_are_limited(line: PreparedConnection, table: Table) -> None:
     reads = BatchedReads(line, table.read, at_once=2, most=2)
     assert sorted(map(str, await _gathered(table, reads, [1, 2, 3, 4, 5]))) == ["1", "2", "3", "4", "5"]
     assert table.batches == [[1], [2], [3, 4], [5]]

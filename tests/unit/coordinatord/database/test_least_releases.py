@@ -27,7 +27,7 @@ BREAKING = re.compile(
 
 
 @pytest.mark.parametrize("number", MIGRATIONS)
-def test_every_migration_stands_on_the_page_with_its_least_release(number: int) -> None:
+def test_page_lists_every_migration_and_its_release(number: int) -> None:
     (release, least) = next((r, least) for r, first, last, least in TABLE if first <= number <= last)
     assert release_order(MIGRATIONS[number].least_release) <= release_order(least)
     assert release_order(least) <= release_order(release) <= release_order(RELEASE)

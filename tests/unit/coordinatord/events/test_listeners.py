@@ -90,7 +90,7 @@ async def test_stream_begins_with_an_id_beats_and_tells_of_its_end() -> None:
     assert [piece async for piece in pieces] == []
 
 
-async def test_present_state_comes_first_and_nothing_that_is_in_it_again() -> None:
+async def test_present_state_is_sent_first_and_once() -> None:
     listener = Listener(EventFilter())
     pieces = stream(listener, 12, claimed(12))
     listener.tell(News([claimed(11)]))

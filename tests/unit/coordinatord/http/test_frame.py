@@ -26,7 +26,7 @@ async def test_unexpected_failure_is_a_500_envelope_that_tells_nothing(capsys: p
     assert answer.headers["x-request-id"] in capsys.readouterr().out
 
 
-async def test_unexpected_failure_can_be_read_by_an_allowed_origin_and_by_no_other() -> None:
+async def test_failure_is_readable_by_allowed_origins_only() -> None:
     async def broken(_: Scope, __: Receive, ___: Send) -> None:
         raise KeyError
 

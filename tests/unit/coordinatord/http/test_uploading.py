@@ -91,7 +91,7 @@ async def test_what_follows_the_form_without_end_is_413() -> None:
     assert refused.value.answer.status == 413
 
 
-async def test_waiting_for_the_caller_counts_against_it_and_nothing_else_does() -> None:
+async def test_only_waiting_for_the_caller_counts_against_it() -> None:
     few = pieces(FORM, 300)
     assert await upload(reader(clock=waits([5.1, 0, 0, 0, 0])), receiving(few)) == b"x" * 1000
     with pytest.raises(Unacceptable) as slow:
@@ -115,7 +115,7 @@ async def test_caller_who_goes_away_midway_is_noticed() -> None:
         await upload(reader(), receiving([FORM[:200], None]))
 
 
-async def test_rest_of_a_refused_form_is_read_so_that_the_answer_arrives() -> None:
+async def test_rest_of_a_refused_form_is_read() -> None:
     left = iter(pieces(b"no form" + b"." * 1000))
     seen = []
 
@@ -139,7 +139,7 @@ def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) ->
     return uploads.reading(receiving([FORM]), headers, caller, wallet)
 
 
-async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_declares() -> None:
+async def test_upload_uses_memory_as_it_arrives() -> None:
     uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), at_once=TransfersAtOnce(99, 99), most_bytes=HELD_BYTES)
     async with AsyncExitStack() as silent:
         for n in range(16):
@@ -147,7 +147,7 @@ async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_d
         assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
 
 
-async def test_upload_that_has_more_on_its_way_than_fits_the_memory_is_busy_and_what_ended_is_given_back() -> None:
+async def test_uploads_beyond_the_memory_are_busy() -> None:
     uploads = reader(BodyBudget(2 << 20), most_bytes=8 << 20)
     large = form((PURPOSE, b"batch"), (FILE, b"x" * (3 << 20)))
     with pytest.raises(Retryable) as busy:
@@ -175,9 +175,7 @@ async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
     ("caller", "wallet", "whose"),
     [("stranger", b"third", "one address may have 2 "), ("elsewhere", b"first", "one wallet may have 1 ")],
 )
-async def test_uploads_beyond_those_of_a_caller_or_a_wallet_at_a_time_are_busy_until_one_ends(
-    caller: str, wallet: bytes, whose: str
-) -> None:
+async def test_uploads_beyond_caller_or_wallet_limits_are_busy(caller: str, wallet: bytes, whose: str) -> None:
     uploads = reader(at_once=TransfersAtOnce(of_caller=2, of_wallet=1))
     async with begun(uploads, "stranger", b"first"), begun(uploads, "stranger", b"second"):
         with pytest.raises(Retryable, match=whose) as busy:

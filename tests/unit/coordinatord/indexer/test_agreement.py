@@ -150,7 +150,7 @@ async def test_a_third_decides(monkeypatch: pytest.MonkeyPatch, answers: Any, as
     assert world.asked == asked
 
 
-async def test_where_three_differ_a_fourth_decides_and_none_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fourth_node_decides_between_three(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 1, 2, 3, 1)
     assert await world.source.chain_id() == 1
     assert world.asked == [1, 1, 1, 1]
@@ -203,7 +203,7 @@ async def test_a_node_that_is_outvoted_on_one_branch_is_doubted(monkeypatch: pyt
     assert world.told[1].asked == [("range", 1, 2, WIDTH)]
 
 
-async def test_a_node_on_another_branch_is_doubted_after_ten_times_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_on_another_branch_is_doubted_after_ten_times(monkeypatch: pytest.MonkeyPatch) -> None:
     stray, here = logs(branch="cc"), logs()
     world = World(monkeypatch, stray, here, here)
     for _ in range(9):
@@ -278,7 +278,7 @@ async def test_heads_that_are_one_block_are_taken_as_they_are(monkeypatch: pytes
     assert gauge("node_lag_blocks", node="n1") == 0
 
 
-async def test_heads_of_nodes_that_rest_or_are_foreign_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resting_and_foreign_nodes_are_not_asked_for_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, header(9), header(9), header(9))
     world.nodes[1].failed(3)
     world.nodes[2].foreign = True

@@ -37,7 +37,7 @@ def test_node_that_stumbles_is_asked_again(stumble: Callable[[], httpx.Response]
     assert asked == ["eth_blockNumber"] * 3
 
 
-def test_node_that_stays_silent_is_named_without_the_key_in_its_address() -> None:
+def test_silent_node_is_named_without_its_api_key() -> None:
     with pytest.raises(Retryable) as silence:
         node_that(lambda *_: unreachable()).eth.get_block("latest")
     assert "node.example" in str(silence.value)

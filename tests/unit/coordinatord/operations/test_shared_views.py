@@ -67,7 +67,7 @@ async def ask(node: Node, numbers: Sequence[int]) -> list[bytes | Reverted | str
     return [answers[place] for place in range(len(numbers))]
 
 
-async def test_views_that_are_asked_for_at_once_go_in_one_request_and_each_of_them_once() -> None:
+async def test_concurrent_views_share_one_request() -> None:
     node = Node()
     assert await ask(node, [1, 2, 1, 3, 1]) == [b"\1", b"\2", b"\1", b"\3", b"\1"]
     assert node.requests == [["0x01", "0x02", "0x03"]]
@@ -89,7 +89,7 @@ async def test_answer_that_is_no_hex_is_the_failure_of_its_own_view() -> None:
     assert await ask(node, [1, 2]) == ["code_1", "code_2"]
 
 
-async def test_request_that_the_node_refuses_fails_each_view_with_its_own_code() -> None:
+async def test_refused_request_fails_each_view_with_its_code() -> None:
     async def refusing(_: bytes) -> tuple[int, bytes]:
         return 200, json.dumps({"jsonrpc": "2.0", "id": None, "error": BROKEN}).encode()
 

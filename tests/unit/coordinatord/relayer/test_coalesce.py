@@ -104,14 +104,14 @@ def test_the_dearest_op_pays_alone_what_all_need_once() -> None:
     assert all(each.gas <= 1_200_000 for each in fewer)
 
 
-def test_many_of_unknown_shares_stay_under_the_cap_of_a_transaction() -> None:
+def test_transaction_with_unknown_shares_stays_under_the_cap() -> None:
     settles = [simulated(n, gas=300_000, kind=RelayKind.SETTLE, size=420) for n in range(1, 65)]
     plans = coalesce(settles, max_ops=64, room=TxSize(TX_GAS_CAP))
     assert len(plans) == 2
     assert all(plan.gas <= TX_GAS_CAP for plan in plans)
 
 
-def test_a_shared_transaction_stays_within_the_bytes_that_nodes_take() -> None:
+def test_shared_transaction_fits_the_nodes_size_limit() -> None:
     large = [simulated(n, kind=RelayKind.SET_IDENTITY, size=33_000) for n in range(1, 8)]
     plans = coalesce(large, max_ops=64, room=TxSize(TX_GAS_CAP))
     assert ids(plans) == [[1, 2, 3], [4, 5, 6], [7]]
@@ -124,7 +124,7 @@ def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
     assert plan.gas >= 21_000 + 40 * 6_000
 
 
-def test_expected_gas_of_several_is_that_of_the_table_and_of_one_alone_none() -> None:
+def test_only_shared_transactions_have_expected_gas() -> None:
     kinds = [RelayKind.POST, RelayKind.CLAIM]
     (plan,) = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds)], max_ops=64, room=ROOM)
     assert plan.expected == sum(expected_share(kind, 1) or 0 for kind in kinds)
@@ -147,7 +147,7 @@ def test_one_alone_never_asks_for_more_than_a_transaction_may() -> None:
     assert plan.gas == ROOM.gas
 
 
-def test_a_shared_transaction_is_as_urgent_as_its_most_urgent_relay() -> None:
+def test_shared_transaction_has_its_most_urgent_rank() -> None:
     (plan,) = coalesce([simulated(1), simulated(3)], max_ops=64, room=ROOM)
     assert plan.priority == 0
 
@@ -160,7 +160,7 @@ def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
     assert ids(in_flight(plans, 3)) == [[2], [4], [6]]
 
 
-def test_a_chain_rides_in_its_order_whatever_is_more_urgent_alone() -> None:
+def test_chain_of_ops_keeps_its_order() -> None:
     (plan,) = coalesce(chain(1, 2, 3), max_ops=64, room=ROOM)
     assert ids([plan]) == [[1, 2, 3]]
     assert plan.rank is Rank.OTHER
@@ -182,7 +182,7 @@ def test_claim_behind_its_post_takes_the_terms_from_it() -> None:
     assert alone.calldata == call
 
 
-def test_a_chain_rides_with_others_of_its_least_urgent_rank_and_apart_from_exits_that_build_on_nothing() -> None:
+def test_chain_shares_its_least_urgent_rank() -> None:
     alone = simulated(7, kind=RelayKind.SETTLE)
     plans = coalesce([alone, *chain(1, 2, 3), *chain(4, 5, 6), simulated(8)], max_ops=64, room=ROOM)
     assert [(plan.rank, ids([plan])[0]) for plan in plans] == [
@@ -212,9 +212,7 @@ def test_the_end_of_a_chain_that_does_not_fit_stays_queued(most: int, gas: int, 
     st.sampled_from([50_000, 2_000_000, 9_000_000]),
     st.randoms(use_true_random=False),
 )
-def test_however_ops_come_each_is_signed_once_at_most_and_never_without_what_is_before_it(
-    lengths: list[int], most: int, gas: int, order: Random
-) -> None:
+def test_each_op_is_signed_once_after_its_predecessors(lengths: list[int], most: int, gas: int, order: Random) -> None:
     jobs = [range(10 * job, 10 * job + length) for job, length in enumerate(lengths, 1)]
     every = [one for job in jobs for one in chain(*job, gas=gas)]
     order.shuffle(every)

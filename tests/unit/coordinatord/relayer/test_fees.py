@@ -68,7 +68,7 @@ def test_a_replacement_is_what_nodes_accept(current: Fee, market: FeeMarket, ref
 CEILING = FeeCeiling(cap=100 * GWEI, tip=4 * GWEI)
 
 
-def test_an_offer_stays_below_the_ceiling_and_leaves_room_for_a_dearer_tip() -> None:
+def test_offer_stays_below_the_ceiling_with_room_for_a_tip() -> None:
     assert offer(FeeMarket(10 * GWEI, 500_000 * GWEI), CEILING) == Fee(100 * GWEI, 2 * GWEI)
     assert offer(FeeMarket(10 * GWEI, GWEI), CEILING) == Fee(21 * GWEI, GWEI)
 
@@ -93,13 +93,13 @@ def test_above_the_ceiling_nothing_is_replaced() -> None:
     assert replacement(Fee(21 * GWEI, GWEI), FeeMarket(400 * GWEI, GWEI), refused=True, ceiling=CEILING) is None
 
 
-def test_what_takes_the_place_of_given_up_bytes_is_dearer_than_they_were_in_any_case() -> None:
+def test_replacement_pays_more_than_the_given_up_bytes() -> None:
     current = Fee(100 * GWEI, 4 * GWEI)
     dearer = substitute(current, FeeMarket(GWEI, GWEI), ceiling=CEILING)
     assert dearer == Fee(current.cap * 9 // 8, current.tip * 9 // 8)
 
 
-def test_settings_win_over_what_suits_the_chain_and_an_unknown_chain_has_no_ceiling() -> None:
+def test_settings_override_the_chains_ceiling() -> None:
     assert ceiling_of(1, None, None) == FeeCeiling(500 * GWEI, 20 * GWEI)
     assert ceiling_of(1, 60, None) == FeeCeiling(60 * GWEI, 20 * GWEI)
     assert ceiling_of(987654, None, None) == NO_CEILING

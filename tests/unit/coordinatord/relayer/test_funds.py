@@ -13,7 +13,7 @@ def test_floors_are_amounts_of_gas_at_what_is_offered_for_it() -> None:
     assert Reserves.of(10, 30, FeeMarket(base_fee=5, tip=2)) == Reserves(120, 360)
 
 
-def test_below_the_reserve_exits_and_cancels_and_below_the_floor_exits_alone() -> None:
+def test_low_funds_relay_only_exits_and_cancels() -> None:
     allowed = [[rank for rank in Rank if RESERVES.allows(rank, funds)] for funds in (300, 299, 100, 99, 0, -1)]
     exits, cancels, every = [Rank.EXIT], [Rank.EXIT, Rank.CANCEL], [Rank.EXIT, Rank.CANCEL, Rank.OTHER]
     assert allowed == [every, cancels, cancels, exits, exits, exits]

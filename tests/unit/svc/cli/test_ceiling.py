@@ -57,9 +57,7 @@ def _output(*, as_json: bool = False) -> Output:
     return Output(as_json=as_json, quiet=False, out=StringIO(), err=StringIO())
 
 
-async def test_whoever_watches_is_asked_and_pays_no_more_than_was_agreed_to(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_confirmed_amount_is_the_maximum_paid(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _watched(monkeypatch)
     tried: list[int | None] = []
     assert await pay_within_ceiling(_output(), None, None, _paying(tried)) == "paid"

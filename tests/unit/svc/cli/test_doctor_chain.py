@@ -72,7 +72,7 @@ async def test_what_the_chain_says_otherwise_is_wrong(
     assert seen in found.detail
 
 
-async def test_model_names_are_unchecked_where_the_node_gives_no_old_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_names_are_unchecked_without_old_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch, FakeNode(head=10**7, refused_logs=500))
     assert found["models"].result is Result.UNKNOWN
 

@@ -92,7 +92,7 @@ def escrow(key: str = KEY.raw.hex(), **changed: Any) -> Answer:
     ],
     ids=["well", "not pinned", "mock", "debug", "of another key", "none", "trouble"],
 )
-async def test_escrow_that_may_not_be_sealed_to_is_told_with_what_to_do(
+async def test_unusable_escrow_is_reported_with_a_remedy(
     answer: Answer, pinned: tuple[str, ...], result: Result | None, remedy: str | None
 ) -> None:
     row = await found(checks.escrow, FakeCoordinator({"GET /key": [answer]}), escrow_keys=pinned)
@@ -110,7 +110,7 @@ async def test_market_in_which_nobody_asks_a_price_is_doubtful(asks: list[object
 @pytest.mark.parametrize(
     ("quoted", "result"), [(quoting(), Result.RIGHT), (quoting(to="0x" + "66" * 20), Result.WRONG)]
 )
-async def test_order_that_is_quoted_otherwise_than_it_was_signed_is_wrong(quoted: Told, result: Result | None) -> None:
+async def test_quote_that_differs_from_the_order_is_wrong(quoted: Told, result: Result | None) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})], "POST /v1/jobs": [quoted]})
     coordinator.tell("GET /evm/providers", Answer(200, {"providers": [provider()]}))
     assert (await found(checks.signing, coordinator)).result is result

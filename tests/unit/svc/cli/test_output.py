@@ -28,7 +28,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
     return _Terminal()
 
 
-def test_piped_table_is_one_line_per_row_with_tabs_whatever_its_cells_hold() -> None:
+def test_piped_table_has_one_line_per_row() -> None:
     out = StringIO()
     _output(out, StringIO()).table(_TABLE, _DATA)
     assert out.getvalue() == "a b c\t1\n[bold]d[/]\t—\n"
@@ -148,7 +148,7 @@ def test_failure_is_a_line_and_what_to_do() -> None:
     assert err.getvalue() == "svc: it [broke]\n     mend it\n"
 
 
-def test_quiet_leaves_out_remarks_but_neither_warnings_nor_results() -> None:
+def test_quiet_hides_remarks_only() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err, quiet=True)
     output.say("on its way")
@@ -164,7 +164,7 @@ def test_gauge_says_nothing_where_nobody_looks() -> None:
     assert err.getvalue() == ""
 
 
-def test_gauge_keeps_away_from_results_that_go_to_the_same_terminal(terminal: _Terminal) -> None:
+def test_gauge_stays_off_a_shared_terminal(terminal: _Terminal) -> None:
     with _output(terminal, terminal).progress_bar(shares_terminal=True) as gauge:
         gauge.show("lines", 1, 2)
     assert terminal.getvalue() == ""
@@ -184,7 +184,7 @@ def test_gauge_on_a_terminal_shows_how_far_it_is(terminal: _Terminal) -> None:
 _ID = "0x" + "ab" * 32
 
 
-def test_id_that_does_not_fit_beside_its_row_stands_alone_and_whole(terminal: _Terminal) -> None:
+def test_long_id_is_on_its_own_line(terminal: _Terminal) -> None:
     table = Table(
         ("job", "model", "busy"), [(_ID, "demo/text", "7"), (_ID, "[x]", None)], frozenset({"busy"}), frozenset({"job"})
     )
@@ -199,7 +199,7 @@ def test_id_that_fits_stays_in_its_row(terminal: _Terminal) -> None:
     assert f"{_ID}  demo/a" in terminal.getvalue()
 
 
-def test_failure_says_how_to_go_on_with_each_command_on_a_line_of_its_own() -> None:
+def test_failure_lists_next_commands_one_per_line() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err)
     output.next = NextStep("it goes on", (f"svc wait {_ID}", f"svc result {_ID}"))

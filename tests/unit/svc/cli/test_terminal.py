@@ -64,7 +64,7 @@ def test_json_on_a_terminal_is_escaped_and_stays_the_same_value(name: str) -> No
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_results_are_cleaned_on_a_terminal_and_left_alone_in_a_pipe(name: str) -> None:
+def test_results_are_escaped_only_on_a_terminal(name: str) -> None:
     sent, shown = CLASSES[name]
     terminal, pipe = _Terminal(), StringIO()
     for out in (terminal, pipe):

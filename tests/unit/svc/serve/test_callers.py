@@ -76,9 +76,7 @@ async def test_request_that_is_none_is_refused(  # noqa: PLR0917 - a row of the 
     assert set(heard.json["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_more_requests_than_are_taken_at_a_time_are_told_to_come_again(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_requests_beyond_the_limit_get_retry_after(market: ServedMarket, tmp_path: Path) -> None:
     market.steps = {7: ("queued",) * 4 + ("completed",)}
     settings = ServeSettings(server=Server(concurrent=1))
     async with market.served(tmp_path, settings) as caller, anyio.create_task_group() as tasks:
@@ -126,9 +124,7 @@ async def test_stream_of_a_chat_begins_waits_and_ends_as_openais(market: ServedM
     assert b": waiting for the provider to claim the job\n\n" in heard.pieces
 
 
-async def test_stream_of_a_response_numbers_its_events_and_holds_the_whole_at_its_end(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_response_stream_numbers_events_and_ends_with_the_whole(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         heard = await caller.post(RESPONSES, {"model": "demo/chat", "input": "hello", "stream": True})
     kinds = [event["type"] for event in heard.events]
@@ -183,9 +179,7 @@ async def test_broken_stream_takes_an_unclaimed_job_back(market: ServedMarket, t
     assert (job.steps, [entry.state for entry in spent]) == (["cancelled"], ["unpaid"])
 
 
-async def test_stream_that_broke_after_the_claim_is_given_to_whoever_asks_again(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_broken_stream_is_returned_to_a_repeated_request(market: ServedMarket, tmp_path: Path) -> None:
     market.steps, gone = {7: ("in_progress",) * 8 + ("completed",)}, anyio.Event()
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:

@@ -72,7 +72,7 @@ async def test_unavailable_is_not_retried_without_the_header(
     assert (len(coordinator.asked), failed.value.retryable) == (1, False)
 
 
-async def test_status_that_is_usually_final_is_retried_when_the_header_says_so(coordinator: FakeCoordinator) -> None:
+async def test_final_status_is_retried_if_the_header_says_so(coordinator: FakeCoordinator) -> None:
     coordinator.tell(ROUTE, failing(400, "invalid_request_error", retryable=True), Answer(200, MODEL))
     assert await coordinator.client().models.get("demo/text")
 
@@ -204,9 +204,7 @@ async def test_pages_are_followed_while_full_or_cut(coordinator: FakeCoordinator
     ],
     ids=["same", "backwards", "no number", "nothing left", "malformed rows", "no rows"],
 )
-async def test_pages_that_lead_nowhere_or_hold_something_else_are_an_internal_error(
-    coordinator: FakeCoordinator, body: object, offset: str
-) -> None:
+async def test_broken_pages_are_an_internal_error(coordinator: FakeCoordinator, body: object, offset: str) -> None:
     headers = {"x-svc-page-truncated": "true", "x-svc-next-offset": offset}
     coordinator.tell("GET /evm/asks", Answer(200, body, headers))
     with pytest.raises(InternalError):
@@ -305,7 +303,7 @@ async def test_refused_session_is_renewed_once(coordinator: FakeCoordinator) -> 
     assert len(coordinator.to("GET /v1/files/f")) == 4
 
 
-async def test_handshake_that_meets_trouble_is_made_again_with_a_new_nonce(coordinator: FakeCoordinator) -> None:
+async def test_failed_sign_in_is_retried_with_a_new_nonce(coordinator: FakeCoordinator) -> None:
     give_sessions(coordinator, lives=86_400)
     session = coordinator.script["POST /auth/session"]
     coordinator.tell("POST /auth/session", failing(503, "chain_unreachable", retryable=True), Dropped(), *session)

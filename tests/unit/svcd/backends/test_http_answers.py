@@ -52,7 +52,7 @@ def test_the_wait_asked_for_is_read_in_all_its_spellings(headers: dict[str, str]
     assert retry_after(headers) == seconds
 
 
-def test_a_date_without_the_servers_own_is_held_against_this_machines_clock() -> None:
+def test_date_without_server_clock_uses_the_local_clock() -> None:
     wait = retry_after({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
     assert wait == pytest.approx(3600, abs=5)
 

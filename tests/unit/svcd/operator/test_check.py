@@ -225,7 +225,7 @@ async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: 
         ({"box_key": bytes(32)}, "key on the chain", "has none, ours is"),
     ],
 )
-async def test_what_the_chain_has_otherwise_is_wrong_and_says_what_to_do(
+async def test_differing_chain_state_fails_with_a_remedy(
     changed: dict[str, Any], row: str, words: str, tmp_path: Path
 ) -> None:
     rows = await seen_by(Ledger(Market(lambda: START), **changed), tmp_path)
@@ -240,7 +240,7 @@ async def test_without_a_node_the_check_says_what_is_believed(tmp_path: Path) ->
     assert "not verified on the chain, only reported by the coordinator" in row.detail
 
 
-async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:
+async def test_correct_setup_passes_every_row(tmp_path: Path) -> None:
     market = Market(lambda: START, others_asks={(1, 600): (50, 1000)}, largest_bundle=500)
     findings = await examined(market, tmp_path / "state")
     rows = {row.what: row.result for row in findings if row.what != "node"}

@@ -124,7 +124,7 @@ async def told(market: Market, state: Path, history: History | None = None, days
         return await read_earnings(config, days, Clock(lambda: START))
 
 
-async def test_jobs_are_counted_by_day_and_model_with_what_came_of_them(market: Market, tmp_path: Path) -> None:
+async def test_jobs_are_counted_by_day_model_and_outcome(market: Market, tmp_path: Path) -> None:
     found = await told(market, tmp_path)
     # Cap 100, fee 2 (250 basis points), gas fee 2000: the amount is 2102. 40 units cost 40, plus a fee of 1.
     assert {pair: attrs.astuple(row) for pair, row in found.rows.items()} == {

@@ -176,7 +176,7 @@ async def test_wallet_that_is_registered_sends_nothing(node: Node, tmp_path: Pat
     assert node.raw == []
 
 
-async def test_receipt_decides_whatever_the_node_said_to_the_transaction(node: Node, tmp_path: Path) -> None:
+async def test_receipt_decides_over_the_nodes_error(node: Node, tmp_path: Path) -> None:
     node.refuses = True
     said = "\n".join(await ran(node, tmp_path))
     assert "already known; looking for it all the same" in said
