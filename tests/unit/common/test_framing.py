@@ -208,7 +208,7 @@ def refused():
         puller.pull(bytes(200))
         puller.finish()
     except ValueError as refusal:
-        kept = refusal  # whose traceback holds this frame, which holds it
+        kept = refusal  # a cycle: the traceback refers to this frame, and the frame to `kept`
 gc.disable()
 for _ in range(10):
     refused()

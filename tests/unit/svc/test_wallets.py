@@ -80,7 +80,7 @@ def _address(file: Path | None, environment: dict[str, str]) -> bytes:
 
 @pytest.fixture
 def keystore(tmp_path: Path) -> Path:
-    """A keystore whose password is cheap to try. The file's author chooses the cost."""
+    """A keystore with a password that is cheap to try. The file's author chooses the cost."""
     document = Account.encrypt("0x" + f"{2:064x}", "open sesame", kdf="pbkdf2", iterations=2)
     path = tmp_path / "wallet.json"
     path.write_text(json.dumps(document))

@@ -1,4 +1,4 @@
-"""Jobs whose owner cannot pay are withheld from all polls, unless the chain's answer comes too late."""
+"""Jobs of an owner who cannot pay are withheld from all polls, unless the chain's answer comes too late."""
 
 from typing import Any
 

@@ -85,7 +85,7 @@ def told(*providers: ProviderFacts, job: OpenJob = JOB, funds: Funds = PAID) -> 
     ],
 )
 def test_each_reason_is_told_alone_with_its_remedy(changed: dict[str, object], code: str) -> None:
-    answer = told(attrs.evolve(READY, **changed))  # type: ignore[arg-type] # of the fields' own types
+    answer = told(attrs.evolve(READY, **changed))  # type: ignore[arg-type] # matches the fields' types
     [provider] = answer.providers
     assert not provider.takes
     assert [reason.code for reason in provider.reasons] == [code]

@@ -290,7 +290,7 @@ async def test_chain_is_read_once_per_model_and_owner(submitter: Submitter) -> N
         [],
     ]
     assert (facts.windows, facts.refusal) == (None, None)
-    # An owner whose balance the token does not return is not treated as poor.
+    # Without a balance from the token, an owner is not treated as poor.
     assert facts.balances == {owner: int.from_bytes(owner, "big") % 1000 for owner in (OWNER, HAS_CODE)}
     assert sorted({kind for kind, *_ in chain.asked}) == ["balance", "code", "model"]
     assert len(chain.asked) == len(set(chain.asked)) == 9

@@ -196,7 +196,7 @@ async def test_a_node_that_answers_soon_after_the_one_gone_by_is_heard() -> None
 
     class First(Node):
         async def __call__(self, request: bytes) -> tuple[int, bytes]:
-            await anyio.lowlevel.checkpoint()  # meanwhile, let the request to the second node start
+            await anyio.lowlevel.checkpoint()  # let the request to the second node start
             gone_by_has_answered.set()
             return await super().__call__(request)
 

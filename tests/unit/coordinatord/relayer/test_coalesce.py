@@ -119,7 +119,7 @@ def test_shared_transaction_fits_the_nodes_size_limit() -> None:
 
 
 def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
-    """EIP-7623: a node rejects a transaction whose gas is below the calldata floor."""
+    """EIP-7623: a node rejects a transaction with less gas than the calldata floor."""
     (plan,) = coalesce([simulated(n, size=3_000, gas=21_000) for n in (1, 2)], max_ops=64, room=ROOM)
     assert plan.gas >= 21_000 + 40 * 6_000
 

@@ -1,4 +1,4 @@
-"""Solvency, with a token whose balance is known at two blocks."""
+"""Solvency, with a token balance that is known at two blocks."""
 
 from collections.abc import Sequence
 from typing import cast

@@ -35,7 +35,7 @@ def version_of(name: int, *, fills: bool = False, max_fee: int = 100) -> Version
 
 
 def tx(nonce: int, *versions: Version) -> PendingTx:
-    """Return a transaction whose id is its nonce plus one hundred."""
+    """Return a transaction. Its id is its nonce plus one hundred."""
     return PendingTx(100 + nonce, nonce, b"\x11" * 20, 1000, list(versions) or [version_of(nonce)])
 
 

@@ -1,5 +1,4 @@
-"""Prices over time, in intervals whose length depends on the time span, each with its lowest, median and highest
-price."""
+"""Prices over time: lowest, median and highest of each interval. The interval depends on the time span."""
 
 import pytest
 

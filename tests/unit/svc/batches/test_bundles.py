@@ -1,4 +1,4 @@
-"""Batches whose lines share jobs, against a scripted coordinator."""
+"""Batches with several lines per job, against a scripted coordinator."""
 
 import json
 from collections.abc import Sequence

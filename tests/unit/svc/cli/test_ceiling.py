@@ -35,7 +35,7 @@ class _Terminal(StringIO):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A terminal whose user confirms. Return the questions."""
+    """A terminal with a user who confirms. Return the questions."""
     questions: list[str] = []
 
     def confirm(question: str, *, err: bool) -> bool:

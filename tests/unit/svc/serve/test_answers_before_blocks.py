@@ -38,7 +38,7 @@ async def spent(caller: Caller) -> SpendEntry:
 
 async def until_booked(caller: Caller) -> SpendEntry:
     with anyio.fail_after(200):
-        while (job := await spent(caller)).state in ("posting", "given"):  # noqa: ASYNC110 - nobody is told of it
+        while (job := await spent(caller)).state in ("posting", "given"):  # noqa: ASYNC110 - no event reports it
             await anyio.sleep(1)
     return job
 

@@ -24,7 +24,7 @@ def away(_: int) -> Standing:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
-    """Configure a node whose n-th answer is `say(n)`. Return the list of jobs that the daemon asked about."""
+    """Configure a node. Its n-th answer is `say(n)`. Return the list of jobs that the daemon asked about."""
 
     def says(say: Says) -> list[Job]:
         asked: list[Job] = []

@@ -1,4 +1,4 @@
-"""Offers of jobs whose post is not yet in a block: how they are checked, and how their claims end."""
+"""Offers of jobs before their post is in a block: how they are checked, and how their claims end."""
 
 from collections.abc import Callable
 
