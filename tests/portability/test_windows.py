@@ -70,7 +70,7 @@ def test_program_that_signs_keeps_its_backslashes() -> None:
 @pytest.mark.parametrize(
     ("at", "told"), [(1_800_000_000, "2027-01-15 08:00:00Z"), (99_999_999_999, "5138-11-16 09:46:39Z")]
 )
-def test_time_beyond_the_systems_calendar_is_told(at: int, told: str) -> None:
+def test_time_beyond_the_systems_calendar_is_reported(at: int, told: str) -> None:
     assert format_time(at) == told
     assert format_time(10**18) == str(10**18)
 

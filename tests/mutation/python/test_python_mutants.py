@@ -65,7 +65,7 @@ def test_mutant_keeps_its_name_when_lines_are_moved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("forks", [2, 0], ids=["forks", "in place"])
-def test_session_tells_of_each_mutant_which_test_killed_it(forks: int, tmp_path: Path) -> None:
+def test_session_reports_the_killing_test_of_each_mutant(forks: int, tmp_path: Path) -> None:
     module, test = tmp_path / "sample.py", tmp_path / "test_sample.py"
     module.write_text(
         "import functools\n\n\n@functools.cache\ndef twice(n):\n    return n * 2\n\n\ndef idle():\n    return [3]\n"

@@ -41,7 +41,7 @@ def test_cpu_scales_by_cpu_and_the_rest_by_the_clock() -> None:
     assert [busy.held(row).ratio for row in (CPU, TIME, RATE)] == [1.5, 0.75, 1.5]
 
 
-def test_a_scaled_limit_is_told_with_both_numbers_and_why() -> None:
+def test_scaled_limit_shows_both_numbers_and_the_reason() -> None:
     end = "and 79 on the machine of the targets)"
     assert [TWICE.held(row).against for row in (CPU, RATE)] == [
         f"4 ms (8 ms here: two bare recoveries take 158 µs of CPU, {end}",
@@ -49,7 +49,7 @@ def test_a_scaled_limit_is_told_with_both_numbers_and_why() -> None:
     ]
 
 
-def test_a_large_limit_is_told_in_full() -> None:
+def test_large_limit_is_printed_in_full() -> None:
     start = Row.of("start", [900, 910, 920], "ms", "700 ms", 700, at_most=1, absolute="CPU")
     assert TWICE.held(start).against.startswith("700 ms (1,400 ms here: ")
 
@@ -65,7 +65,7 @@ def test_a_faster_machine_has_the_targets_as_they_are() -> None:
     assert faster.held(CPU).against.startswith("4 ms (4 ms here: two bare recoveries take 40 µs")
 
 
-def test_what_is_held_against_its_own_run_stays_as_it_is() -> None:
+def test_relative_target_is_not_scaled() -> None:
     assert TWICE.held(RATIO) == RATIO
 
 
@@ -84,7 +84,7 @@ def test_recoveries_use_the_median_of_portions() -> None:
     assert (bare.cpu, bare.clock) == (pytest.approx(100), pytest.approx(200))
 
 
-def test_what_a_benchmark_had_is_the_mean_of_before_and_after() -> None:
+def test_benchmark_speed_is_the_mean_of_before_and_after() -> None:
     assert Bare(80, 90).and_then(Bare(100, 120)) == Bare(90, 105)
 
 
@@ -112,7 +112,7 @@ def test_others_share_is_never_negative() -> None:
     assert Measured.between("http", 0, TWICE, before, before).others == 0
 
 
-def test_what_children_used_is_ours_also_when_they_have_ended() -> None:
+def test_ended_children_count_as_ours() -> None:
     (before,) = cpu_of(os.getpid())
     burn = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-c", burn], check=True)
@@ -120,7 +120,7 @@ def test_what_children_used_is_ours_also_when_they_have_ended() -> None:
     assert 0.25 < after - before < 5
 
 
-def test_this_machine_tells_what_was_spent() -> None:
+def test_machine_reports_its_cpu_use() -> None:
     spent = Spent.now()
     assert 0 < spent.ours <= spent.used <= spent.total
 
@@ -143,7 +143,7 @@ def test_disturbed_measurement_has_no_verdict(change: dict[str, float]) -> None:
     )
 
 
-def test_a_benchmark_is_told_with_how_its_machine_was() -> None:
+def test_benchmark_is_reported_with_its_machine() -> None:
     told = "market, 60 s; two bare recoveries 158 µs of CPU, 170 by the clock; stolen 10% of the CPU, used by others 1%"
     assert str(HOW) == told
 

@@ -47,7 +47,7 @@ def test_limit_per_turn_uses_the_median_ratio() -> None:
 
 
 @pytest.mark.parametrize(("limit", "holds"), [(3, True), (2.9, False)])
-def test_at_most_holds_up_to_the_limit_itself(limit: float, holds: bool) -> None:
+def test_at_most_includes_the_limit(limit: float, holds: bool) -> None:
     assert Row.of("memory", [3, 3, 3], "MiB", "a limit", limit, at_most=1).holds is holds
 
 

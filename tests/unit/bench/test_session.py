@@ -28,7 +28,7 @@ def benchmark(*runs: list[Row]) -> Callable[[], list[Row]]:
     ],
     ids=["holds", "misses once", "another misses then", "misses twice"],
 )
-def test_what_misses_is_measured_once_more(runs: list[list[Row]], told: list[float]) -> None:
+def test_missed_target_is_measured_again(runs: list[list[Row]], told: list[float]) -> None:
     session = Session(io.StringIO())
     session.measure("some", benchmark(*runs))
     assert [row.value for row in session.rows] == told

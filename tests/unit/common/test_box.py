@@ -37,7 +37,7 @@ def test_refused_points_are_those_of_libsodium() -> None:
             bindings.crypto_scalarmult(b"\x01" * 32, u.to_bytes(32, "little"))
 
 
-def test_what_is_sealed_opens_and_is_as_long_as_promised() -> None:
+def test_sealed_box_opens_and_has_the_documented_length() -> None:
     secret = SecretKey.generate()
     sealed = seal(secret.public, b"a message")
     assert len(sealed) == len(b"a message") + SEAL_OVERHEAD

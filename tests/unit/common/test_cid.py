@@ -43,7 +43,7 @@ def test_a_text_that_reads_as_a_cid_is_that_cids_one_spelling(cid: Cid, at: int,
 
 
 @pytest.mark.parametrize("value", [None, 1, b"b" * 59, ["b"]])
-def test_what_is_no_text_is_no_cid(value: object) -> None:
+def test_non_ascii_cid_is_refused(value: object) -> None:
     with pytest.raises(Refused):
         parse_cid(value, "cid")
 

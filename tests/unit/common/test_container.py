@@ -60,7 +60,7 @@ def test_container_vector(case: Case) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(1, 250), st.integers(1, 250))
-def test_any_pieces_round_trip_and_commit_alike(plaintext: bytes, size_in: int, size_out: int) -> None:
+def test_commitment_is_independent_of_chunking(plaintext: bytes, size_in: int, size_out: int) -> None:
     sealer = Sealer(SECRET.public, *PLACE)
     sealed = b"".join([sealer.push(plaintext[at : at + size_in]) for at in range(0, len(plaintext), size_in)])
     sealed += sealer.finish()
@@ -117,7 +117,7 @@ def test_a_wrong_version_is_refused_before_the_rest_has_arrived() -> None:
     assert caught.value.code == "bad_version"
 
 
-def test_what_is_too_short_is_called_that_whatever_its_version() -> None:
+def test_too_short_container_is_reported_before_its_version() -> None:
     for refuse in (container.commit, lambda raw: container.open_with_dek(bytes(32), raw)):
         with pytest.raises(Refused) as caught:
             refuse(b"\x02" + bytes(120))

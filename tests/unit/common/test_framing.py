@@ -91,7 +91,7 @@ def test_empty_pieces_change_nothing() -> None:
     assert puller.pull(b"") + puller.pull(sealed) + puller.pull(b"") + puller.finish() == b"text"
 
 
-def test_pushing_yields_what_libsodium_pulls_frame_by_frame() -> None:
+def test_pushed_frames_are_readable_by_libsodium() -> None:
     plaintext = pattern(2 * FRAME_BYTES)
     sealed = pushed(plaintext, 50_000)
     state = bindings.crypto_secretstream_xchacha20poly1305_state()
@@ -176,7 +176,7 @@ def test_a_key_of_another_length_is_a_bug_of_the_caller(length: int) -> None:
             made(bytes(length))
 
 
-def test_a_finished_stream_takes_nothing_more() -> None:
+def test_finished_stream_rejects_more_data() -> None:
     pusher = Pusher(KEY)
     pusher.finish()
     with pytest.raises(RuntimeError):

@@ -31,7 +31,7 @@ def test_a_signature_recovers_to_its_signer(case):
     REFUSED,
     ids=lambda case: f"{case['refused']}: {case['name']}",
 )
-def test_a_malformed_signature_recovers_to_nobody(case):
+def test_malformed_signature_recovers_no_address(case):
     assert recover(raw(case["digest"]), raw(case["signature"])) is None
 
 
@@ -47,7 +47,7 @@ def test_recovery_matches_another_implementation(digest, r, s, v):
 
 
 @given(secrets, digests)
-def test_the_mirrored_signature_recovers_to_nobody(secret, digest):
+def test_mirrored_signature_recovers_no_address(secret, digest):
     signature = Wallet(secret).sign(digest)
     mirrored = (ORDER - int.from_bytes(signature[32:64], "big")).to_bytes(32, "big")
     assert recover(digest, signature[:32] + mirrored + bytes([55 - signature[64]])) is None
@@ -95,7 +95,7 @@ def test_a_wallet_prints_its_address_and_not_its_key():
 
 
 @pytest.mark.parametrize("length", [0, 64, 66])
-def test_a_signature_of_another_length_recovers_to_nobody(length):
+def test_signature_of_another_length_recovers_no_address(length):
     assert recover(bytes(32), b"\x01" * length) is None
 
 

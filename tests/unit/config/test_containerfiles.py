@@ -130,7 +130,7 @@ def test_containerfile_keeps_every_rule(daemon: str) -> None:
         ('CMD ["serve"]', "CMD serve", "CMD must be a list"),
     ],
 )
-def test_rule_finds_what_breaks_it(instead_of: str, put: str, told: str) -> None:
+def test_rule_finds_its_violation(instead_of: str, put: str, told: str) -> None:
     good = text_of("coordinatord")
     assert instead_of in good
     assert any(told in fault for fault in faults(good.replace(instead_of, put)))

@@ -80,14 +80,14 @@ def locked(extra: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("extra", PROGRAMS)
-def test_extra_brings_what_its_program_imports_and_nothing_else(extra: str) -> None:
+def test_extra_installs_exactly_its_programs_imports(extra: str) -> None:
     imports = needed(PROGRAMS[extra], without=MARKET)
     brought = declared(None) | declared(extra)
     assert {name: file for name, file in imports.items() if name not in brought | OPTIONAL.keys()} == {}
     assert declared(extra) - imports.keys() == BY_NAME.get(extra, set())
 
 
-def test_market_extra_alone_brings_what_its_tool_imports() -> None:
+def test_only_the_market_extra_installs_its_imports() -> None:
     imports, brought = needed(MARKET), declared(None) | declared("market")
     assert {name: file for name, file in imports.items() if name not in brought} == {}
     assert declared("market") - imports.keys() == set()

@@ -69,7 +69,7 @@ def test_address_book_comes_from_one_place(tmp_path: Path) -> None:
     "origins",
     ["*", "https://*.example", "https://a.example/", "https://a.example/x", "a.example", "https://a.example,"],
 )
-def test_what_is_no_exact_origin_stops_the_boot(origins: str) -> None:
+def test_inexact_origin_stops_the_boot(origins: str) -> None:
     with pytest.raises(Fatal, match=r"^CORS_ORIGINS "):
         read_config({**ENVIRONMENT, "CORS_ORIGINS": origins})
 

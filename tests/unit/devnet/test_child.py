@@ -62,7 +62,7 @@ def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_line_that_is_shown_is_the_one_that_tells(log: str, line: str) -> None:
+def test_most_informative_line_is_shown(log: str, line: str) -> None:
     assert find_error_line(log) == line
 
 

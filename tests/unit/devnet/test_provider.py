@@ -11,7 +11,7 @@ def exposition(free: float, *, models: int = len(MODELS)) -> str:
 
 
 @pytest.mark.parametrize("free", [8.0, 1.0, 10.0])
-def test_provider_is_ready_with_whatever_the_network_grants(free: float) -> None:
+def test_provider_is_ready_with_any_granted_capacity(free: float) -> None:
     assert all_polled(exposition(free))
 
 

@@ -67,7 +67,7 @@ def test_directory_that_holds_foreign_files_is_left_alone(tmp_path: Path) -> Non
     assert (tmp_path / "postgres" / "precious").exists()
 
 
-def test_directory_that_cannot_be_made_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_uncreatable_directory_is_named_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(DevnetError, match=r"cannot use .*file/state .*--state-dir"),

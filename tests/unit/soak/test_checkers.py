@@ -48,7 +48,7 @@ def job(index: Replayed) -> Mapping[str, Any]:
     return index.tables["jobs"][JOB,]
 
 
-def test_history_comes_to_rows() -> None:
+def test_history_becomes_rows() -> None:
     index = replayed(history(REGISTERED, ("JobPosted", POSTED), CLAIMED, SETTLED))
     row = job(index)
     assert (row["cap"], row["state"], row["ended_because"], row["cost"], row["ended_at"]) == (3_000, 2, 1, 2_000, 150)
@@ -84,7 +84,7 @@ def test_job_ends_within_its_window_or_a_little_later() -> None:
     [(SETTLED, (PAID_IN, *PAID_OUT)), (FAILED, (PAID_IN, (REGISTRY, OWNER, AMOUNT)))],
     ids=["settled", "failed"],
 )
-def test_what_the_token_moved_is_what_is_due_to_each_party(end: Event, transfers: tuple[Transfer, ...]) -> None:
+def test_token_transfers_match_each_partys_dues(end: Event, transfers: tuple[Transfer, ...]) -> None:
     events = (REGISTERED, ("JobPosted", POSTED), CLAIMED, end)
     assert transfer_violations(history(*events, transfers=transfers), REGISTRY) == []
     for place, (sender, to, amount) in enumerate(transfers):

@@ -8,7 +8,7 @@ def run_of(minutes: float, *faults: str) -> Run:
     return Run(timeline, minutes, MarketLog([], [], 0, 0), promised=0, broadcasts=0)
 
 
-def test_promise_that_was_never_at_risk_makes_the_run_hollow() -> None:
+def test_promise_never_at_risk_invalidates_the_run() -> None:
     (found,) = hollow([Risk("I4", "events taken back", 0, 1), Risk("I9", "leases", 7, 5), Risk("I3", "nonces", 0, 0)])
     assert found == "I4: 0 events taken back (at least 1): the run is hollow"
 

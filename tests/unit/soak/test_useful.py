@@ -40,7 +40,7 @@ def test_failure_is_not_explained_by_another_fault() -> None:
     assert len(unexplained(run_of(failed, faults=(Span("reorg", 90.0, 90.0),)))) == 1
 
 
-def test_outcome_that_nobody_foresaw_is_explained_by_nothing() -> None:
+def test_unforeseen_outcome_is_unexplained() -> None:
     faults = tuple(Span(kind, 0.0, 100.0) for kind in ("reorg", "rpc_hang", "store_killed", "coordinator_killed"))
     assert len(unexplained(run_of(Done("file", 50.0, 1.0, "418 teapot"), faults=faults))) == 1
 
@@ -58,7 +58,7 @@ def test_claim_of_a_silent_provider_explains_a_failed_job() -> None:
     assert unexplained(run_of(failed, Done("idle provider", 20.0, 1.0, "claim 201"))) == []
 
 
-def test_what_is_no_useful_work_may_end_as_it_likes() -> None:
+def test_other_work_may_end_in_any_way() -> None:
     assert unexplained(run_of(Done("garbage", 5.0, 1.0, "400 invalid_request_error"))) == []
 
 

@@ -34,7 +34,7 @@ async def test_unknown_job_and_errors_are_waited_out() -> None:
     assert (await coordinator.client().jobs.wait(JOB)).status == "failed"
 
 
-async def test_another_job_than_was_asked_for_is_not_taken_for_it() -> None:
+async def test_answer_with_another_job_is_rejected() -> None:
     other = job("0x" + "08" * 32, "completed", result_cid="bafyother")
     for lie in (other, {**other, "id": JOB}):
         coordinator = FakeCoordinator({ROUTE: [Answer(200, lie)]})
@@ -54,7 +54,7 @@ async def test_final_error_ends_the_wait() -> None:
 
 
 @pytest.mark.parametrize("seconds", [30, 0])
-async def test_wait_ends_when_it_was_told_to(seconds: float) -> None:
+async def test_wait_ends_at_its_timeout(seconds: float) -> None:
     coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB))]})
     began = anyio.current_time()
     with pytest.raises(WaitTimedOut):
@@ -83,7 +83,7 @@ async def test_cancellation_uses_the_coordinators_clock() -> None:
     assert asked.body["issued_at"] - time.time() == pytest.approx(800, abs=5)
 
 
-async def test_what_is_no_job_id_is_not_asked_for() -> None:
+async def test_invalid_job_id_is_not_requested() -> None:
     coordinator = FakeCoordinator()
     with pytest.raises(OrderRefused):
         await coordinator.client().jobs.get("0x12/../..")

@@ -139,7 +139,7 @@ async def test_unlisted_parameter_is_warned_of_and_sent(coordinator: FakeCoordin
     assert prepared.unlisted == ("top_k",)
 
 
-async def test_changed_gas_fee_is_paid_anew(coordinator: FakeCoordinator) -> None:
+async def test_changed_gas_fee_is_signed_again(coordinator: FakeCoordinator) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[quoting(3_000, status=409), quoting(4_000, status=409), posted]))
     client = coordinator.client()
     submitted = await client.submit(await client.prepare("demo/text", "hello"))
@@ -171,9 +171,7 @@ async def test_price_that_changes_under_three_attempts_is_given_up(coordinator: 
         {"domain": {"name": "Dev Dollar", "version": "1", "chainId": 1, "verifyingContract": "0x" + "14" * 20}},
     ],
 )
-async def test_quote_that_is_not_what_the_order_comes_to_is_not_paid(
-    coordinator: FakeCoordinator, lie: dict[str, object]
-) -> None:
+async def test_wrong_quote_is_not_paid(coordinator: FakeCoordinator, lie: dict[str, object]) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[posted], quoted=quoting(**lie)))  # type: ignore[arg-type] # any field
     client = coordinator.client()
     with pytest.raises(QuoteRefused) as refused:

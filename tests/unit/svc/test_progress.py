@@ -180,7 +180,7 @@ async def test_run_returns_provisional_unless_final() -> None:
     assert not [route for route in coordinator.routes() if route.endswith(f"{final.job_id}/progress")]
 
 
-async def test_progress_that_a_stream_tells_costs_no_look() -> None:
+async def test_streamed_progress_needs_no_read() -> None:
     order = await ordered()
     order.tell("progress", *order.told(("queued", ())))
     order.tell("events", lambda _: stream(order, ("in_progress", (CLAIM,)), ("completed", (CLAIM, settle()))))
@@ -202,7 +202,7 @@ async def test_stream_that_breaks_off_is_opened_again() -> None:
     assert all(asked.query == {"provisional": "1"} for asked in order.coordinator.asked if "/events" in asked.route)
 
 
-async def test_progress_of_another_job_is_not_taken_for_this_ones() -> None:
+async def test_progress_of_another_job_is_ignored() -> None:
     order = await ordered()
     other = progress("0x" + "08" * 32, "completed", CLAIM, settle())
     data = f"event: provisional\ndata: {json.dumps(other)}\n\n".encode()
@@ -272,7 +272,7 @@ async def test_result_that_does_not_open_is_passed_over_for_the_chains(sealing: 
     assert len(order.coordinator.to("GET http://gateway/ipfs/bafyfalse")) == 1
 
 
-async def test_result_that_is_taken_back_while_it_is_read_is_not_given() -> None:
+async def test_result_withdrawn_during_the_read_is_not_returned() -> None:
     order = await ordered()
     order.tell("progress", *order.told(("queued", ())))
     replaced = ("completed", (CLAIM, settle("bafyold"))), ("in_progress", (CLAIM,)), ("completed", (CLAIM, settle()))
@@ -337,7 +337,7 @@ async def test_provisional_result_is_final_once_the_chain_has_it() -> None:
     ],
     ids=["reclaimed", "cancelled", "another result", "refused post"],
 )
-async def test_result_that_is_taken_back_is_told(ended: tuple[str, dict[str, Any]] | None, code: str) -> None:
+async def test_withdrawn_result_is_reported(ended: tuple[str, dict[str, Any]] | None, code: str) -> None:
     order = await ordered()
     result = await provisional(order)
     if ended is not None:
@@ -350,7 +350,7 @@ async def test_result_that_is_taken_back_is_told(ended: tuple[str, dict[str, Any
     assert (told.value.code, told.value.job_id) == (code, order.prepared.id)
 
 
-async def test_settled_order_is_held_against_the_nodes_of_the_chain() -> None:
+async def test_settled_order_is_checked_against_the_chain() -> None:
     node = FakeNode()
     order = await ordered(node)
     result = await provisional(order)

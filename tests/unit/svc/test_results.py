@@ -141,7 +141,7 @@ async def test_job_without_a_result_says_how_it_ended(status: str, because: int,
     assert failed.value.code == code
 
 
-async def test_job_that_goes_on_has_no_result_yet() -> None:
+async def test_running_job_has_no_result_yet() -> None:
     coordinator = FakeCoordinator({f"GET /v1/jobs/{JOB}": [Answer(200, job(JOB, "in_progress"))]})
     with pytest.raises(ResultUnreadable) as refused:
         await reader(coordinator).open(JOB)

@@ -74,9 +74,7 @@ def refuses(_: bytes) -> bytes:
     ],
     ids=["refusal", "another's", "of something else", "empty", "no hex", "odd v", "zeros"],
 )
-async def test_what_is_no_signature_of_the_address_is_never_used(
-    asked: SigningRequest, by_digest: Callable[[bytes], Any]
-) -> None:
+async def test_invalid_signature_is_never_used(asked: SigningRequest, by_digest: Callable[[bytes], Any]) -> None:
     with pytest.raises(SigningFailed, match=r"cancellation|signature"):
         await RemoteSigner(WALLET.address, by_digest=by_digest).sign(asked)
 

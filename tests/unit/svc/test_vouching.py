@@ -57,7 +57,7 @@ def _told(told: list[str]) -> dict[str, Any]:
     return {"on_first_use": told.append}
 
 
-async def test_first_use_is_remembered_and_told_once(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
+async def test_first_use_is_remembered_and_reported_once(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
     told: list[str] = []
     for _ in range(2):
         client = coordinator.client(known_markets=known.path, **_told(told))
@@ -230,7 +230,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
-async def test_what_the_chain_contradicts_is_not_signed_for(coordinator: FakeCoordinator, name: str) -> None:
+async def test_contradiction_by_the_chain_prevents_signing(coordinator: FakeCoordinator, name: str) -> None:
     changed, fact = CONTRADICTIONS[name]
     coordinator.tell(f"POST {NODE}/", FakeNode(**changed))
     coordinator.tell(JOBS, in_turn(submitted=[], quoted=quoting()))
@@ -282,7 +282,7 @@ async def test_nodes_a_block_apart_agree(coordinator: FakeCoordinator) -> None:
     await coordinator.client(rpc_url=[NODE, OTHER_NODE]).prepare("demo/text", "hello")
 
 
-async def test_nothing_is_taken_unchecked_where_a_node_is_silent(coordinator: FakeCoordinator) -> None:
+async def test_silent_node_prevents_unchecked_facts(coordinator: FakeCoordinator) -> None:
     with pytest.raises(SvcError) as failed:
         await coordinator.client(rpc_url=NODE).prepare("demo/text", "hello")
     assert failed.value.code == "node_failed"

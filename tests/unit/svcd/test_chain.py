@@ -217,7 +217,7 @@ async def test_claim_that_the_chain_does_not_show_is_not_ours_yet(node: FakeNode
     assert isinstance(await standing(node), NotClaimed)
 
 
-async def test_payment_that_somebody_else_signed_contradicts_the_order() -> None:
+async def test_payment_of_another_signer_contradicts_the_order() -> None:
     found = await standing(FakeNode(signer=Wallet(b"\x22" * 32)))
     assert isinstance(found, Contradicted)
     assert "not signed by the owner" in found.why

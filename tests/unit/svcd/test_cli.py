@@ -125,7 +125,7 @@ def test_status_gives_the_reason_for_unhealthy(
     assert "daemon   unhealthy: no poll was answered lately: m\n" in capsys.readouterr().out
 
 
-def test_status_tells_that_a_journal_is_none(
+def test_status_reports_a_missing_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "svcd.toml"

@@ -65,7 +65,7 @@ def test_missing_package_stops_the_boot_naming_the_extra(monkeypatch: pytest.Mon
         error_reporting(_DSN, None, None)
 
 
-def test_dsn_that_is_none_stops_the_boot() -> None:
+def test_invalid_dsn_stops_the_boot() -> None:
     with pytest.raises(Fatal, match="SENTRY_DSN"):
         error_reporting("nowhere", None, None)
 

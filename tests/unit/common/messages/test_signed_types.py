@@ -77,7 +77,7 @@ def read(kind, described):
 
 
 @pytest.mark.parametrize("kind", SIGNED, ids=lambda kind: kind.__name__)
-def test_struct_hash_and_digest_are_what_eth_account_computes(kind):
+def test_struct_hash_and_digest_match_eth_account(kind):
     @given(made(kind))
     def check(message):
         oracle = encode_typed_data(

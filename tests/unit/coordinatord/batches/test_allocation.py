@@ -35,7 +35,7 @@ def one_by_one(wanted: list[LineDemand], room: dict[int, int]) -> list[dict[int,
 
 
 @given(markets())
-def test_allocation_is_what_handing_out_line_by_line_gives(market: tuple[list[LineDemand], dict[int, int]]) -> None:
+def test_allocation_equals_the_line_by_line_reference(market: tuple[list[LineDemand], dict[int, int]]) -> None:
     assert allocate(*market) == one_by_one(*market)
 
 

@@ -28,7 +28,7 @@ async def test_authorisation_that_is_used_is_held_back_alone(world: World) -> No
     assert (world.told("held back"), world.told("held back beyond")) == ([([bytes([1]) * 32],)], [])
 
 
-async def test_balance_that_the_token_did_not_tell_is_asked_for_again(world: World) -> None:
+async def test_missing_balance_is_read_again(world: World) -> None:
     world.funds = [Funds({}, set()), Funds({RICH: 5}, set())]
     paid = funding(world)
     assert not await paid.hold_back_unpaid([row(1)], HERE)
@@ -63,7 +63,7 @@ async def test_owner_who_has_just_enough_is_not_poor(world: World) -> None:
     assert not world.told("held back") + world.told("held back beyond")
 
 
-async def test_what_the_chain_said_counts_until_the_index_moves(world: World) -> None:
+async def test_funds_are_cached_until_the_index_moves(world: World) -> None:
     paid = funding(world)
     one, other = row(1), row(2)
     world.funds = [Funds({RICH: 100}, set()), Funds({}, {bytes([2]) * 32}), Funds({RICH: 50}, set())]

@@ -62,7 +62,7 @@ async def test_poll_for_the_jobs_of_a_provider_leases_none(world: World) -> None
     assert world.told("offers") == []
 
 
-async def test_page_is_of_what_the_provider_holds(world: World) -> None:
+async def test_page_has_the_providers_leases(world: World) -> None:
     world.leases = [[held(number) for number in range(1, 7)]]
     found = await of(world).answer(poll_of(2, WANTED, 2, 3))
     assert [row.job_id[0] for row in found.rows] == [4, 5]

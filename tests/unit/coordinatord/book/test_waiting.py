@@ -104,7 +104,7 @@ async def test_poll_that_looked_or_heard_nothing_wakes_no_other() -> None:
         (LoggedEvent(9, EventKind.RESET, 1, 1), [1, 2]),
     ],
 )
-async def test_what_may_make_work_wakes_whom_it_is_for(heard: LoggedEvent, who: list[int]) -> None:
+async def test_event_wakes_the_polls_it_concerns(heard: LoggedEvent, who: list[int]) -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
         polls = enter(stack, waiting, (1, 1, 1), (2, 1, 1))

@@ -84,7 +84,7 @@ def told(*providers: ProviderFacts, job: OpenJob = JOB, funds: Funds = PAID) -> 
         ({"wants": False, "asks": (AskedWindow(60, 1, 1), AskedWindow(3600, 101, 1))}, "price"),
     ],
 )
-def test_each_reason_is_told_alone_with_its_remedy(changed: dict[str, object], code: str) -> None:
+def test_each_reason_has_its_remedy(changed: dict[str, object], code: str) -> None:
     answer = told(attrs.evolve(READY, **changed))  # type: ignore[arg-type] # matches the fields' types
     [provider] = answer.providers
     assert not provider.takes
@@ -103,7 +103,7 @@ def test_each_reason_is_told_alone_with_its_remedy(changed: dict[str, object], c
         (attrs.evolve(JOB, leased_to=0), Funds({}, set()), "held_back"),
     ],
 )
-def test_reason_of_the_whole_job_keeps_everybody_away(job: OpenJob, funds: Funds, code: str) -> None:
+def test_job_wide_reason_excludes_every_provider(job: OpenJob, funds: Funds, code: str) -> None:
     answer = told(READY, attrs.evolve(READY, provider_id=2), job=job, funds=funds)
     assert answer.verdict == code
     assert [[reason.code for reason in one.reasons] for one in answer.providers] == [[code], [code]]

@@ -50,7 +50,7 @@ def value_of(parameter: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize(("registry", "name"), EVENTS)
-def test_every_declared_event_decodes_to_what_was_encoded(registry: str, name: str) -> None:
+def test_every_declared_event_round_trips(registry: str, name: str) -> None:
     entry = declared_events(registry)[name]
 
     @given(values_of(entry))
@@ -118,7 +118,7 @@ def test_events_read_together_are_those_that_are_read_one_by_one(registry: str, 
     are_the_same()
 
 
-def test_alike_events_are_read_together_whatever_their_values() -> None:
+def test_similar_events_are_decoded_together() -> None:
     """Posts as a market writes them take the fast path, not the fallback that decodes word by word."""
     posts = [
         contract_events.JobPosted(

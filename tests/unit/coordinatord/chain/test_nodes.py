@@ -83,18 +83,18 @@ async def test_the_first_node_is_asked_and_the_next_when_it_is_gone() -> None:
 @pytest.mark.parametrize(
     "answer", [(429, b"slow down"), (403, b""), (502, b"<html>"), (200, LIMITED), (200, b"[" + LIMITED + b"]")]
 )
-async def test_a_node_that_turns_us_away_is_passed_over(answer: tuple[int, bytes]) -> None:
+async def test_node_that_rejects_us_is_skipped(answer: tuple[int, bytes]) -> None:
     place = Place.of(2)
     place.endpoints[0].answer = answer
     assert await place.asked() == 1
 
 
 @pytest.mark.parametrize("answer", [(200, REVERTED), (400, REVERTED), (200, b'{"result":"\\"error\\""}')])
-def test_an_answer_of_the_chain_is_none_that_turns_away(answer: tuple[int, bytes]) -> None:
+def test_chain_error_is_not_a_rejection_of_us(answer: tuple[int, bytes]) -> None:
     assert not turned_away(*answer)
 
 
-async def test_when_all_turn_us_away_the_caller_hears_why() -> None:
+async def test_rejection_by_all_nodes_is_reported() -> None:
     place = Place.of(2)
     for endpoint in place.endpoints:
         endpoint.answer = (429, b"slow down")
@@ -217,7 +217,7 @@ async def test_pinned_node_is_replaced_after_three_failures() -> None:
         assert pinned.node.name == "node1"
 
 
-async def test_a_single_node_is_asked_whatever_it_does() -> None:
+async def test_single_node_is_always_used() -> None:
     place = Place.of(1)
     pinned = PinnedRpc(place.nodes)
     place.endpoints[0].gone = True

@@ -115,12 +115,12 @@ def test_program_is_asked_in_json_and_its_signed_bytes_are_taken(tmp_path: Path,
         ({"accessList": [{"address": "0x" + "99" * 20, "storageKeys": []}]}, "it has an access list"),
     ],
 )
-def test_program_that_signs_something_else_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+def test_program_that_signs_other_data_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     with pytest.raises(Fatal, match=said):
         program(tmp_path, signed(CALL, **change)).sign(CALL)
 
 
-def test_program_that_signs_as_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_program_with_another_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match=f"signed as 0x.*, not as {ADDRESS}"):
         program(tmp_path, signed(CALL, key=bytes(31) + b"\x08")).sign(CALL)
 

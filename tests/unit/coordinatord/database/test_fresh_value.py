@@ -28,7 +28,7 @@ class Index:
         return FreshValue(NO_LINE, self.read, lambda: self.clock)
 
 
-async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
+async def test_position_is_known_briefly_after_a_read() -> None:
     index = Index()
     position = index.position()
     assert position.recent() is None
@@ -41,7 +41,7 @@ async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
     assert index.asked == 1
 
 
-async def test_position_that_is_forgotten_is_asked_for_again() -> None:
+async def test_forgotten_position_is_read_again() -> None:
     index = Index()
     position = index.position()
     await position.get()
@@ -52,7 +52,7 @@ async def test_position_that_is_forgotten_is_asked_for_again() -> None:
     assert position.recent() == AT_5
 
 
-async def test_position_that_may_be_older_is_asked_for_less_often() -> None:
+async def test_tolerant_reader_queries_less_often() -> None:
     index = Index()
     position = index.position()
     assert await position.lately(5 * MAX_AGE_S) == AT_5

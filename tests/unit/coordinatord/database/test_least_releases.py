@@ -52,7 +52,7 @@ def test_a_migration_that_lets_an_older_release_run_only_adds(number: int) -> No
         ("alter table jobs add column told text; create index a on b (c); create table d ()", False),
     ],
 )
-def test_what_breaks_an_older_release_is_told_from_what_adds(sql: str, breaks: bool) -> None:
+def test_breaking_migrations_are_recognised(sql: str, breaks: bool) -> None:
     assert bool(BREAKING.search(sql)) is breaks
 
 

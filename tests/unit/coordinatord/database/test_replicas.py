@@ -110,7 +110,7 @@ async def test_a_standby_that_fails_leaves_the_answer_to_the_primary(error: Exce
     assert place.asked.count("r0") == 1  # r0 is still left out
 
 
-async def test_what_fails_at_the_primary_is_raised() -> None:
+async def test_error_of_the_primary_is_raised() -> None:
     place = Place({"r0": THEN, "primary": Retryable("not_ready", "away")})
     with pytest.raises(Retryable):
         await place.source().read(place.ask)

@@ -17,7 +17,7 @@ def minted(generations: Generations, now: int) -> Generation:
     return generation
 
 
-def test_without_any_generation_one_is_due_and_none_announced(generations: Generations) -> None:
+def test_without_generations_one_is_due(generations: Generations) -> None:
     assert generations.is_due(0)
     assert generations.is_overdue(0)
     assert generations.announced(0) is None

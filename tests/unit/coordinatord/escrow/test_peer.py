@@ -125,7 +125,7 @@ async def test_answer_from_a_wrong_holder_is_ignored(answer: Answer) -> None:
     assert not pulled.final
 
 
-async def test_refusal_of_the_peer_is_final_and_tells_its_code() -> None:
+async def test_refusal_of_the_peer_is_final_and_has_its_code() -> None:
     error = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "tombstoned"}}
     refusal = httpx.Response(403, headers={"x-svc-retryable": "false"}, json=error)
     assert await pull(lambda _: refusal) == NoKeys("the peer answers 403 tombstoned", final=True)

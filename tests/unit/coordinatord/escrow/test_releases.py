@@ -221,7 +221,7 @@ async def test_instance_without_a_key_has_the_provider_ask_again() -> None:
 
 @pytest.mark.parametrize("code", ["job_read", "provider_id_read"])
 @pytest.mark.parametrize("answer", [REVERT, REFUSED, "0x"])
-async def test_what_cannot_be_read_is_named(code: str, answer: Any) -> None:
+async def test_unreadable_fact_is_named(code: str, answer: Any) -> None:
     argument = JOB if code == "job_read" else PROVIDER.address
     assert await trouble(World(broken={argument: answer})) == ("relay_unavailable", code, None)
 
@@ -266,11 +266,11 @@ async def test_chain_that_is_not_as_long_confirms_nothing(head: int) -> None:
     assert world.asked == [["eth_blockNumber"]]
 
 
-async def test_without_a_head_no_depth_is_told() -> None:
+async def test_depth_needs_a_head() -> None:
     assert await trouble(World(confirmations=20, head=REFUSED)) == ("relay_unavailable", "job_read", None)
 
 
-async def test_depths_that_wait_for_one_another_are_told_together() -> None:
+async def test_waiting_depth_requests_share_one_answer() -> None:
     claims = World(confirmations=20).releases().claims
     holders = [ClaimHolder(JOB, who.address, n) for who, n in ((RIVAL, 6), (PROVIDER, 5), (PROVIDER, 6))]
     assert await asyncio.gather(*map(claims.is_deep, holders)) == [False, True, False]

@@ -48,7 +48,7 @@ def test_container_yields_its_commitment() -> None:
     [b"\x01short", b"\x02" + CONTAINER[1:], CONTAINER[: 81 + 24 + 65_553 + 5]],
     ids=["short", "version", "cut"],
 )
-def test_what_is_no_container_is_refused(content: bytes) -> None:
+def test_invalid_container_is_refused(content: bytes) -> None:
     with pytest.raises(Refused) as bad:
         inspect("input", content)
     assert (bad.value.code, bad.value.param) == ("bad_container", "file")

@@ -75,7 +75,7 @@ async def test_caller_who_goes_away_midway_is_noticed() -> None:
         await read([b"a", None], BodyBudget(100))
 
 
-async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
+async def test_endless_body_is_given_up_at_the_deadline() -> None:
     async def never() -> Message:
         await anyio.sleep_forever()
         raise AssertionError

@@ -50,7 +50,7 @@ async def test_least_recently_used_answers_make_room() -> None:
     assert await cache.get(b"1") is not None
 
 
-def test_etag_tells_position_fork_and_target_apart() -> None:
+def test_etag_depends_on_position_fork_and_target() -> None:
     tags = {etag_of(at, target) for at in (AT_5, AT_5_FORKED, AT_6) for target in (b"/a?", b"/a?b=1")}
     assert len(tags) == 6
 

@@ -76,7 +76,7 @@ def test_longest_values_of_a_head_fit_into_one_with_another() -> None:
     assert 2 * max(longest) + limits.KIB < limits.HEAD_BYTES
 
 
-def test_every_property_has_a_sentence_of_its_own() -> None:
+def test_every_property_has_a_description() -> None:
     lacking = [at for at, member in _all_properties() if len(member.get("description", "")) < 4]
     assert lacking == []
     kinds = {"a decimal integer"}
@@ -131,7 +131,7 @@ def test_member_is_described_for_its_own_shape() -> None:
     assert "able ones first" in shapes["Why"]["properties"]["providers"]["description"]
 
 
-def test_every_word_is_some_bodys() -> None:
+def test_every_described_property_is_used() -> None:
     used = {at.rpartition(".")[2] for at, _ in _all_properties()}
     used |= {parameter["name"] for operation in OPERATIONS.values() for parameter in operation["parameters"]}
     assert set(WORDS) - used == set()
@@ -153,7 +153,7 @@ def _codes(schema: Schema) -> Iterator[Any]:
 
 
 @by_operation
-def test_examples_are_what_is_described(operation: Schema) -> None:
+def test_examples_match_their_schemas(operation: Schema) -> None:
     contents = [*operation.get("requestBody", {}).get("content", {}).values()]
     contents += [each for one in operation["responses"].values() for each in one.get("content", {}).values()]
     shown = 0

@@ -84,7 +84,7 @@ async def test_file_up_to_the_limit_is_read_and_one_byte_more_is_413() -> None:
         assert refused.value.answer.status == 413
 
 
-async def test_what_follows_the_form_without_end_is_413() -> None:
+async def test_endless_trailer_of_a_form_is_413() -> None:
     endless = itertools.chain([FORM], itertools.repeat(b"z" * 10_000, 20))
     with pytest.raises(Unacceptable) as refused:
         await upload(reader(), receiving(endless))
@@ -157,7 +157,7 @@ async def test_uploads_beyond_the_memory_are_busy() -> None:
     assert len(await upload(uploads, receiving(pieces(small, 1 << 16)))) == 1 << 20
 
 
-async def test_upload_of_any_length_takes_no_more_than_one_may_hold() -> None:
+async def test_upload_memory_is_limited() -> None:
     uploads = reader(BodyBudget(HELD_BYTES), most_bytes=4 * HELD_BYTES)
     large = form((PURPOSE, b"batch"), (FILE, bytes(HELD_BYTES + (2 << 20))))
     assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == HELD_BYTES + (2 << 20)

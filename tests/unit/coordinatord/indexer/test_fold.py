@@ -97,7 +97,7 @@ def test_job_that_ends_without_a_result_frees_its_slot(
     assert [provider.active_jobs for provider in changes.providers.values()] == ([freed] if freed else [])
 
 
-def test_each_event_of_a_provider_changes_what_it_names() -> None:
+def test_provider_event_changes_its_columns() -> None:
     changes = folded(
         contract_events.IdentitySet(1, b"\2" * 32, b"evidence", 7),
         contract_events.CapacityRequested(1, 64, 8),

@@ -29,7 +29,7 @@ def test_fee_offer_is_twice_the_base_fee_plus_tip(options: FeeOptions, expected:
     assert current_fees(chain(100, 7), options) == expected
 
 
-def test_ceiling_below_what_the_chain_asks_is_refused() -> None:
+def test_ceiling_below_the_chains_fee_is_refused() -> None:
     with pytest.raises(Fatal, match="raise the ceiling"):
         current_fees(chain(100, 7), FeeOptions(ceiling=106))
 

@@ -12,7 +12,7 @@ ENTRY = DeploymentEntry(
 )
 
 
-def test_what_was_written_is_read_back_by_the_next_run(tmp_path: Path) -> None:
+def test_journal_is_read_back_by_the_next_run(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     with opened(path, RUN) as journal:
         assert journal.last_nonce() == -1

@@ -182,7 +182,7 @@ async def test_concurrent_cancels_share_one_relay(world: World, submitter: Submi
     assert relay.spending is not None
 
 
-async def test_job_that_has_ended_is_answered_with_what_ended_it(world: World, submitter: Submitter) -> None:
+async def test_ended_job_is_answered_with_its_end(world: World, submitter: Submitter) -> None:
     world.ended_block = 100
     assert await cancel(world, submitter, ENDED) == HasEnded(TX)
     assert world.relays == []

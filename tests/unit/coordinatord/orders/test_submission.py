@@ -181,7 +181,7 @@ async def refused(world: World, submitter: Submitter, body: OrderBody) -> tuple[
     return refusal.value.param, refusal.value.code
 
 
-async def test_probe_is_answered_with_every_live_ask_for_what_it_names(world: World, submitter: Submitter) -> None:
+async def test_probe_lists_every_live_matching_ask(world: World, submitter: Submitter) -> None:
     probe = MarketProbe(model_id=1, sla_secs=60, units_in=7, units_out=9, designated=3)
     assert await submit(world, submitter, probe) == Probed(LIVE)  # type: ignore[arg-type]
     assert world.demands == [(Demand(1, 60, 7, 9, 3), 30_000, None)]
@@ -208,7 +208,7 @@ async def test_amount_for_other_terms_gets_a_new_quote(world: World, submitter: 
     assert world.relays == []
 
 
-async def test_payment_that_somebody_else_signed_is_refused(world: World, submitter: Submitter) -> None:
+async def test_payment_signed_by_another_key_is_refused(world: World, submitter: Submitter) -> None:
     line = submitter.line()
     body = body_of(line | {"auth_sig": line["signature"]})
     assert await refused(world, submitter, body) == ("auth_sig", "invalid_payment_signature")
@@ -301,7 +301,7 @@ async def test_changed_fees_are_answered_with_a_new_quote(world: World, submitte
 
 
 @pytest.mark.parametrize(("windows", "named"), [((60, 3600), "60, 3600"), (None, "`windows`")])
-async def test_window_that_is_not_taken_is_refused_with_those_that_are(
+async def test_refused_window_lists_the_valid_ones(
     windows: tuple[int, ...] | None, named: str, world: World, submitter: Submitter
 ) -> None:
     world.windows = windows
@@ -356,7 +356,7 @@ async def test_upload_is_held_for_the_post_and_then_attached(world: World, submi
     assert world.attached == []
 
 
-async def test_upload_that_is_unknown_or_gone_meanwhile_is_refused(world: World, submitter: Submitter) -> None:
+async def test_unknown_or_expired_upload_is_refused(world: World, submitter: Submitter) -> None:
     body, upload = uploaded(submitter)
     unknown = ("container_cid", "unknown_container")
     assert await refused(world, submitter, body) == unknown

@@ -159,7 +159,7 @@ async def test_balance_may_be_filled_up_without_a_block() -> None:
     assert (of.balance, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
 
 
-def test_what_pending_transactions_may_take_is_not_spendable() -> None:
+def test_pending_costs_are_not_spendable() -> None:
     of = account(tx(1), tx(2))
     of.balance = 5_000
     assert (of.spendable, of.address) == (3_000, WALLET.address)

@@ -94,9 +94,7 @@ async def test_nodes_get_the_signed_bytes() -> None:
         ("already known", False, []),
     ],
 )
-async def test_what_is_refused_is_told_unless_the_node_is_only_ahead(
-    message: str, was_taken: bool, told: list[str]
-) -> None:
+async def test_refusals_are_reported_unless_the_node_is_ahead(message: str, was_taken: bool, told: list[str]) -> None:
     one = tx(1)
     one.taken_at = 1.0 if was_taken else None
     with capture_logs() as logs:

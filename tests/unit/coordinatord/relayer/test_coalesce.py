@@ -91,7 +91,7 @@ def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
     assert all(plan.gas <= ROOM.gas for plan in plans)
 
 
-def test_the_dearest_op_pays_alone_what_all_need_once() -> None:
+def test_most_expensive_op_pays_shared_gas() -> None:
     """The registry requires gas for one token call to remain before the last op as well."""
     settles = [simulated(n, gas=400_000, share=50_000, kind=RelayKind.SETTLE) for n in range(1, 40)]
     (plan,) = coalesce(
@@ -118,7 +118,7 @@ def test_shared_transaction_fits_the_nodes_size_limit() -> None:
     assert all(len(plan.calldata) <= MOST_BYTES for plan in plans)
 
 
-def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
+def test_calldata_floor_may_exceed_execution_gas() -> None:
     """EIP-7623: a node rejects a transaction with less gas than the calldata floor."""
     (plan,) = coalesce([simulated(n, size=3_000, gas=21_000) for n in (1, 2)], max_ops=64, room=ROOM)
     assert plan.gas >= 21_000 + 40 * 6_000
@@ -142,7 +142,7 @@ def test_one_that_came_back_rides_alone_with_more_gas_each_time(kind: RelayKind)
     assert plans[1].gas < plans[2].gas
 
 
-def test_one_alone_never_asks_for_more_than_a_transaction_may() -> None:
+def test_single_op_stays_within_the_transaction_limit() -> None:
     (plan,) = coalesce([simulated(1, gas=9_000_000, requeued=3)], max_ops=64, room=ROOM)
     assert plan.gas == ROOM.gas
 
@@ -166,7 +166,7 @@ def test_chain_of_ops_keeps_its_order() -> None:
     assert plan.rank is Rank.OTHER
 
 
-def test_claim_behind_its_post_takes_the_terms_from_it() -> None:
+def test_claim_uses_the_terms_of_its_post() -> None:
     order = Order(b"c" * 32, 1, 3600, 1, 2, 3, 4, 0, 2_000_000_000)
     job = RegisteredJob(PostedOrder(order, b"\x0a" * 20, FeeTerms(fee_bps=250, gas_fee=1500)), b"\x01" * 65)
     call = claim(job, 1_900_000_000, b"\x02" * 65)
@@ -192,7 +192,7 @@ def test_chain_shares_its_least_urgent_rank() -> None:
     assert ids(in_flight(list(reversed(plans)), 100)) == [[7], [1, 2, 3, 4, 5, 6, 8]]
 
 
-def test_what_builds_on_a_signed_op_is_as_urgent_as_it_is_alone() -> None:
+def test_dependent_op_keeps_its_own_rank() -> None:
     plans = coalesce([simulated(5, kind=RelayKind.SETTLE, after=4), simulated(6)], max_ops=64, room=ROOM)
     assert [(plan.rank, ids([plan])[0]) for plan in plans] == [(Rank.EXIT, [5]), (Rank.OTHER, [6])]
 

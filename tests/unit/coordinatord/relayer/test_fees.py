@@ -28,7 +28,7 @@ def test_next_base_fee_moves_by_an_eighth_at_most(gas_used: int, expected: int) 
     assert next_base_fee(800, gas_used, 30_000_000) == expected
 
 
-def test_a_fee_that_the_next_block_takes_is_kept() -> None:
+def test_sufficient_fee_is_kept() -> None:
     market = FeeMarket(base_fee=10 * GWEI, tip=GWEI)
     assert replacement(offer(market), market, refused=False) is None
     assert replacement(offer(market), FeeMarket(19 * GWEI, GWEI), refused=False) is None
@@ -55,7 +55,7 @@ def test_far_above_the_market_a_refusal_raises_nothing_more() -> None:
     st.builds(FeeMarket, base_fee=st.integers(0, 10**15), tip=st.integers(0, 10**12)),
     st.booleans(),
 )
-def test_a_replacement_is_what_nodes_accept(current: Fee, market: FeeMarket, refused: bool) -> None:
+def test_replacement_meets_the_nodes_minimum(current: Fee, market: FeeMarket, refused: bool) -> None:
     raised = replacement(current, market, refused=refused)
     if raised is not None:
         assert raised.cap * 8 >= current.cap * 9
@@ -110,14 +110,14 @@ def test_settings_override_the_chains_ceiling() -> None:
     assert ceiling_of(987654, None, 3) == FeeCeiling(None, 3 * GWEI)
 
 
-def test_advice_is_held_against_the_tips_that_blocks_paid() -> None:
+def test_suggested_tip_is_checked_against_blocks() -> None:
     assert believed_tip(500_000 * GWEI, [0, GWEI, 2 * GWEI, 0, 90 * GWEI], GWEI) == 6 * GWEI
     assert believed_tip(GWEI // 2, [2 * GWEI], GWEI) == GWEI // 2
     assert believed_tip(GWEI, [1, 1, 1], GWEI) == GWEI
     assert believed_tip(30 * GWEI, [0, 0], GWEI) == 30 * GWEI
 
 
-def test_a_forecast_is_held_against_the_header() -> None:
+def test_forecast_is_checked_against_the_header() -> None:
     assert believed_base_fee(10, 15) == 15
     assert believed_base_fee(10, 5) == 10
     assert believed_base_fee(10, 5_000_000) == 80

@@ -9,7 +9,7 @@ def plan(rank: Rank, gas: int) -> Planned:
     return Planned(b"", b"", gas, 0, rank, ())
 
 
-def test_floors_are_amounts_of_gas_at_what_is_offered_for_it() -> None:
+def test_floors_are_gas_amounts_at_the_offered_price() -> None:
     assert Reserves.of(10, 30, FeeMarket(base_fee=5, tip=2)) == Reserves(120, 360)
 
 
@@ -19,7 +19,7 @@ def test_low_funds_relay_only_exits_and_cancels() -> None:
     assert allowed == [every, cancels, cancels, exits, exits, exits]
 
 
-def test_no_round_spends_what_is_kept_for_more_urgent_ones() -> None:
+def test_round_leaves_funds_for_more_urgent_ops() -> None:
     plans = [plan(Rank.OTHER, 60), plan(Rank.OTHER, 60), plan(Rank.CANCEL, 150), plan(Rank.EXIT, 150)]
     paid, unpaid = affordable(plans, 400, 1, RESERVES)
     assert [(p.rank, p.gas) for p in paid] == [(Rank.OTHER, 60), (Rank.CANCEL, 150), (Rank.EXIT, 150)]

@@ -66,7 +66,7 @@ def test_upkeep_is_planned_by_its_estimate() -> None:
     assert gas.token_call == TOKEN_CALL_GAS
 
 
-def test_no_share_is_above_what_the_op_needs_alone() -> None:
+def test_share_never_exceeds_the_op_alone() -> None:
     assert PlannedGas().share(RelayKind.POST, 500, 60_000) == 60_000
 
 

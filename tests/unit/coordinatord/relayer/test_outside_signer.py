@@ -71,7 +71,7 @@ async def test_failed_signer_pauses_longer_each_time() -> None:
     assert rests == [0.5, 1, 2, 4, 8, 16, 16, 16]
 
 
-async def test_a_signature_wipes_what_was_before() -> None:
+async def test_signature_resets_earlier_failures() -> None:
     program = Program(refuses={0})
     signer = program.signer()
     for _ in range(3):

@@ -23,7 +23,7 @@ def test_transaction_is_found_by_every_version() -> None:
     assert len(pending) == 0
 
 
-def test_what_is_due_comes_in_nonce_order() -> None:
+def test_due_transactions_are_in_nonce_order() -> None:
     pending = PendingTxs([tx(5), tx(3), tx(4)])
     assert [one.nonce for one in pending.due(now=0.0)] == [3, 4, 5]
 
@@ -49,7 +49,7 @@ def test_replacement_is_due_immediately() -> None:
     assert not one.underpriced
 
 
-def test_the_cost_is_what_nodes_set_aside() -> None:
+def test_cost_equals_the_nodes_reservation() -> None:
     assert PendingTxs([tx(1), tx(2)]).cost == 2 * 1000 * 10
 
 
@@ -84,7 +84,7 @@ def test_turn_starts_with_the_answer_and_the_nonce() -> None:
     assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
 
 
-def test_each_turn_takes_twice_as_long_and_a_refused_one_a_fifth() -> None:
+def test_turns_double_and_refused_ones_are_shorter() -> None:
     one = tx(1)
     one.was_answered(0.0, 7, accepted=False)
     assert not one.turn_has_passed(since=0.0, now=1.9, mined_within=10.0)

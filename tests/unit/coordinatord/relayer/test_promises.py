@@ -52,10 +52,10 @@ async def test_unindexed_claim_does_not_count_against_its_owner() -> None:
     assert promise == Promise(40, 40, AT)
 
 
-async def test_what_neither_balance_covers_is_not_promised() -> None:
+async def test_uncovered_amount_is_not_promised() -> None:
     assert await promises(Node(100)).promise(standing(open_amounts=60), OWNER, 41, 40) is None
     assert await promises(Node(0)).promise(standing(open_amounts=60, unindexed=10), OWNER, 31, 100) is None
 
 
-async def test_token_that_tells_no_balance_refuses_nobody() -> None:
+async def test_unknown_balance_refuses_no_owner() -> None:
     assert await promises(Node(0)).promise(standing(open_amounts=60), OWNER, 1, None) == Promise(1)

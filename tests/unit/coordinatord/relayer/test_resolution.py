@@ -300,7 +300,7 @@ async def test_refused_relays_are_retried_if_they_came_too_early(outbox: Outbox)
     ]
 
 
-async def test_nothing_ends_while_another_node_tells_another_receipt(outbox: Outbox) -> None:
+async def test_relay_stays_open_while_receipts_differ(outbox: Outbox) -> None:
     elsewhere: dict[str, Any] = {"transactionHash": "0x" + "01" * 32, "blockNumber": "0x4d", "gasUsed": hex(500)}
     elsewhere |= {"blockHash": "0x" + OTHER.hex(), "status": "0x1", "logs": []}
     mined = Mined(outbox, [tx(1)])

@@ -30,7 +30,7 @@ def note(of: RelayerAccount, now: float, **outcomes: Sent) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Sent.TOO_MUCH_GAS, Sent.OVERSIZED, Sent.UNSENDABLE])
-def test_words_that_say_it_all_give_bytes_up_at_once(outcome: Sent) -> None:
+def test_conclusive_error_gives_bytes_up_immediately(outcome: Sent) -> None:
     one = tx(1)
     note(account(one), 0.0, tx1=outcome)
     assert one.unsendable
@@ -46,7 +46,7 @@ def test_size_refusal_shrinks_transactions_for_a_while() -> None:
 @pytest.mark.parametrize(
     "outcome", [Sent.LATER, Sent.NONCE_USED, Sent.UNDERPRICED, Sent.NOT_SERVED, Sent.RATE_LIMITED, Sent.REJECTED]
 )
-def test_nothing_else_gives_bytes_up(outcome: Sent) -> None:
+def test_other_errors_keep_the_bytes(outcome: Sent) -> None:
     one = tx(1)
     of = account(one, tx(2))
     for n in range(500):
@@ -107,7 +107,7 @@ def test_failed_sending_is_retried_soon(outcome: Sent) -> None:
     assert one.underpriced is (outcome is Sent.UNDERPRICED)
 
 
-def test_what_is_given_up_is_counted_once_by_its_reason() -> None:
+def test_given_up_bytes_are_counted_once_by_reason() -> None:
     def counted() -> float:
         return REGISTRY.get_sample_value("coordinatord_relay_replacements_total", {"reason": "oversized"}) or 0.0
 

@@ -49,12 +49,12 @@ def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
     return version.fills, int.from_bytes(gas, "big"), to, data
 
 
-async def test_a_relay_whose_fee_is_raised_carries_the_same_again() -> None:
+async def test_raised_fee_keeps_the_relay_unchanged() -> None:
     of = account()
     assert carried(await dearer(of, pending(fills=False))) == (False, GAS, TARGET, CALLDATA)
 
 
-async def test_a_self_transfer_whose_fee_is_raised_stays_one() -> None:
+async def test_self_transfer_stays_one_when_its_fee_is_raised() -> None:
     """The relay went back to the queue. The original bytes would execute it a second time."""
     of = account()
     assert carried(await dearer(of, pending(fills=True))) == (True, BASE_GAS, of.address, b"")
@@ -235,7 +235,7 @@ class Failing:
 
 
 @pytest.mark.parametrize(("answers", "stored"), [([0], [0]), ([1], []), ([], [])])
-async def test_what_is_behind_a_signature_that_failed_stays_queued(
+async def test_relays_after_a_failed_signature_stay_queued(
     answers: list[int], stored: list[int], tables: Tables
 ) -> None:
     signer: Any = Failing(answers)

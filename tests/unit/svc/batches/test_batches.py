@@ -330,7 +330,7 @@ async def test_batch_is_polled_every_minute_or_as_configured(
     assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([every] * 3)
 
 
-async def test_coordinator_that_is_away_for_a_while_is_waited_for(coordinator: FakeCoordinator) -> None:
+async def test_unreachable_coordinator_is_waited_for(coordinator: FakeCoordinator) -> None:
     away = failing(503, "not_ready", retryable=True)
     coordinator.tell("GET /v1/batches/b1", *[away] * 9, Answer(200, batch("completed")))
     assert (await coordinator.client().batches.wait("b1")).status == "completed"
@@ -344,7 +344,7 @@ async def test_wait_lasts_for_the_rest_of_the_window(coordinator: FakeCoordinato
     assert anyio.current_time() - began == pytest.approx(660, abs=5)
 
 
-async def test_batch_that_goes_on_has_no_results_yet(coordinator: FakeCoordinator) -> None:
+async def test_running_batch_has_no_results_yet(coordinator: FakeCoordinator) -> None:
     coordinator.tell("GET /v1/batches/b1", Answer(200, batch("in_progress")))
     with pytest.raises(ResultUnreadable) as refused:
         _ = [one async for one in coordinator.client().batches.results("b1")]

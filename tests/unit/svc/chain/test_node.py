@@ -54,7 +54,7 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
         ),
     ],
 )
-async def test_answer_of_something_else_is_a_failure(answer: httpx.Response, complaint: str) -> None:
+async def test_unexpected_answer_is_a_failure(answer: httpx.Response, complaint: str) -> None:
     with pytest.raises(NodeFailed, match=complaint) as failed:
         await answering(answer).chain_id()
     assert "secret" not in failed.value.message  # a node's URL often contains an API key

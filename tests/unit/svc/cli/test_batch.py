@@ -45,7 +45,7 @@ def posted_rates(market: FakeMarket) -> list[tuple[str, str, int]]:
     return [(line["rate_in"], line["rate_out"], int(line["designated"])) for line in lines]
 
 
-def test_plan_that_is_short_says_what_to_do(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
+def test_short_plan_says_what_to_do(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
     assert svc(f"batch create {file} -w 1h") == Exit.TRY_AGAIN
     said = capsys.readouterr().err
     assert "capacity for 0 of 2 lines" in said

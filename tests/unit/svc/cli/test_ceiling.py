@@ -76,9 +76,7 @@ async def test_refusal_pays_nothing(asked: list[str], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stderr"])
-async def test_where_nobody_watches_it_is_refused(
-    asked: list[str], stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_without_a_terminal(asked: list[str], stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _watched(monkeypatch)
     monkeypatch.setattr(sys, stream, StringIO())
     with pytest.raises(OverCeiling):
@@ -86,9 +84,7 @@ async def test_where_nobody_watches_it_is_refused(
     assert asked == []
 
 
-async def test_ceiling_that_was_set_and_json_are_never_asked_about(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_set_ceiling_and_json_never_ask(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _watched(monkeypatch)
     for output, most in ((_output(), 2_000_000), (_output(as_json=True), None)):
         with pytest.raises(OverCeiling):

@@ -113,7 +113,7 @@ def test_timed_out_wait_says_how_to_resume(market: FakeMarket, svc: Svc, capsys:
     assert len(f"  svc result {market.job_id}") <= 80  # fits on one line, to be copied as a whole
 
 
-def test_interruption_says_that_the_job_goes_on(
+def test_interruption_says_that_the_job_continues(
     market: FakeMarket, svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def interrupted(*_: Any, **__: Any) -> None:
@@ -159,7 +159,7 @@ def test_refused_order_is_neither_posted_nor_owed(market: FakeMarket, svc: Svc, 
     assert "nothing was posted, and nothing is owed" in capsys.readouterr().err
 
 
-def test_order_of_which_no_word_came_is_to_be_looked_for(market: FakeMarket, svc: Svc, capsys: Said) -> None:
+def test_order_without_an_answer_is_to_be_looked_up(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     market.coordinator.tell("POST /v1/jobs", market._order, market._order, Dropped())
     assert svc(f"{RUN} --json") == Exit.STILL_RUNNING
     error = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
@@ -181,7 +181,7 @@ def test_order_of_which_no_word_came_is_to_be_looked_for(market: FakeMarket, svc
         ),
     ],
 )
-def test_cancel_says_what_became_of_the_job(
+def test_cancel_reports_the_jobs_end(
     market: FakeMarket, svc: Svc, capsys: Said, *, status: str, ended: dict[str, Any], code: Exit, became: str
 ) -> None:
     id_ = "0x" + "07" * 32
@@ -314,7 +314,7 @@ def test_json_says_what_an_answer_rests_on(early: FakeMarket, svc: Svc, capsys: 
         ),
     ],
 )
-def test_answer_that_was_taken_back_is_told_by_wait(
+def test_withdrawn_answer_is_reported_by_wait(
     early: FakeMarket, svc: Svc, capsys: Said, *, end: tuple[str, dict[str, Any]], said: str
 ) -> None:
     early.end(end[0], **end[1])

@@ -128,7 +128,7 @@ def test_control_signs_of_others_do_not_reach_the_terminal(terminal: _Terminal) 
     assert terminal.getvalue() == "owner   [2Jx\n"
 
 
-def test_json_is_the_data_and_nothing_else() -> None:
+def test_json_output_has_only_the_data() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err, as_json=True)
     output.table(_TABLE, _DATA)
@@ -142,7 +142,7 @@ def test_failure_under_json_is_one_object_on_standard_error() -> None:
     assert (out.getvalue(), json.loads(err.getvalue())) == ("", {"error": {"message": "no", "code": "x" * 200}})
 
 
-def test_failure_is_a_line_and_what_to_do() -> None:
+def test_failure_is_one_line_with_a_remedy() -> None:
     err = StringIO()
     _output(StringIO(), err).fail("it [broke]", "mend it", {})
     assert err.getvalue() == "svc: it [broke]\n     mend it\n"
@@ -157,7 +157,7 @@ def test_quiet_hides_remarks_only() -> None:
     assert (out.getvalue(), err.getvalue()) == ("42\n", "svc: warning: beware\n")
 
 
-def test_gauge_says_nothing_where_nobody_looks() -> None:
+def test_gauge_is_silent_without_a_terminal() -> None:
     err = StringIO()
     with _output(StringIO(), err).progress_bar() as gauge:
         gauge.show("lines", 1, 2)

@@ -77,7 +77,7 @@ async def test_images_are_ordered_by_size_and_number(market: ServedMarket, tmp_p
     assert heard.json["data"] == [{"url": "data:image/png;base64,iVBORw0KGgo="}] * 2
 
 
-async def test_what_says_who_asks_is_not_sealed(market: ServedMarket, tmp_path: Path) -> None:
+async def test_callers_identity_is_not_sealed(market: ServedMarket, tmp_path: Path) -> None:
     marks = {"user": "u1", "metadata": {"a": "b"}, "store": True, "stream": False, "safety_identifier": "s", "n": None}
     async with market.served(tmp_path) as caller:
         await caller.post(CHAT, {**HELLO, **marks})
@@ -146,7 +146,7 @@ async def test_unfetchable_address_is_refused_by_its_path(market: ServedMarket, 
     assert (heard.status, heard.json["error"]["param"]) == (400, "messages[0].content[0].image_url.url")
 
 
-async def test_empty_wallet_is_told_as_a_quota(market: ServedMarket, tmp_path: Path) -> None:
+async def test_empty_wallet_is_reported_as_a_quota(market: ServedMarket, tmp_path: Path) -> None:
     market.refuse = failing(409, "invalid_request_error", "InsufficientBalance")
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
@@ -171,7 +171,7 @@ async def test_daily_budget_survives_a_restart(market: ServedMarket, tmp_path: P
     assert len(market.posts) == 2
 
 
-async def test_nobody_who_sells_is_told_as_unavailable(market: ServedMarket, tmp_path: Path) -> None:
+async def test_missing_sellers_are_reported_as_unavailable(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates = []
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
@@ -257,7 +257,7 @@ async def test_same_idempotency_key_never_buys_twice(market: ServedMarket, tmp_p
     assert (other.status, other.code) == (400, "idempotency_key_reused")
 
 
-async def test_idempotency_key_of_what_cost_nothing_may_buy_anew(market: ServedMarket, tmp_path: Path) -> None:
+async def test_key_of_a_free_failure_may_buy_again(market: ServedMarket, tmp_path: Path) -> None:
     market.steps = {7: FAILS}
     async with market.served(tmp_path) as caller:
         failed = await caller.post(CHAT, HELLO, headers={"idempotency-key": "one"})
@@ -273,7 +273,7 @@ async def test_same_question_at_the_same_time_is_bought_for_each(market: ServedM
     assert len(market.posts) == 3
 
 
-async def test_caller_who_leaves_has_an_unclaimed_job_taken_back(market: ServedMarket, tmp_path: Path) -> None:
+async def test_disconnect_cancels_an_unclaimed_job(market: ServedMarket, tmp_path: Path) -> None:
     market.steps, gone = {7: NEVER}, anyio.Event()
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:

@@ -96,7 +96,7 @@ async def test_unseen_withdrawn_answer_is_bought_again(early: ServedMarket, tmp_
     assert len(early.posts) == 2
 
 
-async def test_other_result_than_was_given_is_told(early: ServedMarket, tmp_path: Path) -> None:
+async def test_differing_final_result_is_reported(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
         await caller.post(CHAT, HELLO)
         (made,) = early.jobs.values()

@@ -115,7 +115,7 @@ async def test_posted_batch_survives_an_outage_at_the_start(tmp_path: Path) -> N
     assert (heard["status"], heard["svc"]["batch_id"]) == ("completed", MADE)
 
 
-async def test_input_of_a_batch_that_goes_on_may_be_deleted(tmp_path: Path) -> None:
+async def test_input_of_a_running_batch_may_be_deleted(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     with_batch(market, "in_progress")
     async with market.served(tmp_path) as caller:

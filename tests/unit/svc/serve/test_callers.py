@@ -17,16 +17,14 @@ HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "co
 
 
 @pytest.mark.parametrize("key", [None, "sk-other", ""])
-async def test_request_without_a_key_of_ours_is_refused(market: ServedMarket, key: str | None, tmp_path: Path) -> None:
+async def test_request_without_a_valid_key_is_refused(market: ServedMarket, key: str | None, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         heard = await caller.call("GET", "/v1/models", b"", key=key)
     assert (heard.status, heard.code) == (401, "invalid_api_key")
 
 
 @pytest.mark.parametrize("host", ["evil.example:8403", "127.0.0.1:9", "127.0.0.1", ""])
-async def test_name_that_leads_here_and_is_none_of_ours_is_refused(
-    market: ServedMarket, host: str, tmp_path: Path
-) -> None:
+async def test_foreign_host_name_is_refused(market: ServedMarket, host: str, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         heard = await caller.get("/v1/models", headers={"host": host})
     assert (heard.status, heard.code) == (421, "host_not_allowed")
@@ -67,7 +65,7 @@ async def test_form_that_a_page_could_send_unasked_is_refused(market: ServedMark
     ("method", "path", "content", "status"),
     [("POST", CHAT, b"{", 400), ("POST", CHAT, b"[]", 400), ("GET", CHAT, b"", 405), ("GET", "/", b"", 404)],
 )
-async def test_request_that_is_none_is_refused(  # noqa: PLR0917 - a row of the table
+async def test_malformed_request_is_refused(  # noqa: PLR0917 - a row of the table
     market: ServedMarket, method: str, path: str, content: bytes, status: int, tmp_path: Path
 ) -> None:
     async with market.served(tmp_path) as caller:
@@ -147,9 +145,7 @@ async def test_response_stream_numbers_events_and_ends_with_the_whole(market: Se
 
 
 @pytest.mark.parametrize(("path", "ended"), [(CHAT, "error"), (RESPONSES, "response")])
-async def test_failure_in_a_stream_is_told_as_openai_tells_it(
-    market: ServedMarket, path: str, ended: str, tmp_path: Path
-) -> None:
+async def test_stream_failure_uses_openais_format(market: ServedMarket, path: str, ended: str, tmp_path: Path) -> None:
     market.steps = {7: ("queued", "in_progress", "failed")}
     asked = {"model": "demo/chat", "input": "hello"} if path == RESPONSES else HELLO
     async with market.served(tmp_path) as caller:
@@ -159,14 +155,14 @@ async def test_failure_in_a_stream_is_told_as_openai_tells_it(
     assert (last if ended == "error" else last["error"])["code"] == "job_provider_fail"
 
 
-async def test_what_is_refused_before_the_post_is_no_stream(market: ServedMarket, tmp_path: Path) -> None:
+async def test_refusal_before_the_post_is_not_streamed(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates = []
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, {**HELLO, "stream": True})
     assert (heard.status, heard.code) == (503, "no_live_provider")
 
 
-async def test_broken_stream_takes_an_unclaimed_job_back(market: ServedMarket, tmp_path: Path) -> None:
+async def test_broken_stream_cancels_an_unclaimed_job(market: ServedMarket, tmp_path: Path) -> None:
     market.steps, gone = {7: ("queued",)}, anyio.Event()
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:

@@ -68,7 +68,7 @@ def test_no_more_than_the_premium_is_paid_for_room() -> None:
     assert first(seen, CHEAP, DEAR, DEAREST) == 1  # three times the price is too much, so wait for the cheapest
 
 
-def test_jobs_that_nobody_has_room_for_go_to_the_shortest_queue() -> None:
+def test_overflow_goes_to_the_shortest_queue() -> None:
     seen, given = load(), []
     seen.update(reported(1, capacity=2))
     seen.update(reported(2, capacity=4))

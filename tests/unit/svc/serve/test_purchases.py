@@ -39,7 +39,7 @@ def with_room(market: ServedMarket, **capacities: int) -> None:
 # --- several providers ----------------------------------------------------------------------------------------
 
 
-async def test_requests_at_a_time_are_spread_over_those_who_have_room(market: ServedMarket, tmp_path: Path) -> None:
+async def test_concurrent_requests_use_all_free_providers(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates = [candidate(7, 100), candidate(8, 120), candidate(9, 150), candidate(10, 10_000)]
     with_room(market, p7=24, p8=18, p9=30, p10=1_000)
     heard: list[int] = []
@@ -77,7 +77,7 @@ async def test_job_is_not_moved_to_a_provider_that_failed(market: ServedMarket, 
     assert (heard.status, heard.json["svc"]["provider"], len(market.jobs)) == (200, 8, 2)
 
 
-async def test_last_attempt_is_not_taken_back(market: ServedMarket, tmp_path: Path) -> None:
+async def test_last_attempt_is_not_cancelled(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates, market.steps = [candidate(7), candidate(8)], {7: ("queued",) * 40 + SETTLED}
     async with market.served(tmp_path, buying(claim_seconds=5, attempts=1)) as caller:
         heard = await caller.post(CHAT, HELLO)
@@ -137,7 +137,7 @@ async def test_requests_at_the_same_time_cannot_pass_a_budget_together(market: S
         assert (await caller.post(CHAT, asked)).status == 200  # the unused part of the three reservations is free again
 
 
-async def test_failed_job_frees_the_whole_of_what_was_reserved(market: ServedMarket, tmp_path: Path) -> None:
+async def test_failed_job_frees_its_whole_reservation(market: ServedMarket, tmp_path: Path) -> None:
     asked = {**HELLO, "max_tokens": 1_000}
     async with market.served(tmp_path / "a") as caller:
         amount = int((await caller.post(CHAT, asked)).json["svc"]["amount"])

@@ -94,7 +94,7 @@ def test_settings_that_others_could_have_written_are_refused(tmp_path: Path) -> 
         read_settings(path, {})
 
 
-def test_what_is_risked_is_told_at_the_start(tmp_path: Path) -> None:
+def test_risks_are_printed_at_the_start(tmp_path: Path) -> None:
     server, buying = 'host = "0.0.0.0"\ninsecure_http = true', "rate_in = 1\nopen_orders = true"
     text = f'[server]\n{server}\n[keys.a]\nfile = "k"\n[buying]\n{buying}'
     told = "\n".join(list_risks(read(tmp_path, text)))
@@ -141,7 +141,7 @@ def test_budget_counts_authorised_until_the_cost_is_known() -> None:
     budgets.reserve("default", "c", 10, DAY_SECONDS + 1)  # the first reservation is older than a day
 
 
-def test_budget_knows_at_its_start_what_was_spent_before() -> None:
+def test_budget_includes_spending_before_the_start() -> None:
     settings = ServeSettings(budget=BudgetSettings(per_hour=50, per_day=100))
     budgets = Budgets.of(settings, TOKEN, [job(0, 60, 40), job(DAY_SECONDS - 100, 30)])
     with pytest.raises(Problem, match="an hour"):

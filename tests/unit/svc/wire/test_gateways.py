@@ -33,7 +33,7 @@ def held(**answers: list[Told]) -> FakeCoordinator:
 
 
 @pytest.mark.parametrize("failure", [Dropped(), Answer(404), Answer(500), Answer(504)])
-async def test_object_that_is_not_there_yet_is_asked_for_eight_times(failure: Told) -> None:
+async def test_missing_object_is_requested_eight_times(failure: Told) -> None:
     late = held(a=[failure] * 7 + [Answer(200, b"there")])
     assert await read(late, A) == b"there"
     times = [asked.at - late.asked[0].at for asked in late.asked]
@@ -163,7 +163,7 @@ async def test_gateway_without_blocks_is_told_what_must_be_done() -> None:
 
 
 @pytest.mark.parametrize("forged", [LEAF, INNER, ROOT], ids=["leaf", "inner", "root"])
-async def test_each_block_is_held_against_its_own_id(forged: Cid) -> None:
+async def test_each_block_is_checked_against_its_id(forged: Cid) -> None:
     with pytest.raises(ResultUnreadable, match=f"the bytes do not match block {forged}"):
         await read(serving(BLOCKS | {str(forged): b"forged"}), A, cid=str(ROOT))
 
@@ -220,7 +220,7 @@ async def test_no_gateway_means_no_reads() -> None:
 
 
 @pytest.mark.parametrize("cid", ["", "../etc/passwd", "bafy?x=1", "bafy x"])
-async def test_what_is_no_content_id_becomes_no_path(cid: str) -> None:
+async def test_invalid_cid_never_becomes_a_path(cid: str) -> None:
     coordinator = held()
     with pytest.raises(ResultUnreadable) as unread:
         await read(coordinator, A, cid=cid)

@@ -23,7 +23,7 @@ def test_the_third_fault_in_a_row_opens_it_and_no_earlier() -> None:
     assert states == [False, False, True]
 
 
-def test_a_success_between_faults_begins_the_count_anew() -> None:
+def test_success_between_faults_resets_the_count() -> None:
     breaker = Breaker()
     for fault in (True, True, None, True, True):
         breaker.succeeded() if fault is None else breaker.failed(fault)

@@ -28,7 +28,7 @@ def test_every_other_lasting_refusal_is_the_providers(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-def test_what_may_pass_is_tried_again(status: int) -> None:
+def test_temporary_failures_are_retried(status: int) -> None:
     trouble = judge(status, {"retry-after": "7"}, "busy")
     assert isinstance(trouble, TryAgain)
     assert (trouble.detail, trouble.after) == (f"the backend answered {status} busy", 7)

@@ -31,7 +31,7 @@ def test_output_is_limited_by_order_and_client(api: str, name: str, limits: dict
     assert {key: value for key, value in body.items() if key.startswith("max_")} == {name: cap}
 
 
-def test_several_answers_share_what_the_order_pays_for() -> None:
+def test_several_answers_share_the_paid_units() -> None:
     assert request_body(settings("chat"), work_on({"input": "hi", "n": 3}))["max_tokens"] == 33
 
 

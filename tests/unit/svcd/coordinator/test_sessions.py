@@ -63,7 +63,7 @@ async def test_disowned_session_is_replaced_once(autojump_clock: MockClock, mark
         ({"nonce": instead(error(429, "rate_limited", "busy", retryable=True))}, (429, False)),
     ],
 )
-async def test_sign_in_that_comes_to_nothing_says_how(
+async def test_failed_sign_in_reports_the_cause(
     scripts: dict[str, Script],
     status_and_final: tuple[int | None, bool],
     autojump_clock: MockClock,

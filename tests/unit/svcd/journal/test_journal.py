@@ -263,7 +263,7 @@ async def test_result_file_is_durable_before_it_counts(tmp_path: Path, monkeypat
             os.fstat(descriptor)
 
 
-async def test_result_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
+async def test_result_file_is_private(tmp_path: Path) -> None:
     files = results_in(tmp_path)
     files.store(b"\x0a", b"result")
     assert stat.S_IMODE((tmp_path / "results" / "0a").stat().st_mode) == 0o600

@@ -175,7 +175,7 @@ async def test_csv_has_base_units_and_the_journals_reasons(market: Market, tmp_p
     assert f"{TODAY} demo/text: not settled for 2 × backend_error, 1 × sla_abandon" in earnings_table(found)
 
 
-async def test_wallet_that_is_no_providers_is_told(market: Market, tmp_path: Path) -> None:
+async def test_wallet_without_a_provider_is_reported(market: Market, tmp_path: Path) -> None:
     market.always["session"] = instead(error(403, "not_registered"))
     with pytest.raises(Fatal, match="not a registered provider"):
         await told(market, tmp_path)

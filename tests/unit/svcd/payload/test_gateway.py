@@ -88,7 +88,7 @@ async def test_gateway_with_wrong_content_is_skipped(autojump_clock: MockClock, 
     [(Net(a=[404] * 9), {}), (Net(a=[410]), {}), (Net(a=[404] * 9), {"until": 2.0})],
     ids=["nowhere", "refused by all", "no time left"],
 )
-async def test_what_cannot_be_had_is_task_unresolved(
+async def test_unavailable_payload_is_task_unresolved(
     net: Net, changed: dict[str, float], autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     with pytest.raises(WorkFailed) as failed:

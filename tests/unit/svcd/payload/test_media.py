@@ -99,7 +99,7 @@ def test_oversized_or_unmeasurable_still_is_refused(content: bytes, width: int, 
     ],
     ids=["too many pixels", "no base64", "a long clip", "too many"],
 )
-def test_what_is_malformed_or_over_a_limit_is_refused(model_input: dict[str, object]) -> None:
+def test_malformed_or_oversized_media_is_refused(model_input: dict[str, object]) -> None:
     with pytest.raises(WorkFailed) as failed:
         check_media(model_input)
     assert failed.value.reason == "media_input_refused"

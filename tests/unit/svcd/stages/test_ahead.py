@@ -114,7 +114,7 @@ async def test_an_owner_s_first_job_waits_for_its_claim(
         assert "settle behind" not in market.calls
 
 
-async def test_what_is_at_stake_at_a_time_is_bounded(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_amount_at_stake_is_bounded(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         jobs = [offered(market) for _ in range(4)]

@@ -285,9 +285,7 @@ async def test_job_run_ahead_without_a_known_end_stays_at_stake(autojump_clock: 
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, US)])
-async def test_job_run_ahead_may_have_been_ended_by_us_meanwhile(
-    row: tuple[JobState, int], autojump_clock: MockClock
-) -> None:
+async def test_job_run_ahead_may_have_ended_through_us(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
     ahead, _ = permit()
     await claiming(world := World([OpStored(), AWAY], [row], permits=ahead))(world.offer())
     assert ahead.confirmed

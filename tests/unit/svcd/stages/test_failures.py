@@ -272,9 +272,7 @@ async def test_job_ends_with_its_reason_and_its_slot_is_free(
     assert (row["state"], row["ended_because"]) == ((3, 3) if case.fails else (1, 0))
 
 
-async def test_settle_whose_sign_in_is_refused_never_leaves(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_settle_without_a_sign_in_is_not_sent(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async def meanwhile(work: ModelWork) -> WorkOutput:
         market.sessions.clear()
         market.always["session"] = instead(error(403, "not_registered"))
@@ -311,7 +309,7 @@ async def test_withheld_key_fails_the_job_within_300_seconds(
 
 
 @pytest.mark.parametrize("op", ["settle", "claim"])
-async def test_op_whose_answer_is_lost_is_looked_up_and_not_assumed(
+async def test_op_with_a_lost_answer_is_looked_up(
     op: str, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.scripts[op].append(lost())

@@ -160,7 +160,9 @@ async def test_daemon_stopped_before_its_first_look_withdraws_nothing(
     assert (market.asks, market.snapshots) == ({(1, 600): (100, 200)}, [])
 
 
-async def test_asks_of_another_hand_are_not_withdrawn(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_asks_of_another_daemon_are_not_withdrawn(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
     async with start(models=(MODEL,)) as running:
         await running.until(lambda: market.asks == {(1, 600): (100, 200)})
         market.asks = {(1, 600): (7, 7), (3, 600): (8, 8)}

@@ -112,7 +112,7 @@ async def test_held_jobs_never_exceed_the_slots(autojump_clock: MockClock, marke
     assert most == 4
 
 
-async def test_what_is_due_first_is_run_first(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_earliest_deadline_runs_first(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async def slow(work: ModelWork) -> WorkOutput:
         await trio.sleep(5)
         return WorkOutput(work.input, 1)

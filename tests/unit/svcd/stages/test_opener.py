@@ -256,7 +256,7 @@ async def test_key_of_another_length_opens_nothing(length: int, tmp_path: Path, 
     assert (await failure_of(world, world.opener(tmp_path), world.held())).reason == "undecryptable"
 
 
-async def test_key_that_is_sealed_to_somebody_else_opens_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_key_sealed_to_another_box_opens_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World(is_bid=True, answers=[ReleasedKey(seal(SecretKey.generate().public, bytes(32)))])
     assert (await failure_of(world, world.opener(tmp_path), world.held())).reason == "undecryptable"
 

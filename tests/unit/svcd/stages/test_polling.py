@@ -161,9 +161,7 @@ def keeping(market: Market) -> Script:
     return script
 
 
-async def test_busy_backend_lowers_free_whoever_keeps_it_busy(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_busy_backend_lowers_free(autojump_clock: MockClock, market: Market, start: Start) -> None:
     @attrs.frozen
     class Busy:
         async def read(self) -> float | None:
@@ -256,7 +254,7 @@ async def test_refused_claim_is_tried_again_after_a_while(
     assert market.calls.count("claim") == 3
 
 
-async def test_what_could_not_be_opened_is_not_claimed(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_unopenable_job_is_not_claimed(autojump_clock: MockClock, market: Market, start: Start) -> None:
     designated = market.post()
     async with start(models=(MODEL,), box=None) as running:
         await trio.sleep(10)

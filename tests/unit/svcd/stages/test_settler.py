@@ -168,7 +168,7 @@ async def test_job_whose_claim_is_gone_is_reclaimed_and_settled(autojump_clock: 
     assert (how, settled.job, started, world.stale) == ("settled", job.job, 3.0, 1)
 
 
-async def test_claim_anew_that_is_stale_sets_the_clock(autojump_clock: MockClock) -> None:
+async def test_stale_second_claim_corrects_the_clock(autojump_clock: MockClock) -> None:
     world = World([*[NOT_CLAIMED] * 5, STALE, MINED], ["open"])
     await settling(world)(sealed(held()))
     assert ([when for when, *_ in world.claims], world.stale) == ([25.0], 1)
@@ -206,7 +206,7 @@ async def test_open_job_ends_at_its_expiry(
     assert pending.times[-1] == world.times[-1]
 
 
-async def test_each_claim_begins_a_window_of_its_own(autojump_clock: MockClock) -> None:
+async def test_each_claim_starts_its_own_window(autojump_clock: MockClock) -> None:
     """The window counts from when the job was last seen open, because the next claim is in a later block."""
     world = World([*[NOT_CLAIMED] * 12, AWAY], [*["open"] * 10, "held"])
     assert await failure_of(world, sealed(held(sla_secs=60, sla_ends=30))) == "settle_transport_error"
@@ -230,7 +230,7 @@ async def test_open_job_does_not_shorten_the_window(autojump_clock: MockClock) -
 
 
 @pytest.mark.parametrize("standing", ["open", "held"])
-async def test_settle_that_was_mined_in_vain_is_signed_anew(autojump_clock: MockClock, standing: str) -> None:
+async def test_reverted_settle_is_signed_again(autojump_clock: MockClock, standing: str) -> None:
     """The job is open, or an index that lags a reorg still shows it as claimed."""
     world = World([REVERTED, REVERTED, MINED], [standing])
     await settling(world)(sealed(held()))
@@ -267,7 +267,7 @@ async def test_job_reported_open_by_a_lagging_index_is_settled(autojump_clock: M
     assert ([how for how, *_ in world.ends], world.times) == (["settled"], [0.0, 1.0, 3.0])
 
 
-async def test_open_job_whose_claim_is_dead_goes_on(autojump_clock: MockClock) -> None:
+async def test_open_job_with_a_dead_claim_continues(autojump_clock: MockClock) -> None:
     """Any provider may claim the job."""
     world = World([NOT_CLAIMED, MINED], ["open"], takes=CLAIM_LIFETIME_S)
     await settling(world)(sealed(held()))

@@ -24,9 +24,7 @@ def lasting(seconds: float) -> Backend:
     return Backend(act)
 
 
-async def test_what_can_be_finished_within_the_grace_is_settled(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_work_that_fits_the_grace_is_settled(autojump_clock: MockClock, market: Market, start: Start) -> None:
     job = market.post()
     async with start(backend=lasting(20)) as running:
         await trio.sleep(5)
