@@ -92,7 +92,7 @@ async def add_chat_model(up: Devnet) -> None:
         await sent.transact({"from": up.world.cast.admin.address})
     async with httpx.AsyncClient(base_url=up.coordinator.base_url, trust_env=False) as http:
         with anyio.fail_after(60):
-            while (await http.get(f"/v1/models/{CHAT}")).status_code != 200:  # noqa: ASYNC110 - HTTP does not tell
+            while (await http.get(f"/v1/models/{CHAT}")).status_code != 200:  # noqa: ASYNC110 - no event over HTTP
                 await anyio.sleep(0.2)
 
 

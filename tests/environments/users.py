@@ -33,7 +33,7 @@ def why_no_other_user() -> str | None:
 
 
 def python_for(user: int) -> str | None:
-    """Return an interpreter whose folders this user can enter."""
+    """Return an interpreter in folders that this user can enter."""
     candidates = (getattr(sys, "_base_executable", sys.executable), "/usr/local/bin/python3", "/usr/bin/python3")
     for candidate in candidates:
         command = (*_as(user), candidate, "-I", "-c", _CHECK)

@@ -1,4 +1,4 @@
-"""Run a command as on a machine whose kernel was built without IPv6: creating an IPv6 socket fails.
+"""Run a command as with a kernel that was built without IPv6: creating an IPv6 socket fails.
 
     python without_ipv6.py COMMAND [ARGUMENT...]
 

@@ -1,4 +1,4 @@
-"""Settings without budgets, for benchmarks and soaks: one wallet does in minutes what a market's wallets do in days."""
+"""Settings without budgets, for benchmarks and soaks: one wallet does in minutes the work of days in a market."""
 
 from typing import Final
 

@@ -81,7 +81,7 @@ class Market:
     posting: dict[str, Body] = attrs.field(factory=dict)  # rows that jobs get when their post is mined
     slow_blocks: bool = False  # claims sent with "prefer: respond-async" stay pending until mined or reverted
     under_way: dict[str, trio.Event] = attrs.field(factory=dict)  # by job; later ops of the job wait for it
-    pending: dict[str, Body] = attrs.field(factory=dict)  # offers of jobs whose post is pending
+    pending: dict[str, Body] = attrs.field(factory=dict)  # offers of jobs with a pending post
     content: dict[str, bytes] = attrs.field(factory=dict)
     results: dict[str, bytes] = attrs.field(factory=dict)  # by job
     asks: dict[tuple[int, int], tuple[int, int]] = attrs.field(factory=dict)

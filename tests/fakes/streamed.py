@@ -1,4 +1,4 @@
-"""Responses whose bodies are streamed, as from a network. Responses of httpx's MockTransport count as already read."""
+"""Responses with streamed bodies, as from a network. Responses of httpx's MockTransport count as already read."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

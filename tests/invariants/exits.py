@@ -1,4 +1,4 @@
-"""I11: settles, fails and reclaims are relayed whatever other users do.
+"""I11: settles, fails and reclaims are relayed, independent of other users' actions.
 
 violations = await exit_violations(connection)
 assert violations == []

@@ -1,4 +1,4 @@
-"""Runs mutants of the contracts in a copy of the contracts' folder, whose tests are compiled once.
+"""Runs mutants of the contracts in a copy of their folder, and compiles the tests only once.
 
 The tests deploy contracts from artifacts (`dynamic_test_linking`), so only the contracts that contain a mutant are
 compiled, and their code replaces that in forge's artifacts. The compiler process stays loaded, without the optimiser

@@ -13,7 +13,7 @@ ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "win32": {
         "test_batches.py::test_many_lines_are_made_by_several_processes_in_their_order": _GROUPS,
         "test_batches.py::test_first_of_several_bad_lines_is_named_whoever_finds_it": _GROUPS,
-        "test_known_markets.py::test_market_is_remembered_for_the_next_process_and_for_its_owner_alone": _MODES,
+        "test_known_markets.py::test_market_is_remembered_privately_for_later_processes": _MODES,
         "test_known_markets.py::test_place_is_the_users_configuration_unless_named": _PLACES,
         "test_known_markets.py::test_link_in_the_folders_place_is_refused": _LINKS,
         "test_known_markets.py::test_link_in_the_locks_place_makes_no_file_elsewhere": _LINKS,

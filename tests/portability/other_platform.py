@@ -81,7 +81,7 @@ def install(platform: str) -> None:
                 return seen[name]
         return really(name, *rest, **more)
 
-    builtins.__import__ = imported  # type: ignore[assignment] # the same, told with its arguments unnamed
+    builtins.__import__ = imported  # type: ignore[assignment] # same signature, with unnamed arguments
 
 
 install(os.environ["SVC_PLATFORM"])

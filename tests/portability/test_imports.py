@@ -14,7 +14,7 @@ def test_module_is_imported(name: str) -> None:
     assert importlib.import_module(name).__name__ == name
 
 
-def test_keccak_is_the_same_through_the_package_that_stands_in() -> None:
+def test_keccak_fallback_package_gives_the_same_hash() -> None:
     empty = "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
     pieces = keccak.Keccak256()
     for piece in (b"transfer", memoryview(b"(address,"), bytearray(b"uint256)")):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 BOOK = AddressBook(31337, 0, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomain("Dev Dollar", "1"))
 
 
-def test_settings_and_known_markets_are_in_the_folder_of_application_data() -> None:
+def test_windows_settings_and_markets_are_in_appdata() -> None:
     environment = {"APPDATA": "/Users/me/AppData/Roaming", "HOME": "/not/this"}
     assert profiles.profiles_path(environment) == Path("/Users/me/AppData/Roaming/svc/config.toml")
     assert known_markets.known_markets_path(None, environment) == Path(
@@ -31,7 +31,7 @@ def test_settings_and_known_markets_are_in_the_folder_of_application_data() -> N
     assert known_markets.known_markets_path(None, {"HOME": "/not/this"}) is None
 
 
-def test_markets_that_several_commands_remember_at_once_are_all_known(tmp_path: Path) -> None:
+def test_markets_remembered_concurrently_are_all_known(tmp_path: Path) -> None:
     known = KnownMarkets(tmp_path / "svc" / "known_markets.json")
     urls = [f"https://{number}.example" for number in range(8)]
     commands = [Thread(target=known.change, args=(url, lambda _: KnownMarket(BOOK))) for url in urls]
@@ -49,7 +49,7 @@ def test_file_of_settings_is_made_changed_and_read(tmp_path: Path) -> None:
     assert found.wallet_key_file == "C:\\Users\\me\\wallet.key"
 
 
-def test_link_and_folder_in_its_place_and_one_that_is_too_long_are_refused(tmp_path: Path) -> None:
+def test_windows_refuses_links_folders_and_long_paths(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("#" * 70_000)
     with pytest.raises(Refused, match="at most 64 KiB"):
@@ -70,7 +70,7 @@ def test_program_that_signs_keeps_its_backslashes() -> None:
 @pytest.mark.parametrize(
     ("at", "told"), [(1_800_000_000, "2027-01-15 08:00:00Z"), (99_999_999_999, "5138-11-16 09:46:39Z")]
 )
-def test_time_beyond_the_systems_calendar_is_told(at: int, told: str) -> None:
+def test_time_beyond_the_systems_calendar_is_reported(at: int, told: str) -> None:
     assert format_time(at) == told
     assert format_time(10**18) == str(10**18)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Programs that tests drive and no Python or npm package holds: linked from the system where it has them, else taken out
-# of Debian's packages, fetched by apt with lists of its own, so that nobody has to be root and nothing is installed.
+# Programs that tests run and no Python or npm package provides. Links those of the system, and extracts the others from
+# Debian packages. apt fetches these with separate lists, so this needs no root and installs nothing.
 #
 #     fetch.sh FOLDER PROGRAM=PACKAGE...
 #
-# Quick, and without the network, when FOLDER has them all. The exit status tells how many it could not get.
+# Quick and offline when FOLDER has all of them. The exit status is the number of missing programs.
 set -euo pipefail
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
@@ -19,7 +19,7 @@ download() {
     for package; do dpkg -x "$apt/$package"_*.deb "$apt/files" || return 1; done
 }
 
-# Beside the program lie the libraries that the system lacks, for it alone.
+# Libraries that the system lacks are next to the program, and only this program uses them.
 install_from_package() {
     local program=$1 package=$2 found target=$folder/$1-files
     download "$package" || return 1

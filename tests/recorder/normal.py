@@ -21,7 +21,7 @@ _VARYING: Final = re.compile(
     r"|block_number|retry-after|raw|version|port|system_identifier|terms)",
     re.IGNORECASE,
 )
-_LONG: Final = 65  # bytes: longer ones are signed transactions and ciphertexts, whose length is partly chance
+_LONG: Final = 65  # bytes: longer ones are signed transactions and ciphertexts of partly random length
 _WORDS: Final = re.compile(
     r"(?P<hex>(?:0x|\\x)[0-9a-fA-F]{8,}|\b[0-9a-fA-F]{24,}\b)"
     r"|(?P<etag>^(?:W/)?\"[^\"]+\"$)"

@@ -14,7 +14,7 @@ from coordinatord.api.sessions import routes
 from tests.recorder.entries import write
 from tests.simulation.coordinator.ground import Ground, ground
 
-SEED: Final = 3  # five orders without svcd, whose clients would follow the event streams
+SEED: Final = 3  # five orders without svcd, because its clients would follow the event streams
 _BEFORE_INSERT: Final = """
 create function planted() returns trigger language plpgsql as $$ begin {body} end $$;
 create trigger planted before insert on {table} for each row execute function planted();

@@ -44,7 +44,7 @@ from tests.simulation.determinism import SeededBytes
 
 _LINES: Final = 1000  # more than the jobs of any order
 _REGISTRIES: Final = ("JobRegistry", "ProviderRegistry", "AskRegistry")
-# Notes of the simulation, and histories of rows by block, whose latest values are in the tables.
+# Notes of the simulation, and histories of rows by block. The tables have the latest values.
 _LEFT_OUT: Final = {"lease_history", "session_history", "nonce_history", "undo_journal"}
 _TABLES: Final = "select tablename from pg_tables where schemaname = 'public' order by 1"
 

@@ -139,7 +139,7 @@ class SpecificationClient:
         return await self._ask(201, "POST", "/v1/jobs", json=submission)
 
     async def submit_uploaded(self, prepared: Prepared, quote: Json) -> Json:
-        """Submit an order whose container was uploaded, as large ones must be."""
+        """Submit an order after uploading its container, which large ones require."""
         parts = {"purpose": (None, "input"), "file": ("container", prepared.container)}
         uploaded = await self._ask(200, "POST", "/v1/files", files=parts, headers=self._session)
         paid = prepared.order | {"amount": quote["amount"], "auth_sig": self._payment(prepared, quote)}

@@ -327,9 +327,7 @@ def test_row_of_the_book_has_the_members_that_are_sent(order: Case) -> None:
         (6, "images", "/v1/images/generations", (0, 262144, 262144)),
     ],
 )
-def test_outputs_are_what_a_provider_makes_of_its_servers_answers(
-    at: int, api: str, endpoint: str, counted: tuple[int, int, int]
-) -> None:
+def test_outputs_match_the_providers_own(at: int, api: str, endpoint: str, counted: tuple[int, int, int]) -> None:
     texts = re.findall(r"^\{.*\}$", SECTIONS["Inputs and outputs"], re.MULTILINE)
     asked, body = json.loads(texts[at]), ResultBody.parse(texts[at + 1].encode())
     assert [row[0] for row in rows("Inputs and outputs")].count(f"`{endpoint}`") == 1

@@ -36,7 +36,7 @@ def mutants(tmp_path: Path, source: str) -> set[str]:
     return {f"{mutant.function}: {mutant.change}" for mutant in found}
 
 
-def test_faults_are_put_into_what_a_function_does_and_not_into_what_it_says(tmp_path: Path) -> None:
+def test_faults_change_behaviour_and_not_texts(tmp_path: Path) -> None:
     error = "raise ValueError(f'amount must be above 0, and is {amount + 0}')"
     assert mutants(tmp_path, SOURCE) == {
         f"spend: {change}"
@@ -65,7 +65,7 @@ def test_mutant_keeps_its_name_when_lines_are_moved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("forks", [2, 0], ids=["forks", "in place"])
-def test_session_tells_of_each_mutant_which_test_killed_it(forks: int, tmp_path: Path) -> None:
+def test_session_reports_the_killing_test_of_each_mutant(forks: int, tmp_path: Path) -> None:
     module, test = tmp_path / "sample.py", tmp_path / "test_sample.py"
     module.write_text(
         "import functools\n\n\n@functools.cache\ndef twice(n):\n    return n * 2\n\n\ndef idle():\n    return [3]\n"
@@ -102,7 +102,7 @@ def test_session_tells_of_each_mutant_which_test_killed_it(forks: int, tmp_path:
     }
 
 
-def test_survivor_that_is_not_explained_and_an_explanation_that_is_not_needed_are_faults() -> None:
+def test_unexplained_survivors_and_needless_explanations_fail() -> None:
     killed = {"dead": "test_a", "survivor": "", "explained": "", "explained and dead": "test_b", "untried": None}
     reasons = {"explained": "r", "explained and dead": "r", "moved": "r"}
     assert list(faults(killed, reasons)) == [

@@ -1,10 +1,10 @@
 // A buyer and a provider in one file, written from docs/protocol alone, over Go's standard
-// library and nothing else: what it lacks of the cryptography stands at the end, by the page's own formulas.
+// library alone. Cryptography that the library lacks is at the end, by the page's formulas.
 //
-//	stranger buy          one job: its output to standard output
+//	stranger buy          one job; prints its output
 //	stranger buy --open   the same as an open bid, sealed to the escrow
 //	stranger batch N      a batch of N lines
-//	stranger provide      polls, claims, runs and settles until it is ended
+//	stranger provide      poll, claim, run and settle until killed
 //
 // It finds SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_MODEL, SVC_INPUT, SVC_WALLET_KEY, SVC_ADDRESSES (the address book, as
 // JSON) and, as a provider, SVC_BOX_KEY in its environment.
@@ -54,7 +54,7 @@ func unhex(text string) []byte { return must(hex.DecodeString(strings.TrimPrefix
 
 func hexed(raw []byte) string { return "0x" + hex.EncodeToString(raw) }
 
-// number reads an integer that answers write as a number or as a decimal string.
+// number reads an integer that is a JSON number or a decimal string.
 func number(value any) *big.Int {
 	found, ok := new(big.Int).SetString(fmt.Sprint(value), 10)
 	if !ok {
@@ -85,7 +85,7 @@ func (a *answer) code() string {
 	return code
 }
 
-// once sends one request; nil is no answer.
+// once sends one request. It returns nil without an answer.
 func once(method, path, token string, body any, headers ...string) *answer {
 	var sent io.Reader
 	kind := ""
@@ -106,7 +106,7 @@ func once(method, path, token string, body any, headers ...string) *answer {
 	for at := 0; at+1 < len(headers); at += 2 {
 		request.Header.Set(headers[at], headers[at+1])
 	}
-	// A request that the library would send again by itself is one whose body it can read again.
+	// The library only retries a request if it can read the body again. Prevent that.
 	request.GetBody = nil
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -128,7 +128,7 @@ func once(method, path, token string, body any, headers ...string) *answer {
 	return found
 }
 
-// ask repeats what may succeed later, and panics for what is refused.
+// ask retries requests that may succeed later, and panics when a request is rejected.
 func ask(good int, method, path, token string, body any, headers ...string) object {
 	for attempt := 0; ; attempt++ {
 		found := once(method, path, token, body, headers...)
@@ -169,7 +169,7 @@ type form struct {
 	kind  string
 }
 
-// fetched is what a gateway has for an id: whoever's bytes, until they were held against something.
+// fetched returns a gateway's bytes for an id. They are untrusted until checked.
 func fetched(cid string) []byte {
 	for attempt := 0; attempt < 8; attempt++ {
 		response, err := http.Get(gateway + "/ipfs/" + cid)
@@ -208,7 +208,7 @@ var typeOf = map[string]string{
 	"ResultKey":  "ResultKey(string purpose)",
 }
 
-// word is 32 bytes: integers and addresses are padded on the left.
+// word returns 32 bytes. Integers and addresses are padded on the left.
 func word(value any) []byte {
 	switch known := value.(type) {
 	case []byte:
@@ -297,7 +297,7 @@ func (s *signer) signIn(role string) object {
 	return session
 }
 
-// market is the deployment that the coordinator serves, which must be the address book's.
+// market returns the coordinator's deployment, which must match the address book.
 func market() object {
 	chain := ask(200, "GET", "/evm/chain", "", nil)
 	if text := os.Getenv("SVC_ADDRESSES"); text != "" {
@@ -336,7 +336,7 @@ func random(length int) []byte {
 	return raw
 }
 
-// sealedStream is 0x01 ‖ seed_wrap (80) ‖ header (24) ‖ frames.
+// sealedStream returns 0x01 ‖ seed_wrap (80) ‖ header (24) ‖ frames.
 func sealedStream(recipient, info, plaintext []byte) []byte {
 	seed, header := random(32), random(24)
 	sealed := append([]byte{1}, sealBox(recipient, seed)...)
@@ -383,7 +383,7 @@ func commitment(container []byte) []byte {
 	return keccak([]byte{1}, container[1:81], ctHash(container))
 }
 
-// canonical is RFC 8785. Values are what encoding/json makes with UseNumber.
+// canonical encodes by RFC 8785. Values come from encoding/json with UseNumber.
 func canonical(value any) string {
 	switch known := value.(type) {
 	case object:
@@ -459,7 +459,7 @@ func quoted(text string) string {
 	return out.String()
 }
 
-// strictly reads JSON in its canonical spelling, with these members and perhaps `optional`.
+// strictly reads canonical JSON with exactly these members, and optionally `optional`.
 func strictly(plaintext []byte, optional string, members ...string) object {
 	var value object
 	decoder := json.NewDecoder(bytes.NewReader(plaintext))
@@ -484,7 +484,7 @@ func strictly(plaintext []byte, optional string, members ...string) object {
 
 // --- buying ---
 
-const mostGasFee = 10_000_000 // what this buyer is ready to pay for the relaying
+const mostGasFee = 10_000_000 // the most that this buyer pays for relaying
 
 func unitsIn(input any) int64 {
 	units := (int64(len(canonical(input))) + 3) / 4
@@ -494,7 +494,7 @@ func unitsIn(input any) int64 {
 	return units
 }
 
-// amountOf is the quote's amount, where the formulas say so.
+// amountOf returns the quote's amount if it matches the formulas.
 func amountOf(order object, quote object, chain object) *big.Int {
 	product := func(rate, units string) *big.Int { return new(big.Int).Mul(number(order[rate]), number(order[units])) }
 	limit := new(big.Int).Add(product("rate_in", "units_in"), product("rate_out", "units_out"))
@@ -566,7 +566,7 @@ func paid(s *signer, order object, container []byte, quote object) object {
 	return body
 }
 
-// submit posts, whatever becomes of the answers: the same order is sent again until the job is there.
+// submit posts the order. After a lost answer, it sends the same order again until the job exists.
 func submit(s *signer, order object, container []byte) {
 	quote := ask(402, "POST", "/v1/jobs", "", order)["quote"].(object)
 	for attempt := 0; attempt < 6; attempt++ {
@@ -648,7 +648,7 @@ func batch(count int) {
 		lines = append(lines, string(must(json.Marshal(paid(s, order, container, quote)))))
 		jobs = append(jobs, order["job_id"].(string))
 	}
-	lines = append(lines, `{"url": "/v1/responses"}`) // orders nothing, to have an error line as well
+	lines = append(lines, `{"url": "/v1/responses"}`) // invalid, so that there is an error line as well
 	s.signIn("client")
 	upload := &form{}
 	parts := multipart.NewWriter(&upload.bytes)
@@ -663,7 +663,7 @@ func batch(count int) {
 		if status := made["status"]; status == "failed" || status == "expired" || status == "cancelled" {
 			panic(fmt.Errorf("the batch %v", status))
 		}
-		time.Sleep(500 * time.Millisecond) // a minute, where it is not a test that waits
+		time.Sleep(500 * time.Millisecond) // outside of tests, wait a minute
 		made = ask(200, "GET", "/v1/batches/"+made["id"].(string), s.token, nil)
 	}
 	results, failures := map[string]any{}, []any{}
@@ -701,7 +701,7 @@ func linesOf(s *signer, file any) []object {
 
 // --- providing ---
 
-const rateIn, rateOut = 90_000, 180_000 // a little below everybody else's
+const rateIn, rateOut = 90_000, 180_000 // slightly below the other providers'
 
 type provider struct {
 	*signer
@@ -713,7 +713,7 @@ type provider struct {
 	taken map[string]bool
 }
 
-// sessionOf is the token, or a new one in the place of `old`.
+// sessionOf returns the token, or a new one if the current one is `old`.
 func (p *provider) sessionOf(old string) string {
 	p.lock.Lock()
 	defer p.lock.Unlock()
@@ -723,7 +723,7 @@ func (p *provider) sessionOf(old string) string {
 	return p.token
 }
 
-// op sends the same bytes until there is an answer, with a new session where the old one is forgotten.
+// op sends the same bytes until they are answered, with a new session if the old one is unknown.
 func (p *provider) op(body object) *answer {
 	token := p.sessionOf("")
 	var found *answer
@@ -740,7 +740,7 @@ func (p *provider) op(body object) *answer {
 	return found
 }
 
-// announce publishes box key, capacity and prices, each where it is not there yet.
+// announce publishes the box key, capacity and prices that are missing.
 func (p *provider) announce() {
 	record := ask(200, "GET", "/evm/providers/"+p.id.String(), "", nil)
 	at, key := now(), publicOf(p.box)
@@ -832,7 +832,7 @@ func (p *provider) work(id string, job object) {
 			return
 		}
 		row := ask(200, "GET", "/evm/jobs/"+id, "", nil)
-		if fmt.Sprint(row["state"]) != "1" { // it has ended, by this settle or otherwise
+		if fmt.Sprint(row["state"]) != "1" { // the job has ended, by this settle or otherwise
 			return
 		}
 		if found != nil && found.status == 409 && found.code() != "StaleOp" {
@@ -842,7 +842,7 @@ func (p *provider) work(id string, job object) {
 	}
 }
 
-// claimed tells whether the job is this provider's after a claim.
+// claimed returns true if the job is this provider's after a claim.
 func (p *provider) claimed(id string) bool {
 	at := now()
 	found := p.op(object{"op": "claim", "job_id": id, "issued_at": at, "signature": hexed(p.sign("Claim", unhex(id), at))})
@@ -862,7 +862,7 @@ func (p *provider) claimed(id string) bool {
 	return false
 }
 
-// result runs the job: an error is one that must be failed.
+// result runs the job. With an error, the job must be failed.
 func (p *provider) result(id string, job object) (result []byte, tokens int64, err error) {
 	defer func() {
 		if trouble := recover(); trouble != nil {
@@ -1244,7 +1244,7 @@ func blake2b24(message []byte) []byte {
 	return out
 }
 
-// --- secretstream, as the page has its inside ---
+// --- secretstream, as described on the page ---
 
 type stream struct {
 	key, nonce []byte

@@ -24,7 +24,7 @@ finally:
 
 
 @pytest.mark.parametrize("failing", [[], ["failing"]], ids=["ends", "fails"])
-def test_only_the_tables_are_on_the_terminal_and_all_else_in_the_log(tmp_path: Path, failing: list[str]) -> None:
+def test_terminal_shows_tables_and_the_log_has_the_rest(tmp_path: Path, failing: list[str]) -> None:
     log = tmp_path / "build" / "bench.log"
     for _ in range(2):  # the second run replaces the first one's log
         command = [sys.executable, "-c", RUN, str(log), *failing]

@@ -22,7 +22,7 @@ HOW = Measured("market", 60, Bare(158, 170), 0.1, 0.01)
 
 
 @pytest.mark.parametrize("row", [CPU, TIME], ids=["CPU", "time"])
-def test_what_is_absolute_may_take_twice_as_long_on_a_machine_that_is_half_as_fast(row: Row) -> None:
+def test_absolute_targets_scale_with_machine_speed(row: Row) -> None:
     held = TWICE.held(row)
     assert (row.ratio, row.holds) == (1.5, False)
     assert (held.value, held.ratio, held.low, held.high, held.target) == (6, 0.75, 0.6875, 0.875, 1)
@@ -36,12 +36,12 @@ def test_a_rate_may_be_half_there() -> None:
     assert held.holds
 
 
-def test_cpu_goes_by_the_cpu_of_the_recoveries_and_all_else_by_the_clock() -> None:
+def test_cpu_scales_by_cpu_and_the_rest_by_the_clock() -> None:
     busy = Bare(cpu=79, clock=158)  # as fast, with half of the time taken by another process
     assert [busy.held(row).ratio for row in (CPU, TIME, RATE)] == [1.5, 0.75, 1.5]
 
 
-def test_a_scaled_limit_is_told_with_both_numbers_and_why() -> None:
+def test_scaled_limit_shows_both_numbers_and_the_reason() -> None:
     end = "and 79 on the machine of the targets)"
     assert [TWICE.held(row).against for row in (CPU, RATE)] == [
         f"4 ms (8 ms here: two bare recoveries take 158 µs of CPU, {end}",
@@ -49,13 +49,13 @@ def test_a_scaled_limit_is_told_with_both_numbers_and_why() -> None:
     ]
 
 
-def test_a_large_limit_is_told_in_full() -> None:
+def test_large_limit_is_printed_in_full() -> None:
     start = Row.of("start", [900, 910, 920], "ms", "700 ms", 700, at_most=1, absolute="CPU")
     assert TWICE.held(start).against.startswith("700 ms (1,400 ms here: ")
 
 
 @pytest.mark.parametrize("row", [CPU, TIME, RATE], ids=["CPU", "time", "rate"])
-def test_a_figure_is_the_same_in_the_history_however_slow_the_machine_was(row: Row) -> None:
+def test_history_figure_is_independent_of_machine_speed(row: Row) -> None:
     assert same(TWICE.held(row)) == same(Bare(237, 237).held(row)) == same(row)
 
 
@@ -65,7 +65,7 @@ def test_a_faster_machine_has_the_targets_as_they_are() -> None:
     assert faster.held(CPU).against.startswith("4 ms (4 ms here: two bare recoveries take 40 µs")
 
 
-def test_what_is_held_against_its_own_run_stays_as_it_is() -> None:
+def test_relative_target_is_not_scaled() -> None:
     assert TWICE.held(RATIO) == RATIO
 
 
@@ -74,7 +74,7 @@ def test_an_absolute_limit_is_one() -> None:
         Row.of("jobs", [1, 2, 3], "jobs/s", "80/s", [1, 2, 3], target=1, absolute="clock")
 
 
-def test_two_recoveries_take_the_median_of_portions_so_that_an_interruption_does_not_count() -> None:
+def test_recoveries_use_the_median_of_portions() -> None:
     def clock(portions: list[float]) -> Callable[[], float]:
         """Return a clock that is read before and after each portion, with one second between portions."""
         readings = accumulate((span for portion in portions for span in (portion, 1.0)), initial=0.0)
@@ -84,7 +84,7 @@ def test_two_recoveries_take_the_median_of_portions_so_that_an_interruption_does
     assert (bare.cpu, bare.clock) == (pytest.approx(100), pytest.approx(200))
 
 
-def test_what_a_benchmark_had_is_the_mean_of_before_and_after() -> None:
+def test_benchmark_speed_is_the_mean_of_before_and_after() -> None:
     assert Bare(80, 90).and_then(Bare(100, 120)) == Bare(90, 105)
 
 
@@ -93,7 +93,7 @@ def test_recoveries_of_this_machine_take_some_microseconds() -> None:
     assert 5 < bare.cpu <= bare.clock * 1.05 < 50_000
 
 
-def test_shares_are_what_others_used_and_what_was_stolen_of_all_the_cpu() -> None:
+def test_shares_count_other_processes_and_stolen_cpu() -> None:
     tick = os.sysconf("SC_CLK_TCK")
 
     def stat(*seconds: int) -> str:
@@ -106,13 +106,13 @@ def test_shares_are_what_others_used_and_what_was_stolen_of_all_the_cpu() -> Non
     assert (measured.stolen, measured.others) == (0.09, 0.05)
 
 
-def test_nothing_is_used_by_others_where_ours_is_counted_later_than_theirs() -> None:
+def test_others_share_is_never_negative() -> None:
     before = Spent(total=0, used=0, stolen=0, ours=0)
     assert Measured.between("http", 1, TWICE, before, Spent(2, 1, 0, 1.01)).others == 0
     assert Measured.between("http", 0, TWICE, before, before).others == 0
 
 
-def test_what_children_used_is_ours_also_when_they_have_ended() -> None:
+def test_ended_children_count_as_ours() -> None:
     (before,) = cpu_of(os.getpid())
     burn = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-c", burn], check=True)
@@ -120,7 +120,7 @@ def test_what_children_used_is_ours_also_when_they_have_ended() -> None:
     assert 0.25 < after - before < 5
 
 
-def test_this_machine_tells_what_was_spent() -> None:
+def test_machine_reports_its_cpu_use() -> None:
     spent = Spent.now()
     assert 0 < spent.ours <= spent.used <= spent.total
 
@@ -135,7 +135,7 @@ def test_an_idle_machine_is_good_for_a_verdict() -> None:
 
 
 @pytest.mark.parametrize("change", [{"others": 0.11}, {"stolen": 0.26}])
-def test_no_verdict_where_others_worked_meanwhile_and_who_was_disturbed_is_named(change: dict[str, float]) -> None:
+def test_disturbed_measurement_has_no_verdict(change: dict[str, float]) -> None:
     odd = attrs.evolve(HOW, name="http", **change)
     assert verdict([HOW, odd]) == (
         "the machine was not idle enough for a verdict: over 25% of the CPU was stolen or over 10% used by others"
@@ -143,13 +143,13 @@ def test_no_verdict_where_others_worked_meanwhile_and_who_was_disturbed_is_named
     )
 
 
-def test_a_benchmark_is_told_with_how_its_machine_was() -> None:
+def test_benchmark_is_reported_with_its_machine() -> None:
     told = "market, 60 s; two bare recoveries 158 µs of CPU, 170 by the clock; stolen 10% of the CPU, used by others 1%"
     assert str(HOW) == told
 
 
 @pytest.mark.anyio
-async def test_slowdown_is_that_of_recoveries_and_not_of_the_run_beside_them() -> None:
+async def test_slowdown_comes_from_recoveries() -> None:
     spent = accumulate(cycle([1, 15 * 158e-6]))  # by the run, then by a few pairs of recoveries
     async with slowdown(lambda: next(spent)) as times:
         await anyio.wait_all_tasks_blocked()

@@ -13,7 +13,7 @@ CPU = [
 TAKEN = Taken(jobs=60, seconds=10, paces=[], slices=CPU, slowdown=1, gas=0.3, held=0.9)
 
 
-def test_paces_are_those_of_equal_parts_of_the_blocks_without_the_first_tenth_and_the_last() -> None:
+def test_paces_cover_equal_parts_without_the_ends() -> None:
     blocks = [(at, settles, 0) for at, settles in enumerate([4, 6, 10, 20, 12, 14, 8, 16, 4, 6])]
     assert Ends(blocks).paces(100) == [15, 13, 12]
 
@@ -29,7 +29,7 @@ def test_too_few_blocks_have_no_paces() -> None:
     assert Ends([(0, 30, 0), (1, 40, 0), (2, 30, 0)]).paces(100) is None
 
 
-def test_cpu_of_the_parts_has_that_of_the_whole_batch_for_its_mean() -> None:
+def test_cpu_of_parts_averages_to_the_whole_batch() -> None:
     assert TAKEN.cpu == {"anvil": 27, "coordinatord": 7, "coordinatord 2": 5, "svcd": 6}
     assert mean(TAKEN.cpu_a_job) == pytest.approx(1000 * 45 / 60)
 
@@ -39,7 +39,7 @@ def test_the_busiest_is_one_daemon_over_the_whole_batch() -> None:
     assert harmonic_mean(TAKEN.busiest) == pytest.approx(60 / 7)
 
 
-def test_what_a_slower_machine_took_counts_as_what_that_of_the_targets_would_have() -> None:
+def test_slow_machine_times_are_scaled_to_the_target_machine() -> None:
     slower = attrs.evolve(TAKEN, slowdown=1.5)
     assert slower.busiest == [30, 15, 7.5]
 

@@ -15,7 +15,7 @@ CPU = Row.of("CPU", [3, 4, 5], "ms", "4 ms", 4, at_most=1, absolute="CPU")
 LARGE = Row.of("memory", [290, 300, 310], "MiB", "150 MiB", 150, at_most=1)
 
 
-def test_runs_are_read_back_as_they_were_kept_and_half_a_line_is_passed_over(tmp_path: Path) -> None:
+def test_runs_are_read_back_and_half_lines_skipped(tmp_path: Path) -> None:
     latest, history = tmp_path / "build" / "bench.json", tmp_path / "build" / "history.jsonl"
     how = Measured("memory", 20, Bare(139, 147), 0.08, 0.01)
     first, second = Run(1.0, "aaa", (SLOWER,)), Run(2.0, "bbb+", (FASTER, how.bare.held(CPU)), 60, (how,))
@@ -63,7 +63,7 @@ def test_chart_names_every_figure_once_with_its_latest_value(tmp_path: Path) -> 
     assert "<!-- 0.50 (target 0.85) -->" not in drawn
 
 
-def test_trend_shows_the_ratios_of_a_figure_in_their_order_and_the_turn_from_the_median_before() -> None:
+def test_trend_shows_ratios_in_order_and_the_turning_point() -> None:
     def run(at: float, ratio: float) -> Run:
         row = Row.of("reads", [ratio] * 3, "reads/s", f"hello (× {ratio})", 1, target=0.5)
         return Run(at, "abc", (row,) if at else (SMALL,), 60)

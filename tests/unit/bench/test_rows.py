@@ -29,7 +29,7 @@ def test_a_row_has_either_a_target_or_a_most(goals: dict[str, float]) -> None:
         Row.of("reads", [1, 2, 3], "reads/s", "hello", 1, **goals)
 
 
-def test_a_limit_of_each_turn_has_as_many_turns_as_there_are_samples() -> None:
+def test_limit_per_turn_has_one_turn_per_sample() -> None:
     with pytest.raises(ValueError, match="shorter"):
         Row.of("reads", [1, 2, 3], "reads/s", "hello", [1, 2], target=1)
 
@@ -39,7 +39,7 @@ def test_value_ratio_and_quartiles_are_those_of_the_samples() -> None:
     assert row == Row("reads", 30, "reads/s", "hello", 0.3, 0.3, True, 5, 0.2, 0.4)
 
 
-def test_a_limit_of_each_turn_gives_the_median_of_the_turns_ratios() -> None:
+def test_limit_per_turn_uses_the_median_ratio() -> None:
     rates = Turns({"ours": [100.0, 400.0, 90.0], "other": [200.0, 500.0, 100.0]})
     row = rates.row("reads", "ours", "other", "hello", target=0.85, unit="kreads/s", scale=1000)
     assert (row.value, row.ratio, row.holds, row.n) == (0.1, 0.8, False, 3)
@@ -47,7 +47,7 @@ def test_a_limit_of_each_turn_gives_the_median_of_the_turns_ratios() -> None:
 
 
 @pytest.mark.parametrize(("limit", "holds"), [(3, True), (2.9, False)])
-def test_at_most_holds_up_to_the_limit_itself(limit: float, holds: bool) -> None:
+def test_at_most_includes_the_limit(limit: float, holds: bool) -> None:
     assert Row.of("memory", [3, 3, 3], "MiB", "a limit", limit, at_most=1).holds is holds
 
 

@@ -28,14 +28,14 @@ def benchmark(*runs: list[Row]) -> Callable[[], list[Row]]:
     ],
     ids=["holds", "misses once", "another misses then", "misses twice"],
 )
-def test_what_misses_is_measured_once_more(runs: list[list[Row]], told: list[float]) -> None:
+def test_missed_target_is_measured_again(runs: list[list[Row]], told: list[float]) -> None:
     session = Session(io.StringIO())
     session.measure("some", benchmark(*runs))
     assert [row.value for row in session.rows] == told
     assert [one.name for one in session.how] == ["some", "some, again"][: len(runs)]
 
 
-def test_benchmark_that_breaks_off_is_told_and_the_next_one_is_measured() -> None:
+def test_failing_benchmark_is_reported_and_the_next_runs() -> None:
     def breaks() -> list[Row]:
         raise RuntimeError("no such node")
 

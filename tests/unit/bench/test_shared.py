@@ -26,7 +26,7 @@ async def work(said: list[str]) -> int:
     return threading.get_ident()
 
 
-def test_what_is_kept_is_opened_once_for_all_that_ask_and_closed_at_the_end() -> None:
+def test_shared_resource_opens_once_and_closes_at_the_end() -> None:
     said: list[str] = []
     shared = noted(said)
     with shared.kept():
@@ -37,7 +37,7 @@ def test_what_is_kept_is_opened_once_for_all_that_ask_and_closed_at_the_end() ->
     assert len(threads) == 1
 
 
-def test_who_asks_alone_has_one_for_itself() -> None:
+def test_single_user_gets_a_private_resource() -> None:
     said: list[str] = []
     shared = noted(said)
     shared.run(work)
@@ -45,7 +45,7 @@ def test_who_asks_alone_has_one_for_itself() -> None:
     assert said == ["opened", "work", "closed"] * 2
 
 
-def test_it_is_closed_when_what_is_measured_fails() -> None:
+def test_resource_is_closed_after_a_failure() -> None:
     said: list[str] = []
     shared = noted(said)
 
@@ -59,7 +59,7 @@ def test_it_is_closed_when_what_is_measured_fails() -> None:
     assert said == ["opened", "closed", "opened", "work", "closed"]
 
 
-def test_nothing_is_opened_where_nobody_asks() -> None:
+def test_unused_resource_is_not_opened() -> None:
     said: list[str] = []
     with noted(said).kept():
         pass

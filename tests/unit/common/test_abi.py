@@ -60,7 +60,7 @@ def test_arguments_are_encoded_as_eth_abi_does(arguments):
 
 
 @given(arguments)
-def test_what_eth_abi_encodes_is_decoded(arguments):
+def test_eth_abi_encodings_are_decoded(arguments):
     data = eth_abi.encode([kind for kind, _ in arguments], [value for _, value in arguments])
     decoded = [KINDS[kind][2](data, word) for word, (kind, _) in enumerate(arguments)]
     assert decoded == [value for _, value in arguments]
@@ -73,7 +73,7 @@ def test_an_array_of_byte_strings_is_encoded_as_eth_abi_does(items, after):
 
 
 @given(st.tuples(u32, u32, u128, u128), st.binary(max_size=40))
-def test_a_static_struct_stands_in_the_head(ask, signature):
+def test_static_struct_is_encoded_in_the_head(ask, signature):
     expected = eth_abi.encode([ASK, "bytes"], [ask, signature])
     assert abi.encode(ask_words(ask), abi.dynamic(signature)) == expected
 
@@ -138,7 +138,7 @@ def test_data_that_no_compiler_writes_is_refused(decode, data):
         decode(data, 0)
 
 
-def test_offset_behind_many_words_lies_behind_all_of_them():
+def test_large_offset_is_resolved():
     word = 31
     with pytest.raises(Refused, match="into the head"):
         abi.bytes_at(words(*[0] * word, 32 * word) + bytes(32 * word), word)

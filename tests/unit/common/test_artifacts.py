@@ -16,7 +16,7 @@ from tests.programs.found import node
 CONTRACTS_DIR = Path(artifacts.__file__).parent / "contracts"
 
 
-def test_sources_that_the_artifacts_were_compiled_from_are_those_that_lie_here() -> None:
+def test_artifacts_match_the_sources_in_the_tree() -> None:
     """Quick check for sources that changed after compiling. `make test-long` runs the compiler itself."""
     for path, source in artifacts.sources()["sources"].items():
         folder = CONTRACTS_DIR / "node_modules" if path.startswith("@") else CONTRACTS_DIR
@@ -34,7 +34,7 @@ def test_sources_that_the_artifacts_were_compiled_from_are_those_that_lie_here()
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # compiling takes half a minute, longer on a busy machine
-def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> None:
+def test_committed_artifacts_match_the_compiler(tmp_path: Path) -> None:
     compiler = node()
     assert compiler is not None, "node is missing: run `make setup`"
     subprocess.run([compiler, CONTRACTS_DIR / "build.mjs", tmp_path], check=True)
@@ -47,7 +47,7 @@ def test_committed_artifacts_are_what_the_sources_compile_to(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", artifacts.CONTRACTS)
-def test_topics_selectors_and_errors_agree_with_another_implementation(name: str) -> None:
+def test_topics_selectors_and_errors_match_an_oracle(name: str) -> None:
     artifact = artifacts.load(name)
     checked = 0
     times = Counter(entry["name"] for entry in artifact.abi if entry["type"] == "function")

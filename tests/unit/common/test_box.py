@@ -31,13 +31,13 @@ def test_sealed_box_vector(case: Case) -> None:
     assert opened == (None if "refused" in case else bytes.fromhex(case["plaintext"]))
 
 
-def test_the_refused_points_are_those_that_libsodium_refuses_to_multiply() -> None:
+def test_refused_points_are_those_of_libsodium() -> None:
     for u in LOW_ORDER.values():
         with pytest.raises(RuntimeError):
             bindings.crypto_scalarmult(b"\x01" * 32, u.to_bytes(32, "little"))
 
 
-def test_what_is_sealed_opens_and_is_as_long_as_promised() -> None:
+def test_sealed_box_opens_and_has_the_documented_length() -> None:
     secret = SecretKey.generate()
     sealed = seal(secret.public, b"a message")
     assert len(sealed) == len(b"a message") + SEAL_OVERHEAD

@@ -43,7 +43,7 @@ def test_a_text_that_reads_as_a_cid_is_that_cids_one_spelling(cid: Cid, at: int,
 
 
 @pytest.mark.parametrize("value", [None, 1, b"b" * 59, ["b"]])
-def test_what_is_no_text_is_no_cid(value: object) -> None:
+def test_non_ascii_cid_is_refused(value: object) -> None:
     with pytest.raises(Refused):
         parse_cid(value, "cid")
 
@@ -70,7 +70,7 @@ def test_a_profile_that_could_not_end_is_a_bug_of_the_caller(chunk_size: int, wi
         (b"", "QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH"),
     ],
 )
-def test_file_of_one_chunk_without_raw_leaves_has_the_id_that_kubo_gives_it(content: bytes, version_0: str) -> None:
+def test_single_chunk_file_has_kubos_id(content: bytes, version_0: str) -> None:
     assert dag_leaf(content) == read_cid(version_0, "cid")
     assert str(read_cid(version_0, "cid")).startswith("bafybei")
 

@@ -60,7 +60,7 @@ def test_container_vector(case: Case) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(1, 250), st.integers(1, 250))
-def test_any_pieces_round_trip_and_commit_alike(plaintext: bytes, size_in: int, size_out: int) -> None:
+def test_commitment_is_independent_of_chunking(plaintext: bytes, size_in: int, size_out: int) -> None:
     sealer = Sealer(SECRET.public, *PLACE)
     sealed = b"".join([sealer.push(plaintext[at : at + size_in]) for at in range(0, len(plaintext), size_in)])
     sealed += sealer.finish()
@@ -98,7 +98,7 @@ def test_anything_appended_is_refused(trailing: bytes) -> None:
         container.open_with_secret(SECRET, *PLACE, CONTAINER + trailing)
 
 
-def test_the_commitment_is_made_of_the_wrap_and_the_ciphertexts_hash() -> None:
+def test_commitment_covers_wrap_and_ciphertext_hash() -> None:
     assert COMMITTED.c == container.commitment(CONTAINER[1:81], keccak256(CONTAINER[81:]))
 
 
@@ -117,7 +117,7 @@ def test_a_wrong_version_is_refused_before_the_rest_has_arrived() -> None:
     assert caught.value.code == "bad_version"
 
 
-def test_what_is_too_short_is_called_that_whatever_its_version() -> None:
+def test_too_short_container_is_reported_before_its_version() -> None:
     for refuse in (container.commit, lambda raw: container.open_with_dek(bytes(32), raw)):
         with pytest.raises(Refused) as caught:
             refuse(b"\x02" + bytes(120))
@@ -144,7 +144,7 @@ def test_a_container_at_hand_is_judged_as_one_that_passes_by(version: int, lengt
     assert judged(lambda: container.commit(raw)) == judged(by_the_piece)
 
 
-def test_a_key_released_to_a_thief_of_the_container_opens_nothing() -> None:
+def test_key_released_to_a_thief_opens_nothing() -> None:
     # A thief posts the victim's container in an order of the thief, and a friend claims the job. The escrow unwraps the
     # seed, reads the owner (the thief) from the chain, and releases the key for that owner.
     seed = container.ContainerHead.parse(CONTAINER).open_seed(SECRET)

@@ -27,7 +27,7 @@ def test_raw_block_is_its_content() -> None:
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["CIDv1", "CIDv0"])
-def test_node_tells_its_own_content_and_its_links_in_order(old: bool) -> None:
+def test_node_returns_content_and_links_in_order(old: bool) -> None:
     leaf, raw_leaf = node(content=b"one", kind=0)
     other, _ = node(content=b"two")
     root, raw = node(leaf, other, leaf, content=b"zero", old=old)

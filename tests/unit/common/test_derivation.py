@@ -44,7 +44,7 @@ def test_hkdf_gives_the_published_output() -> None:
     ("seed", "registry", "bound"),
     [(31, 20, 20), (33, 20, 20), (32, 19, 20), (32, 21, 20), (32, 20, 21), (32, 20, 0)],
 )
-def test_fields_of_other_lengths_never_shift_into_each_other(seed: int, registry: int, bound: int) -> None:
+def test_field_boundaries_cannot_shift(seed: int, registry: int, bound: int) -> None:
     with pytest.raises(ValueError, match="expected"):
         key_derivation.data_key(bytes(seed), 1, bytes(registry), bytes(bound))
 

@@ -14,7 +14,7 @@ contracts = st.none() | st.binary(min_size=20, max_size=20)
 
 
 @given(names, names, chain_ids, contracts)
-def test_a_separator_is_what_eth_account_computes(name, version, chain_id, contract):
+def test_separator_matches_eth_account(name, version, chain_id, contract):
     fields = {"name": name, "version": version, "chainId": chain_id}
     if contract is not None:
         fields["verifyingContract"] = contract

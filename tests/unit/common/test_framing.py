@@ -68,7 +68,7 @@ def test_any_pieces_of_any_buffer_kind_round_trip(length: int, size_in: int, siz
 
 
 @pytest.mark.parametrize("size", [1_000, FRAME_BYTES, SEALED_FRAME_BYTES, 3 * FRAME_BYTES])
-def test_two_streams_pulled_in_turn_keep_apart_and_leave_the_callers_pieces_as_they_were(size: int) -> None:
+def test_interleaved_streams_are_independent(size: int) -> None:
     texts = [pattern(3 * FRAME_BYTES + 5), bytes(3 * FRAME_BYTES + 5)]
     whole = [pushed(text) for text in texts]
     pullers, opened = [Puller(KEY), Puller(KEY)], [b"", b""]
@@ -91,7 +91,7 @@ def test_empty_pieces_change_nothing() -> None:
     assert puller.pull(b"") + puller.pull(sealed) + puller.pull(b"") + puller.finish() == b"text"
 
 
-def test_pushing_yields_what_libsodium_pulls_frame_by_frame() -> None:
+def test_pushed_frames_are_readable_by_libsodium() -> None:
     plaintext = pattern(2 * FRAME_BYTES)
     sealed = pushed(plaintext, 50_000)
     state = bindings.crypto_secretstream_xchacha20poly1305_state()
@@ -103,7 +103,7 @@ def test_pushing_yields_what_libsodium_pulls_frame_by_frame() -> None:
     assert frames == [(plaintext[:FRAME_BYTES], MESSAGE), (plaintext[FRAME_BYTES:], FINAL)]
 
 
-def test_lengths_that_some_plaintext_has_are_exactly_those_that_are_accepted() -> None:
+def test_accepted_lengths_are_those_of_some_plaintext() -> None:
     real = {sealed_length(length) for length in range(2 * FRAME_BYTES + 40)}
     assert all(is_sealed_length(length) == (length in real) for length in range(max(real)))
 
@@ -176,7 +176,7 @@ def test_a_key_of_another_length_is_a_bug_of_the_caller(length: int) -> None:
             made(bytes(length))
 
 
-def test_a_finished_stream_takes_nothing_more() -> None:
+def test_finished_stream_rejects_more_data() -> None:
     pusher = Pusher(KEY)
     pusher.finish()
     with pytest.raises(RuntimeError):
@@ -208,7 +208,7 @@ def refused():
         puller.pull(bytes(200))
         puller.finish()
     except ValueError as refusal:
-        kept = refusal  # whose traceback holds this frame, which holds it
+        kept = refusal  # a cycle: the traceback refers to this frame, and the frame to `kept`
 gc.disable()
 for _ in range(10):
     refused()

@@ -83,7 +83,7 @@ def test_a_quote_is_exact_arithmetic_or_an_overflow(order, terms):
 
 
 @given(orders, charges, st.integers(0, U32))
-def test_the_shares_of_a_settlement_add_up_to_what_was_collected(order, terms, tok):
+def test_settlement_shares_add_up(order, terms, tok):
     tok = min(tok, order[3])
     try:
         quoted = quote(*order, terms)

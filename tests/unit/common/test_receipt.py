@@ -11,7 +11,7 @@ from tests.vectors.vector_file import cases
 CASES = cases("receipt.json")
 SETTLED = json.loads(CASES[0]["receipt"])
 
-# Fields whose change shows in another place. A signing domain shows in the signatures made in it. The position of a log
+# Fields that show a change in another place. A signing domain shows in the signatures made in it. The position of a log
 # or a block shows in what is found at that position.
 SHOWS = {
     "market.chain_id": "order_signature",

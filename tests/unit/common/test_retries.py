@@ -37,7 +37,7 @@ async def test_waits_double_up_to_the_longest(autojump_clock: MockClock) -> None
     assert [str(error) for error in reported] == ["0", "1", "2", "3", "4"]
 
 
-async def test_last_error_is_raised_when_the_next_attempt_would_be_late(autojump_clock: MockClock) -> None:
+async def test_last_error_is_raised_if_the_next_try_is_late(autojump_clock: MockClock) -> None:
     call = Failing(*[Busy(str(n)) for n in range(5)])
     with pytest.raises(Busy, match="2"):
         await retry(call, on=Busy, first_s=1, max_s=5, until=lambda: 7.0)

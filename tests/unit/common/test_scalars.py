@@ -45,7 +45,7 @@ def test_any_other_spelling_is_refused_and_names_the_field(case):
 
 
 @given(st.text(max_size=80))
-def test_a_decimal_is_read_exactly_when_it_is_what_the_number_prints_as(text):
+def test_decimal_is_accepted_only_in_canonical_form(text):
     try:
         number = read_decimal(text, 256, "field")
     except Refused:

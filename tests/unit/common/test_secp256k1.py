@@ -31,12 +31,12 @@ def test_a_signature_recovers_to_its_signer(case):
     REFUSED,
     ids=lambda case: f"{case['refused']}: {case['name']}",
 )
-def test_a_malformed_signature_recovers_to_nobody(case):
+def test_malformed_signature_recovers_no_address(case):
     assert recover(raw(case["digest"]), raw(case["signature"])) is None
 
 
 @given(digests, st.integers(0, 2**256 - 1), st.integers(0, 2**256 - 1), st.integers(0, 255))
-def test_recovery_agrees_with_another_implementation_on_arbitrary_numbers(digest, r, s, v):
+def test_recovery_matches_another_implementation(digest, r, s, v):
     try:
         expected = keys.Signature(vrs=(v - 27, r, s)).recover_public_key_from_msg_hash(digest).to_canonical_address()
     except (BadSignature, ValidationError):
@@ -47,7 +47,7 @@ def test_recovery_agrees_with_another_implementation_on_arbitrary_numbers(digest
 
 
 @given(secrets, digests)
-def test_the_mirrored_signature_recovers_to_nobody(secret, digest):
+def test_mirrored_signature_recovers_no_address(secret, digest):
     signature = Wallet(secret).sign(digest)
     mirrored = (ORDER - int.from_bytes(signature[32:64], "big")).to_bytes(32, "big")
     assert recover(digest, signature[:32] + mirrored + bytes([55 - signature[64]])) is None
@@ -83,7 +83,7 @@ def test_threads_that_check_at_once_do_not_mix_their_signers_up():
     [b"", bytes(32), ORDER.to_bytes(32, "big"), b"\xff" * 32, b"\x01" * 31, b"\x01" * 33],
     ids=["empty", "zero", "the order", "above the order", "31 bytes", "33 bytes"],
 )
-def test_bytes_that_are_no_private_key_are_refused_without_being_shown(secret):
+def test_invalid_private_key_is_refused_and_not_shown(secret):
     with pytest.raises(Refused) as refusal:
         Wallet(secret)
     assert secret.hex() == "" or secret.hex() not in repr(refusal.value)
@@ -95,7 +95,7 @@ def test_a_wallet_prints_its_address_and_not_its_key():
 
 
 @pytest.mark.parametrize("length", [0, 64, 66])
-def test_a_signature_of_another_length_recovers_to_nobody(length):
+def test_signature_of_another_length_recovers_no_address(length):
     assert recover(bytes(32), b"\x01" * length) is None
 
 

@@ -66,6 +66,6 @@ def test_a_receiver_that_is_no_address_makes_no_transaction(length):
         Transaction(1, 0, 0, 0, 21_000, bytes(length), 0, b"").sign(Wallet(SECRET))
 
 
-def test_a_negative_integer_is_never_signed():
+def test_negative_integer_is_never_signed():
     with pytest.raises(OverflowError):
         Transaction(1, -1, 0, 0, 21_000, bytes(20), 0, b"").sign(Wallet(SECRET))

@@ -130,7 +130,7 @@ def test_containerfile_keeps_every_rule(daemon: str) -> None:
         ('CMD ["serve"]', "CMD serve", "CMD must be a list"),
     ],
 )
-def test_rule_finds_what_breaks_it(instead_of: str, put: str, told: str) -> None:
+def test_rule_finds_its_violation(instead_of: str, put: str, told: str) -> None:
     good = text_of("coordinatord")
     assert instead_of in good
     assert any(told in fault for fault in faults(good.replace(instead_of, put)))
@@ -148,7 +148,7 @@ def test_image_is_made_by_the_commands_of_the_page(daemon: str) -> None:
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
-def test_everything_that_is_copied_is_there_and_all_that_the_wheel_is_made_of_is_copied(daemon: str) -> None:
+def test_every_copied_path_exists_and_the_wheel_is_complete(daemon: str) -> None:
     copied = {word for one in stages(text_of(daemon))[0] if one.word == "COPY" for word in one.rest.split()[:-1]}
     assert {name for name in copied if not (ROOT / name).exists()} == set()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -174,7 +174,7 @@ def test_ports_and_stop_signal_are_those_that_the_daemons_know() -> None:
     assert f"127.0.0.1:{port}/healthz" in svcd
 
 
-def test_page_builds_these_files_and_runs_them_bounded_with_their_secrets_mounted() -> None:
+def test_page_builds_images_and_runs_them_confined() -> None:
     blocks = "\n".join(BLOCK.findall(PAGE.read_text(encoding="utf-8")))
     for daemon in DAEMONS:
         assert f"--file config/containers/{daemon}.Containerfile" in blocks

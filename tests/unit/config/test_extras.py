@@ -80,14 +80,14 @@ def locked(extra: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("extra", PROGRAMS)
-def test_extra_brings_what_its_program_imports_and_nothing_else(extra: str) -> None:
+def test_extra_installs_exactly_its_programs_imports(extra: str) -> None:
     imports = needed(PROGRAMS[extra], without=MARKET)
     brought = declared(None) | declared(extra)
     assert {name: file for name, file in imports.items() if name not in brought | OPTIONAL.keys()} == {}
     assert declared(extra) - imports.keys() == BY_NAME.get(extra, set())
 
 
-def test_market_extra_alone_brings_what_its_tool_imports() -> None:
+def test_only_the_market_extra_installs_its_imports() -> None:
     imports, brought = needed(MARKET), declared(None) | declared("market")
     assert {name: file for name, file in imports.items() if name not in brought} == {}
     assert declared("market") - imports.keys() == set()
@@ -97,7 +97,7 @@ def test_daemon_of_an_operator_installs_few_packages() -> None:
     assert len(locked("coordinator")) <= 37
 
 
-def test_distribution_without_an_extra_brings_what_common_imports_for_every_program() -> None:
+def test_base_distribution_has_the_packages_of_common() -> None:
     everywhere = set.intersection(*(set(needed(package)) for package in PROGRAMS.values()))
     assert declared(None) <= everywhere
 
@@ -107,7 +107,7 @@ def test_optional_packages_have_the_extra_that_the_pages_name() -> None:
 
 
 @pytest.mark.parametrize("extra", [*PROGRAMS, "market"])
-def test_lock_of_an_extra_holds_its_packages_at_the_versions_that_are_tested(extra: str) -> None:
+def test_extras_lock_has_the_tested_versions(extra: str) -> None:
     packages = locked(extra)
     assert (declared(None) | declared(extra)) - packages.keys() == set()
     assert packages.items() - locked("dev").items() == set()
@@ -117,7 +117,7 @@ def test_buyer_installs_few_packages() -> None:
     assert len(locked("client")) <= 24
 
 
-def test_missing_package_is_told_by_its_extra_and_a_missing_module_of_ours_is_raised() -> None:
+def test_missing_package_names_its_extra() -> None:
     told = missing_extra(ModuleNotFoundError("No module named 'trio'", name="trio"), "svcd", "provider")
     assert told.startswith("svcd: the Python package trio must be installed")
     assert told.endswith("pip install 'sealed-job-coordinator[provider]'")

@@ -35,7 +35,7 @@ def alerts(daemon: str) -> list[str]:
     return re.findall(r"- alert: (\w+)", rules(daemon))
 
 
-def test_every_query_of_the_dashboard_names_a_series_that_is_served(daemon: str) -> None:
+def test_dashboard_queries_use_served_series(daemon: str) -> None:
     dashboard = json.loads((ROOT / f"config/grafana/{daemon}.json").read_text())
     for expression in expressions_of(dashboard):
         named = series_in(expression, daemon)
@@ -70,7 +70,7 @@ def test_every_alert_is_tested_firing_and_silent(daemon: str) -> None:
         assert re.search(rf"alertname: {alert}\n +exp_alerts:\n +- exp_labels", text), alert
 
 
-def test_every_alert_has_its_paragraph_and_every_paragraph_its_alert(daemon: str) -> None:
+def test_alerts_and_paragraphs_match(daemon: str) -> None:
     page = (ROOT / ALERT_PAGES[daemon]).read_text()
     explained = re.findall(r"^\*\*(\w+)\*\* +\S.{80,}?(?=\n\n|\Z)", page, re.MULTILINE | re.DOTALL)
     assert explained == alerts(daemon)

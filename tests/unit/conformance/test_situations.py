@@ -37,9 +37,7 @@ def test_only_the_refused_bytes_again_are_wrong_after_stale_op(again: dict[str, 
 
 
 @pytest.mark.parametrize(("waited", "said"), [(0.4, None), (31.0, "the claim again after 31 s")])
-def test_claim_with_a_forgotten_session_is_sent_again_after_a_sign_in_and_not_when_it_is_offered_anew(
-    waited: float, said: str | None
-) -> None:
+def test_claim_is_resent_after_sign_in_but_not_when_reoffered(waited: float, said: str | None) -> None:
     market = ProviderMarket()
     market.heard += [
         Heard(at, "claim", JOB, {"op": "claim"}, status) for at, status in ((5.0, 401), (5.0 + waited, 201))

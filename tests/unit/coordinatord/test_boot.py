@@ -33,7 +33,7 @@ BOOK = AddressBook.parse(
 
 
 @pytest.mark.parametrize(("code", "raised"), [(-32005, Retryable), (-32603, Retryable), (-32601, Fatal)])
-async def test_chain_id_is_waited_for_unless_the_endpoint_does_not_serve_it(code: int, raised: type[Exception]) -> None:
+async def test_boot_waits_for_the_chain_id(code: int, raised: type[Exception]) -> None:
     async def refuse(_request: bytes) -> tuple[int, bytes]:
         return 200, b'{"jsonrpc":"2.0","id":0,"error":{"code":%d,"message":"no"}}' % code
 
@@ -41,7 +41,7 @@ async def test_chain_id_is_waited_for_unless_the_endpoint_does_not_serve_it(code
         await check_chain(Rpc(refuse), BOOK, Domains.of(BOOK))
 
 
-async def test_one_of_two_nodes_that_is_away_at_the_start_is_left_for_later_and_one_of_another_chain_ends_it() -> None:
+async def test_boot_tolerates_an_absent_node_but_not_a_foreign_one() -> None:
     async def other_chain(request: bytes) -> tuple[int, bytes]:
         return 200, b'{"jsonrpc":"2.0","id":%d,"result":"0x7"}' % json.loads(request)["id"]
 
@@ -54,7 +54,7 @@ async def test_one_of_two_nodes_that_is_away_at_the_start_is_left_for_later_and_
         await check_nodes(Nodes([Node("a", away), Node("b", other_chain)]), BOOK, Domains.of(BOOK))
 
 
-def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_and_keystores() -> None:
+def test_daemon_starts_without_decoding_libraries() -> None:
     """These libraries take half of the start-up time, and tens of megabytes for as long as the daemon runs."""
     imported = "import sys, coordinatord.run.commands, coordinatord.run.app, coordinatord.run.checks.examine"
     program = imported + "; print(*{name.partition('.')[0] for name in sys.modules})"
@@ -65,7 +65,7 @@ def test_a_daemon_starts_without_the_libraries_that_decode_foreign_transactions_
     ) == set()
 
 
-def test_command_of_the_settings_alone_imports_neither_the_database_nor_the_node_nor_the_server() -> None:
+def test_settings_command_imports_only_settings() -> None:
     code = (
         "import sys; from coordinatord.run.cli import main\n"
         "try: main()\n"
@@ -81,7 +81,7 @@ def test_command_of_the_settings_alone_imports_neither_the_database_nor_the_node
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
-def test_command_line_that_runs_nothing_imports_neither_the_server_nor_the_clients_of_others(option: str) -> None:
+def test_idle_command_line_imports_no_server_or_client(option: str) -> None:
     code = (
         "import sys; from coordinatord.run.cli import main\n"
         "try: main()\n"

@@ -32,7 +32,7 @@ REQUIRED = sorted(ENVIRONMENT.keys() - {"ADDRESSES_JSON"})
 
 
 @pytest.mark.parametrize("name", INTEGERS)
-def test_integer_is_taken_within_its_range_and_stops_the_boot_outside_of_it(name: str) -> None:
+def test_integer_outside_its_range_stops_the_boot(name: str) -> None:
     lowest, default, highest = INTEGERS[name]
     field = name.lower()
     assert getattr(read_config(ENVIRONMENT), field) == default
@@ -49,7 +49,7 @@ def test_empty_value_counts_as_unset() -> None:
 
 
 @pytest.mark.parametrize("name", REQUIRED)
-def test_required_variable_that_is_missing_or_empty_stops_the_boot(name: str) -> None:
+def test_missing_required_variable_stops_the_boot(name: str) -> None:
     for without in ({n: v for n, v in ENVIRONMENT.items() if n != name}, {**ENVIRONMENT, name: ""}):
         with pytest.raises(Fatal, match=rf"^{name} "):
             read_config(without)
@@ -69,7 +69,7 @@ def test_address_book_comes_from_one_place(tmp_path: Path) -> None:
     "origins",
     ["*", "https://*.example", "https://a.example/", "https://a.example/x", "a.example", "https://a.example,"],
 )
-def test_what_is_no_exact_origin_stops_the_boot(origins: str) -> None:
+def test_inexact_origin_stops_the_boot(origins: str) -> None:
     with pytest.raises(Fatal, match=r"^CORS_ORIGINS "):
         read_config({**ENVIRONMENT, "CORS_ORIGINS": origins})
 
@@ -80,7 +80,7 @@ def test_exact_origins_are_taken() -> None:
 
 
 @pytest.mark.parametrize("proxies", ["10.0.0.0/8", "proxy.example", "10.0.0.1,"])
-def test_proxy_by_which_no_caller_would_ever_be_known_stops_the_boot(proxies: str) -> None:
+def test_proxy_setting_that_hides_all_callers_stops_the_boot(proxies: str) -> None:
     with pytest.raises(Fatal, match=r"^TRUSTED_PROXIES "):
         read_config({**ENVIRONMENT, "TRUSTED_PROXIES": proxies})
 
@@ -90,7 +90,7 @@ def test_metrics_on_the_port_of_the_service_stop_the_boot() -> None:
         read_config({**ENVIRONMENT, "PORT": "9402"})
 
 
-def test_every_secret_may_be_a_systemd_credential_and_shows_in_no_repr(tmp_path: Path) -> None:
+def test_secrets_can_be_credentials_and_have_no_repr(tmp_path: Path) -> None:
     secrets = ("DATABASE_URL", "RELAYER_KEY", "PIN_STORE_KEY", "PIN_STORE_SECRET")
     for name in secrets:
         (tmp_path / name.lower()).write_text(ENVIRONMENT[name] + "\n")
@@ -104,19 +104,19 @@ def test_every_secret_may_be_a_systemd_credential_and_shows_in_no_repr(tmp_path:
     assert not any(repr(ENVIRONMENT[name]) in repr(config) or "01" * 32 in repr(config) for name in secrets)
 
 
-def test_credential_that_is_no_text_stops_the_boot_by_name_and_unseen(tmp_path: Path) -> None:
+def test_binary_credential_stops_the_boot_unseen(tmp_path: Path) -> None:
     (tmp_path / "relayer_key").write_bytes(b"\x96" * 32)  # raw key bytes instead of hex digits
     with pytest.raises(Fatal, match="relayer_key"):
         read_config({**ENVIRONMENT, "RELAYER_KEY": "", "CREDENTIALS_DIRECTORY": str(tmp_path)})
 
 
-def test_fees_have_the_ceiling_of_the_chain_unless_the_operator_names_one() -> None:
+def test_operators_fee_ceiling_overrides_the_chains() -> None:
     assert relayer_settings(read_config(ENVIRONMENT)).fee_ceiling == ceiling_of(31337, None, None)
     named = read_config({**ENVIRONMENT, "RELAY_MAX_FEE_GWEI": "30", "RELAY_MAX_TIP_GWEI": "2"})
     assert relayer_settings(named).fee_ceiling == ceiling_of(31337, 30, 2)
 
 
-def test_further_nodes_stand_behind_the_first_and_none_is_named_twice() -> None:
+def test_further_nodes_follow_the_first_without_duplicates() -> None:
     urls = "https://a.example/v3/key, http://b.example:8545"
     nodes = read_config(ENVIRONMENT | {"RPC_URL": "http://c.example", "RPC_URLS": urls}).node_urls
     assert nodes == ["http://c.example", "https://a.example/v3/key", "http://b.example:8545"]
@@ -128,7 +128,7 @@ def test_further_nodes_stand_behind_the_first_and_none_is_named_twice() -> None:
         read_config(ENVIRONMENT | {"RPC_URLS": "http://a.example,b.example"})
 
 
-def test_the_relayers_account_has_one_signer_and_outside_of_this_process_a_name() -> None:
+def test_relayer_account_has_exactly_one_signer() -> None:
     without = {name: value for name, value in ENVIRONMENT.items() if name != "RELAYER_KEY"}
     address = "0x" + "ab" * 20
     keystore = {"RELAYER_KEYSTORE": "/k", "RELAYER_KEYSTORE_PASSWORD": "p"}

@@ -37,7 +37,7 @@ def test_hosting_an_escrow_without_operator_keys_stops_the_boot(mode: str) -> No
         ("ESCROW_CLOCK_OFFSET_MS", "0"),
     ],
 )
-def test_static_escrow_with_a_setting_of_mock_alone_stops_the_boot(setting: tuple[str, str]) -> None:
+def test_static_escrow_with_mock_settings_stops_the_boot(setting: tuple[str, str]) -> None:
     static = {**ENVIRONMENT, "ESCROW_MODE": "static", "OPERATOR_KEY": KEYS[0]}
     with pytest.raises(Fatal, match=setting[0]):
         read_config({**static, setting[0]: setting[1]})
@@ -45,7 +45,7 @@ def test_static_escrow_with_a_setting_of_mock_alone_stops_the_boot(setting: tupl
 
 
 @pytest.mark.parametrize("key", ["0a" * 31, "0a" * 32 + ",", "0g" * 32, "00" * 32, "ff" * 32])
-def test_operator_key_that_is_no_private_key_stops_the_boot_without_being_shown(key: str) -> None:
+def test_invalid_operator_key_stops_the_boot_unseen(key: str) -> None:
     with pytest.raises(Fatal, match="OPERATOR_KEY") as stopped:
         read_config({**ENVIRONMENT, "ESCROW_MODE": "static", "OPERATOR_KEY": key})
     assert key[:8] not in str(stopped.value)

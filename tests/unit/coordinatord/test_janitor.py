@@ -29,7 +29,7 @@ async def test_content_is_removed_several_at_a_time_and_no_more() -> None:
     assert most == janitor._MAX_CONCURRENT_REMOVALS > 1
 
 
-async def test_content_that_the_store_does_not_remove_now_is_left_and_the_rest_is_removed() -> None:
+async def test_janitor_skips_content_that_cannot_be_removed() -> None:
     removed: list[int] = []
 
     async def remove(number: int) -> None:

@@ -18,16 +18,16 @@ def taken() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
-def test_port_that_is_taken_is_said(taken: int) -> None:
+def test_taken_port_names_its_variable(taken: int) -> None:
     with pytest.raises(Fatal, match=f"^PORT, BIND_HOST: {HOST}:{taken}: "):
         listening_socket(taken, HOST)
 
 
-def test_address_that_is_none_of_this_machines_is_said_by_its_variable() -> None:
+def test_foreign_bind_address_names_its_variable() -> None:
     with pytest.raises(Fatal, match=r"^PORT, BIND_HOST: 192\.0\.2\.1:8402: "):
         listening_socket(8402, "192.0.2.1")
 
 
-def test_port_for_metrics_that_is_taken_is_said(taken: int) -> None:
+def test_taken_metrics_port_names_its_variable(taken: int) -> None:
     with pytest.raises(Fatal, match=f"METRICS_PORT: {HOST}:{taken}: "):
         bind_operators_port(HOST, taken, "METRICS_HOST, METRICS_PORT")

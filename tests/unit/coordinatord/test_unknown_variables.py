@@ -20,7 +20,7 @@ from tests.unit.coordinatord.environment import ENVIRONMENT
         ("RELAY_SOMETHING_ELSE_ALTOGETHER", None),
     ],
 )
-def test_mistyped_variable_is_found_with_what_it_is_nearest_to(name: str, near: str | None) -> None:
+def test_mistyped_variable_suggests_the_nearest_name(name: str, near: str | None) -> None:
     assert unknown_settings({**ENVIRONMENT, name: "1"}) == {name: near}
 
 
@@ -31,7 +31,7 @@ def test_mistyped_variable_is_found_with_what_it_is_nearest_to(name: str, near: 
         *["SENTRY_TRACES_SAMPLE_RATE", "http_proxy"],
     ],
 )
-def test_what_shells_and_systemd_set_is_none(name: str) -> None:
+def test_variables_of_shells_and_systemd_are_ignored(name: str) -> None:
     assert unknown_settings({**ENVIRONMENT, name: "1"}) == {}
 
 
@@ -49,7 +49,7 @@ def test_start_warns_of_each() -> None:
     assert REGISTRY.get_sample_value("coordinatord_build_info", {"version": "1.2.3"}) == 1
 
 
-def test_all_faults_are_named_and_none_twice() -> None:
+def test_all_faults_are_named_once() -> None:
     assert settings_faults(ENVIRONMENT) == []
     faults = settings_faults({**ENVIRONMENT, "PORT": "0", "LOG_LEVEL": "loud", "ADDRESSES_JSON": ""})
     assert [fault.split()[0] for fault in faults] == ["PORT", "LOG_LEVEL"]

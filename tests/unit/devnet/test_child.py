@@ -23,13 +23,13 @@ PLACE = Path("/market")
         ("mkdir: Read-only file system", ("/market", "--state-dir")),
     ],
 )
-def test_symptom_of_a_program_is_answered_with_the_cause_and_the_remedy(said: str, words: tuple[str, ...]) -> None:
+def test_program_error_gets_its_cause_and_remedy(said: str, words: tuple[str, ...]) -> None:
     cause = find_cause(1, f"starting\n{said}\n", PLACE)
     assert cause is not None
     assert [word for word in words if word not in cause] == []
 
 
-def test_program_that_was_killed_is_answered_with_the_memory_that_is_left() -> None:
+def test_killed_program_is_reported_with_free_memory() -> None:
     assert "memory" in str(find_cause(-9, "all is well\n", PLACE))
 
 
@@ -62,7 +62,7 @@ def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_line_that_is_shown_is_the_one_that_tells(log: str, line: str) -> None:
+def test_most_informative_line_is_shown(log: str, line: str) -> None:
     assert find_error_line(log) == line
 
 

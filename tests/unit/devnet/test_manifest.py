@@ -35,7 +35,7 @@ def test_devnet_that_is_not_up_is_said_so(tmp_path: Path) -> None:
         exports(tmp_path)
 
 
-def test_exports_for_a_wallet_of_ones_own_take_the_first_clients_away(tmp_path: Path) -> None:
+def test_exports_for_own_wallet_replace_the_first_clients(tmp_path: Path) -> None:
     account = {"role": "client", "private_key": "0x11"}
     described = {"base_url": "http://a", "gateway": "http://b", "rpc_url": "http://c", "accounts": [account]} | {
         "addresses": {"chainId": 5}

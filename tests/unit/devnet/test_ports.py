@@ -23,7 +23,7 @@ def test_usual_port_is_had_while_it_is_free() -> None:
         assert numbers == {CHAIN: usual}
 
 
-def test_usual_port_that_another_process_has_is_replaced_by_a_free_one(taken: int) -> None:
+def test_taken_usual_port_is_replaced(taken: int) -> None:
     with held([WantedPort("chain", CHAIN, taken)]) as numbers:
         assert numbers[CHAIN] != taken
         assert is_free(numbers[CHAIN])
@@ -39,7 +39,7 @@ def test_port_of_a_devnet_that_does_not_listen_yet_is_left_to_it() -> None:
         assert third[CHAIN] == usual
 
 
-def test_chosen_port_that_is_taken_is_named_with_its_service_and_its_flag(taken: int) -> None:
+def test_taken_chosen_port_names_service_and_flag(taken: int) -> None:
     with (
         pytest.raises(DevnetError, match=rf"port {taken} for the chain is in use.*{CHAIN}"),
         held([WantedPort("chain", CHAIN, 1, taken)]),
@@ -56,19 +56,19 @@ def test_port_chosen_for_two_services_is_refused() -> None:
         pass
 
 
-def test_usual_port_gives_way_to_one_that_was_chosen_for_another_service() -> None:
+def test_usual_port_gives_way_to_a_chosen_one() -> None:
     number = pick_free()
     with held([WantedPort("chain", CHAIN, number), WantedPort("pin store", STORE, 2, number)]) as numbers:
         assert numbers[STORE] == number
         assert numbers[CHAIN] != number
 
 
-def test_port_that_is_taken_on_any_address_is_taken_for_a_service_on_all(taken: int) -> None:
+def test_port_taken_on_any_address_is_taken_on_all(taken: int) -> None:
     with held([WantedPort("coordinator", CHAIN, taken, host=ANY_ADDRESS)]) as numbers:
         assert numbers[CHAIN] != taken
 
 
-def test_port_that_was_picked_and_is_not_listened_on_yet_is_not_picked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_picked_port_is_not_picked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first = pick_free()
     other = next(number for number in range(first + 1, first + 1000) if is_free(number))
     drawn = iter([first, first, other])

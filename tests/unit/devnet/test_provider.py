@@ -11,10 +11,10 @@ def exposition(free: float, *, models: int = len(MODELS)) -> str:
 
 
 @pytest.mark.parametrize("free", [8.0, 1.0, 10.0])
-def test_provider_is_ready_with_whatever_the_network_grants(free: float) -> None:
+def test_provider_is_ready_with_any_granted_capacity(free: float) -> None:
     assert all_polled(exposition(free))
 
 
-def test_provider_without_room_or_without_an_answered_poll_is_not_ready() -> None:
+def test_provider_needs_room_and_a_poll_to_be_ready() -> None:
     assert not all_polled(exposition(0.0))
     assert not all_polled(exposition(8.0, models=len(MODELS) - 1))

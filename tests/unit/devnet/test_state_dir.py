@@ -25,9 +25,7 @@ def test_directory_of_a_dead_run_is_emptied_and_said_so(tmp_path: Path) -> None:
         assert not second.manifest.exists()
 
 
-def test_directory_of_a_dead_run_is_emptied_while_its_services_still_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_of_a_dead_run_is_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with claimed(tmp_path):
         pass
     (tmp_path / "postgres").mkdir()
@@ -69,7 +67,7 @@ def test_directory_that_holds_foreign_files_is_left_alone(tmp_path: Path) -> Non
     assert (tmp_path / "postgres" / "precious").exists()
 
 
-def test_directory_that_cannot_be_made_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_uncreatable_directory_is_named_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(DevnetError, match=r"cannot use .*file/state .*--state-dir"),

@@ -19,7 +19,7 @@ with claimed(Path(sys.argv[1])):
 """
 
 
-def test_devnet_of_a_directory_is_stopped_and_has_ended_afterwards(tmp_path: Path) -> None:
+def test_devnet_of_a_directory_is_stopped(tmp_path: Path) -> None:
     state = tmp_path / "state"
     # The signal is blocked before it can arrive, so sigwait receives it.
     command = (sys.executable, "-c", f"import signal; signal.pthread_sigmask(0, [15]){HOLDER}", str(state))
@@ -39,7 +39,7 @@ def test_no_devnet_is_nothing_to_stop(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
-def test_process_that_does_not_hold_the_directory_is_never_signalled(tmp_path: Path) -> None:
+def test_process_without_the_lock_is_never_signalled(tmp_path: Path) -> None:
     """The lock has the process id of a holder in another container. Here that id belongs to an unrelated process."""
     with claimed(tmp_path), subprocess.Popen(["sleep", "60"]) as bystander:
         (tmp_path / "lock").write_text(f"{bystander.pid}\n")

@@ -48,7 +48,7 @@ def job(index: Replayed) -> Mapping[str, Any]:
     return index.tables["jobs"][JOB,]
 
 
-def test_history_comes_to_rows() -> None:
+def test_history_becomes_rows() -> None:
     index = replayed(history(REGISTERED, ("JobPosted", POSTED), CLAIMED, SETTLED))
     row = job(index)
     assert (row["cap"], row["state"], row["ended_because"], row["cost"], row["ended_at"]) == (3_000, 2, 1, 2_000, 150)
@@ -56,7 +56,7 @@ def test_history_comes_to_rows() -> None:
     assert index.tables["owner_sums"][OWNER, 1]["completed"] == 1
 
 
-def test_job_that_nobody_claims_is_marked_once_its_time_is_over_and_not_before() -> None:
+def test_unclaimed_job_is_marked_once_expired() -> None:
     for now, state in ((500, 0), (501, 3)):
         assert job(replayed(history(REGISTERED, ("JobPosted", POSTED), now=now)))["state"] == state
 
@@ -84,7 +84,7 @@ def test_job_ends_within_its_window_or_a_little_later() -> None:
     [(SETTLED, (PAID_IN, *PAID_OUT)), (FAILED, (PAID_IN, (REGISTRY, OWNER, AMOUNT)))],
     ids=["settled", "failed"],
 )
-def test_what_the_token_moved_is_what_is_due_to_each_party(end: Event, transfers: tuple[Transfer, ...]) -> None:
+def test_token_transfers_match_each_partys_dues(end: Event, transfers: tuple[Transfer, ...]) -> None:
     events = (REGISTERED, ("JobPosted", POSTED), CLAIMED, end)
     assert transfer_violations(history(*events, transfers=transfers), REGISTRY) == []
     for place, (sender, to, amount) in enumerate(transfers):
@@ -95,7 +95,7 @@ def test_what_the_token_moved_is_what_is_due_to_each_party(end: Event, transfers
         assert all(line.startswith("I5: ") for line in found)
 
 
-def test_payout_that_the_token_refused_is_due_again_once_it_is_withdrawn() -> None:
+def test_refused_payout_is_due_again_after_withdrawal() -> None:
     credited = ("PayoutCredited", {"jobId": JOB, "party": OWNER, "amount": AMOUNT})
     events = (REGISTERED, ("JobPosted", POSTED), CLAIMED, FAILED, credited)
     assert transfer_violations(history(*events, transfers=(PAID_IN,)), REGISTRY) == []
@@ -105,7 +105,7 @@ def test_payout_that_the_token_refused_is_due_again_once_it_is_withdrawn() -> No
     assert transfer_violations(history(*withdrawn, transfers=paid), REGISTRY) == []
 
 
-def test_tokens_that_come_unasked_are_told_of_unless_they_are_expected() -> None:
+def test_unexpected_tokens_are_reported() -> None:
     events = (REGISTERED, ("JobPosted", POSTED), CLAIMED, FAILED)
     moved = (PAID_IN, (REGISTRY, OWNER, AMOUNT), (TREASURY, REGISTRY, 1))
     assert transfer_violations(history(*events, transfers=moved), REGISTRY) != []

@@ -27,7 +27,7 @@ def test_quiet_run_has_no_faults() -> None:
 @pytest.mark.parametrize(
     "arguments", [["--faults", "earthquake"], ["--minutes", "0"], ["--coordinators", "0"], ["--providers", "9"]]
 )
-def test_what_cannot_be_run_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_options_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read_options(arguments)
     assert arguments[0] in capsys.readouterr().err

@@ -36,7 +36,7 @@ def test_faults_and_outcomes_are_counted_by_kind() -> None:
     assert told["outcomes"]["post"] == {"ok": 10}
 
 
-def test_report_is_a_json_of_figures_and_one_page_that_needs_no_other_file(tmp_path: Path) -> None:
+def test_report_is_json_and_a_self_contained_page(tmp_path: Path) -> None:
     timeline = course()
     report.write(tmp_path, summary(timeline, "I3: <gap>"), timeline)
     told = json.loads((tmp_path / "soak.json").read_text())
@@ -55,7 +55,7 @@ def test_page_of_a_run_that_held_says_so(tmp_path: Path) -> None:
     assert "Soak: everything held" in (tmp_path / "soak.html").read_text()
 
 
-def test_picture_has_a_panel_for_each_figure_and_names_every_fault() -> None:
+def test_plot_has_a_panel_per_figure_and_names_faults() -> None:
     drawn = plot(course())
     ElementTree.fromstring(drawn)  # noqa: S314 - our own text
     for comment in ("work done per second", "percentiles", "relays waiting", "index lag", "resident memory", "reorg"):

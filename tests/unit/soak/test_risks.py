@@ -8,17 +8,17 @@ def run_of(minutes: float, *faults: str) -> Run:
     return Run(timeline, minutes, MarketLog([], [], 0, 0), promised=0, broadcasts=0)
 
 
-def test_promise_that_was_never_at_risk_makes_the_run_hollow() -> None:
+def test_promise_never_at_risk_invalidates_the_run() -> None:
     (found,) = hollow([Risk("I4", "events taken back", 0, 1), Risk("I9", "leases", 7, 5), Risk("I3", "nonces", 0, 0)])
     assert found == "I4: 0 events taken back (at least 1): the run is hollow"
 
 
-def test_what_a_fault_brings_about_must_be_met_once_it_has_struck_often() -> None:
+def test_effects_of_frequent_faults_must_occur() -> None:
     for faults, least in (((), 0), (("reorg",) * 3, 0), (("reorg", "rpc_hang", *("reorg",) * 3), 1)):
         assert least_of(run_of(3, *faults))["events taken back"] == least
 
 
-def test_floors_grow_with_the_run_and_quiet_has_one_however_short_it_is() -> None:
+def test_floors_grow_with_the_run() -> None:
     glance, minute, hour = (least_of(run_of(minutes)) for minutes in (0.5, 1, 60))
     assert sum(least > 0 for least in glance.values()) == 1
     assert glance["kinds of work done once all was quiet"] == minute["kinds of work done once all was quiet"] > 0

@@ -8,7 +8,7 @@ from tests.soak.shifted_clock import write_shift
 _TELLING = "import sys, time\nfor line in sys.stdin: print(time.time(), sys.argv[1], flush=True)\n"
 
 
-def test_program_sees_the_shift_as_it_changes_and_its_own_arguments(tmp_path: Path) -> None:
+def test_program_sees_the_shifted_clock_and_its_arguments(tmp_path: Path) -> None:
     clock = tmp_path / "clock"
     write_shift(clock, 0.0)
     (tmp_path / "telling.py").write_text(_TELLING)

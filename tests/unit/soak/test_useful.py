@@ -26,7 +26,7 @@ def test_floors_grow_with_the_run_and_a_glance_has_none() -> None:
     assert len(too_little(run_of(), 5)) == len(USEFUL)
 
 
-def test_failure_is_explained_by_a_fault_that_is_in_force_or_was_a_moment_ago() -> None:
+def test_failure_is_explained_by_a_recent_fault() -> None:
     failed = Done("open job", 100.0, 20.0, "store_unavailable")
     assert unexplained(run_of(failed, faults=(Span("store_killed", 60.0, 70.0),))) == []
     assert len(unexplained(run_of(failed))) == 1
@@ -40,27 +40,27 @@ def test_failure_is_not_explained_by_another_fault() -> None:
     assert len(unexplained(run_of(failed, faults=(Span("reorg", 90.0, 90.0),)))) == 1
 
 
-def test_outcome_that_nobody_foresaw_is_explained_by_nothing() -> None:
+def test_unforeseen_outcome_is_unexplained() -> None:
     faults = tuple(Span(kind, 0.0, 100.0) for kind in ("reorg", "rpc_hang", "store_killed", "coordinator_killed"))
     assert len(unexplained(run_of(Done("file", 50.0, 1.0, "418 teapot"), faults=faults))) == 1
 
 
-def test_what_was_asked_of_two_coordinators_needs_a_cause_for_each_answer() -> None:
+def test_answers_of_two_coordinators_need_separate_causes() -> None:
     twice = Done("job posted twice", 50.0, 1.0, "503 relayer_funds / 503 store_unavailable")
     empty, store = Span("relayer_empty", 49.0, 52.0), Span("store_killed", 49.0, 52.0)
     assert len(unexplained(run_of(twice, faults=(empty,)))) == 1
     assert unexplained(run_of(twice, faults=(empty, store))) == []
 
 
-def test_claim_of_a_provider_that_does_not_deliver_explains_a_job_that_failed() -> None:
+def test_claim_of_a_silent_provider_explains_a_failed_job() -> None:
     failed = Done("open job", 100.0, 90.0, "failed")
     assert len(unexplained(run_of(failed))) == 1
     assert unexplained(run_of(failed, Done("idle provider", 20.0, 1.0, "claim 201"))) == []
 
 
-def test_what_is_no_useful_work_may_end_as_it_likes() -> None:
+def test_other_work_may_end_in_any_way() -> None:
     assert unexplained(run_of(Done("garbage", 5.0, 1.0, "400 invalid_request_error"))) == []
 
 
-def test_every_fault_explains_something_and_nothing_is_explained_by_what_is_none() -> None:
+def test_every_fault_explains_something() -> None:
     assert set().union(*EXPLAINED.values()) - {"idle claim"} == set(KINDS)

@@ -4,7 +4,7 @@ from tests.faults.tcp_proxy import with_other_cids
 CID = str(cid_of(b"content"))
 
 
-def test_head_of_an_answer_names_another_content_id_and_its_content_stays() -> None:
+def test_header_names_a_wrong_cid_for_correct_content() -> None:
     answer = f"HTTP/1.1 200 OK\r\nx-amz-meta-cid: {CID}\r\n\r\n{CID}".encode()
     head, _, content = with_other_cids(answer).partition(b"\r\n\r\n")
     named = head.rpartition(b" ")[2].decode()

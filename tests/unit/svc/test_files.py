@@ -17,7 +17,7 @@ def test_file_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["result.json"]
 
 
-def test_file_that_is_not_finished_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_unfinished_file_keeps_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(b"before")
 

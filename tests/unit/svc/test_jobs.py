@@ -17,7 +17,7 @@ JOB = "0x" + "07" * 32
 ROUTE = f"GET /v1/jobs/{JOB}"
 
 
-async def test_job_is_waited_for_through_its_states_and_each_is_told_once() -> None:
+async def test_job_wait_reports_each_state_once() -> None:
     states = ["queued", "queued", "in_progress", "in_progress", "completed"]
     coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB, status)) for status in states]})
     seen: list[str] = []
@@ -28,13 +28,13 @@ async def test_job_is_waited_for_through_its_states_and_each_is_told_once() -> N
     assert max(pauses) <= 5
 
 
-async def test_job_that_is_not_known_yet_and_trouble_on_the_way_are_waited_out() -> None:
+async def test_unknown_job_and_errors_are_waited_out() -> None:
     away = failing(503, "not_ready", retryable=True)
     coordinator = FakeCoordinator({ROUTE: [failing(404, "not_found"), *[away] * 9, Answer(200, job(JOB, "failed"))]})
     assert (await coordinator.client().jobs.wait(JOB)).status == "failed"
 
 
-async def test_another_job_than_was_asked_for_is_not_taken_for_it() -> None:
+async def test_answer_with_another_job_is_rejected() -> None:
     other = job("0x" + "08" * 32, "completed", result_cid="bafyother")
     for lie in (other, {**other, "id": JOB}):
         coordinator = FakeCoordinator({ROUTE: [Answer(200, lie)]})
@@ -54,7 +54,7 @@ async def test_final_error_ends_the_wait() -> None:
 
 
 @pytest.mark.parametrize("seconds", [30, 0])
-async def test_wait_ends_when_it_was_told_to(seconds: float) -> None:
+async def test_wait_ends_at_its_timeout(seconds: float) -> None:
     coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB))]})
     began = anyio.current_time()
     with pytest.raises(WaitTimedOut):
@@ -73,7 +73,7 @@ async def test_wait_lasts_as_long_as_the_job_can() -> None:
     assert anyio.current_time() - began == pytest.approx(3600, abs=10)
 
 
-async def test_cancellation_is_signed_by_the_coordinators_clock_from_the_first_call_on() -> None:
+async def test_cancellation_uses_the_coordinators_clock() -> None:
     answer = {"job_id": JOB, "tx_hash": "0x" + "cc" * 32}
     ahead = {"date": formatdate(time.time() + 800, usegmt=True)}
     coordinator = FakeCoordinator({f"POST /v1/jobs/{JOB}/cancel": [Answer(200, answer)]})
@@ -83,7 +83,7 @@ async def test_cancellation_is_signed_by_the_coordinators_clock_from_the_first_c
     assert asked.body["issued_at"] - time.time() == pytest.approx(800, abs=5)
 
 
-async def test_what_is_no_job_id_is_not_asked_for() -> None:
+async def test_invalid_job_id_is_not_requested() -> None:
     coordinator = FakeCoordinator()
     with pytest.raises(OrderRefused):
         await coordinator.client().jobs.get("0x12/../..")
@@ -116,7 +116,7 @@ def stream(*statuses: str) -> Answer:
     return Answer(200, b"retry: 10\nid: 1\n\n" + b"".join(map(message, statuses)), STREAM)
 
 
-async def test_event_that_says_what_is_known_costs_no_look_and_one_that_says_more_is_looked_at() -> None:
+async def test_event_with_known_state_needs_no_read() -> None:
     states = ["queued", "in_progress", "completed"]
     coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB, status)) for status in states]})
     coordinator.tell(EVENTS, lambda _: stream("queued", "in_progress"), lambda _: stream("completed"))
@@ -126,7 +126,7 @@ async def test_event_that_says_what_is_known_costs_no_look_and_one_that_says_mor
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_claim_is_looked_at_only_for_somebody_who_wants_to_be_told_of_it(told: bool) -> None:
+async def test_claim_is_read_only_for_a_listener(told: bool) -> None:
     coordinator = FakeCoordinator()
     looks: list[int] = []
 
@@ -145,7 +145,7 @@ async def test_claim_is_looked_at_only_for_somebody_who_wants_to_be_told_of_it(t
     assert (looks, len(coordinator.to(ROUTE))) == (([1, 2], 3) if told else ([1, 1], 2))
 
 
-async def test_stream_that_begins_during_a_pause_between_looks_spares_the_next_one() -> None:
+async def test_stream_event_during_a_pause_saves_a_read() -> None:
     coordinator = FakeCoordinator({ROUTE: [Answer(200, job(JOB)), Answer(200, job(JOB, "completed"))]})
 
     async def told() -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ from common.refusal import Refused
 from svc.key_files import create_wallet, read_wallet
 
 
-def test_created_key_reads_back_as_the_same_wallet_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_created_key_round_trips_and_is_private(tmp_path: Path) -> None:
     path = tmp_path / "wallet.key"
     created = create_wallet(path)
     assert read_wallet(path).address == created.address

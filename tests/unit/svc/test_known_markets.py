@@ -28,7 +28,7 @@ def _path(known: KnownMarkets) -> Path:
     return known.path
 
 
-def test_market_is_remembered_for_the_next_process_and_for_its_owner_alone(known: KnownMarkets) -> None:
+def test_market_is_remembered_privately_for_later_processes(known: KnownMarkets) -> None:
     assert known.get(URL) is None
     _remember(known)
     path = _path(known)
@@ -60,7 +60,7 @@ def test_without_a_place_markets_are_known_to_this_process_alone() -> None:
     assert (known.get(URL), KnownMarkets().get(URL)) == (KnownMarket(BOOK), None)
 
 
-def test_link_in_the_files_place_is_neither_read_nor_written_through(known: KnownMarkets, tmp_path: Path) -> None:
+def test_link_in_place_of_the_file_is_not_followed(known: KnownMarkets, tmp_path: Path) -> None:
     _remember(known)
     path, victim = _path(known), tmp_path / "victim"
     path.rename(victim)
@@ -114,7 +114,7 @@ def test_damaged_file_is_named_and_left_as_it_is(known: KnownMarkets) -> None:
     assert _path(known).read_text() == "{"
 
 
-def test_commands_that_remember_at_the_same_time_keep_what_each_found(known: KnownMarkets) -> None:
+def test_concurrent_commands_keep_all_markets(known: KnownMarkets) -> None:
     barrier, urls = Barrier(8), [f"https://market{n}.example" for n in range(8)]
 
     def remember(url: str) -> None:

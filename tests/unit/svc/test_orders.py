@@ -75,7 +75,7 @@ def submissions(coordinator: FakeCoordinator) -> list[Asked]:
     return [asked for asked in coordinator.to(JOBS) if "auth_sig" in asked.body]
 
 
-async def test_submission_is_signed_sealed_and_paid_as_the_protocol_says(coordinator: FakeCoordinator) -> None:
+async def test_submission_is_signed_sealed_and_paid(coordinator: FakeCoordinator) -> None:
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello", window="async", custom_id="mine")
     submitted = await client.submit(prepared)
@@ -111,7 +111,7 @@ async def test_open_order_without_an_escrow_is_refused(coordinator: FakeCoordina
     assert refused.value.code == "escrow_unavailable"
 
 
-async def test_rated_order_for_a_named_provider_is_sealed_to_its_registered_key(coordinator: FakeCoordinator) -> None:
+async def test_named_provider_gets_orders_sealed_to_its_key(coordinator: FakeCoordinator) -> None:
     prepared = await coordinator.client().prepare("demo/text", "hello", provider=7, rate_in="5")
     assert (prepared.terms.designated, prepared.terms.rates.rate_in, prepared.terms.rates.rate_out) == (7, 5, 0)
     assert JOBS not in coordinator.routes()
@@ -139,7 +139,7 @@ async def test_unlisted_parameter_is_warned_of_and_sent(coordinator: FakeCoordin
     assert prepared.unlisted == ("top_k",)
 
 
-async def test_changed_gas_fee_is_paid_anew(coordinator: FakeCoordinator) -> None:
+async def test_changed_gas_fee_is_signed_again(coordinator: FakeCoordinator) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[quoting(3_000, status=409), quoting(4_000, status=409), posted]))
     client = coordinator.client()
     submitted = await client.submit(await client.prepare("demo/text", "hello"))
@@ -171,9 +171,7 @@ async def test_price_that_changes_under_three_attempts_is_given_up(coordinator: 
         {"domain": {"name": "Dev Dollar", "version": "1", "chainId": 1, "verifyingContract": "0x" + "14" * 20}},
     ],
 )
-async def test_quote_that_is_not_what_the_order_comes_to_is_not_paid(
-    coordinator: FakeCoordinator, lie: dict[str, object]
-) -> None:
+async def test_wrong_quote_is_not_paid(coordinator: FakeCoordinator, lie: dict[str, object]) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[posted], quoted=quoting(**lie)))  # type: ignore[arg-type] # any field
     client = coordinator.client()
     with pytest.raises(QuoteRefused) as refused:
@@ -181,7 +179,7 @@ async def test_quote_that_is_not_what_the_order_comes_to_is_not_paid(
     assert (refused.value.code, submissions(coordinator)) == ("quote_mismatch", [])
 
 
-async def test_quote_that_is_computed_here_is_the_one_that_the_coordinator_would_give(
+async def test_local_quote_equals_the_coordinators(
     coordinator: FakeCoordinator,
 ) -> None:
     client = coordinator.client()
@@ -193,7 +191,7 @@ async def test_quote_that_is_computed_here_is_the_one_that_the_coordinator_would
     assert amount_of(prepared, charges) == quoted.quote.amount
 
 
-async def test_amount_over_the_callers_bound_is_not_paid_even_when_it_rises_later(coordinator: FakeCoordinator) -> None:
+async def test_amount_over_the_bound_is_never_paid(coordinator: FakeCoordinator) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[quoting(10**9, status=409)]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
@@ -211,7 +209,7 @@ async def test_submission_is_not_made_again_on_an_error_status(coordinator: Fake
     assert len(submissions(coordinator)) == 1
 
 
-async def test_submission_whose_answer_was_lost_is_read_back_and_not_sent_again(coordinator: FakeCoordinator) -> None:
+async def test_lost_submission_is_read_back_and_not_resent(coordinator: FakeCoordinator) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[Dropped()]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
@@ -221,7 +219,7 @@ async def test_submission_whose_answer_was_lost_is_read_back_and_not_sent_again(
     assert len(submissions(coordinator)) == 1
 
 
-async def test_submission_whose_answer_was_lost_is_sent_again_where_the_job_is_absent(
+async def test_lost_submission_is_resent_if_the_job_is_absent(
     coordinator: FakeCoordinator,
 ) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[Dropped(), posted]))
@@ -238,9 +236,7 @@ async def test_submission_whose_answer_was_lost_is_sent_again_where_the_job_is_a
     [Answer(502, b"<html>"), Answer(504, b"<html>"), failing(500, "internal_error")],
     ids=["502", "504", "500"],
 )
-async def test_submission_that_may_have_come_through_all_the_same_is_read_back(
-    coordinator: FakeCoordinator, answer: Answer
-) -> None:
+async def test_possibly_successful_submission_is_read_back(coordinator: FakeCoordinator, answer: Answer) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[answer]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
@@ -250,9 +246,7 @@ async def test_submission_that_may_have_come_through_all_the_same_is_read_back(
 
 
 @pytest.mark.parametrize("trouble", [Dropped(), failing(503, "not_ready", retryable=True)], ids=["away", "behind"])
-async def test_order_of_which_there_is_no_word_is_told_by_its_id_and_not_as_what_may_be_ordered_again(
-    coordinator: FakeCoordinator, trouble: Told
-) -> None:
+async def test_unknown_order_is_reported_by_id_and_not_retryable(coordinator: FakeCoordinator, trouble: Told) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[Dropped()]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
@@ -262,7 +256,7 @@ async def test_order_of_which_there_is_no_word_is_told_by_its_id_and_not_as_what
     assert not unknown.value.retryable
 
 
-async def test_submission_answered_with_another_jobs_id_is_followed_by_its_own(coordinator: FakeCoordinator) -> None:
+async def test_answer_with_another_job_id_is_ignored(coordinator: FakeCoordinator) -> None:
     other = {"job_id": "0x" + "66" * 32, "task_cid": "bafytask", "tx_hash": "0x" + "cc" * 32}
     coordinator.tell(JOBS, in_turn(submitted=[Answer(201, other)]))
     client = coordinator.client()
@@ -270,7 +264,7 @@ async def test_submission_answered_with_another_jobs_id_is_followed_by_its_own(c
     assert (await client.submit(prepared)).job_id == prepared.id
 
 
-async def test_coordinator_that_is_gone_is_given_up_after_four_submissions(coordinator: FakeCoordinator) -> None:
+async def test_absent_coordinator_is_given_up_after_four_tries(coordinator: FakeCoordinator) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[Dropped()] * 9))
     client = coordinator.client()
     with pytest.raises(OutcomeUnknown):
@@ -278,7 +272,7 @@ async def test_coordinator_that_is_gone_is_given_up_after_four_submissions(coord
     assert len(submissions(coordinator)) == 4
 
 
-async def test_job_that_an_earlier_attempt_made_is_found_behind_the_refusal(coordinator: FakeCoordinator) -> None:
+async def test_job_of_an_earlier_attempt_is_found_after_a_refusal(coordinator: FakeCoordinator) -> None:
     coordinator.tell(JOBS, in_turn(submitted=[failing(409, "invalid_request_error", "DuplicateJob")]))
     client = coordinator.client()
     prepared = await client.prepare("demo/text", "hello")
@@ -288,7 +282,7 @@ async def test_job_that_an_earlier_attempt_made_is_found_behind_the_refusal(coor
     assert len(submissions(coordinator)) == 1
 
 
-async def test_broadcast_without_a_receipt_is_followed_and_not_sent_again(coordinator: FakeCoordinator) -> None:
+async def test_broadcast_without_receipt_is_followed_not_resent(coordinator: FakeCoordinator) -> None:
     tx_hash = "0x" + "dd" * 32
     coordinator.tell(JOBS, in_turn(submitted=[failing(504, "receipt_timeout", tx_hash)]))
     client = coordinator.client()
@@ -325,7 +319,7 @@ async def test_client_without_a_wallet_can_look_but_not_buy(coordinator: FakeCoo
     assert refused.value.message.startswith("no wallet: set SVC_WALLET_KEY_FILE")
 
 
-async def test_window_that_the_chain_does_not_allow_is_refused_with_those_it_does_before_anything_is_signed(
+async def test_window_the_chain_forbids_is_refused_before_signing(
     coordinator: FakeCoordinator,
 ) -> None:
     coordinator.tell(f"POST {NODE}/", FakeNode(windows=(300, 3_600)))
@@ -339,7 +333,7 @@ async def test_window_that_the_chain_does_not_allow_is_refused_with_those_it_doe
     assert (await client.market.windows("2h")).seconds == (300, 3_600)
 
 
-async def test_window_that_the_coordinator_does_not_name_is_refused_without_a_node_unless_it_names_it_when_asked_again(
+async def test_unlisted_window_is_refused_after_a_fresh_read(
     coordinator: FakeCoordinator,
 ) -> None:
     coordinator.tell("GET /evm/chain", Answer(200, DEPLOYMENT | {"windows": [300, 3_600]}))
@@ -352,13 +346,13 @@ async def test_window_that_the_coordinator_does_not_name_is_refused_without_a_no
     assert prepared.terms.sla_secs == 7_200
 
 
-async def test_window_of_no_known_form_is_signed_as_an_hour_and_warned_of(coordinator: FakeCoordinator) -> None:
+async def test_unusual_window_is_signed_as_an_hour_with_a_warning(coordinator: FakeCoordinator) -> None:
     with pytest.warns(OtherWindow, match="unknown window '7d', signed as 1h"):
         prepared = await coordinator.client().prepare("demo/text", "hello", window="7d")
     assert prepared.terms.sla_secs == 3_600
 
 
-async def test_run_without_a_gateway_is_refused_before_anything_is_asked(coordinator: FakeCoordinator) -> None:
+async def test_run_without_a_gateway_is_refused_before_any_request(coordinator: FakeCoordinator) -> None:
     with pytest.raises(OrderRefused) as refused:
         await coordinator.client(gateways="").run("demo/text", "hello")
     assert refused.value.code == "reads_disabled"

@@ -14,7 +14,7 @@ def test_both_clients_are_had_from_the_package() -> None:
     assert {"Client", "SyncClient"} <= set(svc.__all__)
 
 
-def test_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+def test_unknown_package_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Clients'"):
         svc.Clients  # noqa: B018 - looking it up is the test
 

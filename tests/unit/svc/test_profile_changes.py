@@ -32,14 +32,14 @@ def held(path: Path) -> dict[str, dict[str, object]]:
     return profiles_of({"SVC_CONFIG": str(path)})[1]
 
 
-def test_setting_is_changed_in_its_place_and_all_else_stays(file: Path) -> None:
+def test_setting_changes_in_place(file: Path) -> None:
     change_setting(file, "default", "max_amount", "7")
     assert file.read_text() == WRITTEN.replace("250_000", "7")
     change_setting(file, "default", "max_amount", None)
     assert file.read_text() == WRITTEN.replace("max_amount = 250_000\n", "")
 
 
-def test_setting_is_added_at_the_end_of_its_profile_and_a_profile_at_the_end(file: Path) -> None:
+def test_setting_is_appended_to_its_profile(file: Path) -> None:
     change_setting(file, "default", "insecure_http", "true")
     change_setting(file, "third", "wallet_key_file", 'C:\\Users\\"me"\\Ångström.key')
     assert "max_amount = 250_000\ninsecure_http = true\n\n# for trying" in file.read_text()
@@ -57,7 +57,7 @@ def test_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_taking_away_what_is_not_there_changes_nothing(file: Path) -> None:
+def test_removing_a_missing_setting_changes_nothing(file: Path) -> None:
     for profile, key in (("default", "rpc_url"), ("none", "rpc_url")):
         change_setting(file, profile, key, None)
     assert file.read_text() == WRITTEN

@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_profile_stands_between_the_environment_and_the_default(file: Path) -> None:
+def test_profile_ranks_between_environment_and_default(file: Path) -> None:
     settings = Settings.resolve(environment={"SVC_CONFIG": str(file)})
     assert (settings.base_url, settings.max_amount) == ("https://a.example", 250_000)
     assert settings.gateways == ("https://g.example", "https://h.example")

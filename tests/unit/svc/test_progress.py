@@ -121,7 +121,7 @@ async def test_submission_is_over_once_it_is_stored_and_says_so() -> None:
     assert sent == ["respond-async", None]
 
 
-async def test_stored_order_whose_answer_was_lost_is_sent_again_and_joined() -> None:
+async def test_stored_order_with_lost_answer_is_resent_and_joined() -> None:
     order = await ordered()
     lost = iter([True, False])
 
@@ -141,7 +141,7 @@ async def test_stored_order_whose_answer_was_lost_is_sent_again_and_joined() -> 
 
 
 @pytest.mark.parametrize("rests_on", ["stored", "broadcast", "block"])
-async def test_result_is_taken_as_soon_as_its_settle_is_told_and_says_what_it_rests_on(rests_on: str) -> None:
+async def test_result_is_taken_when_its_settle_is_reported(rests_on: str) -> None:
     order, seen = await ordered(), []
     order.tell("progress", *order.told(("queued", ()), ("completed", (CLAIM, settle(rests_on=rests_on)))))
     await order.client.submit(order.prepared)
@@ -152,7 +152,7 @@ async def test_result_is_taken_as_soon_as_its_settle_is_told_and_says_what_it_re
     assert (seen, order.looks("job")) == (["queued", "completed"], 0)
 
 
-async def test_run_gives_a_provisional_result_and_with_final_the_chains() -> None:
+async def test_run_returns_provisional_unless_final() -> None:
     coordinator = FakeCoordinator({"POST /v1/jobs": [orders()]})
     client = coordinator.client(gateways="http://gateway", cipher_key=CIPHER)
 
@@ -180,7 +180,7 @@ async def test_run_gives_a_provisional_result_and_with_final_the_chains() -> Non
     assert not [route for route in coordinator.routes() if route.endswith(f"{final.job_id}/progress")]
 
 
-async def test_progress_that_a_stream_tells_costs_no_look() -> None:
+async def test_streamed_progress_needs_no_read() -> None:
     order = await ordered()
     order.tell("progress", *order.told(("queued", ())))
     order.tell("events", lambda _: stream(order, ("in_progress", (CLAIM,)), ("completed", (CLAIM, settle()))))
@@ -202,7 +202,7 @@ async def test_stream_that_breaks_off_is_opened_again() -> None:
     assert all(asked.query == {"provisional": "1"} for asked in order.coordinator.asked if "/events" in asked.route)
 
 
-async def test_progress_of_another_job_is_not_taken_for_this_ones() -> None:
+async def test_progress_of_another_job_is_ignored() -> None:
     order = await ordered()
     other = progress("0x" + "08" * 32, "completed", CLAIM, settle())
     data = f"event: provisional\ndata: {json.dumps(other)}\n\n".encode()
@@ -227,7 +227,7 @@ async def test_unreadable_progress_is_ignored() -> None:
 # --- coordinators with fewer routes -------------------------------------------------------------------------
 
 
-async def test_coordinator_without_a_stream_of_progress_is_asked_for_it() -> None:
+async def test_coordinator_without_a_progress_stream_is_polled() -> None:
     order = await ordered()
     order.tell("events", failing(400, "invalid_request_error"))
     order.tell("progress", *order.told(*[("queued", ())] * 3, ("completed", (CLAIM, settle()))))
@@ -236,7 +236,7 @@ async def test_coordinator_without_a_stream_of_progress_is_asked_for_it() -> Non
 
 
 @pytest.mark.parametrize("status", [404, 400])
-async def test_coordinator_without_progress_is_waited_for_as_ever_and_asked_once(status: int) -> None:
+async def test_coordinator_without_progress_is_asked_once(status: int) -> None:
     order = await ordered()
     order.coordinator.tell("POST /v1/jobs", orders(posted))
     kind = "not_found" if status == 404 else "invalid_request_error"
@@ -272,7 +272,7 @@ async def test_result_that_does_not_open_is_passed_over_for_the_chains(sealing: 
     assert len(order.coordinator.to("GET http://gateway/ipfs/bafyfalse")) == 1
 
 
-async def test_result_that_is_taken_back_while_it_is_read_is_not_given() -> None:
+async def test_result_withdrawn_during_the_read_is_not_returned() -> None:
     order = await ordered()
     order.tell("progress", *order.told(("queued", ())))
     replaced = ("completed", (CLAIM, settle("bafyold"))), ("in_progress", (CLAIM,)), ("completed", (CLAIM, settle()))
@@ -294,7 +294,7 @@ async def test_settle_that_cannot_be_is_not_taken(wrong: dict[str, Any]) -> None
     assert not [route for route in order.coordinator.routes() if "ipfs" in route]
 
 
-async def test_order_that_is_stored_and_then_refused_ends_the_wait_with_the_reason() -> None:
+async def test_stored_then_refused_order_ends_the_wait() -> None:
     order = await ordered()
     refused = progress(order.prepared.id, "refused", step("post", "refused", reason="InsufficientBalance"))
     order.tell("progress", *order.told(("queued", ())), Answer(200, refused | {"provisional": False}))
@@ -337,7 +337,7 @@ async def test_provisional_result_is_final_once_the_chain_has_it() -> None:
     ],
     ids=["reclaimed", "cancelled", "another result", "refused post"],
 )
-async def test_result_that_is_taken_back_is_told(ended: tuple[str, dict[str, Any]] | None, code: str) -> None:
+async def test_withdrawn_result_is_reported(ended: tuple[str, dict[str, Any]] | None, code: str) -> None:
     order = await ordered()
     result = await provisional(order)
     if ended is not None:
@@ -350,7 +350,7 @@ async def test_result_that_is_taken_back_is_told(ended: tuple[str, dict[str, Any
     assert (told.value.code, told.value.job_id) == (code, order.prepared.id)
 
 
-async def test_settled_order_is_held_against_the_nodes_of_the_chain() -> None:
+async def test_settled_order_is_checked_against_the_chain() -> None:
     node = FakeNode()
     order = await ordered(node)
     result = await provisional(order)
@@ -363,7 +363,7 @@ async def test_settled_order_is_held_against_the_nodes_of_the_chain() -> None:
         await result.settled()
 
 
-async def test_cancellation_of_an_order_that_no_block_has_yet_waits_for_its_block() -> None:
+async def test_cancellation_waits_for_the_posts_block() -> None:
     order = await ordered()
     cancel = f"POST /v1/jobs/{order.prepared.id}/cancel"
     done = Answer(200, {"job_id": order.prepared.id, "tx_hash": "0x" + "cc" * 32})
@@ -387,7 +387,7 @@ def test_sync_client_waits_for_the_end_of_a_provisional_result() -> None:
         assert client.settled(final) is final
 
 
-async def test_wait_for_an_order_that_no_block_has_yet_looks_every_second() -> None:
+async def test_wait_before_the_posts_block_polls_every_second() -> None:
     order = await ordered()
     order.tell("progress", *order.told(("queued", ())))
     order.tell("job", *[failing(404, "not_found")] * 20, Answer(200, job(order.prepared.id, "cancelled")))

@@ -83,7 +83,7 @@ async def test_every_known_key_is_tried() -> None:
     assert (await reader(coordinator, cipher_key=CIPHER).open(JOB)).output == "out"
 
 
-async def test_no_key_is_derived_from_a_wallet_that_may_sign_differently_next_time() -> None:
+async def test_no_key_comes_from_a_nondeterministic_wallet() -> None:
     signer = RemoteSigner(WALLET.address, by_digest=WALLET.sign)
     with pytest.raises(OrderRefused) as refused:
         await wallets_key(reader(settled(), wallet_key=None, signer=signer))
@@ -141,14 +141,14 @@ async def test_job_without_a_result_says_how_it_ended(status: str, because: int,
     assert failed.value.code == code
 
 
-async def test_job_that_goes_on_has_no_result_yet() -> None:
+async def test_running_job_has_no_result_yet() -> None:
     coordinator = FakeCoordinator({f"GET /v1/jobs/{JOB}": [Answer(200, job(JOB, "in_progress"))]})
     with pytest.raises(ResultUnreadable) as refused:
         await reader(coordinator).open(JOB)
     assert refused.value.code == "no_result"
 
 
-async def test_large_result_goes_to_a_file_that_appears_once_it_is_whole(tmp_path: Path) -> None:
+async def test_large_result_file_appears_when_complete(tmp_path: Path) -> None:
     coordinator, path = settled(), tmp_path / "result.json"
     whole = sealed(CIPHER.public, "x" * 300_000)
     coordinator.tell(ROUTE, Answer(200, whole[:-1]), Answer(200, whole))

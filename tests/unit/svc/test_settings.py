@@ -18,7 +18,7 @@ KEY = "0x" + "01" * 32
 BOOK = AddressBook(1, 7, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomain("Dollar", "1"))
 
 
-def test_nothing_said_means_the_local_coordinator_a_public_gateway_and_no_keys() -> None:
+def test_defaults_are_local_coordinator_and_public_gateway() -> None:
     settings = Settings.resolve(environment={})
     assert (settings.gateways, settings.signer, settings.cipher_key) == ((PUBLIC_GATEWAY,), None, None)
     assert settings.settlement_margin == 3600
@@ -58,7 +58,7 @@ def test_explicit_values_win() -> None:
 
 @pytest.mark.parametrize("url", ["http://market.example", "http://10.0.0.1:8402", "http://localhost.example"])
 @pytest.mark.parametrize("name", ["SVC_BASE_URL", "SVC_RPC_URL"])
-def test_plain_http_to_another_machine_is_refused_unless_it_is_asked_for(name: str, url: str) -> None:
+def test_plain_http_to_other_machines_needs_consent(name: str, url: str) -> None:
     with pytest.raises(Refused, match=r"must be an https:// address.*SVC_INSECURE_HTTP=1") as refused:
         Settings.resolve(environment={name: url})
     assert refused.value.param == name
@@ -73,7 +73,7 @@ def test_plain_http_stays_possible_on_this_machine(host: str) -> None:
     assert Settings.resolve(environment={"SVC_BASE_URL": f"http://{host}"}).base_url == f"http://{host}"
 
 
-def test_ceilings_nodes_and_address_book_are_read_from_the_environment(tmp_path: Path) -> None:
+def test_ceilings_nodes_and_book_come_from_the_environment(tmp_path: Path) -> None:
     (tmp_path / "book.json").write_text(json.dumps(BOOK.as_json()))
     settings = Settings.resolve(
         environment={
@@ -118,7 +118,7 @@ def test_empty_gateway_disables_reads(given: dict[str, object]) -> None:
         ("SVC_PIN_GATEWAY", "https://a.example,https://"),
     ],
 )
-def test_malformed_setting_is_refused_by_name_and_no_key_is_shown(name: str, value: str) -> None:
+def test_malformed_setting_is_named_without_keys(name: str, value: str) -> None:
     with pytest.raises(Refused) as refused:
         Settings.resolve(environment={name: value})
     assert refused.value.param == name
@@ -131,6 +131,6 @@ def test_keys_are_never_printed() -> None:
     assert "02" * 8 not in shown
 
 
-def test_pool_that_goes_to_another_machine_by_plain_http_is_refused_as_well() -> None:
+def test_plain_http_pool_to_other_machines_is_refused() -> None:
     with pytest.raises(OrderRefused, match="must be an https:// address"):
         Client("https://market.example", http=httpx.AsyncClient(base_url="http://market.example"), environment={})

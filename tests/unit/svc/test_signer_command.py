@@ -71,7 +71,7 @@ async def test_program_is_given_the_order_as_eip_712_json_and_signs_it(
         ("print('0x' + '11' * 65)", "does not match its address"),
     ],
 )
-async def test_program_that_gives_no_signature_of_its_address_is_refused(
+async def test_program_without_a_valid_signature_is_refused(
     tmp_path: Path, coordinator: FakeCoordinator, text: str, said: str
 ) -> None:
     signer = signer_of(program(tmp_path, text))

@@ -44,9 +44,7 @@ async def asynchronous(digest: bytes) -> bytes:
     ],
     ids=["bytes", "awaited", "hex", "v of 0 or 1", "high s"],
 )
-async def test_every_spelling_of_a_wallets_signature_comes_out_as_the_accepted_one(
-    asked: SigningRequest, by_digest: Callable[[bytes], Any]
-) -> None:
+async def test_signature_spellings_are_normalised(asked: SigningRequest, by_digest: Callable[[bytes], Any]) -> None:
     signer = RemoteSigner(WALLET.address, by_digest=by_digest)
     assert await signer.sign(asked) == await LocalSigner(WALLET).sign(asked)
 
@@ -76,9 +74,7 @@ def refuses(_: bytes) -> bytes:
     ],
     ids=["refusal", "another's", "of something else", "empty", "no hex", "odd v", "zeros"],
 )
-async def test_what_is_no_signature_of_the_address_is_never_used(
-    asked: SigningRequest, by_digest: Callable[[bytes], Any]
-) -> None:
+async def test_invalid_signature_is_never_used(asked: SigningRequest, by_digest: Callable[[bytes], Any]) -> None:
     with pytest.raises(SigningFailed, match=r"cancellation|signature"):
         await RemoteSigner(WALLET.address, by_digest=by_digest).sign(asked)
 

@@ -51,7 +51,7 @@ async def test_job_that_no_node_shows_yet_is_said_so_and_not_lost(coordinator: F
 
 
 @pytest.mark.parametrize("lie", [{"rateIn": 5}, {"owner": b"\x66" * 20}, {"designated": 0}, {"c": b"\x66" * 32}])
-async def test_another_job_under_its_id_is_told(
+async def test_another_job_under_the_id_is_reported(
     coordinator: FakeCoordinator, node: FakeNode, lie: dict[str, Any]
 ) -> None:
     client = coordinator.client(rpc_url=NODE)
@@ -94,7 +94,7 @@ def _by_fact(verified: Verified) -> dict[str, tuple[str, Voucher]]:
     return {each.fact: (each.value, each.voucher) for each in verified.facts}
 
 
-async def test_each_fact_of_a_job_says_who_vouches_for_it(coordinator: FakeCoordinator, node: FakeNode) -> None:
+async def test_each_fact_names_its_source(coordinator: FakeCoordinator, node: FakeNode) -> None:
     prepared, amount = await _settled(coordinator, node)
     found = _by_fact(await coordinator.client(rpc_url=NODE).verify(prepared.id))
     assert found["amount"] == (f"{amount} base units at most", Voucher.SIGNATURE)
@@ -105,9 +105,7 @@ async def test_each_fact_of_a_job_says_who_vouches_for_it(coordinator: FakeCoord
     assert found["deployment"][1] is Voucher.KNOWN
 
 
-async def test_payment_that_its_owner_did_not_sign_is_not_said_to_be_signed(
-    coordinator: FakeCoordinator, node: FakeNode
-) -> None:
+async def test_unsigned_payment_is_not_reported_as_signed(coordinator: FakeCoordinator, node: FakeNode) -> None:
     prepared, amount = await _settled(coordinator, node)
     node.logs.clear()
     node.post(prepared.sealed_order, 890, paySig=paid(prepared.sealed_order, amount + 1))
@@ -116,7 +114,7 @@ async def test_payment_that_its_owner_did_not_sign_is_not_said_to_be_signed(
     assert found["amount"][1] is Voucher.CHAIN
 
 
-async def test_without_a_node_all_of_it_is_the_coordinators_word(coordinator: FakeCoordinator, node: FakeNode) -> None:
+async def test_without_a_node_all_facts_are_the_coordinators(coordinator: FakeCoordinator, node: FakeNode) -> None:
     prepared, _ = await _settled(coordinator, node)
     verified = await coordinator.client().verify(prepared.id)
     assert not verified.checked_on_chain
@@ -138,7 +136,7 @@ LIES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("lie", LIES, ids=[next(iter(lie)) for lie in LIES])
-async def test_coordinator_that_tells_of_a_job_what_the_chain_does_not_is_found_out(
+async def test_coordinators_false_job_is_found(
     coordinator: FakeCoordinator, node: FakeNode, lie: dict[str, Any]
 ) -> None:
     prepared, _ = await _settled(coordinator, node, **lie)
@@ -155,7 +153,7 @@ async def test_row_of_another_job_is_refused_without_a_node(
         await coordinator.client().verify(prepared.id)
 
 
-async def test_nodes_that_are_behind_contradict_nobody(coordinator: FakeCoordinator, node: FakeNode) -> None:
+async def test_lagging_nodes_contradict_nothing(coordinator: FakeCoordinator, node: FakeNode) -> None:
     prepared, _ = await _settled(coordinator, node)
     node.head = 4
     with pytest.raises(NodeFailed, match=r"behind the coordinator's block 5"):

@@ -57,7 +57,7 @@ def _told(told: list[str]) -> dict[str, Any]:
     return {"on_first_use": told.append}
 
 
-async def test_first_use_is_remembered_and_told_once(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
+async def test_first_use_is_remembered_and_reported_once(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
     told: list[str] = []
     for _ in range(2):
         client = coordinator.client(known_markets=known.path, **_told(told))
@@ -104,9 +104,7 @@ async def test_other_deployment_is_refused_showing_both(
     assert entry.deployment == TOLD
 
 
-async def test_book_pins_a_market_that_was_never_used_and_nobody_has_to_be_told(
-    coordinator: FakeCoordinator, known: KnownMarkets
-) -> None:
+async def test_address_book_pins_a_new_market_silently(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
     told: list[str] = []
     await coordinator.client(known_markets=known, addresses=TOLD, **_told(told)).chain()
     assert told == []
@@ -172,9 +170,7 @@ async def test_escrows_other_key_is_refused_until_it_is_accepted(
     await coordinator.client(known_markets=known).prepare("demo/text", "hello", rate_in=1)
 
 
-async def test_development_escrow_may_change_its_key_but_not_take_a_real_ones_place(
-    coordinator: FakeCoordinator, known: KnownMarkets
-) -> None:
+async def test_development_escrow_cannot_replace_a_real_one(coordinator: FakeCoordinator, known: KnownMarkets) -> None:
     mock = "mock-coordinator-v1"
     taking = {"known_markets": known, "allow_mock_escrow": True, "on_first_use": str}
     coordinator.tell("GET /key", _escrow(BOX_SECRET.public.raw, mock))
@@ -234,7 +230,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
-async def test_what_the_chain_contradicts_is_not_signed_for(coordinator: FakeCoordinator, name: str) -> None:
+async def test_contradiction_by_the_chain_prevents_signing(coordinator: FakeCoordinator, name: str) -> None:
     changed, fact = CONTRADICTIONS[name]
     coordinator.tell(f"POST {NODE}/", FakeNode(**changed))
     coordinator.tell(JOBS, in_turn(submitted=[], quoted=quoting()))
@@ -286,7 +282,7 @@ async def test_nodes_a_block_apart_agree(coordinator: FakeCoordinator) -> None:
     await coordinator.client(rpc_url=[NODE, OTHER_NODE]).prepare("demo/text", "hello")
 
 
-async def test_nothing_is_taken_unchecked_where_a_node_is_silent(coordinator: FakeCoordinator) -> None:
+async def test_silent_node_prevents_unchecked_facts(coordinator: FakeCoordinator) -> None:
     with pytest.raises(SvcError) as failed:
         await coordinator.client(rpc_url=NODE).prepare("demo/text", "hello")
     assert failed.value.code == "node_failed"

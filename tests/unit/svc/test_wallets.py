@@ -80,14 +80,14 @@ def _address(file: Path | None, environment: dict[str, str]) -> bytes:
 
 @pytest.fixture
 def keystore(tmp_path: Path) -> Path:
-    """A keystore whose password is cheap to try. The file's author chooses the cost."""
+    """A keystore with a password that is cheap to try. The file's author chooses the cost."""
     document = Account.encrypt("0x" + f"{2:064x}", "open sesame", kdf="pbkdf2", iterations=2)
     path = tmp_path / "wallet.json"
     path.write_text(json.dumps(document))
     return path
 
 
-def test_keystore_opens_by_the_password_of_a_file_or_of_whoever_is_asked(keystore: Path, tmp_path: Path) -> None:
+def test_keystore_opens_by_password_file_or_prompt(keystore: Path, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("open sesame\n")
     password.chmod(0o600)

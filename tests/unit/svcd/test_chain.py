@@ -137,7 +137,7 @@ async def test_claim_that_the_chain_shows_on_the_terms_told_is_ours() -> None:
     assert (wanted["fromBlock"], wanted["toBlock"]) == (hex(372), hex(628))
 
 
-async def test_all_of_a_claim_is_read_in_one_request_and_singly_where_the_node_takes_no_more() -> None:
+async def test_claim_is_read_in_one_request_or_singly() -> None:
     node = FakeNode(batches=False)
     assert await standing(node) == Claimed()
     assert node.requests == 1 + 3
@@ -194,7 +194,7 @@ async def test_node_that_stalls_is_unavailable_in_time_for_all(autojump_clock: t
     "name",
     ["model_id", "sla_secs", "rate_in", "rate_out", "units_in", "units_out", "designated", "expires_at"],
 )
-async def test_each_term_that_the_coordinator_changes_contradicts_the_chain(name: str) -> None:
+async def test_changed_term_contradicts_the_chain(name: str) -> None:
     told = attrs.evolve(JOB, **{name: getattr(JOB, name) + 1})
     found = await standing(FakeNode(), told)
     assert isinstance(found, Contradicted)
@@ -204,7 +204,7 @@ async def test_each_term_that_the_coordinator_changes_contradicts_the_chain(name
 @pytest.mark.parametrize(
     ("name", "value"), [("owner", bytes(20)), ("c", bytes(32)), ("task_cid", "bafother"), ("claimed_at", 5)]
 )
-async def test_owner_content_and_time_of_claim_are_held_against_the_chain(name: str, value: object) -> None:
+async def test_owner_content_and_claim_time_are_checked(name: str, value: object) -> None:
     assert isinstance(await standing(FakeNode(), attrs.evolve(JOB, **{name: value})), Contradicted)
 
 
@@ -217,7 +217,7 @@ async def test_claim_that_the_chain_does_not_show_is_not_ours_yet(node: FakeNode
     assert isinstance(await standing(node), NotClaimed)
 
 
-async def test_payment_that_somebody_else_signed_contradicts_the_order() -> None:
+async def test_payment_of_another_signer_contradicts_the_order() -> None:
     found = await standing(FakeNode(signer=Wallet(b"\x22" * 32)))
     assert isinstance(found, Contradicted)
     assert "not signed by the owner" in found.why
@@ -234,7 +234,7 @@ async def test_payment_that_somebody_else_signed_contradicts_the_order() -> None
     ],
     ids=["503", "html", "error", "empty", "null"],
 )
-async def test_node_that_does_not_say_is_unavailable_and_its_address_is_not_told(answer: httpx.Response) -> None:
+async def test_silent_node_is_unavailable_and_unnamed(answer: httpx.Response) -> None:
     with pytest.raises(Unavailable) as away:
         await standing(FakeNode(answer=lambda _: answer))
     assert "key" not in str(away.value)

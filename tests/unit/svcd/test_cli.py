@@ -54,7 +54,7 @@ def test_keys_are_made_once(
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 3), (("--dry-run",), 0)])
-def test_registration_that_waits_for_the_admin_is_told_apart_from_a_failure_by_its_status(
+def test_waiting_registration_has_its_own_exit_status(
     options: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def not_admitted(*_: object) -> bool:
@@ -80,7 +80,7 @@ def test_mistake_in_the_configuration_is_one_line_and_exit_1(
     assert capsys.readouterr().err == f"svcd: {config}: state_directory must be an absolute path, not 'relative'\n"
 
 
-def test_status_needs_no_keys_and_tells_what_the_journal_holds_when_nobody_answers(
+def test_status_without_keys_reads_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, port = tmp_path / "svcd.toml", pick_free()
@@ -125,7 +125,7 @@ def test_status_gives_the_reason_for_unhealthy(
     assert "daemon   unhealthy: no poll was answered lately: m\n" in capsys.readouterr().out
 
 
-def test_status_tells_that_a_journal_is_none(
+def test_status_reports_a_missing_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "svcd.toml"
@@ -149,9 +149,7 @@ def test_reader_that_has_read_enough_is_no_trouble(tmp_path: Path) -> None:
     ("content", "said"),
     [("pässword".encode(), "must hold a password in ASCII characters"), (None, "cannot be read (No such file")],
 )
-def test_password_that_the_daemon_could_not_read_again_makes_no_key(
-    content: bytes | None, said: str, tmp_path: Path
-) -> None:
+def test_unreadable_password_creates_no_key(content: bytes | None, said: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     if content is not None:
         file.write_bytes(content)
@@ -159,7 +157,7 @@ def test_password_that_the_daemon_could_not_read_again_makes_no_key(
         _new_password(file)
 
 
-def test_daemon_runs_without_what_others_read_transactions_keystores_and_c_with() -> None:
+def test_daemon_imports_no_transaction_or_keystore_reader() -> None:
     program = "import sys, svcd.run.commands; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "trio" in loaded
@@ -167,7 +165,7 @@ def test_daemon_runs_without_what_others_read_transactions_keystores_and_c_with(
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
-def test_command_line_that_runs_nothing_imports_no_stage_and_no_network(option: str) -> None:
+def test_idle_command_line_imports_no_stage_or_network(option: str) -> None:
     code = (
         "import sys; from svcd.run.cli import main\n"
         "try: main()\n"

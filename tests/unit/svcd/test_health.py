@@ -14,7 +14,7 @@ class Journal:
     works: bool = True
 
 
-async def test_health_follows_the_journal_and_metrics_hold_every_series_from_the_start() -> None:
+async def test_health_follows_the_journal_and_series_exist() -> None:
     journal = Journal()
     health = DaemonHealth(journal)  # type: ignore[arg-type]
     with bind_operators_port("127.0.0.1", 0, "PORT") as bound:

@@ -33,7 +33,7 @@ ADDED = {
 }
 
 
-def test_metrics_are_the_specified_ones_with_their_types_and_labels() -> None:
+def test_metrics_have_the_specified_types_and_labels() -> None:
     start_at_zero(["m"])
     count_task_failures("guard", 0)
     served = {
@@ -43,7 +43,7 @@ def test_metrics_are_the_specified_ones_with_their_types_and_labels() -> None:
     assert served == SPECIFIED | ADDED
 
 
-def test_every_series_of_a_model_and_every_reason_is_there_before_anything_happened() -> None:
+def test_every_series_exists_before_any_event() -> None:
     start_at_zero(["m/never-run"])
     text = generate_latest(REGISTRY).decode()
     for name in ("model_free", "backend_load", "bid_floor_discount_pct", "load_probe_failures_total"):

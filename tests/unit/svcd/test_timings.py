@@ -8,7 +8,7 @@ from svcd.base.timings import Timings
 pytestmark = pytest.mark.trio
 
 
-async def test_margin_leaves_time_for_two_relays_as_slow_as_nine_in_ten_were() -> None:
+async def test_margin_covers_two_slow_relays() -> None:
     timings = Timings()
     assert timings.margin(5.0) == 5.0
     for seconds in (1.0, 2.0, 3.0, 4.0):
@@ -25,7 +25,7 @@ async def test_what_is_needed_is_claim_fetch_run_and_margin() -> None:
     assert timings.needed("demo/other", 5.0) == 4.0 + 2.0 + 8.0
 
 
-async def test_slow_minute_is_forgotten_although_nothing_was_measured_since(autojump_clock: MockClock) -> None:
+async def test_slow_minute_is_forgotten(autojump_clock: MockClock) -> None:
     timings = Timings()
     timings.relayed(40.0)
     timings.ran("demo/text", 30.0)
@@ -53,7 +53,7 @@ async def test_clock_is_corrected_by_what_the_coordinator_tells(ahead: float, no
     assert (clock.now(), clock.is_believed) == (now, abs(ahead) <= 900)
 
 
-async def test_clock_that_the_chain_calls_stale_gives_way_to_the_other_until_one_of_them_is_set() -> None:
+async def test_stale_clock_gives_way_to_the_other() -> None:
     clock = Clock(lambda: 1000.0)
     clock.observe(700)
     clock.was_stale()

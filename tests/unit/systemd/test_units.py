@@ -50,7 +50,7 @@ def analyzed(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([ANALYZE, *arguments], capture_output=True, text=True, check=False)
 
 
-def test_there_is_a_unit_for_each_daemon_alone_and_several_and_one_for_migrations() -> None:
+def test_units_exist_for_daemons_templates_and_migrations() -> None:
     daemons = {f"{daemon}{kind}.service" for daemon in ("coordinatord", "svcd") for kind in ("", "@")}
     assert set(NAMES) == daemons | {"coordinatord-migrate.service"}
 
@@ -71,7 +71,7 @@ def test_unit_exposes_at_most_1_2(installed: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unit_takes_so_much_of_its_machine_and_leaves_no_memory_on_its_disk(name: str) -> None:
+def test_unit_limits_memory_and_dumps_nothing(name: str) -> None:
     unit = settings(name)
     assert unit["LimitCORE"] == ["0"]
     assert int(unit["TasksMax"][0]) > 40  # threads of the pool
@@ -79,7 +79,7 @@ def test_unit_takes_so_much_of_its_machine_and_leaves_no_memory_on_its_disk(name
 
 
 @pytest.mark.parametrize("name", [name for name in DAEMONS if name.startswith("coordinatord")])
-def test_memory_of_the_coordinator_holds_what_its_settings_let_callers_fill(name: str) -> None:
+def test_coordinator_memory_covers_its_configured_limits(name: str) -> None:
     limits, config = Limits(), read_config(ENVIRONMENT)
     memory = int(gibibytes(settings(name)["MemoryMax"][0]) * (1 << 30))
     connections = connections_within(int(settings(name)["LimitNOFILE"][0]), memory, config)
@@ -89,7 +89,7 @@ def test_memory_of_the_coordinator_holds_what_its_settings_let_callers_fill(name
 
 
 @pytest.mark.parametrize("name", DAEMONS)
-def test_daemon_says_when_it_is_ready_and_is_restarted_when_it_hangs(name: str) -> None:
+def test_daemon_notifies_readiness_and_is_restarted_on_hang(name: str) -> None:
     unit = settings(name)
     assert (unit["Type"], unit["NotifyAccess"], unit["Restart"]) == (["notify"], ["main"], ["on-failure"])
     assert int(unit["WatchdogSec"][0]) > 0
@@ -101,7 +101,7 @@ def test_stop_waits_longer_than_the_coordinators_own_grace(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("coordinatord")])
-def test_required_secrets_come_as_credentials_under_the_names_that_are_read(name: str) -> None:
+def test_required_secrets_come_as_credentials(name: str) -> None:
     required = {each.name for each in settings_of(Config) if each.secret}
     loaded = {value.partition(":")[0] for value in settings(name)["LoadCredential"]}
     assert loaded <= required
@@ -109,7 +109,7 @@ def test_required_secrets_come_as_credentials_under_the_names_that_are_read(name
 
 
 @pytest.mark.parametrize(("one", "several"), [("coordinatord", "coordinatord@"), ("svcd", "svcd@")])
-def test_template_differs_from_the_single_unit_in_nothing_but_its_instance(one: str, several: str) -> None:
+def test_template_differs_from_the_unit_only_by_instance(one: str, several: str) -> None:
     alone, instance = settings(f"{one}.service"), settings(f"{several}.service")
     assert alone.keys() == instance.keys()
     assert all("%i" in "".join(instance[key]) for key in alone if alone[key] != instance[key])

@@ -37,7 +37,7 @@ def kept() -> Iterator[Kept]:
     sentry_sdk.get_global_scope().set_client(None)
 
 
-def test_failure_is_reported_with_its_tags_and_without_what_the_variables_held(kept: Kept) -> None:
+def test_failure_report_has_tags_and_no_variables(kept: Kept) -> None:
     report = error_reporting(_DSN, "staging", "1.2.3", kept)
     body = secrets.token_hex(16)
     try:
@@ -52,7 +52,7 @@ def test_failure_is_reported_with_its_tags_and_without_what_the_variables_held(k
     assert "user" not in event
 
 
-def test_what_is_logged_without_an_exception_or_below_error_is_not_reported(kept: Kept) -> None:
+def test_logs_below_error_are_not_reported(kept: Kept) -> None:
     report = error_reporting(_DSN, None, None, kept)
     report(None, "info", {"event": "serving", "exc_info": True})
     assert report(None, "error", {"event": "said"}) == {"event": "said"}
@@ -65,7 +65,7 @@ def test_missing_package_stops_the_boot_naming_the_extra(monkeypatch: pytest.Mon
         error_reporting(_DSN, None, None)
 
 
-def test_dsn_that_is_none_stops_the_boot() -> None:
+def test_invalid_dsn_stops_the_boot() -> None:
     with pytest.raises(Fatal, match="SENTRY_DSN"):
         error_reporting("nowhere", None, None)
 

@@ -33,6 +33,6 @@ print(readable(), hide_memory(), readable())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_memory_that_is_hidden_is_readable_to_no_process_of_its_user() -> None:
+def test_hidden_memory_is_unreadable_to_the_same_user() -> None:
     ended = subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.stderr) == ("True True False\n", "")

@@ -14,7 +14,7 @@ RECEIPTS = [case["receipt"] for case in CASES if "receipt" in case]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_what_a_node_tells_becomes_the_bytes_of_the_block_or_names_the_field_at_fault(case: dict[str, Any]) -> None:
+def test_node_json_becomes_block_bytes_or_names_the_bad_field(case: dict[str, Any]) -> None:
     encode, told = (
         (encode_transaction, case["transaction"]) if "transaction" in case else (encode_receipt, case["receipt"])
     )
@@ -31,12 +31,12 @@ def test_what_a_node_tells_becomes_the_bytes_of_the_block_or_names_the_field_at_
         assert [hex_of(log.address) for log in read.logs] == [log["address"] for log in told["logs"]]
 
 
-def test_parity_is_read_from_v_where_a_node_tells_no_other() -> None:
+def test_parity_is_read_from_v_without_y_parity() -> None:
     for sent in SENT:
         assert encode_transaction({name: value for name, value in sent.items() if name != "yParity"})
 
 
-def test_block_of_all_types_is_held_against_both_of_its_roots() -> None:
+def test_block_of_all_types_matches_both_roots() -> None:
     receipts = [*RECEIPTS, *RECEIPTS[: len(SENT) - len(RECEIPTS)]]
     sent_root = trie_over([encode_transaction(each) for each in SENT]).root
     told_root = trie_over([encode_receipt(each) for each in receipts]).root

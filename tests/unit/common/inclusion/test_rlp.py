@@ -26,7 +26,7 @@ def test_another_spelling_or_a_torn_one_is_refused(encoded: str) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_what_is_read_is_spelled_as_it_was(raw: bytes) -> None:
+def test_rlp_round_trips(raw: bytes) -> None:
     try:
         item = rlp.decode(raw)
     except Refused:

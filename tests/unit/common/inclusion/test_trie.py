@@ -23,7 +23,7 @@ def test_root_is_as_ethereums_own_tests_have_it(values: dict[bytes, bytes], root
 
 
 @given(st.dictionaries(st.binary(max_size=4), st.binary(min_size=1, max_size=60), min_size=1, max_size=40))
-def test_every_value_is_proved_under_the_root_and_no_other(values: dict[bytes, bytes]) -> None:
+def test_every_value_is_proved_under_its_root_only(values: dict[bytes, bytes]) -> None:
     trie = Trie(values)
     for key, value in values.items():
         assert proved(trie.root, key, trie.proof(key)) == value

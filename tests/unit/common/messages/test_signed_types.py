@@ -77,7 +77,7 @@ def read(kind, described):
 
 
 @pytest.mark.parametrize("kind", SIGNED, ids=lambda kind: kind.__name__)
-def test_struct_hash_and_digest_are_what_eth_account_computes(kind):
+def test_struct_hash_and_digest_match_eth_account(kind):
     @given(made(kind))
     def check(message):
         oracle = encode_typed_data(
@@ -128,7 +128,7 @@ def test_a_value_that_does_not_fit_its_field_makes_no_message(kind, position, va
         kind(*values)
 
 
-def test_the_payment_of_a_job_is_bound_to_it_and_outlives_its_order_by_a_second():
+def test_payment_is_bound_to_its_job_and_expires_a_second_later():
     owner, registry, job_id = b"\x01" * 20, b"\x02" * 20, b"\x03" * 32
     assert job_payment(owner, registry, 500, 1_800_000_000, job_id) == ReceiveWithAuthorization(
         from_=owner, to=registry, value=500, valid_after=0, valid_before=1_800_000_001, nonce=job_id
@@ -142,6 +142,6 @@ def test_the_payment_of_a_job_is_bound_to_it_and_outlives_its_order_by_a_second(
     st.integers(0, 2**64 - 1),
     st.binary(min_size=32, max_size=32),
 )
-def test_a_payment_that_is_packed_at_once_is_packed_as_the_message(owner, registry, amount, expires_at, job_id):
+def test_packed_payment_equals_the_message(owner, registry, amount, expires_at, job_id):
     terms = owner, registry, amount, expires_at, job_id
     assert packed_job_payment(*terms) == job_payment(*terms).packed()

@@ -34,5 +34,5 @@ def test_parameters_tell_the_modality(model_input: dict[str, object], modality: 
     assert modality_of("/v1/responses", model_input) == modality
 
 
-def test_embeddings_are_told_by_the_endpoint_whatever_the_input_names() -> None:
+def test_embeddings_are_recognised_by_the_endpoint() -> None:
     assert modality_of("/v1/embeddings", {"input": "text", "max_tokens": 5}) == "embeddings"

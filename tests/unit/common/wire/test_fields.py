@@ -67,7 +67,7 @@ def test_example_is_a_body_that_is_read() -> None:
 
 
 @pytest.mark.parametrize("kind", [Uint(8), Uint(32), Uint(64), Uint(128), Uint(32, 1, 99)])
-def test_digits_of_a_number_are_described_as_many_as_its_largest_has(kind: Uint) -> None:
+def test_numbers_are_described_by_their_maximum_digits(kind: Uint) -> None:
     [_, text] = kind.schema()["anyOf"]
     longest = "9" * text["maxLength"]
     top = kind.maximum if kind.maximum is not None else 2**kind.bits - 1

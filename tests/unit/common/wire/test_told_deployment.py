@@ -25,7 +25,7 @@ TOLD: dict[str, object] = {
 }
 
 
-def test_deployment_is_the_books_wherever_its_replay_begins() -> None:
+def test_deployment_matches_the_address_book() -> None:
     told = reported_book(read_shape(DeploymentFields[int], TOLD))
     assert attrs.evolve(BOOK, deploy_block=77).differences(told) == []
 

@@ -27,7 +27,7 @@ async def test_source_is_one_piece_ahead_and_no_more() -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
-async def test_what_the_source_raises_is_raised_as_itself() -> None:
+async def test_error_of_the_source_is_raised_unchanged() -> None:
     async def consume() -> None:
         async with read_ahead(counting([], failing_at=2)) as pieces:
             async for _ in pieces:
@@ -44,7 +44,7 @@ async def test_block_that_leaves_early_stops_the_source() -> None:
     assert made[-1] < 4
 
 
-async def test_two_failures_at_once_are_both_told() -> None:
+async def test_concurrent_failures_are_both_reported() -> None:
     async def fail(error: Exception) -> None:
         raise error
 

@@ -23,18 +23,18 @@ class Starting:
         raise self._trouble
 
 
-async def test_what_is_still_starting_is_waited_for() -> None:
+async def test_starting_service_is_waited_for() -> None:
     assert await StartupRetry(60, pause=0).retry_until_ready("it", Starting(3)) == "there"
 
 
-async def test_patience_that_is_over_tells_what_was_missing() -> None:
+async def test_timeout_names_the_missing_service() -> None:
     starting = Starting(2)
     with pytest.raises(Retryable, match="not there yet"):
         await StartupRetry(0, pause=0).retry_until_ready("it", starting)
     assert starting.missing == 1
 
 
-async def test_what_will_never_be_there_is_not_waited_for() -> None:
+async def test_permanently_missing_service_is_not_waited_for() -> None:
     starting = Starting(2, Fatal("another chain"))
     with pytest.raises(Fatal):
         await StartupRetry(60, pause=0).retry_until_ready("it", starting)

@@ -38,7 +38,7 @@ async def test_pieces_are_worked_on_in_order_while_more_are_brought() -> None:
         assert gate.done == [b"%d" % n for n in range(9)]
 
 
-async def test_who_brings_pieces_waits_when_the_thread_is_far_behind() -> None:
+async def test_producer_waits_for_a_slow_thread() -> None:
     gate = Gate()
     async with thread_pipe() as thread:
         with anyio.move_on_after(0.05) as waiting:
@@ -49,7 +49,7 @@ async def test_who_brings_pieces_waits_when_the_thread_is_far_behind() -> None:
     assert len(gate.done) <= 4  # three waiting and one in progress
 
 
-async def test_failure_of_the_work_is_the_blocks_and_nothing_after_it_is_done() -> None:
+async def test_failure_of_the_work_ends_the_block() -> None:
     gate = Gate()
     gate.open()
 
@@ -64,7 +64,7 @@ async def test_failure_of_the_work_is_the_blocks_and_nothing_after_it_is_done() 
     assert gate.done == [b"good"]
 
 
-async def test_block_that_fails_is_told_of_its_own_failure_alone() -> None:
+async def test_failing_block_raises_only_its_own_error() -> None:
     gate = Gate()
 
     async def block() -> None:

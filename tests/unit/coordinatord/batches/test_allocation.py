@@ -35,12 +35,12 @@ def one_by_one(wanted: list[LineDemand], room: dict[int, int]) -> list[dict[int,
 
 
 @given(markets())
-def test_allocation_is_what_handing_out_line_by_line_gives(market: tuple[list[LineDemand], dict[int, int]]) -> None:
+def test_allocation_equals_the_line_by_line_reference(market: tuple[list[LineDemand], dict[int, int]]) -> None:
     assert allocate(*market) == one_by_one(*market)
 
 
 @given(markets())
-def test_nobody_gets_more_than_its_room_over_all_models_and_no_model_more_than_its_lines(
+def test_allocation_respects_room_and_line_counts(
     market: tuple[list[LineDemand], dict[int, int]],
 ) -> None:
     wanted, room = market

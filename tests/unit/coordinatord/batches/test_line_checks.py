@@ -96,7 +96,7 @@ ORDER_ONLY = ("c", "rate_in", "rate_out", "designated", "expires_at", "owner", "
 PAYMENT = ("auth_sig", "amount", "container or container_cid")
 
 
-def test_question_to_the_market_is_told_all_that_a_line_holds(check: Check) -> None:
+def test_market_probe_lists_all_missing_fields(check: Check) -> None:
     skipped = check(QUESTION)
     assert isinstance(skipped, LineRecord)
     assert skipped.code == "invalid_line"
@@ -105,7 +105,7 @@ def test_question_to_the_market_is_told_all_that_a_line_holds(check: Check) -> N
     assert missing == [f"{name} is required" for name in (*ORDER_ONLY, *PAYMENT)]
 
 
-def test_order_that_is_not_paid_is_told_what_is_missing(check: Check, submitter: Submitter) -> None:
+def test_unpaid_order_lists_the_missing_fields(check: Check, submitter: Submitter) -> None:
     line = submitter.line()
     skipped = check({name: value for name, value in line.items() if name not in ("auth_sig", "container")})
     assert isinstance(skipped, LineRecord)
@@ -160,7 +160,7 @@ ANYTHING = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the fixture has no state that a line changes
 @given(st.data())
-def test_line_of_anything_is_skipped_and_never_a_fault(check: Check, submitter: Submitter, data: st.DataObject) -> None:
+def test_arbitrary_line_is_skipped_without_a_fault(check: Check, submitter: Submitter, data: st.DataObject) -> None:
     line = submitter.line()
     changed = data.draw(st.dictionaries(st.sampled_from([*line, "url"]), ANYTHING, min_size=1, max_size=3))
     assert check({**line, **changed}).line == 7

@@ -45,7 +45,7 @@ async def all_lines(held: Held, **settings: int) -> tuple[list[tuple[int, bytes 
 
 @pytest.mark.parametrize("window", [1, 3, 8, 1000])
 @pytest.mark.parametrize("most_lines", [1, 2, 100])
-async def test_lines_are_the_same_whatever_the_window(window: int, most_lines: int) -> None:
+async def test_lines_are_independent_of_the_window(window: int, most_lines: int) -> None:
     held = Held(b"one\n\ntwo two\n \t\r\nthree\r\n\n")
     lines, end = await all_lines(held, window=window, max_lines=most_lines)
     assert lines == [(1, b"one"), (3, b"two two"), (5, b"three\r")]
@@ -69,7 +69,7 @@ async def test_line_longer_than_a_window_is_whole() -> None:
     assert (await all_lines(Held(line + b"\nnext"), window=8))[0] == [(1, line), (2, b"next")]
 
 
-async def test_store_that_gives_less_than_it_holds_is_trouble() -> None:
+async def test_truncated_store_answer_is_an_error() -> None:
     held = Held(b"one\ntwo\nthree\n", gives=5)
     with pytest.raises(Retryable) as trouble:
         await LineReader(held.read, len(held.content)).read_lines(Cursor(0, 0))

@@ -111,7 +111,7 @@ class World:
             await anyio.sleep_forever()
         if isinstance(told, Exception):
             raise told
-        return told  # type: ignore[no-any-return] # of the test's own making
+        return told  # type: ignore[no-any-return] # the test supplies it
 
     # --- waiting callers
     def has_room(self, caller: str) -> bool:

@@ -1,4 +1,4 @@
-"""Jobs whose owner cannot pay are withheld from all polls, unless the chain's answer comes too late."""
+"""Jobs of an owner who cannot pay are withheld from all polls, unless the chain's answer comes too late."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ async def test_authorisation_that_is_used_is_held_back_alone(world: World) -> No
     assert (world.told("held back"), world.told("held back beyond")) == ([([bytes([1]) * 32],)], [])
 
 
-async def test_balance_that_the_token_did_not_tell_is_asked_for_again(world: World) -> None:
+async def test_missing_balance_is_read_again(world: World) -> None:
     world.funds = [Funds({}, set()), Funds({RICH: 5}, set())]
     paid = funding(world)
     assert not await paid.hold_back_unpaid([row(1)], HERE)
@@ -36,7 +36,7 @@ async def test_balance_that_the_token_did_not_tell_is_asked_for_again(world: Wor
     assert world.told("funds") == [([RICH], [1]), ([RICH], [])]
 
 
-async def test_answer_that_comes_when_the_index_has_moved_does_not_count_there(world: World) -> None:
+async def test_answer_for_an_old_block_does_not_count(world: World) -> None:
     world.answers = anyio.Event()
     world.funds = [Funds({RICH: 100}, set()), Funds({POOR: 5}, set()), Funds({RICH: 50}, set())]
     paid = funding(world)
@@ -63,7 +63,7 @@ async def test_owner_who_has_just_enough_is_not_poor(world: World) -> None:
     assert not world.told("held back") + world.told("held back beyond")
 
 
-async def test_what_the_chain_said_counts_until_the_index_moves(world: World) -> None:
+async def test_funds_are_cached_until_the_index_moves(world: World) -> None:
     paid = funding(world)
     one, other = row(1), row(2)
     world.funds = [Funds({RICH: 100}, set()), Funds({}, {bytes([2]) * 32}), Funds({RICH: 50}, set())]
@@ -79,7 +79,7 @@ async def test_what_the_chain_said_counts_until_the_index_moves(world: World) ->
 
 
 @pytest.mark.parametrize("silence", [None, Retryable("chain_unreachable", "away")])
-async def test_node_that_does_not_answer_delays_no_poll_and_is_left_alone_for_a_while(
+async def test_silent_node_delays_no_poll_and_is_skipped_for_a_while(
     world: World, silence: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinatord.api.book.funding._NODE_TIMEOUT_S", 0.01)

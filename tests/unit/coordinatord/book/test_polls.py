@@ -26,7 +26,7 @@ from tests.unit.coordinatord.book.polling import (
 pytestmark = pytest.mark.anyio
 
 
-async def test_poll_notes_that_the_provider_lives_and_leases_what_it_may_claim(world: World) -> None:
+async def test_poll_records_liveness_and_leases_jobs(world: World) -> None:
     world.leases = [[held(1), held(2, is_new=False)]]
     leased = await looked(world)
     assert [row.job_id[0] for row in leased.rows] == [1, 2]
@@ -41,7 +41,7 @@ async def test_poll_for_which_there_is_nothing_leases_nothing(world: World) -> N
     assert (world.told("live"), world.told("lease")) == ([(KEY, 2)], [])
 
 
-async def test_model_that_nobody_knows_is_refused_before_anything_is_noted(world: World) -> None:
+async def test_unknown_model_is_refused_before_any_write(world: World) -> None:
     world.outlooks = [attrs.evolve(NOTHING, known_model=False)]
     with pytest.raises(Refused, match="not in the catalogue") as refused:
         await looked(world)
@@ -62,7 +62,7 @@ async def test_poll_for_the_jobs_of_a_provider_leases_none(world: World) -> None
     assert world.told("offers") == []
 
 
-async def test_page_is_of_what_the_provider_holds(world: World) -> None:
+async def test_page_has_the_providers_leases(world: World) -> None:
     world.leases = [[held(number) for number in range(1, 7)]]
     found = await of(world).answer(poll_of(2, WANTED, 2, 3))
     assert [row.job_id[0] for row in found.rows] == [4, 5]
@@ -87,7 +87,7 @@ async def test_session_of_a_client_is_not_enough() -> None:
     assert checked_poll(SessionRow(b"\x01" * 20, None), WANTED, 1, 10, 0) == refused
 
 
-async def test_offers_are_for_polls_that_ask_and_for_the_room_that_leases_leave(world: World) -> None:
+async def test_offers_go_to_polls_with_room_that_request_them(world: World) -> None:
     world.outlooks = [attrs.evolve(FREE, some_offered=True)]
     world.leases, world.offers = [[held(1)]], [["a job"]]
     leased = await looked(world, free=3, pending=True)

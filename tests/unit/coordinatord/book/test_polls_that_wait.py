@@ -21,7 +21,7 @@ from tests.unit.coordinatord.book.polling import (
 pytestmark = pytest.mark.anyio
 
 
-async def test_poll_waits_until_its_time_is_over_and_is_live_meanwhile(world: World) -> None:
+async def test_waiting_poll_stays_live_until_its_end(world: World) -> None:
     world.outlooks = [NOTHING]
     leased, lasted = await waited(world)
     assert (leased, lasted) == (Leased(HERE, []), 25.0)
@@ -36,27 +36,27 @@ async def test_poll_looks_again_by_itself_while_others_hold_jobs(world: World) -
     assert (world.told("wait"), lasted) == ([(2.0,), (2.0,), (1.0,)], 5.0)
 
 
-async def test_poll_that_is_woken_is_given_what_there_is(world: World) -> None:
+async def test_woken_poll_returns_the_available_jobs(world: World) -> None:
     world.outlooks, world.leases, world.wakes, world.wait_takes = [NOTHING, FREE], [[held(1)]], [True], 3.0
     leased, lasted = await waited(world)
     assert ([row.job_id[0] for row in leased.rows], lasted) == ([1], 3.0)
     assert (world.told("passed on"), world.told("looked")) == ([], [()])
 
 
-async def test_what_was_not_for_the_poll_that_was_woken_is_passed_on(world: World) -> None:
+async def test_jobs_unsuitable_for_the_woken_poll_are_passed_on(world: World) -> None:
     """The jobs exist, but the poll's filters exclude them, so it returns none."""
     world.outlooks, world.wakes, world.wait_takes = [NOTHING, FREE], [True, False], 10.0
     await waited(world)
     assert len(world.told("passed on")) == 1  # for the wake-up, not for the poll's own next look
 
 
-async def test_what_it_found_none_of_is_passed_on_though_its_time_is_over(world: World) -> None:
+async def test_missed_jobs_are_passed_on_after_the_time_is_over(world: World) -> None:
     world.outlooks, world.wakes = [NOTHING, FREE], [True]
     await waited(world)
     assert (len(world.told("wait")), len(world.told("passed on"))) == (1, 1)
 
 
-async def test_poll_that_comes_away_with_an_offer_alone_passes_jobs_on(world: World) -> None:
+async def test_poll_with_only_an_offer_passes_jobs_on(world: World) -> None:
     world.outlooks, world.wakes, world.wait_takes = [NOTHING, attrs.evolve(FREE, some_offered=True)], [True], 1.0
     world.offers = [["a job"]]
     leased, _ = await waited(world, pending=True)
@@ -70,7 +70,7 @@ async def test_poll_of_a_provider_without_room_passes_its_wake_on(world: World) 
     assert (world.told("lease"), world.told("offers")) == ([], [])
 
 
-async def test_poll_that_was_not_woken_or_finds_nothing_passes_nothing_on(world: World) -> None:
+async def test_poll_without_wake_up_or_jobs_passes_nothing_on(world: World) -> None:
     for outlook, woken in ((attrs.evolve(FREE, some_offered=True), False), (NOTHING, True)):
         world.outlooks, world.wakes = [outlook], [woken]
         await waited(world, pending=True)
@@ -103,7 +103,7 @@ async def test_poll_is_answered_when_the_process_stops(world: World) -> None:
     assert (await waited(world))[1] == 0.0
 
 
-async def test_offer_ends_a_wait_and_one_that_was_not_for_the_poll_is_passed_on(world: World) -> None:
+async def test_offer_ends_a_wait_and_a_foreign_one_is_passed_on(world: World) -> None:
     world.outlooks, world.wakes, world.wait_takes = [NOTHING, OFFERED], [True], 1.0
     world.offers = [[], ["a job"]]
     leased, lasted = await waited(world, pending=True)

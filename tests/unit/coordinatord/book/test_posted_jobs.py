@@ -63,7 +63,7 @@ def posted_jobs(node: Node, *, widest_range: int = 40, first_block: int = 1) -> 
     return PostedJobs(registry, DECODER, first_block, widest_range, BatchedReads(None, unknown))
 
 
-async def test_job_that_the_index_lacks_is_found_in_the_newest_blocks_first() -> None:
+async def test_unindexed_job_is_found_in_the_newest_blocks_first() -> None:
     node = Node()
     found = await posted_jobs(node).find(JOB)
     assert found is not None
@@ -80,7 +80,7 @@ async def test_job_that_the_chain_lacks_too_is_not_searched_for() -> None:
 
 
 @pytest.mark.parametrize(("first_block", "ranges"), [(1, 24), (900, 3)])
-async def test_search_ends_at_the_deployment_and_after_two_dozen_ranges(first_block: int, ranges: int) -> None:
+async def test_search_ends_at_the_deployment_or_after_24_ranges(first_block: int, ranges: int) -> None:
     node = Node(posted_in=0)
     with pytest.raises(Retryable) as trouble:
         await posted_jobs(node, first_block=first_block).find(JOB)

@@ -30,7 +30,7 @@ def enter(stack: ExitStack, waiting: WaitingPolls, *pollers: tuple[int, int, int
     return [stack.enter_context(waiting.waiting(PollKey(who, model), free)) for who, model, free in pollers]
 
 
-async def test_new_bids_wake_as_many_as_they_fill_those_first_that_came_first() -> None:
+async def test_new_bids_wake_the_first_polls_that_fit() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
         polls = enter(stack, waiting, (1, 1, 2), (2, 1, 2), (3, 1, 1), (4, 2, 9))
@@ -40,7 +40,7 @@ async def test_new_bids_wake_as_many_as_they_fill_those_first_that_came_first() 
         assert await woken(polls) == [4]
 
 
-async def test_who_comes_away_with_nothing_wakes_the_next_and_none_is_woken_twice_by_the_same_news() -> None:
+async def test_empty_handed_poll_wakes_the_next_once() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
         polls = enter(stack, waiting, (1, 1, 1), (2, 1, 1))
@@ -80,7 +80,7 @@ async def test_offer_that_was_not_looked_at_is_the_next_ones() -> None:
         assert await other.wait(0)
 
 
-async def test_poll_that_has_looked_or_heard_nothing_wakes_nobody_as_it_leaves() -> None:
+async def test_poll_that_looked_or_heard_nothing_wakes_no_other() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
         with waiting.waiting(PollKey(1, 1), 1) as first, waiting.waiting(PollKey(2, 1), 1):
@@ -104,7 +104,7 @@ async def test_poll_that_has_looked_or_heard_nothing_wakes_nobody_as_it_leaves()
         (LoggedEvent(9, EventKind.RESET, 1, 1), [1, 2]),
     ],
 )
-async def test_what_may_make_work_wakes_whom_it_is_for(heard: LoggedEvent, who: list[int]) -> None:
+async def test_event_wakes_the_polls_it_concerns(heard: LoggedEvent, who: list[int]) -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
         polls = enter(stack, waiting, (1, 1, 1), (2, 1, 1))

@@ -21,7 +21,7 @@ CALLER = "192.0.2.1"
 
 @attrs.define
 class SlowLists:
-    """An index whose pages take 0.3 s each."""
+    """An index that takes 0.3 s for each page."""
 
     now: float = 0.0
 

@@ -84,8 +84,8 @@ def told(*providers: ProviderFacts, job: OpenJob = JOB, funds: Funds = PAID) -> 
         ({"wants": False, "asks": (AskedWindow(60, 1, 1), AskedWindow(3600, 101, 1))}, "price"),
     ],
 )
-def test_each_reason_is_told_alone_with_its_remedy(changed: dict[str, object], code: str) -> None:
-    answer = told(attrs.evolve(READY, **changed))  # type: ignore[arg-type] # of the fields' own types
+def test_each_reason_has_its_remedy(changed: dict[str, object], code: str) -> None:
+    answer = told(attrs.evolve(READY, **changed))  # type: ignore[arg-type] # matches the fields' types
     [provider] = answer.providers
     assert not provider.takes
     assert [reason.code for reason in provider.reasons] == [code]
@@ -103,7 +103,7 @@ def test_each_reason_is_told_alone_with_its_remedy(changed: dict[str, object], c
         (attrs.evolve(JOB, leased_to=0), Funds({}, set()), "held_back"),
     ],
 )
-def test_reason_of_the_whole_job_keeps_everybody_away(job: OpenJob, funds: Funds, code: str) -> None:
+def test_job_wide_reason_excludes_every_provider(job: OpenJob, funds: Funds, code: str) -> None:
     answer = told(READY, attrs.evolve(READY, provider_id=2), job=job, funds=funds)
     assert answer.verdict == code
     assert [[reason.code for reason in one.reasons] for one in answer.providers] == [[code], [code]]
@@ -115,7 +115,7 @@ def test_other_terms_are_no_help_where_only_the_money_is_missing() -> None:
     assert [(one.change, one.value) for one in answer.would_help] == [("funds", {"balance": "2014"})]
 
 
-def test_provider_that_is_offered_the_job_takes_it_though_it_has_no_more_room() -> None:
+def test_offered_provider_can_claim_without_room() -> None:
     job = attrs.evolve(JOB, leased_to=1)
     full = attrs.evolve(READY, held=2)
     answer = told(full, attrs.evolve(READY, provider_id=2), job=job)
@@ -124,7 +124,7 @@ def test_provider_that_is_offered_the_job_takes_it_though_it_has_no_more_room() 
     assert [reason.code for reason in answer.providers[1].reasons] == ["leased"]
 
 
-def test_cheapest_ask_is_told_that_would_let_somebody_take_it_and_windows_at_the_orders_rates() -> None:
+def test_why_shows_the_cheapest_sufficient_ask_and_windows() -> None:
     answer = told(
         attrs.evolve(READY, provider_id=1, wants=False, asks=(AskedWindow(3600, 900, 900), AskedWindow(60, 100, 200))),
         attrs.evolve(READY, provider_id=2, wants=False, asks=(AskedWindow(3600, 300, 300),)),
@@ -145,7 +145,7 @@ def test_several_reasons_are_counted_in_the_verdict() -> None:
     assert "1 holds as many jobs as it may" in answer.said
 
 
-def test_order_for_a_provider_that_does_not_poll_says_so_and_names_another() -> None:
+def test_why_names_an_alternative_to_a_silent_provider() -> None:
     job = attrs.evolve(JOB, row=attrs.evolve(ROW, designated=9))
     away = attrs.evolve(READY, provider_id=9, live=False, seen=99)
     answer = told(away, READY, job=job)

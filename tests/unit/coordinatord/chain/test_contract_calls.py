@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(("code", "named"), [(-32005, "rate_limited"), (-32603, "config_read")])
-async def test_one_error_for_a_whole_batch_is_trouble_that_may_be_tried_again(code: int, named: str) -> None:
+async def test_single_error_for_a_batch_is_retryable(code: int, named: str) -> None:
     async def refuse(_request: bytes) -> tuple[int, bytes]:
         return 200, b'{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":"no"}}' % code
 

@@ -50,7 +50,7 @@ def value_of(parameter: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize(("registry", "name"), EVENTS)
-def test_every_declared_event_decodes_to_what_was_encoded(registry: str, name: str) -> None:
+def test_every_declared_event_round_trips(registry: str, name: str) -> None:
     entry = declared_events(registry)[name]
 
     @given(values_of(entry))
@@ -81,7 +81,7 @@ def settled(cid: bytes = b"bafk") -> dict[str, Any]:
     return made
 
 
-def test_a_string_that_is_not_text_is_read_with_replacements_and_not_refused() -> None:
+def test_invalid_utf8_is_read_with_replacements() -> None:
     event = DECODER.decode(log("JobRegistry", **settled(b"a\xff\0b")))
     assert isinstance(event, contract_events.JobSettled)
     assert event.result_cid == "a\ufffd\ufffdb"
@@ -118,7 +118,7 @@ def test_events_read_together_are_those_that_are_read_one_by_one(registry: str, 
     are_the_same()
 
 
-def test_alike_events_are_read_together_whatever_their_values() -> None:
+def test_similar_events_are_decoded_together() -> None:
     """Posts as a market writes them take the fast path, not the fallback that decodes word by word."""
     posts = [
         contract_events.JobPosted(
@@ -138,7 +138,7 @@ def test_alike_events_are_read_together_whatever_their_values() -> None:
 
 
 @given(st.integers(1, 15), st.integers(0, 15 * 32 - 1), st.integers(1, 255))
-def test_a_byte_that_differs_among_alike_logs_is_read_as_one_by_one(which: int, at: int, by: int) -> None:
+def test_logs_with_a_differing_byte_decode_individually(which: int, at: int, by: int) -> None:
     logs = [log("JobRegistry", **settled(b"bafk" * 9)) for _ in range(16)]
     data = bytearray.fromhex(logs[which].data[2:])
     data[at % len(data)] ^= by

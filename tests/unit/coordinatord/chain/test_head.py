@@ -18,7 +18,7 @@ def seen() -> ChainHead:
     return blocks
 
 
-def test_before_anything_was_seen_every_block_lies_ahead() -> None:
+def test_every_block_is_ahead_of_an_unknown_head() -> None:
     assert ChainHead(WINDOW).place(*block(10)) is HeadPlace.AHEAD
 
 
@@ -36,7 +36,7 @@ def test_before_anything_was_seen_every_block_lies_ahead() -> None:
     ],
     ids=["same", "child", "gap", "lagging node", "sibling", "child of another", "shorter branch", "never seen"],
 )
-def test_a_block_is_placed_by_what_was_seen(seen: ChainHead, there: Block, place: HeadPlace) -> None:
+def test_block_is_placed_relative_to_the_known_head(seen: ChainHead, there: Block, place: HeadPlace) -> None:
     assert seen.place(*there) is place
 
 

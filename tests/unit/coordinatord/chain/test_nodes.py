@@ -83,18 +83,18 @@ async def test_the_first_node_is_asked_and_the_next_when_it_is_gone() -> None:
 @pytest.mark.parametrize(
     "answer", [(429, b"slow down"), (403, b""), (502, b"<html>"), (200, LIMITED), (200, b"[" + LIMITED + b"]")]
 )
-async def test_a_node_that_turns_us_away_is_passed_over(answer: tuple[int, bytes]) -> None:
+async def test_node_that_rejects_us_is_skipped(answer: tuple[int, bytes]) -> None:
     place = Place.of(2)
     place.endpoints[0].answer = answer
     assert await place.asked() == 1
 
 
 @pytest.mark.parametrize("answer", [(200, REVERTED), (400, REVERTED), (200, b'{"result":"\\"error\\""}')])
-def test_an_answer_of_the_chain_is_none_that_turns_away(answer: tuple[int, bytes]) -> None:
+def test_chain_error_is_not_a_rejection_of_us(answer: tuple[int, bytes]) -> None:
     assert not rejects_client(*answer)
 
 
-async def test_when_all_turn_us_away_the_caller_hears_why() -> None:
+async def test_rejection_by_all_nodes_is_reported() -> None:
     place = Place.of(2)
     for endpoint in place.endpoints:
         endpoint.answer = (429, b"slow down")
@@ -103,7 +103,7 @@ async def test_when_all_turn_us_away_the_caller_hears_why() -> None:
     assert limited.value.code == "rate_limited"
 
 
-async def test_a_node_away_is_left_alone_for_longer_each_time_and_comes_back_with_its_answer() -> None:
+async def test_unreachable_node_is_left_out_longer_each_time() -> None:
     place = Place.of(2)
     (away, _), (node, _) = place.endpoints, place.nodes.all
     away.gone = True
@@ -143,7 +143,7 @@ async def test_a_node_out_of_step_is_not_asked(heads: tuple[int, ...], fit: list
     assert Place.of(len(heads)).heads(*heads) == fit
 
 
-async def test_a_node_of_another_chain_is_never_asked_not_even_as_the_last() -> None:
+async def test_node_of_another_chain_is_never_used() -> None:
     place = Place.of(2)
     place.endpoints[0].number = 31337
     await place.nodes.look(31337)
@@ -154,7 +154,7 @@ async def test_a_node_of_another_chain_is_never_asked_not_even_as_the_last() -> 
     assert place.endpoints[1].asked == 2  # its chain id and its head
 
 
-async def test_a_doubted_node_is_asked_again_after_ten_minutes_or_when_no_other_is_there() -> None:
+async def test_doubted_node_returns_after_ten_minutes_or_as_the_last() -> None:
     place = Place.of(2)
     place.nodes.all[0].doubt("blocks 1 to 2")
     assert await place.asked() == 1
@@ -168,7 +168,7 @@ async def test_a_doubted_node_is_asked_again_after_ten_minutes_or_when_no_other_
     assert not place.nodes.all[0].doubted
 
 
-async def test_a_pinned_node_stays_while_it_is_fit_and_changes_between_decisions_only() -> None:
+async def test_pinned_node_changes_only_between_decisions() -> None:
     place = Place.of(2)
     pinned = PinnedRpc(place.nodes)
     entered, leave = anyio.Event(), anyio.Event()
@@ -201,7 +201,7 @@ async def test_a_pinned_node_stays_while_it_is_fit_and_changes_between_decisions
         assert pinned.node.name == "node1"  # no reason to switch back
 
 
-async def test_a_pinned_node_that_fails_three_leading_decisions_is_left() -> None:
+async def test_pinned_node_is_replaced_after_three_failures() -> None:
     place = Place.of(2)
     pinned = PinnedRpc(place.nodes)
 
@@ -217,7 +217,7 @@ async def test_a_pinned_node_that_fails_three_leading_decisions_is_left() -> Non
         assert pinned.node.name == "node1"
 
 
-async def test_a_single_node_is_asked_whatever_it_does() -> None:
+async def test_single_node_is_always_used() -> None:
     place = Place.of(1)
     pinned = PinnedRpc(place.nodes)
     place.endpoints[0].gone = True
@@ -247,7 +247,7 @@ def test_names_tell_nodes_apart_and_tell_no_key() -> None:
         ((None, 7, 8), None),
     ],
 )
-async def test_what_two_nodes_tell_alike_is_taken_and_of_one_alone_only_when_no_other_answers(
+async def test_two_agreeing_nodes_are_needed_unless_one_is_alone(
     numbers: tuple[int | None, ...], told: int | None
 ) -> None:
     place = Place.of(len(numbers))

@@ -22,7 +22,7 @@ def test_calls_are_wrapped_for_the_registries_own_function() -> None:
     assert (len(calldata) - 4) % 32 == 0
 
 
-def test_refused_calls_are_told_by_their_place() -> None:
+def test_refused_calls_are_named_by_position() -> None:
     assert refused_calls([log(2), log(5, b"")], REGISTRY) == {2: REASON, 5: b""}
 
 

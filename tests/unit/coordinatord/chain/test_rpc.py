@@ -72,7 +72,7 @@ async def test_an_answer_of_another_shape_is_an_unreachable_chain(body: bytes) -
 
 
 @pytest.mark.parametrize("field", ["number", "hash", "parentHash", "timestamp", "logsBloom", "transactions"])
-async def test_a_block_with_something_else_in_the_place_of_hex_is_not_believed(field: str) -> None:
+async def test_block_without_hex_is_rejected(field: str) -> None:
     word = "0x" + "ab" * 32
     block: dict[str, object] = {"hash": word, "parentHash": word, "transactions": [word], "logsBloom": word}
     block |= dict.fromkeys(("number", "timestamp", "gasLimit", "gasUsed"), "0x1")
@@ -91,7 +91,7 @@ async def test_json_under_an_error_status_is_an_answer_and_counted() -> None:
     assert counted("answered") == before + 1
 
 
-async def test_many_calls_go_in_requests_that_a_provider_takes_and_are_answered_in_order() -> None:
+async def test_large_batch_is_split_and_answered_in_order() -> None:
     sizes: list[tuple[int, int]] = []
 
     async def transport(request: bytes) -> tuple[int, bytes]:

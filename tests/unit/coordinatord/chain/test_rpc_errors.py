@@ -156,9 +156,7 @@ WORDINGS: Final = {
     ("meaning", "client", "code", "message"),
     [(meaning, *wording) for meaning, wordings in WORDINGS.items() for wording in wordings],
 )
-def test_a_refusal_means_the_same_in_every_clients_words(
-    meaning: Meaning, client: str, code: int, message: str
-) -> None:
+def test_refusal_is_classified_alike_for_every_client(meaning: Meaning, client: str, code: int, message: str) -> None:
     assert read_error({"code": code, "message": message}).meaning is meaning, client
 
 

@@ -69,7 +69,7 @@ def test_file_that_others_may_read_is_refused_with_the_remedy(tmp_path: Path, mo
         from_key_file(path)
 
 
-def test_password_comes_from_the_file_then_the_variable_then_the_credential(tmp_path: Path) -> None:
+def test_password_sources_have_a_fixed_order(tmp_path: Path) -> None:
     private(tmp_path / "market_keystore_password", "of systemd\n", 0o400)
     environ = {"MARKET_KEYSTORE_PASSWORD": "of the variable", "CREDENTIALS_DIRECTORY": str(tmp_path)}
     assert keystore_password(private(tmp_path / "p", "of the file\n"), environ) == "of the file"
@@ -115,12 +115,12 @@ def test_program_is_asked_in_json_and_its_signed_bytes_are_taken(tmp_path: Path,
         ({"accessList": [{"address": "0x" + "99" * 20, "storageKeys": []}]}, "it has an access list"),
     ],
 )
-def test_program_that_signs_something_else_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+def test_program_that_signs_other_data_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     with pytest.raises(Fatal, match=said):
         program(tmp_path, signed(CALL, **change)).sign(CALL)
 
 
-def test_program_that_signs_as_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_program_with_another_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Fatal, match=f"signed as 0x.*, not as {ADDRESS}"):
         program(tmp_path, signed(CALL, key=bytes(31) + b"\x08")).sign(CALL)
 
@@ -148,7 +148,7 @@ def test_program_that_is_not_there_is_named() -> None:
         from_command("  ", ADDRESS)
 
 
-def test_transaction_is_told_as_eth_sign_transaction_names_its_fields() -> None:
+def test_transaction_uses_eth_sign_transaction_names() -> None:
     told = as_json(CALL, ADDRESS)
     assert told["to"] == checksum(bytes(range(20)))
     assert (told["type"], told["nonce"], told["gas"], told["data"]) == ("0x2", "0x3", "0xc350", "0x0102")

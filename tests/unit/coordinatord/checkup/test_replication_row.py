@@ -27,7 +27,7 @@ def _state(names: str, standbys: int, *, commits: str = "on", fsync: bool = True
         (_state("ANY 1 (a, b)", 2, fsync=False), None, "fsync is off"),
     ],
 )
-def test_row_says_what_a_failure_costs(state: Replication, result: Result | None, says: str) -> None:
+def test_row_states_the_cost_of_a_failure(state: Replication, result: Result | None, says: str) -> None:
     row = replication_row(state)
     assert row.result is result
     assert says in row.detail

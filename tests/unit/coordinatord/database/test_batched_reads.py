@@ -52,15 +52,13 @@ async def test_keys_that_come_while_a_read_runs_share_the_next_one(line: Prepare
     assert table.batches == [[1], [2, 3]]
 
 
-async def test_reads_run_at_once_as_far_as_allowed_and_take_no_more_keys_than_the_most(
-    line: PreparedConnection, table: Table
-) -> None:
+async def test_concurrent_reads_and_batch_size_are_limited(line: PreparedConnection, table: Table) -> None:
     reads = BatchedReads(line, table.read, concurrency=2, max_keys=2)
     assert sorted(map(str, await _gathered(table, reads, [1, 2, 3, 4, 5]))) == ["1", "2", "3", "4", "5"]
     assert table.batches == [[1], [2], [3, 4], [5]]
 
 
-async def test_failed_read_fails_for_those_in_it_and_the_next_goes_on(line: PreparedConnection, table: Table) -> None:
+async def test_failed_read_fails_its_waiters_only(line: PreparedConnection, table: Table) -> None:
     reads = BatchedReads(line, table.read)
     answers = await _gathered(table, reads, [13])
     assert isinstance(answers[0], RuntimeError)
@@ -109,7 +107,7 @@ async def test_cancelled_reader_leaves_its_batch_to_the_next(line: PreparedConne
     assert sorted(answers) == ["1", "3"]
 
 
-async def test_caller_who_is_cancelled_takes_nobody_along(line: PreparedConnection, table: Table) -> None:
+async def test_cancelled_caller_cancels_no_other(line: PreparedConnection, table: Table) -> None:
     reads = BatchedReads(line, table.read)
     async with anyio.create_task_group() as tasks:
         with anyio.move_on_after(0.01):

@@ -28,7 +28,7 @@ class Index:
         return FreshValue(NO_LINE, self.read, lambda: self.clock)
 
 
-async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
+async def test_position_is_known_briefly_after_a_read() -> None:
     index = Index()
     position = index.position()
     assert position.recent() is None
@@ -41,7 +41,7 @@ async def test_position_is_known_for_a_moment_after_it_was_asked_for() -> None:
     assert index.asked == 1
 
 
-async def test_position_that_is_forgotten_is_asked_for_again() -> None:
+async def test_forgotten_position_is_read_again() -> None:
     index = Index()
     position = index.position()
     await position.get()
@@ -52,7 +52,7 @@ async def test_position_that_is_forgotten_is_asked_for_again() -> None:
     assert position.recent() == AT_5
 
 
-async def test_position_that_may_be_older_is_asked_for_less_often() -> None:
+async def test_tolerant_reader_queries_less_often() -> None:
     index = Index()
     position = index.position()
     assert await position.lately(5 * MAX_AGE_S) == AT_5
@@ -63,7 +63,7 @@ async def test_position_that_may_be_older_is_asked_for_less_often() -> None:
     assert await position.lately() == AT_6
 
 
-async def test_position_that_another_read_brings_along_needs_no_question_of_its_own() -> None:
+async def test_position_from_another_read_needs_no_query() -> None:
     index = Index()
     position = index.position()
     learn = position.asking()
@@ -75,7 +75,7 @@ async def test_position_that_another_read_brings_along_needs_no_question_of_its_
     assert index.asked == 0
 
 
-async def test_position_that_was_asked_for_earlier_and_comes_later_is_not_taken() -> None:
+async def test_late_answer_of_an_earlier_request_is_ignored() -> None:
     index = Index()
     position = index.position()
     earlier = position.asking()
@@ -86,7 +86,7 @@ async def test_position_that_was_asked_for_earlier_and_comes_later_is_not_taken(
     assert position.recent() == AT_6
 
 
-async def test_position_that_was_asked_for_before_it_was_forgotten_is_not_recent() -> None:
+async def test_position_requested_before_a_reset_is_not_recent() -> None:
     index = Index()
     position = index.position()
     learn = position.asking()

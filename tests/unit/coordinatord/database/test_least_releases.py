@@ -27,7 +27,7 @@ BREAKING = re.compile(
 
 
 @pytest.mark.parametrize("number", MIGRATIONS)
-def test_every_migration_stands_on_the_page_with_its_least_release(number: int) -> None:
+def test_page_lists_every_migration_and_its_release(number: int) -> None:
     (release, least) = next((r, least) for r, first, last, least in TABLE if first <= number <= last)
     assert release_order(MIGRATIONS[number].min_release) <= release_order(least)
     assert release_order(least) <= release_order(release) <= release_order(RELEASE)
@@ -52,7 +52,7 @@ def test_a_migration_that_lets_an_older_release_run_only_adds(number: int) -> No
         ("alter table jobs add column told text; create index a on b (c); create table d ()", False),
     ],
 )
-def test_what_breaks_an_older_release_is_told_from_what_adds(sql: str, breaks: bool) -> None:
+def test_breaking_migrations_are_recognised(sql: str, breaks: bool) -> None:
     assert bool(BREAKING.search(sql)) is breaks
 
 

@@ -56,7 +56,7 @@ class Place:
         return answer, source
 
 
-async def test_a_standby_at_the_present_block_answers_and_each_in_its_turn() -> None:
+async def test_standbys_at_the_head_take_turns() -> None:
     place = Place({})
     source = place.source(2)
     assert [(await source.read(place.ask))[1] for _ in range(4)] == ["r0", "r1", "r0", "r1"]
@@ -69,7 +69,7 @@ async def test_an_answer_of_another_block_is_not_taken(told: Snapshot) -> None:
     assert place.asked == ["r0", "primary"]
 
 
-async def test_position_is_learned_from_what_the_primary_answers_and_from_no_standby() -> None:
+async def test_position_is_learned_only_from_the_primary() -> None:
     place = Place({"r0": THEN})
     source = place.source()
     await source.read(place.ask)
@@ -82,14 +82,14 @@ async def test_position_is_learned_from_what_the_primary_answers_and_from_no_sta
     assert place.position.learned == [NOW, NOW]
 
 
-async def test_a_standby_that_is_ahead_of_what_was_known_is_believed_when_the_primary_says_so() -> None:
+async def test_standby_ahead_is_believed_if_the_primary_agrees() -> None:
     place = Place({}, Position(lately=THEN))
     assert await place.source().read(place.ask) == (NOW, "r0")
     unknown = Place({}, Position(lately=None))
     assert await unknown.source().read(unknown.ask) == (NOW, "r0")
 
 
-async def test_a_standby_that_stays_behind_is_asked_ever_less_and_at_once_again_when_it_has_caught_up() -> None:
+async def test_lagging_standby_is_asked_less_until_it_catches_up() -> None:
     place = Place({"r0": THEN})
     source = place.source()
     for _ in range(600):
@@ -110,7 +110,7 @@ async def test_a_standby_that_fails_leaves_the_answer_to_the_primary(error: Exce
     assert place.asked.count("r0") == 1  # r0 is still left out
 
 
-async def test_what_fails_at_the_primary_is_raised() -> None:
+async def test_error_of_the_primary_is_raised() -> None:
     place = Place({"r0": THEN, "primary": Retryable("not_ready", "away")})
     with pytest.raises(Retryable):
         await place.source().read(place.ask)

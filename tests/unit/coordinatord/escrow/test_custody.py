@@ -34,7 +34,7 @@ class Unminted(StaticCustody):
         return None
 
 
-def test_first_of_the_keys_is_announced_with_evidence_of_its_own_at_the_second_that_it_is(
+def test_first_key_is_announced_with_current_evidence(
     keys: tuple[KeyPair, ...],
 ) -> None:
     public = keys[0].public
@@ -52,7 +52,7 @@ def test_nothing_is_announced_before_the_first_key(keys: tuple[KeyPair, ...]) ->
     )  # fmt: skip
 
 
-async def test_every_key_opens_what_is_sealed_to_it_until_the_custody_ends(keys: tuple[KeyPair, ...]) -> None:
+async def test_every_key_opens_its_wraps_until_the_end(keys: tuple[KeyPair, ...]) -> None:
     custody = StaticCustody(keys, 7)
     wraps = [box.seal(key.public, SEED) for key in keys]
     assert [await custody.open(wrap) for wrap in wraps] == [SEED] * 3
@@ -62,7 +62,7 @@ async def test_every_key_opens_what_is_sealed_to_it_until_the_custody_ends(keys:
     assert [await custody.open(wrap) for wrap in wraps] == [None] * 3
 
 
-def test_evidence_of_a_development_instance_names_its_release_and_its_key(keys: tuple[KeyPair, ...]) -> None:
+def test_development_evidence_names_release_and_key(keys: tuple[KeyPair, ...]) -> None:
     public = keys[0].public
     evidence = mock_evidence(public, 3)
     measurement, bound = mock_measurement(3), report_data(public)

@@ -17,7 +17,7 @@ def minted(generations: Generations, now: int) -> Generation:
     return generation
 
 
-def test_without_any_generation_one_is_due_and_none_announced(generations: Generations) -> None:
+def test_without_generations_one_is_due(generations: Generations) -> None:
     assert generations.is_due(0)
     assert generations.is_overdue(0)
     assert generations.announced(0) is None
@@ -29,7 +29,7 @@ def test_first_generation_is_announced_at_once(generations: Generations) -> None
     assert generations.announced(49) is first  # on a clock that lags the minter's
 
 
-def test_next_generation_is_minted_ahead_and_announced_when_its_time_comes(generations: Generations) -> None:
+def test_next_generation_is_minted_ahead(generations: Generations) -> None:
     first = minted(generations, 0)
     assert not generations.is_due(EVERY - LEAD - 1)
     assert generations.is_due(EVERY - LEAD)
@@ -41,7 +41,7 @@ def test_next_generation_is_minted_ahead_and_announced_when_its_time_comes(gener
     assert list(generations.newest_first()) == [second.key, first.key]
 
 
-def test_generation_that_comes_late_is_announced_at_once_and_not_in_the_past(generations: Generations) -> None:
+def test_late_generation_is_announced_from_now(generations: Generations) -> None:
     minted(generations, 0)
     assert generations.is_overdue(5 * EVERY)
     late = minted(generations, 5 * EVERY)
@@ -49,7 +49,7 @@ def test_generation_that_comes_late_is_announced_at_once_and_not_in_the_past(gen
     assert generations.announced(5 * EVERY) is late
 
 
-def test_generation_is_kept_until_nothing_sealed_to_it_can_be_claimed(generations: Generations) -> None:
+def test_generation_is_kept_while_its_jobs_can_be_claimed(generations: Generations) -> None:
     first = minted(generations, 0)
     # still announced: a generation never retires without a successor
     assert generations.past_retention(10 * RETENTION) == []
@@ -60,11 +60,11 @@ def test_generation_is_kept_until_nothing_sealed_to_it_can_be_claimed(generation
     assert generations.held() == (second,)
 
 
-def test_retention_covers_an_order_and_the_window_after_its_claim() -> None:
+def test_retention_covers_an_order_and_its_window() -> None:
     assert RETENTION > 2 * 86_400_000
 
 
-def test_instances_that_hold_the_same_generations_announce_the_same_one(generations: Generations) -> None:
+def test_instances_with_equal_generations_announce_the_same(generations: Generations) -> None:
     held = [Generation(KeyPair.generate(), 0) for _ in range(3)]
     other = Generations(EVERY, LEAD)
     generations.add(held)

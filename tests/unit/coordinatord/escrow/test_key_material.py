@@ -14,7 +14,7 @@ def test_key_of_an_operator_is_the_derived_one() -> None:
     assert KeyPair.of_operator(SECRET).public == escrow_key(SECRET).public
 
 
-def test_wrap_opens_with_whichever_key_it_was_sealed_to_and_with_no_other() -> None:
+def test_wrap_opens_only_with_its_own_key() -> None:
     one, two, other = KeyPair.generate(), KeyPair.generate(), KeyPair.generate()
     assert open_with_any((one, two), box.seal(two.public, SECRET)) == SECRET
     assert open_with_any((one, two), box.seal(other.public, SECRET)) is None

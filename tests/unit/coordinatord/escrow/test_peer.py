@@ -65,7 +65,7 @@ async def test_pull_brings_the_keys_that_the_holder_signed() -> None:
     assert [(one.public_key, one.announced_from) for one in pulled] == [(KeyPair(bytearray(SECRET)).public.raw, 7)]
 
 
-async def test_request_is_bound_to_its_channel_and_signed_by_the_first_operator() -> None:
+async def test_request_is_bound_to_its_channel_and_signed() -> None:
     requests: list[dict[str, object]] = []
 
     def answer(request: dict[str, object]) -> httpx.Response:
@@ -119,13 +119,13 @@ async def test_request_is_bound_to_its_channel_and_signed_by_the_first_operator(
         pytest.param(lambda _: httpx.Response(302, headers={"location": "http://elsewhere/"}), id="a redirection"),
     ],
 )
-async def test_answer_that_is_not_the_holders_to_this_request_brings_nothing(answer: Answer) -> None:
+async def test_answer_from_a_wrong_holder_is_ignored(answer: Answer) -> None:
     pulled = await pull(answer)
     assert isinstance(pulled, NoKeys)
     assert not pulled.final
 
 
-async def test_refusal_of_the_peer_is_final_and_tells_its_code() -> None:
+async def test_refusal_of_the_peer_is_final_and_has_its_code() -> None:
     error = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "tombstoned"}}
     refusal = httpx.Response(403, headers={"x-svc-retryable": "false"}, json=error)
     assert await pull(lambda _: refusal) == NoKeys("the peer answers 403 tombstoned", final=True)

@@ -160,7 +160,7 @@ async def trouble(world: World) -> tuple[str, str | None, int | None]:
     return raised.value.kind, raised.value.code, raised.value.retry_after
 
 
-async def test_claim_holder_gets_the_payload_key_of_the_owner_and_the_seed_is_wiped() -> None:
+async def test_claim_holder_gets_the_key_and_the_seed_is_wiped() -> None:
     world = World()
     granted = await world.release(request())
     assert isinstance(granted, GrantedRelease)
@@ -177,7 +177,7 @@ async def test_claim_holder_gets_the_payload_key_of_the_owner_and_the_seed_is_wi
         (attrs.evolve(request(), signature=b""), "wrong_wallet"),
     ],
 )
-async def test_what_the_request_alone_shows_is_refused_before_the_node_is_asked(body: ReleaseBody, reason: str) -> None:
+async def test_bad_request_is_refused_before_reading_the_chain(body: ReleaseBody, reason: str) -> None:
     world = World()
     assert await world.refusal(body) == reason
     assert (world.asked, world.custody.handed) == ([], [])
@@ -196,19 +196,17 @@ async def test_what_the_request_alone_shows_is_refused_before_the_node_is_asked(
         (HELD, attrs.evolve(request(), issued_at=NOW - 1), "wrong_wallet"),  # the signature is for another time
     ],
 )
-async def test_no_key_is_tried_for_anybody_but_the_holder_of_the_claim_to_this_wrap(
-    job: tuple[int, ...], body: ReleaseBody, reason: str
-) -> None:
+async def test_only_the_claim_holder_gets_a_key(job: tuple[int, ...], body: ReleaseBody, reason: str) -> None:
     world = World(jobs={JOB: job})
     assert await world.refusal(body) == reason
     assert world.custody.handed == []
 
 
-async def test_job_that_a_reorganisation_took_away_meanwhile_has_no_commitment() -> None:
+async def test_job_removed_by_a_reorg_has_no_commitment() -> None:
     assert await World(vanishes=True).refusal(request()) == "wrap_mismatch"
 
 
-async def test_wrap_that_no_key_opens_is_lost_only_where_a_key_of_ours_is() -> None:
+async def test_wrap_is_lost_only_if_our_key_is_known() -> None:
     world = World(custody=Held(KeyPair.generate()))
     assert await world.refusal(request()) == "unseal_failed"
     world.custody.has_lost = True
@@ -223,20 +221,20 @@ async def test_instance_without_a_key_has_the_provider_ask_again() -> None:
 
 @pytest.mark.parametrize("code", ["job_read", "provider_id_read"])
 @pytest.mark.parametrize("answer", [REVERT, REFUSED, "0x"])
-async def test_what_cannot_be_read_is_named(code: str, answer: Any) -> None:
+async def test_unreadable_fact_is_named(code: str, answer: Any) -> None:
     argument = JOB if code == "job_read" else PROVIDER.address
     assert await trouble(World(broken={argument: answer})) == ("relay_unavailable", code, None)
 
 
 @pytest.mark.parametrize("code", ["job_read", "provider_id_read"])
-async def test_node_that_refuses_many_calls_in_one_is_named_by_what_was_read(code: str) -> None:
+async def test_refused_batch_of_reads_is_named(code: str) -> None:
     claims = World(refuses_batches=True).releases().claims
     with pytest.raises(Retryable) as raised:
         await (claims.job(JOB) if code == "job_read" else claims.provider_of(PROVIDER.address))
     assert raised.value.code == code
 
 
-async def test_jobs_and_wallets_that_wait_for_one_another_are_read_together_and_each_hears_its_own() -> None:
+async def test_waiting_requests_share_one_read() -> None:
     world = World()
     claims = world.releases().claims
     assert await asyncio.gather(claims.job(JOB), claims.job(b"\x09" * 32)) == [ChainJob(CLAIMED, 5), None]
@@ -246,9 +244,7 @@ async def test_jobs_and_wallets_that_wait_for_one_another_are_read_together_and_
 
 
 @pytest.mark.parametrize(("head", "confirmations", "block"), [(100, 1, "0x63"), (100, 20, "0x50"), (20, 20, "0x0")])
-async def test_claim_is_held_against_the_block_that_the_operator_wants_to_see(
-    head: int, confirmations: int, block: str
-) -> None:
+async def test_claim_is_checked_at_the_configured_block(head: int, confirmations: int, block: str) -> None:
     world = World(confirmations=confirmations, head=hex(head))
     assert isinstance(await world.release(request()), GrantedRelease)
     assert world.asked[2:] == [["eth_blockNumber"], [block], [block]]
@@ -270,11 +266,11 @@ async def test_chain_that_is_not_as_long_confirms_nothing(head: int) -> None:
     assert world.asked == [["eth_blockNumber"]]
 
 
-async def test_without_a_head_no_depth_is_told() -> None:
+async def test_depth_needs_a_head() -> None:
     assert await trouble(World(confirmations=20, head=REFUSED)) == ("relay_unavailable", "job_read", None)
 
 
-async def test_depths_that_wait_for_one_another_are_told_together() -> None:
+async def test_waiting_depth_requests_share_one_answer() -> None:
     claims = World(confirmations=20).releases().claims
     holders = [ClaimHolder(JOB, who.address, n) for who, n in ((RIVAL, 6), (PROVIDER, 5), (PROVIDER, 6))]
     assert await asyncio.gather(*map(claims.is_deep, holders)) == [False, True, False]

@@ -48,7 +48,7 @@ def test_event_is_a_message_with_its_id_name_and_data() -> None:
     }
 
 
-def test_event_that_is_taken_back_and_a_reset_are_named_so() -> None:
+def test_reverted_events_and_resets_are_marked() -> None:
     lines, data = told(message_of(claimed(13, takes_back=12)))
     assert (lines["event"], data["event"], data["taken_back"]) == ("taken_back", "claimed", "12")
     lines, data = told(message_of(LoggedEvent(14, EventKind.RESET, 1, 1)))
@@ -67,13 +67,13 @@ def test_event_that_is_taken_back_and_a_reset_are_named_so() -> None:
         (EventFilter(model_id=1, job_id=b"\x08" * 32), False),
     ],
 )
-def test_filter_passes_what_all_of_it_names_and_every_reset(wanted: EventFilter, passes: bool) -> None:
+def test_filter_passes_matching_events_and_resets(wanted: EventFilter, passes: bool) -> None:
     assert wanted.passes(claimed(1)) is passes
     assert wanted.passes(claimed(2, takes_back=1)) is passes
     assert wanted.passes(LoggedEvent(1, EventKind.RESET, 1, 1))
 
 
-async def test_stream_begins_with_an_id_beats_and_tells_of_its_end() -> None:
+async def test_stream_has_an_id_heartbeats_and_an_end() -> None:
     listener = Listener(EventFilter())
     pieces = stream(listener, 11)
     first = (await anext(pieces)).decode()
@@ -90,7 +90,7 @@ async def test_stream_begins_with_an_id_beats_and_tells_of_its_end() -> None:
     assert [piece async for piece in pieces] == []
 
 
-async def test_present_state_comes_first_and_nothing_that_is_in_it_again() -> None:
+async def test_present_state_is_sent_first_and_once() -> None:
     listener = Listener(EventFilter())
     pieces = stream(listener, 12, claimed(12))
     listener.notify(News([claimed(11)]))

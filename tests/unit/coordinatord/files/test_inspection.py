@@ -20,7 +20,7 @@ def inspect(purpose: Purpose, *pieces: bytes) -> InspectionResult:
 
 
 @given(st.lists(st.text(alphabet="ab \t\r\n", max_size=20).map(str.encode)))
-def test_lines_that_are_not_blank_are_counted_however_the_file_is_cut(pieces: list[bytes]) -> None:
+def test_nonblank_lines_are_counted_for_any_chunking(pieces: list[bytes]) -> None:
     lines = sum(bool(line.strip(BLANK)) for line in b"".join(pieces).split(b"\n"))
     if lines:
         assert inspect("batch", *pieces) == InspectionResult(lines=lines)
@@ -48,7 +48,7 @@ def test_container_yields_its_commitment() -> None:
     [b"\x01short", b"\x02" + CONTAINER[1:], CONTAINER[: 81 + 24 + 65_553 + 5]],
     ids=["short", "version", "cut"],
 )
-def test_what_is_no_container_is_refused(content: bytes) -> None:
+def test_invalid_container_is_refused(content: bytes) -> None:
     with pytest.raises(Refused) as bad:
         inspect("input", content)
     assert (bad.value.code, bad.value.param) == ("bad_container", "file")
@@ -77,9 +77,7 @@ ORDER = b'{"c":"0x00","signature":"0x00","body":{"kept":"apart"}}'
     ids=["wrapped", "a body alone", "named", "named by a number"],
 )
 @pytest.mark.parametrize("size", [1, 7, 1 << 16], ids=["bytes", "slivers", "whole"])
-def test_line_of_another_api_is_refused_by_its_number_however_the_file_is_cut(
-    line: bytes, message: str, size: int
-) -> None:
+def test_line_of_another_api_is_refused_by_number(line: bytes, message: str, size: int) -> None:
     content = b"\n".join([ORDER, b" ", line, ORDER])
     with pytest.raises(Refused) as foreign:
         inspect("batch", *(content[start : start + size] for start in range(0, len(content), size)))

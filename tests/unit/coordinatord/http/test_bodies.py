@@ -33,7 +33,7 @@ async def test_body_over_the_limit_is_413_whether_declared_or_not(declared: str 
     assert refused.value.answer.status == 413
 
 
-async def test_bodies_beyond_the_budget_are_busy_and_what_ended_is_given_back() -> None:
+async def test_bodies_beyond_the_budget_are_busy() -> None:
     budget = BodyBudget(100)
     async with budget.share("") as first:
         await READER.read(receiving([b"a" * 60]), [], 100, first)
@@ -60,7 +60,7 @@ async def test_encoded_body_is_refused_unread() -> None:
 
 
 @pytest.mark.parametrize("part", [b"{}", b"1", b"[[]]", b'""'])
-async def test_body_of_so_many_parts_that_reading_them_would_take_the_memory_is_refused(part: bytes) -> None:
+async def test_body_with_too_many_parts_is_refused(part: bytes) -> None:
     with pytest.raises(Refused, match="too many JSON values"):
         await parse_body(b'{"a":[' + b",".join([part] * 20_000) + b"]}")
 
@@ -75,7 +75,7 @@ async def test_caller_who_goes_away_midway_is_noticed() -> None:
         await read([b"a", None], BodyBudget(100))
 
 
-async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
+async def test_endless_body_is_given_up_at_the_deadline() -> None:
     async def never() -> Message:
         await anyio.sleep_forever()
         raise AssertionError
@@ -86,7 +86,7 @@ async def test_body_that_never_ends_is_given_up_at_the_deadline() -> None:
     assert slow.value.answer.status == 408
 
 
-async def test_body_that_falls_silent_is_given_up_long_before_the_deadline() -> None:
+async def test_stalled_body_is_given_up_early() -> None:
     pieces = iter([{"type": "http.request", "body": b"a" * 50_000, "more_body": True}])
 
     async def receive() -> Message:

@@ -20,9 +20,7 @@ from coordinatord.http.byte_ranges import ByteRange, Unsatisfiable, byte_range
         ("items=0-1", None),
     ],
 )
-def test_single_range_is_cut_to_the_content_and_anything_else_asks_for_the_whole(
-    header: str | None, stretch: tuple[int, int] | None
-) -> None:
+def test_single_range_is_clipped_and_others_are_ignored(header: str | None, stretch: tuple[int, int] | None) -> None:
     assert byte_range(header, 10) == (None if stretch is None else ByteRange(*stretch))
 
 

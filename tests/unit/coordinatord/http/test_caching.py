@@ -33,7 +33,7 @@ async def test_position_of_a_moment_ago_serves_without_a_question() -> None:
     assert await cache.get(b"/x?") is page
 
 
-async def test_nothing_of_a_moment_ago_serves_once_a_caller_was_told_of_a_change() -> None:
+async def test_stale_cache_is_not_served_after_a_reported_change() -> None:
     cache = BlockCache(Standing(AT_6, known=AT_5))
     cache.put(b"/x?", kept(b"/x?"))
     cache.wrote()
@@ -50,7 +50,7 @@ async def test_least_recently_used_answers_make_room() -> None:
     assert await cache.get(b"1") is not None
 
 
-def test_etag_tells_position_fork_and_target_apart() -> None:
+def test_etag_depends_on_position_fork_and_target() -> None:
     tags = {etag_of(at, target) for at in (AT_5, AT_5_FORKED, AT_6) for target in (b"/a?", b"/a?b=1")}
     assert len(tags) == 6
 

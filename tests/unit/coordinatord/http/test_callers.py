@@ -54,9 +54,7 @@ def test_one_callers_requests_take_nothing_from_another() -> None:
         ("10.0.0.1", "203.0.113.9:4711", "203.0.113.9"),
     ],
 )
-def test_caller_is_the_nearest_address_that_is_no_proxy_of_ours(
-    client: str, forwarded: str | None, caller: str
-) -> None:
+def test_caller_is_the_nearest_untrusted_address(client: str, forwarded: str | None, caller: str) -> None:
     headers = {"x_forwarded_for": forwarded} if forwarded is not None else {}
     assert caller_of(scope(client=client, **headers), PROXY) == caller
 
@@ -73,7 +71,7 @@ async def test_caller_over_its_rate_is_answered_429_with_a_time() -> None:
     assert (await ask(limited, scope(client="192.0.2.2"))).status == 200
 
 
-async def test_turn_waits_for_a_token_and_takes_it() -> None:
+async def test_caller_waits_for_a_token() -> None:
     buckets = TokenBuckets(per_second=20, burst=2)
     await buckets.turn("a", 2)
     assert buckets.wait("a") > 0

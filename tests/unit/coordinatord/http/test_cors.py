@@ -16,7 +16,7 @@ async def _app(_: Scope, __: Receive, send: Send) -> None:
 CORS = Cors(_app, Origins.of([ORIGIN]))
 
 
-async def test_allowed_origin_may_read_the_specified_headers_without_credentials() -> None:
+async def test_allowed_origin_may_read_specified_headers() -> None:
     answer = await ask(CORS, scope(origin=ORIGIN))
     assert answer.headers["access-control-allow-origin"] == ORIGIN
     assert answer.headers["access-control-expose-headers"] == (

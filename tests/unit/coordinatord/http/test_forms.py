@@ -40,7 +40,7 @@ _CONTENT = st.lists(st.sampled_from([b"\r\n", b"--b", b"\r\n--", b"\r\n--bx", b"
 
 
 @given(_CONTENT.filter(lambda content: b"\r\n--b" not in b"\r\n" + content + b"\r\n"), st.integers(1, 40))
-def test_file_is_read_whole_however_the_body_is_cut(content: bytes, size: int) -> None:
+def test_file_is_read_for_any_chunking(content: bytes, size: int) -> None:
     assert anyio.run(lambda: read(form((PURPOSE, b"batch"), (FILE, content)), size=size)) == (
         "batch",
         "a.jsonl",
@@ -142,7 +142,7 @@ SECONDS = ('form-data; name="expires_after[seconds]"', b"3600")
     ],
     ids=["before the file", "after the file", "before the purpose"],
 )
-async def test_expires_after_is_read_wherever_it_stands(parts: tuple[tuple[str, bytes], ...]) -> None:
+async def test_expires_after_may_come_anywhere(parts: tuple[tuple[str, bytes], ...]) -> None:
     upload = form_of(form(*parts), size=5)
     assert (await upload.purpose(), await upload.filename()) == ("batch", "a.jsonl")
     assert b"".join([piece async for piece in upload.pieces()]) == b"x"
@@ -155,7 +155,7 @@ async def test_expires_after_twice_is_refused() -> None:
     assert refused.value.param == "expires_after[seconds]"
 
 
-async def test_long_purpose_is_none_that_there_is() -> None:
+async def test_long_purpose_is_unknown() -> None:
     with pytest.raises(Refused) as refused:
         await read(form((PURPOSE, b"p" * 65), (FILE, b"x")))
     assert refused.value.code == "invalid_purpose"

@@ -13,7 +13,7 @@ from tests.unit.coordinatord.http.asgi import ask, scope
 pytestmark = pytest.mark.anyio
 
 
-async def test_unexpected_failure_is_a_500_envelope_that_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_unexpected_failure_is_a_500_without_details(capsys: pytest.CaptureFixture[str]) -> None:
     async def broken(_: Scope, __: Receive, ___: Send) -> None:
         raise KeyError("the secret of the house")
 
@@ -26,7 +26,7 @@ async def test_unexpected_failure_is_a_500_envelope_that_tells_nothing(capsys: p
     assert answer.headers["x-request-id"] in capsys.readouterr().out
 
 
-async def test_unexpected_failure_can_be_read_by_an_allowed_origin_and_by_no_other() -> None:
+async def test_failure_is_readable_by_allowed_origins_only() -> None:
     async def broken(_: Scope, __: Receive, ___: Send) -> None:
         raise KeyError
 
@@ -62,7 +62,7 @@ async def test_methods_of_a_strangers_own_make_one_series() -> None:
     assert methods() - before <= {"other"}
 
 
-async def test_websocket_is_turned_away() -> None:
+async def test_websocket_is_refused() -> None:
     closed = []
 
     async def send(message: dict[str, object]) -> None:

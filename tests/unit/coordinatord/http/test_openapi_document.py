@@ -76,7 +76,7 @@ def test_longest_values_of_a_head_fit_into_one_with_another() -> None:
     assert 2 * max(longest) + limits.KIB < limits.HEAD_BYTES
 
 
-def test_every_property_has_a_sentence_of_its_own() -> None:
+def test_every_property_has_a_description() -> None:
     lacking = [at for at, member in _all_properties() if len(member.get("description", "")) < 4]
     assert lacking == []
     kinds = {"a decimal integer"}
@@ -94,7 +94,7 @@ def test_times_and_amounts_name_their_unit() -> None:
             assert "milliseconds" in member["description"], at
 
 
-def test_numbers_that_stand_for_words_are_enumerated_with_their_meanings() -> None:
+def test_enumerated_numbers_have_documented_meanings() -> None:
     job = DOCUMENT["components"]["schemas"]["Job"]["properties"]
     for name, most in (("state", 3), ("ended_because", 5)):
         assert job[name]["enum"] == list(range(most + 1))
@@ -108,7 +108,7 @@ def test_headings_of_the_reference_are_unique() -> None:
     assert len(headings) >= len(OPERATIONS) + len(DOCUMENT["tags"])
 
 
-def test_members_that_one_kind_of_an_object_has_alone_are_said_to_be() -> None:
+def test_members_of_one_variant_are_marked() -> None:
     section = REFERENCE.split("\n### GET /key\n")[1].split("\n### ")[0]
     told = dict(re.findall(r"^\| `evidence\.(\w+)` \| (.*) \|$", section, re.MULTILINE))
     alone = {name for name, said in told.items() if "of `mock-coordinator-v1` alone: " in said}
@@ -117,7 +117,7 @@ def test_members_that_one_kind_of_an_object_has_alone_are_said_to_be() -> None:
     assert told.keys() - alone == {"type", "report_data", "debug", "release"}
 
 
-def test_each_of_several_bodies_stands_under_its_name_with_its_members() -> None:
+def test_each_body_variant_is_named_with_its_members() -> None:
     section = REFERENCE.split("\n### POST /evm/simulate/claim\n")[1].split("\n### ")[0]
     bodies = re.findall(r"\n`(\w+)`:\n\n```json\n(.*?)\n```\n\n(.*?)(?=\n\n)", section, re.DOTALL)
     assert [name for name, _, _ in bodies] == ["ClaimAccepted", "ClaimRefused"]
@@ -125,13 +125,13 @@ def test_each_of_several_bodies_stands_under_its_name_with_its_members() -> None
         assert list(json.loads(example)) == re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
 
 
-def test_member_that_means_something_else_in_a_shape_is_described_as_the_shape_says() -> None:
+def test_member_is_described_for_its_own_shape() -> None:
     shapes = DOCUMENT["components"]["schemas"]
     assert shapes["ProviderList"]["properties"]["providers"]["description"] == "providers by id"
     assert "able ones first" in shapes["Why"]["properties"]["providers"]["description"]
 
 
-def test_every_word_is_some_bodys() -> None:
+def test_every_described_property_is_used() -> None:
     used = {at.rpartition(".")[2] for at, _ in _all_properties()}
     used |= {parameter["name"] for operation in OPERATIONS.values() for parameter in operation["parameters"]}
     assert set(WORDS) - used == set()
@@ -153,7 +153,7 @@ def _codes(schema: Schema) -> Iterator[Any]:
 
 
 @by_operation
-def test_examples_are_what_is_described(operation: Schema) -> None:
+def test_examples_match_their_schemas(operation: Schema) -> None:
     contents = [*operation.get("requestBody", {}).get("content", {}).values()]
     contents += [each for one in operation["responses"].values() for each in one.get("content", {}).values()]
     shown = 0
@@ -193,7 +193,7 @@ def test_example_of_a_submission_is_the_worked_order() -> None:
     assert (job["result_cid"], job["svc"]["task_cid"]) == (order["result_cid"], order["task_cid"])
 
 
-def test_signatures_of_examples_are_true_or_can_be_told_from_true_ones() -> None:
+def test_example_signatures_are_valid_or_recognisable() -> None:
     [order] = cases("worked_order.json")
     found = set()
     for one in _objects(DOCUMENT):

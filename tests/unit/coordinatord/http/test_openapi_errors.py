@@ -101,7 +101,7 @@ def _written_out() -> set[str]:
     return {"model_not_found"}
 
 
-def test_every_code_is_a_routes_and_every_routes_code_is_explained() -> None:
+def test_every_code_has_a_route_and_an_explanation() -> None:
     told = {
         reply.code for route in declared() for reply in route.replies if reply.shape is None and reply.status >= 400
     }

@@ -84,14 +84,14 @@ async def test_file_up_to_the_limit_is_read_and_one_byte_more_is_413() -> None:
         assert refused.value.answer.status == 413
 
 
-async def test_what_follows_the_form_without_end_is_413() -> None:
+async def test_endless_trailer_of_a_form_is_413() -> None:
     endless = itertools.chain([FORM], itertools.repeat(b"z" * 10_000, 20))
     with pytest.raises(Unacceptable) as refused:
         await upload(reader(), receiving(endless))
     assert refused.value.answer.status == 413
 
 
-async def test_waiting_for_the_caller_counts_against_it_and_nothing_else_does() -> None:
+async def test_only_waiting_for_the_caller_counts_against_it() -> None:
     few = pieces(FORM, 300)
     assert await upload(reader(clock=waits([5.1, 0, 0, 0, 0])), receiving(few)) == b"x" * 1000
     with pytest.raises(Unacceptable) as slow:
@@ -117,7 +117,7 @@ async def test_caller_who_goes_away_midway_is_noticed() -> None:
         await upload(reader(), receiving([FORM[:200], None]))
 
 
-async def test_rest_of_a_refused_form_is_read_so_that_the_answer_arrives() -> None:
+async def test_rest_of_a_refused_form_is_read() -> None:
     left = iter(pieces(b"no form" + b"." * 1000))
     seen = []
 
@@ -141,7 +141,7 @@ def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) ->
     return uploads.reading(receiving([FORM]), headers, caller, wallet)
 
 
-async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_declares() -> None:
+async def test_upload_uses_memory_as_it_arrives() -> None:
     uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), transfers=TransferLimits(99, 99), max_bytes=HELD_BYTES)
     async with AsyncExitStack() as silent:
         for n in range(16):
@@ -149,7 +149,7 @@ async def test_upload_takes_memory_as_it_arrives_and_not_by_the_length_that_it_d
         assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
 
 
-async def test_upload_that_has_more_on_its_way_than_fits_the_memory_is_busy_and_what_ended_is_given_back() -> None:
+async def test_uploads_beyond_the_memory_are_busy() -> None:
     uploads = reader(BodyBudget(2 << 20), max_bytes=8 << 20)
     large = form((PURPOSE, b"batch"), (FILE, b"x" * (3 << 20)))
     with pytest.raises(Retryable) as busy:
@@ -159,7 +159,7 @@ async def test_upload_that_has_more_on_its_way_than_fits_the_memory_is_busy_and_
     assert len(await upload(uploads, receiving(pieces(small, 1 << 16)))) == 1 << 20
 
 
-async def test_upload_of_any_length_takes_no_more_than_one_may_hold() -> None:
+async def test_upload_memory_is_limited() -> None:
     uploads = reader(BodyBudget(HELD_BYTES), max_bytes=4 * HELD_BYTES)
     large = form((PURPOSE, b"batch"), (FILE, bytes(HELD_BYTES + (2 << 20))))
     assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == HELD_BYTES + (2 << 20)
@@ -177,9 +177,7 @@ async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
     ("caller", "wallet", "whose"),
     [("stranger", b"third", "one address may have 2 "), ("elsewhere", b"first", "one wallet may have 1 ")],
 )
-async def test_uploads_beyond_those_of_a_caller_or_a_wallet_at_a_time_are_busy_until_one_ends(
-    caller: str, wallet: bytes, whose: str
-) -> None:
+async def test_uploads_beyond_caller_or_wallet_limits_are_busy(caller: str, wallet: bytes, whose: str) -> None:
     uploads = reader(transfers=TransferLimits(of_caller=2, of_wallet=1))
     async with begun(uploads, "stranger", b"first"), begun(uploads, "stranger", b"second"):
         with pytest.raises(Retryable, match=whose) as busy:

@@ -150,13 +150,13 @@ async def test_a_third_decides(monkeypatch: pytest.MonkeyPatch, answers: Any, as
     assert world.asked == asked
 
 
-async def test_where_three_differ_a_fourth_decides_and_none_is_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fourth_node_decides_between_three(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 1, 2, 3, 1)
     assert await world.source.chain_id() == 1
     assert world.asked == [1, 1, 1, 1]
 
 
-async def test_of_several_failures_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_of_several_failures_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, 1, gone("first"), gone("second"))
     with pytest.raises(Retryable, match="first"):
         await world.source.chain_id()
@@ -203,7 +203,7 @@ async def test_a_node_that_is_outvoted_on_one_branch_is_doubted(monkeypatch: pyt
     assert world.told[1].asked == [("range", 1, 2, WIDTH)]
 
 
-async def test_a_node_on_another_branch_is_doubted_after_ten_times_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_on_another_branch_is_doubted_after_ten_times(monkeypatch: pytest.MonkeyPatch) -> None:
     stray, here = logs(branch="cc"), logs()
     world = World(monkeypatch, stray, here, here)
     for _ in range(9):
@@ -223,7 +223,7 @@ async def test_a_node_on_another_branch_is_doubted_after_ten_times_in_a_row(monk
     [header(2), header(1, "cc"), header(1, parent="cc"), header(1, time=6)],
     ids=["height", "hash", "parent", "time"],
 )
-async def test_headers_are_told_alike_in_every_part(monkeypatch: pytest.MonkeyPatch, other: BlockHeader) -> None:
+async def test_headers_must_agree_in_every_field(monkeypatch: pytest.MonkeyPatch, other: BlockHeader) -> None:
     world = World(monkeypatch, [header(1), header(9)], [other, header(9)])
     with pytest.raises(Disagreement, match="the headers of blocks 1 to 9:"):
         await world.source.headers(1, 9)
@@ -232,7 +232,7 @@ async def test_headers_are_told_alike_in_every_part(monkeypatch: pytest.MonkeyPa
     assert world.told[0].asked == [("headers", 1, 9)] * 2
 
 
-async def test_the_last_header_tells_the_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_last_header_identifies_the_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     right, wrong = [header(1), header(2), header(3)], [header(1), header(2, "cc"), header(3)]
     world = World(monkeypatch, wrong, right, right)
     await world.source.headers(1, 3)
@@ -245,7 +245,7 @@ async def test_the_last_header_tells_the_branch(monkeypatch: pytest.MonkeyPatch)
     assert not world.nodes[0].doubted
 
 
-async def test_blocks_are_told_alike_with_their_events(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blocks_must_agree_with_their_events(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, [logs("x"), logs("y")], [logs("x"), logs("z")])
     with pytest.raises(Disagreement, match="about blocks 1 to 4:"):
         await world.source.blocks(1, 4)
@@ -268,7 +268,7 @@ async def test_the_lowest_head_is_the_index_s_once_two_have_it(monkeypatch: pyte
     assert ("headers", 8, 8) in world.told[0].asked
 
 
-async def test_heads_that_are_one_block_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_equal_heads_are_used_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, header(9), header(9))
     assert (await world.source.head()).height == 9
     assert world.asked == [1, 1]
@@ -278,7 +278,7 @@ async def test_heads_that_are_one_block_are_taken_as_they_are(monkeypatch: pytes
     assert gauge("node_lag_blocks", node="n1") == 0
 
 
-async def test_heads_of_nodes_that_rest_or_are_foreign_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resting_and_foreign_nodes_are_not_asked_for_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, header(9), header(9), header(9))
     world.nodes[1].failed(3)
     world.nodes[2].foreign = True
@@ -288,7 +288,7 @@ async def test_heads_of_nodes_that_rest_or_are_foreign_are_not_asked_for(monkeyp
     assert gauge("node_lag_blocks", node="n0") == 0
 
 
-async def test_without_a_head_the_first_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_failure_is_reported_without_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, gone("first"), gone("second"))
     with pytest.raises(Retryable, match="first"):
         await world.source.head()

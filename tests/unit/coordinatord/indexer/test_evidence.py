@@ -59,7 +59,7 @@ def test_logs_out_of_the_order_of_the_chain_are_not_believed() -> None:
         read_logs(headers, logs[::-1], DECODER)
 
 
-def test_headers_must_be_the_numbers_asked_for_and_hang_together() -> None:
+def test_headers_must_be_requested_and_linked() -> None:
     headers, _ = told((), (), ())
     check_linked(headers, 1)
     with pytest.raises(Retryable, match="returned block 1 instead of block 2"):
@@ -69,6 +69,6 @@ def test_headers_must_be_the_numbers_asked_for_and_hang_together() -> None:
         check_linked([headers[0], stranger, headers[2]], 1)
 
 
-def test_a_silent_block_whose_filter_holds_a_registry_is_suspect() -> None:
+def test_empty_block_with_a_matching_filter_is_suspect() -> None:
     headers, _ = told((SLA,), ())
     assert bloom_matches(headers, MASKS) == [headers[0]]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 LAST = CALLS_PER_REQUEST + 5
 
 
-async def test_a_chain_that_is_reorganised_between_two_requests_for_headers_is_not_believed() -> None:
+async def test_reorg_between_header_requests_is_rejected() -> None:
     chain = FakeChain()
     for _ in range(LAST):
         chain.mine()
@@ -57,7 +57,7 @@ async def test_requests_of_one_range_are_on_their_way_together() -> None:
 
 
 @pytest.mark.parametrize("refused", [b"eth_getLogs", b"eth_getBlockByNumber"])
-async def test_a_range_of_which_one_request_fails_is_given_up_with_its_error(refused: bytes) -> None:
+async def test_range_fails_with_the_error_of_any_request(refused: bytes) -> None:
     chain = FakeChain()
     for _ in range(3 * CALLS_PER_REQUEST):
         chain.mine()

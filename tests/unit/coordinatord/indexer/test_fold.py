@@ -47,7 +47,7 @@ def test_a_life_within_one_stretch_is_one_new_row() -> None:
     assert changes.providers[4].active_jobs == 0
 
 
-def test_events_of_an_earlier_job_are_one_patch_that_names_the_state_before() -> None:
+def test_events_of_a_job_become_one_patch() -> None:
     changes = folded(contract_events.JobClaimed(JOB, 4, 8), contract_events.JobSettled(JOB, 4, 17, 15, 1, 2, "bafkr"))
     (patch,) = changes.jobs.values()
     assert (patch.was, patch.state, patch.provider_id, patch.cost) == (OPEN, SETTLED, 4, 15)
@@ -75,7 +75,7 @@ def test_cap_is_rounded_up_and_at_least_one(terms: dict[str, int], cap: int) -> 
         (contract_events.ProviderDeregistered(1), contract_events.ProviderRegistered(1, b"\1" * 20)),
     ],
 )
-def test_events_that_cannot_follow_each_other_are_a_contradiction(events: tuple[contract_events.Event, ...]) -> None:
+def test_impossible_event_order_is_a_contradiction(events: tuple[contract_events.Event, ...]) -> None:
     with pytest.raises(Contradiction):
         folded(*events)
 
@@ -97,7 +97,7 @@ def test_job_that_ends_without_a_result_frees_its_slot(
     assert [provider.active_jobs for provider in changes.providers.values()] == ([freed] if freed else [])
 
 
-def test_each_event_of_a_provider_changes_what_it_names() -> None:
+def test_provider_event_changes_its_columns() -> None:
     changes = folded(
         contract_events.IdentitySet(1, b"\2" * 32, b"evidence", 7),
         contract_events.CapacityRequested(1, 64, 8),
@@ -147,7 +147,7 @@ def test_an_ask_with_both_rates_zero_is_withdrawn() -> None:
     assert changes.ask_times == {3: 77}
 
 
-def test_operator_that_changes_hands_is_the_last_one_of_the_stretch() -> None:
+def test_last_operator_of_a_range_wins() -> None:
     changes = folded(contract_events.ProviderRegistered(1, b"\1" * 20), contract_events.OperatorChanged(1, b"\2" * 20))
     assert changes.new_providers[1].operator == b"\2" * 20
     patched = folded(contract_events.OperatorChanged(1, b"\2" * 20), contract_events.OperatorChanged(1, b"\3" * 20))

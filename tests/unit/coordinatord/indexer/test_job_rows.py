@@ -10,7 +10,7 @@ from coordinatord.chain.indexer.job_rows import job_rows, posted_rows
 JOB = NewJob(b"\1" * 32, b"\2" * 20, b"\3" * 32, 5, 60, 1, 2, 3, 4, 0, 9, 7, 250, 8, "bafk", b"\4" * 65, 11, 12)
 
 
-def test_a_number_that_no_column_holds_is_the_node_s_contradiction() -> None:
+def test_number_beyond_the_column_is_a_contradiction() -> None:
     with pytest.raises(Retryable, match=r"contradict.*number that no post has"):
         posted_rows([(0, replace(JOB, expires_at=2**63))])
     with pytest.raises(Retryable, match=r"contradict.*number that no end has"):

@@ -52,7 +52,7 @@ def test_width_follows_the_density_of_events() -> None:
     assert width.blocks == 2 * (EVENTS_PER_RANGE // 100)
 
 
-def test_a_refused_range_is_narrowed_to_the_hint_or_halved_and_the_limit_remembered() -> None:
+def test_refused_range_is_narrowed_and_the_limit_kept() -> None:
     width = grown(5000)
     width.refused(5000, "limited to a 2,000 blocks range")
     assert width.blocks == 2000
@@ -71,7 +71,7 @@ def test_after_a_long_run_at_the_limit_a_wider_range_is_tried() -> None:
     assert width.blocks == 1250
 
 
-def test_a_range_without_answer_narrows_the_next_and_is_not_remembered() -> None:
+def test_timed_out_range_narrows_only_the_next() -> None:
     width = grown(5000)
     width.struggled(5000)
     assert width.blocks == 2500

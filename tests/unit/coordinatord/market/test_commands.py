@@ -37,7 +37,7 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*DEPLOY, "--out", "a", "--keystore", "/no/such"], "--keystore /no/such: No such file"),
     ],
 )
-def test_command_that_cannot_be_carried_out_ends_with_1_and_says_why(
+def test_failing_command_exits_with_1_and_the_reason(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -31,7 +31,7 @@ def test_other_address_is_refused_by_its_name(text: object, said: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["AskRegistry", "JobRegistry", "ProviderRegistry"])
-def test_code_is_told_apart_from_any_other_but_for_its_immutable_values(name: str) -> None:
+def test_code_is_compared_without_immutable_values(name: str) -> None:
     template = artifacts.deployed_code(name)
     holes = template.count(b"\x7f" + bytes(32))
     assert holes >= 1

@@ -25,11 +25,11 @@ def chain(base: int | None, tip: int | None) -> Web3:
         (FeeOptions(ceiling=107), Fees(base=100, tip=7, max_fee=107)),
     ],
 )
-def test_offer_is_twice_the_base_fee_and_the_tip_below_the_ceiling(options: FeeOptions, expected: Fees) -> None:
+def test_fee_offer_is_twice_the_base_fee_plus_tip(options: FeeOptions, expected: Fees) -> None:
     assert current_fees(chain(100, 7), options) == expected
 
 
-def test_ceiling_below_what_the_chain_asks_is_refused() -> None:
+def test_ceiling_below_the_chains_fee_is_refused() -> None:
     with pytest.raises(Fatal, match="raise the ceiling"):
         current_fees(chain(100, 7), FeeOptions(ceiling=106))
 

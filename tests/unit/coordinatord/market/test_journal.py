@@ -12,7 +12,7 @@ ENTRY = DeploymentEntry(
 )
 
 
-def test_what_was_written_is_read_back_by_the_next_run(tmp_path: Path) -> None:
+def test_journal_is_read_back_by_the_next_run(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     with opened(path, RUN) as journal:
         assert journal.last_nonce() == -1
@@ -32,9 +32,7 @@ def test_what_was_written_is_read_back_by_the_next_run(tmp_path: Path) -> None:
         ({**RUN, "more": 1}, "whose more was None; now it is 1"),
     ],
 )
-def test_journal_of_another_deployment_is_refused_by_what_differs(
-    tmp_path: Path, run: dict[str, object], said: str
-) -> None:
+def test_journal_of_another_deployment_is_refused(tmp_path: Path, run: dict[str, object], said: str) -> None:
     path = tmp_path / "a.journal"
     with opened(path, RUN) as journal:
         journal.write("deploy", ENTRY)

@@ -37,7 +37,7 @@ def test_node_that_stumbles_is_asked_again(stumble: Callable[[], httpx.Response]
     assert asked == ["eth_blockNumber"] * 3
 
 
-def test_node_that_stays_silent_is_named_without_the_key_in_its_address() -> None:
+def test_silent_node_is_named_without_its_api_key() -> None:
     with pytest.raises(Retryable) as silence:
         node_that(lambda *_: unreachable()).eth.get_block("latest")
     assert "node.example" in str(silence.value)
@@ -46,12 +46,12 @@ def test_node_that_stays_silent_is_named_without_the_key_in_its_address() -> Non
 
 
 @pytest.mark.parametrize("url", ["", "node.example", "ws://node.example", "http://", "file:///etc/passwd"])
-def test_address_that_is_none_of_http_is_refused(url: str) -> None:
+def test_non_http_address_is_refused(url: str) -> None:
     with pytest.raises(Fatal, match="must be an http"), connect(url):
         pass
 
 
-def test_error_with_an_http_status_of_its_own_is_an_answer() -> None:
+def test_error_with_an_http_error_status_is_an_answer() -> None:
     with pytest.raises(RpcError, match="query returned more than 10000 results"):
         eth_call(node_that(lambda *_: error(-32005, "query returned more than 10000 results", status=400)), TO, b"")
 
@@ -86,6 +86,6 @@ def test_bytes_that_the_node_has_already_count_as_sent() -> None:
         broadcast(node_that(lambda *_: error(-32000, "nonce too low")), b"\x02")
 
 
-def test_receipt_of_a_transaction_that_waits_is_none() -> None:
+def test_pending_transaction_has_no_receipt() -> None:
     assert receipt_of(node_that(lambda *_: result({"blockNumber": None})), "0x") is None
     assert receipt_of(node_that(lambda *_: result(None)), "0x") is None

@@ -13,7 +13,7 @@ from tests.unit.coordinatord.market.nodes import error, node_that, result
 JOBS = Contract("JobRegistry", "0x" + "11" * 20)
 
 
-def test_range_that_is_too_wide_is_halved_and_every_block_is_read_once() -> None:
+def test_too_wide_range_is_halved_and_read_once() -> None:
     asked: list[tuple[int, int]] = []
 
     def answer(_: str, params: list[dict[str, str]]) -> httpx.Response:

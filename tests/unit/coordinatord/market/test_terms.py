@@ -72,9 +72,7 @@ def test_flags_go_before_the_file_and_do_without_it(tmp_path: Path) -> None:
         ({"models": [{"id": 1, "name": "a", "params_schema_file": "gone"}]}, "No such file"),
     ],
 )
-def test_value_that_the_contracts_or_clients_would_not_take_is_refused_by_name(
-    tmp_path: Path, changes: dict[str, object], said: str
-) -> None:
+def test_unacceptable_term_is_refused_by_name(tmp_path: Path, changes: dict[str, object], said: str) -> None:
     with pytest.raises(Fatal, match=said):
         read_terms(written(tmp_path, **changes), {})
 

@@ -67,13 +67,13 @@ async def ask(node: Node, numbers: Sequence[int]) -> list[bytes | Reverted | str
     return [answers[place] for place in range(len(numbers))]
 
 
-async def test_views_that_are_asked_for_at_once_go_in_one_request_and_each_of_them_once() -> None:
+async def test_concurrent_views_share_one_request() -> None:
     node = Node()
     assert await ask(node, [1, 2, 1, 3, 1]) == [b"\1", b"\2", b"\1", b"\3", b"\1"]
     assert node.requests == [["0x01", "0x02", "0x03"]]
 
 
-async def test_more_views_than_a_node_takes_go_in_several_requests() -> None:
+async def test_many_views_are_split_into_requests() -> None:
     node = Node()
     assert await ask(node, range(250)) == [bytes([number]) for number in range(250)]
     assert [len(request) for request in node.requests] == [100, 100, 50]
@@ -84,12 +84,12 @@ async def test_a_revert_and_a_failure_of_one_view_are_its_own() -> None:
     assert await ask(node, [1, 2, 3]) == [Reverted(b"\x12\x34"), "code_2", b"\3"]
 
 
-async def test_answer_that_is_no_hex_is_the_failure_of_its_own_view() -> None:
+async def test_invalid_hex_fails_only_its_view() -> None:
     node = Node(always="0xzz")
     assert await ask(node, [1, 2]) == ["code_1", "code_2"]
 
 
-async def test_request_that_the_node_refuses_fails_each_view_with_its_own_code() -> None:
+async def test_refused_request_fails_each_view_with_its_code() -> None:
     async def refusing(_: bytes) -> tuple[int, bytes]:
         return 200, json.dumps({"jsonrpc": "2.0", "id": None, "error": BROKEN}).encode()
 
@@ -100,7 +100,7 @@ async def test_request_that_the_node_refuses_fails_each_view_with_its_own_code()
         assert trouble.value.code == f"code_{number}"
 
 
-async def test_view_asked_for_while_its_like_is_under_way_is_read_anew() -> None:
+async def test_view_requested_during_a_read_is_read_again() -> None:
     node = Node()
     views = SharedViews(Rpc(node.transport))
     async with anyio.create_task_group() as tasks:

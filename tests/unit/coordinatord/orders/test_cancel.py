@@ -118,7 +118,7 @@ async def test_ending_that_is_known_here_is_not_searched_for(world: World) -> No
     assert world.searched == []
 
 
-async def test_ending_is_searched_for_from_the_post_to_the_head_range_by_range_and_remembered(world: World) -> None:
+async def test_ending_is_searched_by_ranges_and_remembered(world: World) -> None:
     world.head_block, world.ended_block = 125, 125
     assert await endings(world).find(JOB) == TX
     assert world.searched == [(100, 109), (110, 119), (120, 125)]
@@ -126,7 +126,7 @@ async def test_ending_is_searched_for_from_the_post_to_the_head_range_by_range_a
 
 
 @pytest.mark.parametrize(("head", "searched"), [(99, []), (100, [(100, 100)]), (109, [(100, 109)])])
-async def test_job_whose_ending_no_block_has_is_searched_for_once_and_nothing_is_remembered(
+async def test_ending_that_is_not_found_is_not_remembered(
     head: int, searched: list[tuple[int, int]], world: World
 ) -> None:
     world.head_block = head
@@ -159,9 +159,7 @@ async def cancel(world: World, submitter: Submitter, state: int | None, *, issue
     return await cancels.cancel(JOB, CancelBody(issued_at=issued_at, signature=signature))
 
 
-async def test_open_job_is_cancelled_by_a_relay_that_all_who_ask_for_it_share(
-    world: World, submitter: Submitter
-) -> None:
+async def test_concurrent_cancels_share_one_relay(world: World, submitter: Submitter) -> None:
     world.posts_under_way = {(JOB, submitter.wallet.address)}  # the job is on the chain again, as after a reorg
     assert await cancel(world, submitter, OPEN) is MINED
     [relay] = world.relays
@@ -184,22 +182,20 @@ async def test_open_job_is_cancelled_by_a_relay_that_all_who_ask_for_it_share(
     assert relay.spending is not None
 
 
-async def test_job_that_has_ended_is_answered_with_what_ended_it(world: World, submitter: Submitter) -> None:
+async def test_ended_job_is_answered_with_its_end(world: World, submitter: Submitter) -> None:
     world.ended_block = 100
     assert await cancel(world, submitter, ENDED) == HasEnded(TX)
     assert world.relays == []
 
 
-async def test_expired_job_that_was_cancelled_before_is_answered_with_that_and_the_logs_are_not_searched(
-    world: World, submitter: Submitter
-) -> None:
+async def test_expired_cancelled_job_is_answered_without_a_search(world: World, submitter: Submitter) -> None:
     world.relayed[JOB] = TX
     assert await cancel(world, submitter, OPEN) == HasEnded(TX)
     assert (world.searched, world.relays) == ([], [])
 
 
 @pytest.mark.parametrize(("state", "name"), [(CLAIMED, "NotCancellable"), (None, "NotTheOwner")])
-async def test_cancel_that_the_chain_would_refuse_is_refused_before_it_costs_anything(
+async def test_failing_cancel_is_refused_before_it_costs_gas(
     state: int | None, name: str, world: World, submitter: Submitter
 ) -> None:
     outcome = await cancel(world, submitter, state)
@@ -207,9 +203,7 @@ async def test_cancel_that_the_chain_would_refuse_is_refused_before_it_costs_any
     assert (outcome.name, world.admitted, world.relays) == (name, [], [])
 
 
-async def test_owner_who_comes_before_the_block_of_its_post_is_asked_to_come_again(
-    world: World, submitter: Submitter
-) -> None:
+async def test_cancel_before_the_posts_block_is_retryable(world: World, submitter: Submitter) -> None:
     given: Any = world
     registry: Any = Registry(world)
     cancels = Cancels(given, submitter.domains, registry, given, given, endings(world), given, lambda: float(NOW))

@@ -181,15 +181,13 @@ async def refused(world: World, submitter: Submitter, body: OrderBody) -> tuple[
     return refusal.value.param, refusal.value.code
 
 
-async def test_probe_is_answered_with_every_live_ask_for_what_it_names(world: World, submitter: Submitter) -> None:
+async def test_probe_lists_every_live_matching_ask(world: World, submitter: Submitter) -> None:
     probe = MarketProbe(model_id=1, sla_secs=60, units_in=7, units_out=9, designated=3)
     assert await submit(world, submitter, probe) == Probed(LIVE)  # type: ignore[arg-type]
     assert world.demands == [(Demand(1, 60, 7, 9, 3), 30_000, None)]
 
 
-async def test_order_without_payment_is_quoted_with_the_cheapest_that_it_clears(
-    world: World, submitter: Submitter
-) -> None:
+async def test_order_without_payment_gets_the_cheapest_quote(world: World, submitter: Submitter) -> None:
     body = body_of(submitter.line(designated=3), auth_sig=None, container=None)
     quote = body.quote(submitter.terms)
     candidates: Any = LIVE
@@ -203,22 +201,20 @@ async def test_order_that_its_owner_did_not_sign_is_not_quoted(world: World, sub
     assert await refused(world, submitter, body) == ("signature", "invalid_order_signature")
 
 
-async def test_amount_of_other_terms_is_answered_with_a_quote_of_the_present_ones(
-    world: World, submitter: Submitter
-) -> None:
+async def test_amount_for_other_terms_gets_a_new_quote(world: World, submitter: Submitter) -> None:
     outcome = await submit(world, submitter, body_of(submitter.line(amount=1)))
     assert isinstance(outcome, QuotedOrder)
     assert (outcome.quote, outcome.changed) == (outcome.order.quote(submitter.terms), True)
     assert world.relays == []
 
 
-async def test_payment_that_somebody_else_signed_is_refused(world: World, submitter: Submitter) -> None:
+async def test_payment_signed_by_another_key_is_refused(world: World, submitter: Submitter) -> None:
     line = submitter.line()
     body = body_of(line | {"auth_sig": line["signature"]})
     assert await refused(world, submitter, body) == ("auth_sig", "invalid_payment_signature")
 
 
-async def test_post_is_relayed_with_its_promise_and_its_container_is_kept(world: World, submitter: Submitter) -> None:
+async def test_post_is_relayed_and_its_container_stored(world: World, submitter: Submitter) -> None:
     line = submitter.line()
     body = body_of(line)
     outcome = await submit(world, submitter, body)
@@ -272,7 +268,7 @@ async def test_container_of_a_dropped_post_is_left_to_the_janitor(world: World, 
 
 
 @pytest.mark.parametrize("designated", [0, 3])
-async def test_designated_provider_goes_behind_others_once_the_order_is_queued(
+async def test_queued_order_counts_for_its_designated_provider(
     designated: int, world: World, submitter: Submitter
 ) -> None:
     body = body_of(submitter.line(designated=designated))
@@ -296,9 +292,7 @@ async def test_container_is_given_up_only_where_nothing_took_effect(
     assert [holding.ended for holding in world.holdings] == [ended]
 
 
-async def test_fees_that_changed_under_a_post_are_answered_with_a_quote_of_the_new_ones(
-    world: World, submitter: Submitter
-) -> None:
+async def test_changed_fees_are_answered_with_a_new_quote(world: World, submitter: Submitter) -> None:
     world.outcome, world.terms_after = RefusedByChain("WrongAmount", b""), FeeTerms(fee_bps=500, gas_fee=9)
     body = body_of(submitter.line())
     outcome = await submit(world, submitter, body)
@@ -307,7 +301,7 @@ async def test_fees_that_changed_under_a_post_are_answered_with_a_quote_of_the_n
 
 
 @pytest.mark.parametrize(("windows", "named"), [((60, 3600), "60, 3600"), (None, "`windows`")])
-async def test_window_that_is_not_taken_is_refused_with_those_that_are(
+async def test_refused_window_lists_the_valid_ones(
     windows: tuple[int, ...] | None, named: str, world: World, submitter: Submitter
 ) -> None:
     world.windows = windows
@@ -320,9 +314,7 @@ async def test_model_that_is_not_enabled_is_refused(world: World, submitter: Sub
     assert await refused(world, submitter, body_of(submitter.line(model_id=2))) == ("model_id", None)
 
 
-async def test_post_that_the_chain_would_refuse_is_answered_with_its_error_and_not_relayed(
-    world: World, submitter: Submitter
-) -> None:
+async def test_reverting_post_is_answered_and_not_relayed(world: World, submitter: Submitter) -> None:
     world.refusal = "DuplicateJob"
     outcome = await submit(world, submitter, body_of(submitter.line()))
     assert outcome == RefusedByChain("DuplicateJob", _SELECTORS["DuplicateJob"])
@@ -336,9 +328,7 @@ async def test_caller_may_come_again_where_the_account_has_no_role(world: World,
     assert refusal.value.kind == "relay_unavailable"
 
 
-async def test_post_beyond_the_balance_is_refused_unless_it_may_join_one_that_is_under_way(
-    world: World, submitter: Submitter
-) -> None:
+async def test_post_beyond_the_balance_may_only_join_another(world: World, submitter: Submitter) -> None:
     body = body_of(submitter.line())
     world.balance = (body.amount or 0) - 1
     outcome = await submit(world, submitter, body)
@@ -356,7 +346,7 @@ def uploaded(submitter: Submitter) -> tuple[OrderBody, FileRow]:
     return body, FileRow("file-1", body.owner, "input", "f", _CID, body.c, 1, 0, False, now, now)
 
 
-async def test_upload_is_held_for_the_post_and_kept_once_it_took_effect(world: World, submitter: Submitter) -> None:
+async def test_upload_is_held_for_the_post_and_then_attached(world: World, submitter: Submitter) -> None:
     body, world.upload = uploaded(submitter)
     assert await submit(world, submitter, body) == SubmittedOrder(body.job_id, _CID, TX)
     assert world.held == [(world.upload, body.job_id)]
@@ -366,7 +356,7 @@ async def test_upload_is_held_for_the_post_and_kept_once_it_took_effect(world: W
     assert world.attached == []
 
 
-async def test_upload_that_is_unknown_or_gone_meanwhile_is_refused(world: World, submitter: Submitter) -> None:
+async def test_unknown_or_expired_upload_is_refused(world: World, submitter: Submitter) -> None:
     body, upload = uploaded(submitter)
     unknown = ("container_cid", "unknown_container")
     assert await refused(world, submitter, body) == unknown

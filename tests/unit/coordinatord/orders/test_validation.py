@@ -66,7 +66,7 @@ def test_each_check_reports_its_own_fault(submitter: Submitter) -> None:
         assert _faults(body, submitter, time.time()) == expected
 
 
-def test_two_submissions_are_one_by_terms_amount_and_container_whatever_their_signatures(submitter: Submitter) -> None:
+def test_submission_identity_ignores_signatures(submitter: Submitter) -> None:
     """Comparing signatures would make an order that was signed again a second post. Comparing fewer fields would
     answer a changed order with the post of the earlier one."""
     paid = _paid(submitter.line())
@@ -94,7 +94,7 @@ def test_amount_is_the_quoted_one_to_the_unit(submitter: Submitter) -> None:
     assert found == [[faults.WRONG_AMOUNT], [], [faults.WRONG_AMOUNT]]
 
 
-def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_window(submitter: Submitter) -> None:
+def test_expiry_and_window_bounds_are_enforced(submitter: Submitter) -> None:
     now = 1_800_000_000
     expiries = [now, now + 1, now + ORDER_LIFETIME_S, now + ORDER_LIFETIME_S + 1]
     lines = [submitter.line(expires_at=expires_at) for expires_at in expiries]
@@ -109,7 +109,7 @@ def test_order_may_expire_from_now_to_a_day_ahead_and_be_due_within_the_longest_
     ]
 
 
-def test_container_of_a_length_that_no_sealing_yields_is_not_the_committed_one(submitter: Submitter) -> None:
+def test_container_with_impossible_length_is_refused(submitter: Submitter) -> None:
     line = submitter.line()
     sealed = base64.b64decode(line["container"])
     # the last frame is too short for its tag
@@ -122,7 +122,7 @@ def test_container_of_a_length_that_no_sealing_yields_is_not_the_committed_one(s
 PROBE: Body = {"model_id": "1", "sla_secs": "3600", "units_in": "1", "units_out": "1"}
 
 
-def test_body_that_names_neither_rate_is_a_probe_and_any_other_an_order(submitter: Submitter) -> None:
+def test_body_without_rates_is_a_probe(submitter: Submitter) -> None:
     assert isinstance(read_submission(PROBE), MarketProbe)
     assert isinstance(read_submission(submitter.line()), OrderBody)
     for rate in ("rate_in", "rate_out"):
@@ -143,7 +143,7 @@ def test_body_that_names_neither_rate_is_a_probe_and_any_other_an_order(submitte
         ({"container": None, "container_cid": _CID}, None, "none"),
     ],
 )
-def test_payment_and_container_come_together_and_the_container_in_one_way(
+def test_payment_and_container_are_required_together(
     submitter: Submitter, changed: Body, param: str | None, code: str | None
 ) -> None:
     body = {name: value for name, value in (submitter.line() | changed).items() if value is not None}
@@ -155,7 +155,7 @@ def test_payment_and_container_come_together_and_the_container_in_one_way(
     assert (refusal.value.param, refusal.value.code) == (param, code)
 
 
-def test_submission_is_paid_when_it_has_both_a_signature_and_an_amount(submitter: Submitter) -> None:
+def test_submission_is_paid_with_signature_and_amount(submitter: Submitter) -> None:
     body = _paid(submitter.line()).body
     assert paid_of(attrs.evolve(body, auth_sig=None)) is None
     assert paid_of(attrs.evolve(body, amount=None)) is None
@@ -167,7 +167,7 @@ def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
     assert (quote.cap, quote.amount) == (76, int(line["amount"]))
 
 
-def test_digest_of_a_submission_is_the_one_that_former_releases_stored(submitter: Submitter) -> None:
+def test_submission_digest_is_stable_across_releases(submitter: Submitter) -> None:
     """With a different digest, an upgrade would post orders again that are already in the outbox."""
     paid = _paid(submitter.line())
     amount = abi.uint(paid.amount)
@@ -175,7 +175,7 @@ def test_digest_of_a_submission_is_the_one_that_former_releases_stored(submitter
     assert paid.dedupe(_CID) == stored
 
 
-def test_calldata_of_a_post_carries_the_owner_amount_container_and_both_signatures(submitter: Submitter) -> None:
+def test_post_calldata_has_owner_amount_and_signatures(submitter: Submitter) -> None:
     paid = _paid(submitter.line())
     body = paid.body
     assert paid.calldata(_CID) == job_registry.post(
@@ -188,7 +188,7 @@ def test_calldata_of_a_post_carries_the_owner_amount_container_and_both_signatur
     )
 
 
-def test_fault_is_refused_with_its_field_and_code_and_names_its_line_by_the_closest_code_that_it_has() -> None:
+def test_fault_has_a_field_a_code_and_a_line_code() -> None:
     refusal = faults.WRONG_PAYER.refused()
     assert (refusal.param, refusal.code) == ("auth_sig", "invalid_payment_signature")
     assert faults.fault("m", "p", "code").line_code == "code"
@@ -196,13 +196,13 @@ def test_fault_is_refused_with_its_field_and_code_and_names_its_line_by_the_clos
     assert faults.fault("m", "p").line_code == "invalid_line"
 
 
-def test_remedy_of_a_fault_is_that_of_its_code_of_its_line_or_of_any_field() -> None:
+def test_remedy_is_found_by_code_line_code_or_field() -> None:
     assert faults.WRONG_PAYER.remedy == errors.CODED["invalid_payment_signature"].remedy
     assert faults.EXPIRED.remedy == errors.LINE_ERRORS["order_expired"][1]
     assert faults.WRONG_JOB_ID.remedy == errors.UNCODED[400].remedy
 
 
-def test_window_that_is_refused_is_answered_with_those_that_are_taken_where_they_are_known() -> None:
+def test_refused_window_lists_the_accepted_ones() -> None:
     assert sla_not_allowed(None) is sla_not_allowed([]) is faults.SLA_NOT_ALLOWED
     told = sla_not_allowed([60, 3600])
     assert "one of 60, 3600 (" in told.message
@@ -271,7 +271,7 @@ def _ordered(submitter: Submitter, owner: bytes = OWNER, *, model_id: int = 1, s
 
 
 @pytest.mark.anyio
-async def test_chain_is_asked_once_about_each_model_and_owner_of_many_submissions(submitter: Submitter) -> None:
+async def test_chain_is_read_once_per_model_and_owner(submitter: Submitter) -> None:
     chain: Any = Chain()
     registry, token = JobRegistry(chain, b"\x11" * 20), PaymentToken(chain, b"\x14" * 20)
     lines = [
@@ -290,7 +290,7 @@ async def test_chain_is_asked_once_about_each_model_and_owner_of_many_submission
         [],
     ]
     assert (facts.windows, facts.refusal) == (None, None)
-    # An owner whose balance the token does not return is not treated as poor.
+    # Without a balance from the token, an owner is not treated as poor.
     assert facts.balances == {owner: int.from_bytes(owner, "big") % 1000 for owner in (OWNER, HAS_CODE)}
     assert sorted({kind for kind, *_ in chain.asked}) == ["balance", "code", "model"]
     assert len(chain.asked) == len(set(chain.asked)) == 9

@@ -69,7 +69,7 @@ async def read(node: Node, of: RelayerAccount) -> RelayerAccount:
     return of
 
 
-async def test_nonce_and_balance_are_those_of_the_block_and_the_market_what_blocks_bear_out() -> None:
+async def test_account_reads_nonce_balance_and_fee_market() -> None:
     node = Node()
     relayer_funds.labels(ADDRESS, "balance").set(7)
     of = await read(node, account())
@@ -103,7 +103,7 @@ async def test_node_that_advises_nothing_or_too_much_is_not_followed(
     assert (await read(node, account())).market == market
 
 
-async def test_chain_without_a_base_fee_has_none_as_long_as_its_node_forecasts_none() -> None:
+async def test_chain_without_base_fee_has_none() -> None:
     node, of = Node(), account()
     node.answers["eth_feeHistory"] = {"baseFeePerGas": []}
     await of.read(Rpc(node.post), attrs.evolve(BLOCK, next_base_fee=0))
@@ -111,7 +111,7 @@ async def test_chain_without_a_base_fee_has_none_as_long_as_its_node_forecasts_n
 
 
 @pytest.mark.parametrize("method", ["eth_getTransactionCount", "eth_getBalance"])
-async def test_without_the_nonce_or_the_balance_nothing_of_the_block_is_taken(method: str) -> None:
+async def test_incomplete_account_read_changes_nothing(method: str) -> None:
     node, of = Node(), account()
     node.answers[method] = REFUSED
     with pytest.raises(Retryable, match=method):
@@ -119,7 +119,7 @@ async def test_without_the_nonce_or_the_balance_nothing_of_the_block_is_taken(me
     assert of.head == 0
 
 
-async def test_nonces_count_as_used_since_the_first_reading_that_said_so() -> None:
+async def test_nonces_count_as_used_from_the_first_report() -> None:
     node, of = Node(), account()
     of.nonce_floor_since = -1.0
     await read(node, of)
@@ -159,7 +159,7 @@ async def test_balance_may_be_filled_up_without_a_block() -> None:
     assert (of.balance, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
 
 
-def test_what_pending_transactions_may_take_is_not_spendable() -> None:
+def test_pending_costs_are_not_spendable() -> None:
     of = account(tx(1), tx(2))
     of.balance = 5_000
     assert (of.spendable, of.address) == (3_000, WALLET.address)

@@ -94,9 +94,7 @@ async def test_nodes_get_the_signed_bytes() -> None:
         ("already known", False, []),
     ],
 )
-async def test_what_is_refused_is_told_unless_the_node_is_only_ahead(
-    message: str, was_taken: bool, told: list[str]
-) -> None:
+async def test_refusals_are_reported_unless_the_node_is_ahead(message: str, was_taken: bool, told: list[str]) -> None:
     one = tx(1)
     one.taken_at = 1.0 if was_taken else None
     with capture_logs() as logs:
@@ -123,9 +121,7 @@ async def test_no_answer_means_the_same_bytes_later() -> None:
         (200, b'{"id":null,"error":{"code":-32603,"message":"batch failed"}}', Sent.LATER),
     ],
 )
-async def test_a_whole_request_turned_away_unread_is_told_from_one_that_nobody_answered(
-    status: int, body: bytes, outcome: Sent
-) -> None:
+async def test_refused_and_unanswered_requests_are_distinguished(status: int, body: bytes, outcome: Sent) -> None:
     async def answer(request: bytes) -> tuple[int, bytes]:
         return status, body
 
@@ -166,7 +162,7 @@ NOT_SERVED: dict[str, object] = {"code": -32601, "message": "method not found"}
         (NOT_SERVED, NOT_SERVED, Sent.NOT_SERVED),
     ],
 )
-async def test_what_several_nodes_tell_of_the_same_bytes_is_one_outcome(
+async def test_answers_of_several_nodes_become_one_outcome(
     by: dict[str, object] | None, beside: dict[str, object] | None, outcome: Sent
 ) -> None:
     (sending,) = await broadcast(Several(Node(by), Node(beside)), [tx(1)])
@@ -198,7 +194,7 @@ async def test_a_node_that_answers_soon_after_the_one_gone_by_is_heard() -> None
 
     class First(Node):
         async def __call__(self, request: bytes) -> tuple[int, bytes]:
-            await anyio.lowlevel.checkpoint()  # meanwhile, let the request to the second node start
+            await anyio.lowlevel.checkpoint()  # let the request to the second node start
             gone_by_has_answered.set()
             return await super().__call__(request)
 
@@ -213,7 +209,7 @@ async def test_a_node_that_answers_soon_after_the_one_gone_by_is_heard() -> None
     assert sending.outcome is Sent.TAKEN
 
 
-async def test_a_node_that_is_slow_beside_the_one_gone_by_is_waited_for_a_second_and_known_by_nothing() -> None:
+async def test_slow_second_node_is_awaited_for_a_second() -> None:
     class Slow(Node):
         async def __call__(self, request: bytes) -> tuple[int, bytes]:
             await anyio.sleep(30)

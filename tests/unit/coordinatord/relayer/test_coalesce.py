@@ -91,7 +91,7 @@ def test_a_shared_transaction_stays_within_the_room_for_gas() -> None:
     assert all(plan.gas <= ROOM.gas for plan in plans)
 
 
-def test_the_dearest_op_pays_alone_what_all_need_once() -> None:
+def test_most_expensive_op_pays_shared_gas() -> None:
     """The registry requires gas for one token call to remain before the last op as well."""
     settles = [simulated(n, gas=400_000, share=50_000, kind=RelayKind.SETTLE) for n in range(1, 40)]
     (plan,) = coalesce(
@@ -104,27 +104,27 @@ def test_the_dearest_op_pays_alone_what_all_need_once() -> None:
     assert all(each.gas <= 1_200_000 for each in fewer)
 
 
-def test_many_of_unknown_shares_stay_under_the_cap_of_a_transaction() -> None:
+def test_transaction_with_unknown_shares_stays_under_the_cap() -> None:
     settles = [simulated(n, gas=300_000, kind=RelayKind.SETTLE, size=420) for n in range(1, 65)]
     plans = coalesce(settles, max_ops=64, room=TxSize(TX_GAS_CAP))
     assert len(plans) == 2
     assert all(plan.gas <= TX_GAS_CAP for plan in plans)
 
 
-def test_a_shared_transaction_stays_within_the_bytes_that_nodes_take() -> None:
+def test_shared_transaction_fits_the_nodes_size_limit() -> None:
     large = [simulated(n, kind=RelayKind.SET_IDENTITY, size=33_000) for n in range(1, 8)]
     plans = coalesce(large, max_ops=64, room=TxSize(TX_GAS_CAP))
     assert ids(plans) == [[1, 2, 3], [4, 5, 6], [7]]
     assert all(len(plan.calldata) <= MAX_TX_BYTES for plan in plans)
 
 
-def test_calldata_alone_may_cost_more_than_what_it_does() -> None:
-    """EIP-7623: a node rejects a transaction whose gas is below the calldata floor."""
+def test_calldata_floor_may_exceed_execution_gas() -> None:
+    """EIP-7623: a node rejects a transaction with less gas than the calldata floor."""
     (plan,) = coalesce([simulated(n, size=3_000, gas=21_000) for n in (1, 2)], max_ops=64, room=ROOM)
     assert plan.gas >= 21_000 + 40 * 6_000
 
 
-def test_expected_gas_of_several_is_that_of_the_table_and_of_one_alone_none() -> None:
+def test_only_shared_transactions_have_expected_gas() -> None:
     kinds = [RelayKind.POST, RelayKind.CLAIM]
     (plan,) = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds)], max_ops=64, room=ROOM)
     assert plan.expected == sum(expected_share(kind, 1) or 0 for kind in kinds)
@@ -142,12 +142,12 @@ def test_one_that_came_back_rides_alone_with_more_gas_each_time(kind: RelayKind)
     assert plans[1].gas < plans[2].gas
 
 
-def test_one_alone_never_asks_for_more_than_a_transaction_may() -> None:
+def test_single_op_stays_within_the_transaction_limit() -> None:
     (plan,) = coalesce([simulated(1, gas=9_000_000, requeued=3)], max_ops=64, room=ROOM)
     assert plan.gas == ROOM.gas
 
 
-def test_a_shared_transaction_is_as_urgent_as_its_most_urgent_relay() -> None:
+def test_shared_transaction_has_its_most_urgent_rank() -> None:
     (plan,) = coalesce([simulated(1), simulated(3)], max_ops=64, room=ROOM)
     assert plan.priority == 0
 
@@ -160,13 +160,13 @@ def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
     assert ids(in_flight(plans, 3)) == [[2], [4], [6]]
 
 
-def test_a_chain_rides_in_its_order_whatever_is_more_urgent_alone() -> None:
+def test_chain_of_ops_keeps_its_order() -> None:
     (plan,) = coalesce(chain(1, 2, 3), max_ops=64, room=ROOM)
     assert ids([plan]) == [[1, 2, 3]]
     assert plan.rank is Rank.OTHER
 
 
-def test_claim_behind_its_post_takes_the_terms_from_it() -> None:
+def test_claim_uses_the_terms_of_its_post() -> None:
     order = Order(b"c" * 32, 1, 3600, 1, 2, 3, 4, 0, 2_000_000_000)
     job = RegisteredJob(PostedOrder(order, b"\x0a" * 20, FeeTerms(fee_bps=250, gas_fee=1500)), b"\x01" * 65)
     call = claim(job, 1_900_000_000, b"\x02" * 65)
@@ -182,7 +182,7 @@ def test_claim_behind_its_post_takes_the_terms_from_it() -> None:
     assert alone.calldata == call
 
 
-def test_a_chain_rides_with_others_of_its_least_urgent_rank_and_apart_from_exits_that_build_on_nothing() -> None:
+def test_chain_shares_its_least_urgent_rank() -> None:
     alone = simulated(7, kind=RelayKind.SETTLE)
     plans = coalesce([alone, *chain(1, 2, 3), *chain(4, 5, 6), simulated(8)], max_ops=64, room=ROOM)
     assert [(plan.rank, ids([plan])[0]) for plan in plans] == [
@@ -192,7 +192,7 @@ def test_a_chain_rides_with_others_of_its_least_urgent_rank_and_apart_from_exits
     assert ids(in_flight(list(reversed(plans)), 100)) == [[7], [1, 2, 3, 4, 5, 6, 8]]
 
 
-def test_what_builds_on_a_signed_op_is_as_urgent_as_it_is_alone() -> None:
+def test_dependent_op_keeps_its_own_rank() -> None:
     plans = coalesce([simulated(5, kind=RelayKind.SETTLE, after=4), simulated(6)], max_ops=64, room=ROOM)
     assert [(plan.rank, ids([plan])[0]) for plan in plans] == [(Rank.EXIT, [5]), (Rank.OTHER, [6])]
 
@@ -212,9 +212,7 @@ def test_the_end_of_a_chain_that_does_not_fit_stays_queued(most: int, gas: int, 
     st.sampled_from([50_000, 2_000_000, 9_000_000]),
     st.randoms(use_true_random=False),
 )
-def test_however_ops_come_each_is_signed_once_at_most_and_never_without_what_is_before_it(
-    lengths: list[int], most: int, gas: int, order: Random
-) -> None:
+def test_each_op_is_signed_once_after_its_predecessors(lengths: list[int], most: int, gas: int, order: Random) -> None:
     jobs = [range(10 * job, 10 * job + length) for job, length in enumerate(lengths, 1)]
     every = [one for job in jobs for one in chain(*job, gas=gas)]
     order.shuffle(every)

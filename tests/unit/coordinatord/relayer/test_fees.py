@@ -28,7 +28,7 @@ def test_next_base_fee_moves_by_an_eighth_at_most(gas_used: int, expected: int) 
     assert next_base_fee(800, gas_used, 30_000_000) == expected
 
 
-def test_a_fee_that_the_next_block_takes_is_kept() -> None:
+def test_sufficient_fee_is_kept() -> None:
     market = FeeMarket(base_fee=10 * GWEI, tip=GWEI)
     assert replacement(offer(market), market, refused=False) is None
     assert replacement(offer(market), FeeMarket(19 * GWEI, GWEI), refused=False) is None
@@ -55,7 +55,7 @@ def test_far_above_the_market_a_refusal_raises_nothing_more() -> None:
     st.builds(FeeMarket, base_fee=st.integers(0, 10**15), tip=st.integers(0, 10**12)),
     st.booleans(),
 )
-def test_a_replacement_is_what_nodes_accept(current: Fee, market: FeeMarket, refused: bool) -> None:
+def test_replacement_meets_the_nodes_minimum(current: Fee, market: FeeMarket, refused: bool) -> None:
     raised = replacement(current, market, refused=refused)
     if raised is not None:
         assert raised.cap * 8 >= current.cap * 9
@@ -68,7 +68,7 @@ def test_a_replacement_is_what_nodes_accept(current: Fee, market: FeeMarket, ref
 CEILING = FeeCeiling(cap=100 * GWEI, tip=4 * GWEI)
 
 
-def test_an_offer_stays_below_the_ceiling_and_leaves_room_for_a_dearer_tip() -> None:
+def test_offer_stays_below_the_ceiling_with_room_for_a_tip() -> None:
     assert offer(FeeMarket(10 * GWEI, 500_000 * GWEI), CEILING) == Fee(100 * GWEI, 2 * GWEI)
     assert offer(FeeMarket(10 * GWEI, GWEI), CEILING) == Fee(21 * GWEI, GWEI)
 
@@ -93,13 +93,13 @@ def test_above_the_ceiling_nothing_is_replaced() -> None:
     assert replacement(Fee(21 * GWEI, GWEI), FeeMarket(400 * GWEI, GWEI), refused=True, ceiling=CEILING) is None
 
 
-def test_what_takes_the_place_of_given_up_bytes_is_dearer_than_they_were_in_any_case() -> None:
+def test_replacement_pays_more_than_the_given_up_bytes() -> None:
     current = Fee(100 * GWEI, 4 * GWEI)
     dearer = substitute(current, FeeMarket(GWEI, GWEI), ceiling=CEILING)
     assert dearer == Fee(current.cap * 9 // 8, current.tip * 9 // 8)
 
 
-def test_settings_win_over_what_suits_the_chain_and_an_unknown_chain_has_no_ceiling() -> None:
+def test_settings_override_the_chains_ceiling() -> None:
     assert ceiling_of(1, None, None) == FeeCeiling(500 * GWEI, 20 * GWEI)
     assert ceiling_of(1, 60, None) == FeeCeiling(60 * GWEI, 20 * GWEI)
     assert ceiling_of(987654, None, None) == NO_CEILING
@@ -110,14 +110,14 @@ def test_settings_win_over_what_suits_the_chain_and_an_unknown_chain_has_no_ceil
     assert ceiling_of(987654, None, 3) == FeeCeiling(None, 3 * GWEI)
 
 
-def test_advice_is_held_against_the_tips_that_blocks_paid() -> None:
+def test_suggested_tip_is_checked_against_blocks() -> None:
     assert believed_tip(500_000 * GWEI, [0, GWEI, 2 * GWEI, 0, 90 * GWEI], GWEI) == 6 * GWEI
     assert believed_tip(GWEI // 2, [2 * GWEI], GWEI) == GWEI // 2
     assert believed_tip(GWEI, [1, 1, 1], GWEI) == GWEI
     assert believed_tip(30 * GWEI, [0, 0], GWEI) == 30 * GWEI
 
 
-def test_a_forecast_is_held_against_the_header() -> None:
+def test_forecast_is_checked_against_the_header() -> None:
     assert believed_base_fee(10, 15) == 15
     assert believed_base_fee(10, 5) == 10
     assert believed_base_fee(10, 5_000_000) == 80

@@ -47,7 +47,7 @@ def test_zero_is_no_limit() -> None:
     assert free.limits(Budget.POSTS, NEW) == GasLimits(Budget.POSTS, None, None, None)
 
 
-def test_defaults_are_what_the_readme_says_of_them() -> None:
+def test_defaults_match_the_readme() -> None:
     policy = gas_policy(read_config(ENVIRONMENT))
     new = policy.limits(Budget.POSTS, NEW)
     assert new.day is not None

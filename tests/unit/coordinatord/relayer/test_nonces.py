@@ -31,5 +31,5 @@ def test_nonces_behind_unknown_bytes_in_a_pool_are_suspects() -> None:
     assert examine(5, 9, [7], pool_end=7).suspects == (8,)
 
 
-def test_lost_nonce_whose_bytes_are_known_is_a_suspect_whatever_pools_have() -> None:
+def test_lost_nonce_with_known_bytes_is_a_suspect() -> None:
     assert examine(5, 6, [], pool_end=6, lost=[5]).suspects == (5,)

@@ -66,7 +66,7 @@ def test_upkeep_is_planned_by_its_estimate() -> None:
     assert gas.token_call == TOKEN_CALL_GAS
 
 
-def test_no_share_is_above_what_the_op_needs_alone() -> None:
+def test_share_never_exceeds_the_op_alone() -> None:
     assert PlannedGas().share(RelayKind.POST, 500, 60_000) == 60_000
 
 
@@ -77,13 +77,13 @@ def test_limit_follows_a_token_call_that_an_admin_made_dearer() -> None:
     assert gas.limit(RelayKind.CLAIM, 500) == gas_estimate(RelayKind.CLAIM) + 700_000
 
 
-def test_limit_stays_within_what_the_registry_allows_whatever_a_node_answers() -> None:
+def test_gas_limit_stays_within_the_registrys_maximum() -> None:
     gas = PlannedGas()
     gas.was_estimated(RelayKind.SETTLE, 500, 1 << 60)
     assert gas.limit(RelayKind.CLAIM, 500) == gas_estimate(RelayKind.CLAIM) + MAX_TOKEN_CALL_GAS
 
 
-def test_correction_rises_at_once_and_falls_slowly_but_never_below_the_table() -> None:
+def test_gas_correction_rises_fast_and_falls_slowly() -> None:
     gas = PlannedGas()
     gas.was_used(2_000_000, 3_000_000)
     assert gas.correction == 1.5

@@ -39,7 +39,7 @@ class Program:
         return OutsideSigner(WALLET.address, self, 1, self.clock)
 
 
-async def test_of_many_those_before_the_first_failure_count_and_no_nonce_behind_it() -> None:
+async def test_signatures_before_the_first_failure_count() -> None:
     program = Program(refuses={11})
     wanted = [transaction(nonce) for nonce in range(30)]
     signed, failure = await sign_in_order(program.signer(), wanted)
@@ -49,7 +49,7 @@ async def test_of_many_those_before_the_first_failure_count_and_no_nonce_behind_
     assert await sign_in_order(WalletSigner(WALLET), wanted) == ([one.sign(WALLET) for one in wanted], None)
 
 
-async def test_a_signer_that_failed_rests_for_longer_each_time_and_is_asked_again() -> None:
+async def test_failed_signer_pauses_longer_each_time() -> None:
     program = Program(refuses={0})
     signer = program.signer()
     rests = []
@@ -71,7 +71,7 @@ async def test_a_signer_that_failed_rests_for_longer_each_time_and_is_asked_agai
     assert rests == [0.5, 1, 2, 4, 8, 16, 16, 16]
 
 
-async def test_a_signature_wipes_what_was_before() -> None:
+async def test_signature_resets_earlier_failures() -> None:
     program = Program(refuses={0})
     signer = program.signer()
     for _ in range(3):

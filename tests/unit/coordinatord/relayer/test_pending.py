@@ -13,7 +13,7 @@ def tx(nonce: int) -> PendingTx:
     return PendingTx(100 + nonce, nonce, b"\x01" * 20, 1000, [version(b"first %d" % nonce)])
 
 
-def test_every_version_of_a_transaction_is_found_and_all_go_with_it() -> None:
+def test_transaction_is_found_by_every_version() -> None:
     pending, one = PendingTxs([tx(3)]), None
     one = next(iter(pending))
     pending.replace(one, version(b"second"))
@@ -23,12 +23,12 @@ def test_every_version_of_a_transaction_is_found_and_all_go_with_it() -> None:
     assert len(pending) == 0
 
 
-def test_what_is_due_comes_in_nonce_order() -> None:
+def test_due_transactions_are_in_nonce_order() -> None:
     pending = PendingTxs([tx(5), tx(3), tx(4)])
     assert [one.nonce for one in pending.due(now=0.0)] == [3, 4, 5]
 
 
-def test_sent_ones_are_due_again_later_and_refused_ones_ever_less_often() -> None:
+def test_resend_delay_depends_on_the_outcome() -> None:
     one = tx(1)
     one.was_taken(now=100.0)
     assert one.due == pytest.approx(110.0)
@@ -40,7 +40,7 @@ def test_sent_ones_are_due_again_later_and_refused_ones_ever_less_often() -> Non
     assert waits[-1] == pytest.approx(5.0)
 
 
-def test_a_replacement_is_due_at_once_whatever_was_said_of_the_version_before() -> None:
+def test_replacement_is_due_immediately() -> None:
     one = tx(1)
     one.was_not_taken(now=50.0)
     one.underpriced = True
@@ -49,18 +49,18 @@ def test_a_replacement_is_due_at_once_whatever_was_said_of_the_version_before() 
     assert not one.underpriced
 
 
-def test_the_cost_is_what_nodes_set_aside() -> None:
+def test_cost_equals_the_nodes_reservation() -> None:
     assert PendingTxs([tx(1), tx(2)]).cost == 2 * 1000 * 10
 
 
-def test_transaction_without_a_receipt_is_lost_only_when_that_lasts() -> None:
+def test_transaction_is_lost_after_a_lasting_missing_receipt() -> None:
     one = tx(1)
     assert not one.is_missing(now=50.0)
     assert not one.is_missing(now=50.5)
     assert one.is_missing(now=51.0)
 
 
-def test_the_oldest_is_the_one_that_a_node_took_first_however_often_it_was_reminded() -> None:
+def test_oldest_transaction_is_the_first_accepted_one() -> None:
     pending = PendingTxs([tx(1), tx(2), tx(3)])
     assert pending.oldest_taken_at() == math.inf
     first, second, _ = pending
@@ -72,7 +72,7 @@ def test_the_oldest_is_the_one_that_a_node_took_first_however_often_it_was_remin
     assert pending.oldest_taken_at() == pytest.approx(8.0)
 
 
-def test_turn_counts_from_the_answer_and_from_when_its_nonce_is_next() -> None:
+def test_turn_starts_with_the_answer_and_the_nonce() -> None:
     one = tx(1)
     assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
     one.was_answered(100.0, 7, accepted=True)
@@ -84,7 +84,7 @@ def test_turn_counts_from_the_answer_and_from_when_its_nonce_is_next() -> None:
     assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
 
 
-def test_each_turn_takes_twice_as_long_and_a_refused_one_a_fifth() -> None:
+def test_turns_double_and_refused_ones_are_shorter() -> None:
     one = tx(1)
     one.was_answered(0.0, 7, accepted=False)
     assert not one.turn_has_passed(since=0.0, now=1.9, mined_within=10.0)

@@ -1,4 +1,4 @@
-"""Solvency, with a token whose balance is known at two blocks."""
+"""Solvency, with a token balance that is known at two blocks."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -39,23 +39,23 @@ def promises(node: Node) -> Promises:
     return Promises(PaymentToken(cast(Rpc, node), b"\x02" * 20))
 
 
-async def test_what_the_balance_covers_is_promised_without_another_look() -> None:
+async def test_covered_amount_is_promised_without_a_read() -> None:
     node = Node(0)
     promise = await promises(node).promise(standing(open_amounts=60, unindexed=10), OWNER, 30, 100)
     assert promise == Promise(30, 40, AT)
     assert node.asked == 0
 
 
-async def test_a_claim_that_the_index_does_not_show_is_not_held_against_its_owner() -> None:
+async def test_unindexed_claim_does_not_count_against_its_owner() -> None:
     node = Node(100)  # after collecting 60 for a job that the index still shows as open
     promise = await promises(node).promise(standing(open_amounts=60), OWNER, 40, 40)
     assert promise == Promise(40, 40, AT)
 
 
-async def test_what_neither_balance_covers_is_not_promised() -> None:
+async def test_uncovered_amount_is_not_promised() -> None:
     assert await promises(Node(100)).promise(standing(open_amounts=60), OWNER, 41, 40) is None
     assert await promises(Node(0)).promise(standing(open_amounts=60, unindexed=10), OWNER, 31, 100) is None
 
 
-async def test_token_that_tells_no_balance_refuses_nobody() -> None:
+async def test_unknown_balance_refuses_no_owner() -> None:
     assert await promises(Node(0)).promise(standing(open_amounts=60), OWNER, 1, None) == Promise(1)

@@ -35,7 +35,7 @@ def version_of(name: int, *, fills: bool = False, max_fee: int = 100) -> Version
 
 
 def tx(nonce: int, *versions: Version) -> PendingTx:
-    """Return a transaction whose id is its nonce plus one hundred."""
+    """Return a transaction. Its id is its nonce plus one hundred."""
     return PendingTx(100 + nonce, nonce, b"\x11" * 20, 1000, list(versions) or [version_of(nonce)])
 
 
@@ -185,13 +185,13 @@ async def missing_for_long(tables: Tables, node: Node, of: RelayerAccount) -> bo
     return await repaired(tables, node, of)
 
 
-async def test_account_with_nothing_wrong_asks_no_node_and_has_nothing_new(tables: Tables) -> None:
+async def test_healthy_account_needs_no_node_and_no_write(tables: Tables) -> None:
     tables.next, node = 7, Node()
     assert not await repaired(tables, node, account(5, tx(5), tx(6)))
     assert (node.asked, tables.transactions) == ([], 1)
 
 
-async def test_nonce_that_somebody_else_used_is_given_up_when_no_receipt_comes(tables: Tables) -> None:
+async def test_foreign_nonce_is_given_up_without_a_receipt(tables: Tables) -> None:
     tables.next, node = 8, Node(count=6)
     of = account(6, tx(5), tx(6), tx(7))
     assert await missing_for_long(tables, node, of)
@@ -199,7 +199,7 @@ async def test_nonce_that_somebody_else_used_is_given_up_when_no_receipt_comes(t
     assert node.asked == [[version_of(5).hash]] * 2
 
 
-async def test_used_nonces_that_the_database_does_not_know_are_looked_for_once(tables: Tables) -> None:
+async def test_unknown_used_nonces_are_searched_once(tables: Tables) -> None:
     tables.next, tables.unexplained, node = 6, [3, 5], Node()
     of = account(8)
     assert await repaired(tables, node, of)
@@ -231,7 +231,7 @@ async def test_bytes_in_the_pool_of_another_node_are_not_outbid(tables: Tables) 
     assert nonces(of.pending) == [6]
 
 
-async def test_nonce_that_the_node_of_the_receipts_does_not_count_as_used_is_kept(tables: Tables) -> None:
+async def test_nonce_uncounted_by_the_receipts_node_is_kept(tables: Tables) -> None:
     tables.next, node = 6, Node(count=5)
     of = account(6, tx(5))
     assert not await missing_for_long(tables, node, of)
@@ -239,7 +239,7 @@ async def test_nonce_that_the_node_of_the_receipts_does_not_count_as_used_is_kep
     assert tables.lost == []
 
 
-async def test_any_version_that_was_mined_keeps_a_nonce_and_is_resolved_at_the_block_that_was_read(
+async def test_mined_version_keeps_the_nonce_and_is_resolved(
     tables: Tables,
 ) -> None:
     tables.next = 8
@@ -251,7 +251,7 @@ async def test_any_version_that_was_mined_keeps_a_nonce_and_is_resolved_at_the_b
     assert (nonces(of.pending), tables.lost) == ([5, 6, 7], [])
 
 
-async def test_time_that_a_receipt_is_missed_begins_anew_when_it_was_there(tables: Tables) -> None:
+async def test_missing_time_restarts_after_a_receipt(tables: Tables) -> None:
     tables.next, node = 8, Node([receipt(55)], count=6)
     of = account(6, tx(5, version_of(55), version_of(5)), tx(6), tx(7))
     for each in of.pending:
@@ -278,9 +278,7 @@ async def test_at_most_thirty_two_used_nonces_are_examined_at_once(tables: Table
     ],
     ids=["agrees", "counts fewer", "has a receipt"],
 )
-async def test_nonces_are_given_up_only_where_every_node_sees_them_lost(
-    other: Node, lost: list[int], tables: Tables
-) -> None:
+async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list[int], tables: Tables) -> None:
     tables.next, node = 7, Node(count=7, others=[Node(count=7), other])
     of = account(7, tx(5), tx(6))
     assert await missing_for_long(tables, node, of) is bool(lost)
@@ -303,14 +301,14 @@ async def test_other_nodes_are_asked_only_about_what_seems_lost(tables: Tables) 
     assert other.asked == []
 
 
-async def test_receipt_of_lost_bytes_that_comes_all_the_same_is_resolved(tables: Tables) -> None:
+async def test_late_receipt_of_lost_bytes_is_resolved(tables: Tables) -> None:
     tables.next = 6
     node = Node([receipt(55), receipt(4, HEAD + 1)])
     await repaired(tables, node, account(6, lost=[tx(4), tx(5, version_of(55), version_of(5))]))
     assert tables.resolved == [receipt(55)]
 
 
-async def test_lost_bytes_are_watched_for_an_hour_from_when_they_were_missed(tables: Tables) -> None:
+async def test_lost_bytes_are_watched_for_an_hour(tables: Tables) -> None:
     tables.next, node = 6, Node()
     of = account(6, lost=[tx(5)])
     for later, watched in ((0.0, [5]), (AN_HOUR, [5]), (AN_HOUR + 1, [])):
@@ -319,7 +317,7 @@ async def test_lost_bytes_are_watched_for_an_hour_from_when_they_were_missed(tab
         assert nonces(of.lost) == watched
 
 
-async def test_gaps_are_closed_by_self_transfers_and_a_lost_one_is_pending_again(tables: Tables) -> None:
+async def test_gaps_are_filled_by_self_transfers(tables: Tables) -> None:
     tables.next, tables.gaps = 8, {5: 105, 6: None}
     of = account(5, tx(7), lost=[tx(5), tx(4)])
     assert await repaired(tables, Node(), of)
@@ -327,7 +325,7 @@ async def test_gaps_are_closed_by_self_transfers_and_a_lost_one_is_pending_again
     assert nonces(of.lost) == [4]
 
 
-async def test_suspect_that_is_recorded_as_mined_is_pending_again_when_its_block_is_gone(tables: Tables) -> None:
+async def test_mined_suspect_is_pending_again_after_a_reorg(tables: Tables) -> None:
     tables.next, tables.blocks = 6, [(40, b"\x0a" * 32)]
     tables.stored = [tx(5)]
     of = account(5)
@@ -335,7 +333,7 @@ async def test_suspect_that_is_recorded_as_mined_is_pending_again_when_its_block
     assert (nonces(of.pending), tables.unmade) == ([5], [[b"\x0a" * 32]])
 
 
-async def test_only_transactions_of_blocks_that_are_gone_are_pending_again(tables: Any) -> None:
+async def test_only_reorged_transactions_become_pending(tables: Any) -> None:
     stays, other, above = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
     node: Any = Node(blocks={40: head(40, stays), 41: head(41, b"\xff" * 32)})
     of = account(5, tx(9))
@@ -366,7 +364,7 @@ async def test_only_bytes_that_the_market_left_behind_are_made_dearer(tables: Ta
     assert tables.transactions == 1
 
 
-async def test_bytes_that_no_node_takes_become_a_self_transfer_whatever_the_market(tables: Tables) -> None:
+async def test_unsendable_bytes_become_a_self_transfer(tables: Tables) -> None:
     of = account(5, tx(5))
     next(iter(of.pending)).unsendable = True
     assert await raised(tables, of)
@@ -395,7 +393,7 @@ async def test_transaction_whose_turn_has_passed_is_repriced(
     assert [tx_id for tx_id, _ in tables.versions] == ([105] if is_raised else [])
 
 
-async def test_turn_of_a_transaction_counts_from_when_its_nonce_was_next(tables: Tables) -> None:
+async def test_turn_starts_when_the_nonce_is_next(tables: Tables) -> None:
     of = account(5, tx(5))
     of.nonce_floor_since = NOW - 59
     next(iter(of.pending)).was_answered(NOW - 600, 1, accepted=True)

@@ -211,7 +211,7 @@ async def test_transactions_of_others_change_nothing(outbox: Outbox) -> None:
     assert (mined.left, outbox.asked, mined.node.asked) == ([1], [], 0)
 
 
-async def test_everything_in_a_mined_transaction_took_effect_but_what_it_tells_was_refused(outbox: Outbox) -> None:
+async def test_mined_relays_succeed_unless_reported_refused(outbox: Outbox) -> None:
     outbox.ended = [Ended(RelayKind.CLAIM, "mined", 1.0)]
     ended_before = attrs.evolve(relay(7, 2, 1), is_live=False)
     outbox.carried = {2: [relay(6, 2, 0), ended_before], 3: [relay(8, 3, 0)]}
@@ -239,7 +239,7 @@ async def test_everything_in_a_mined_transaction_took_effect_but_what_it_tells_w
     assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1500]
 
 
-async def test_relays_of_a_transaction_that_reverted_are_tried_again_unless_the_chain_refuses_them(
+async def test_reverted_relays_are_retried_unless_refused(
     outbox: Outbox,
 ) -> None:
     outbox.carried = {1: [relay(5, 1, 0), relay(6, 1, 1), relay(7, 1, 2)]}
@@ -255,13 +255,13 @@ async def test_relays_of_a_transaction_that_reverted_are_tried_again_unless_the_
     assert mined.lessons.learned == [("starved",)]
 
 
-async def test_transaction_that_had_but_one_op_teaches_nothing_by_a_refusal(outbox: Outbox) -> None:
+async def test_single_op_transaction_does_not_update_gas(outbox: Outbox) -> None:
     mined = Mined(outbox, [tx(1, 1), tx(2)])
     await mined.resolve(receipt(1, refusal(0)), receipt(2, refusal(1)))
     assert mined.lessons.learned == []
 
 
-async def test_relays_come_back_where_a_self_transfer_was_mined_in_their_place(outbox: Outbox) -> None:
+async def test_relays_replaced_by_a_self_transfer_are_requeued(outbox: Outbox) -> None:
     outbox.carried = {1: [relay(5, 1, 0)], 2: [relay(6, 2, 0)]}
     mined = Mined(outbox, [tx(1, filled=True), tx(2, filled=True)])
     told = await mined.resolve(receipt(1, fill=True), receipt(2))
@@ -275,7 +275,7 @@ async def test_relays_come_back_where_a_self_transfer_was_mined_in_their_place(o
     assert (mined.left, outbox.asked) == ([], [])  # no relay was rejected
 
 
-async def test_relay_that_took_effect_in_a_former_transaction_is_not_tried_again(outbox: Outbox) -> None:
+async def test_relay_mined_in_an_earlier_transaction_is_done(outbox: Outbox) -> None:
     outbox.carried = {1: [relay(5, 1, 0), relay(6, 1, 1)]}
     outbox.taken_back = {5}
     told = await Mined(outbox, [tx(1)]).resolve(receipt(1, succeeded=False))
@@ -286,7 +286,7 @@ def taken_apart() -> list[float]:
     return [sample("chained_total", kind=kind, outcome="taken_apart") for kind in ("fail", "settle")]
 
 
-async def test_refused_relays_are_tried_again_when_what_they_build_on_was_not_there(outbox: Outbox) -> None:
+async def test_refused_relays_are_retried_if_they_came_too_early(outbox: Outbox) -> None:
     """The first relay depends on a pending relay, the second would succeed now, and the third is rejected for good."""
     outbox.carried = {1: [relay(5, 1, 0, RelayKind.FAIL), relay(6, 1, 1), relay(7, 1, 2)]}
     outbox.behind = {5}
@@ -300,7 +300,7 @@ async def test_refused_relays_are_tried_again_when_what_they_build_on_was_not_th
     ]
 
 
-async def test_nothing_ends_while_another_node_tells_another_receipt(outbox: Outbox) -> None:
+async def test_relay_stays_open_while_receipts_differ(outbox: Outbox) -> None:
     elsewhere: dict[str, Any] = {"transactionHash": "0x" + "01" * 32, "blockNumber": "0x4d", "gasUsed": hex(500)}
     elsewhere |= {"blockHash": "0x" + OTHER.hex(), "status": "0x1", "logs": []}
     mined = Mined(outbox, [tx(1)])
@@ -323,7 +323,7 @@ ACCOUNT: Final = b"\xaa" * 20
         (None, 601.0, False, {2}),  # no process works on the account and would notice a missing block
     ],
 )
-async def test_no_refusal_is_for_good_while_the_node_lacks_a_block_of_an_account_that_is_at_work(
+async def test_refusal_waits_for_blocks_the_node_lacks(
     outbox: Outbox, there: bytes | None, quiet: float, held: bool, found: set[int]
 ) -> None:
     outbox.behind = {2, 3}

@@ -30,13 +30,13 @@ def note(of: RelayerAccount, now: float, **outcomes: Sent) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Sent.TOO_MUCH_GAS, Sent.OVERSIZED, Sent.UNSENDABLE])
-def test_words_that_say_it_all_give_bytes_up_at_once(outcome: Sent) -> None:
+def test_conclusive_error_gives_bytes_up_immediately(outcome: Sent) -> None:
     one = tx(1)
     note(account(one), 0.0, tx1=outcome)
     assert one.unsendable
 
 
-def test_after_a_refusal_for_size_transactions_are_smaller_for_a_while() -> None:
+def test_size_refusal_shrinks_transactions_for_a_while() -> None:
     of = account(tx(1), tx(2))
     note(of, 0.0, tx1=Sent.TOO_MUCH_GAS, tx2=Sent.OVERSIZED)
     assert (of.room.at(1.0).gas, of.room.at(1.0).bytes) == (4_000_000, 50_000)
@@ -46,7 +46,7 @@ def test_after_a_refusal_for_size_transactions_are_smaller_for_a_while() -> None
 @pytest.mark.parametrize(
     "outcome", [Sent.LATER, Sent.NONCE_USED, Sent.UNDERPRICED, Sent.NOT_SERVED, Sent.RATE_LIMITED, Sent.REJECTED]
 )
-def test_nothing_else_gives_bytes_up(outcome: Sent) -> None:
+def test_other_errors_keep_the_bytes(outcome: Sent) -> None:
     one = tx(1)
     of = account(one, tx(2))
     for n in range(500):
@@ -89,7 +89,7 @@ def test_queue_waits_while_the_endpoint_turns_bytes_away(outcome: Sent) -> None:
     assert not of.has_unsent
 
 
-def test_accepted_self_transfer_leaves_the_refusal_of_the_bytes_it_replaced() -> None:
+def test_accepted_self_transfer_keeps_the_refusal() -> None:
     """The caller must not conclude that a node may have the replaced bytes."""
     one = tx(1)
     of = account(one)
@@ -100,14 +100,14 @@ def test_accepted_self_transfer_leaves_the_refusal_of_the_bytes_it_replaced() ->
 
 
 @pytest.mark.parametrize("outcome", [each for each in Sent if each is not Sent.TAKEN])
-def test_what_nobody_took_is_due_again_soon_and_needs_more_only_where_it_offers_too_little(outcome: Sent) -> None:
+def test_failed_sending_is_retried_soon(outcome: Sent) -> None:
     one = tx(1)
     note(account(one), 50.0, tx1=outcome)
     assert (one.due, one.failures) == (50.25, 1)
     assert one.underpriced is (outcome is Sent.UNDERPRICED)
 
 
-def test_what_is_given_up_is_counted_once_by_its_reason() -> None:
+def test_given_up_bytes_are_counted_once_by_reason() -> None:
     def counted() -> float:
         return REGISTRY.get_sample_value("coordinatord_relay_replacements_total", {"reason": "oversized"}) or 0.0
 
@@ -118,7 +118,7 @@ def test_what_is_given_up_is_counted_once_by_its_reason() -> None:
     assert (one.unsendable, counted() - before) == (True, 1.0)
 
 
-def test_only_bytes_that_every_sending_refused_to_serve_are_with_nobody() -> None:
+def test_bytes_are_unsent_if_no_endpoint_served_them() -> None:
     kept, unheard = tx(1), tx(2)
     of = account(kept, unheard)
     note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.LATER)

@@ -49,24 +49,24 @@ def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
     return version.fills, int.from_bytes(gas, "big"), to, data
 
 
-async def test_a_relay_whose_fee_is_raised_carries_the_same_again() -> None:
+async def test_raised_fee_keeps_the_relay_unchanged() -> None:
     of = account()
     assert carried(await dearer(of, pending(fills=False))) == (False, GAS, TARGET, CALLDATA)
 
 
-async def test_a_self_transfer_whose_fee_is_raised_stays_one() -> None:
+async def test_self_transfer_stays_one_when_its_fee_is_raised() -> None:
     """The relay went back to the queue. The original bytes would execute it a second time."""
     of = account()
     assert carried(await dearer(of, pending(fills=True))) == (True, BASE_GAS, of.address, b"")
 
 
-async def test_bytes_that_no_node_takes_become_a_self_transfer_with_their_nonce() -> None:
+async def test_unsendable_bytes_become_a_self_transfer_in_place() -> None:
     of, tx = account(), pending(fills=False)
     tx.unsendable = True
     assert carried(await dearer(of, tx)) == (True, BASE_GAS, of.address, b"")
 
 
-async def test_version_says_what_its_bytes_offer_and_they_transfer_nothing() -> None:
+async def test_version_records_its_fees_and_transfers_nothing() -> None:
     of = account()
     version = await dearer(of, pending(fills=False))
     assert version is not None
@@ -85,7 +85,7 @@ async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None
     assert await dearer(of, tx) is not None
 
 
-async def test_ceiling_bounds_what_is_offered_for_the_same_bytes_and_a_self_transfer_passes_it_by_a_step() -> None:
+async def test_ceiling_limits_repricing_but_not_self_transfers() -> None:
     of, tx = account(), pending(fills=False)
     of.ceiling = CEILING
     assert await dearer(of, tx) is None
@@ -155,7 +155,7 @@ def planned(*relays: int) -> Planned:
 CONNECTION: Final[Any] = None
 
 
-async def test_plans_get_nonces_in_a_row_and_are_stored_with_their_bytes_and_their_relays(tables: Tables) -> None:
+async def test_plans_get_consecutive_nonces_and_are_stored(tables: Tables) -> None:
     of, tables.next = account(), 5
     of.nonce_floor = 4
     pending, failure = await sign_planned(CONNECTION, of, [planned(1), planned(2, 3)])
@@ -181,7 +181,7 @@ async def test_plans_get_nonces_in_a_row_and_are_stored_with_their_bytes_and_the
     ("floor", "given_out", "first", "foreign"),
     [(9, None, 9, []), (9, 9, 9, []), (9, 7, 9, [range(7, 9)]), (0, None, 0, [])],
 )
-async def test_nonces_that_somebody_else_used_are_noted_and_not_given_out(
+async def test_foreign_nonces_are_recorded_and_skipped(
     floor: int, given_out: int | None, first: int, foreign: list[range], tables: Tables
 ) -> None:
     of, tables.next = account(), given_out
@@ -235,7 +235,7 @@ class Failing:
 
 
 @pytest.mark.parametrize(("answers", "stored"), [([0], [0]), ([1], []), ([], [])])
-async def test_what_is_behind_a_signature_that_failed_stays_queued(
+async def test_relays_after_a_failed_signature_stay_queued(
     answers: list[int], stored: list[int], tables: Tables
 ) -> None:
     signer: Any = Failing(answers)
@@ -246,7 +246,7 @@ async def test_what_is_behind_a_signature_that_failed_stays_queued(
     assert tables.inserts == len(stored)
 
 
-async def test_nonce_that_was_never_stored_is_filled_by_a_self_transfer(tables: Tables) -> None:
+async def test_unstored_nonce_is_filled_by_a_self_transfer(tables: Tables) -> None:
     of = account()
     fill = await sign_fill(CONNECTION, of, Gap(9, None))
     [stored] = tables.inserted
@@ -262,9 +262,7 @@ async def test_nonce_that_was_never_stored_is_filled_by_a_self_transfer(tables: 
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_nonce_whose_transaction_was_lost_is_filled_beside_versions_that_may_still_be_mined(
-    known: bool, tables: Tables
-) -> None:
+async def test_lost_nonce_is_filled_beside_older_versions(known: bool, tables: Tables) -> None:
     of, lost = account(), pending(fills=False)
     if known:
         of.lost.add(lost)

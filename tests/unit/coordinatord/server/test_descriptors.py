@@ -29,7 +29,7 @@ def test_descriptors_and_memory_limit_connections() -> None:
     assert connections_within(64, 0, config) == 16
 
 
-def test_webhooks_replicas_and_pools_take_descriptors_from_callers() -> None:
+def test_descriptors_are_reserved_before_callers() -> None:
     plain = connections_within(4096, 64 * GIB, read_config(ENVIRONMENT))
     for setting in (
         {"WEBHOOKS_KEY": "5e" * 32},

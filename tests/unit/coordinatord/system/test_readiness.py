@@ -25,5 +25,5 @@ def test_report_names_the_reason(position: IndexPosition | None, head: int | Non
     assert judge(position, head, 7) == report
 
 
-def test_an_index_that_was_emptied_stands_at_no_block_below_zero() -> None:
+def test_emptied_index_is_at_no_negative_block() -> None:
     assert judge(at(-1, rebuilding=True), 5, 7).cursor == 0

@@ -11,7 +11,7 @@ PAGES = {**{f"/web/{name}": file for name, file in market_page().items()}, **ope
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_file_names_no_foreign_host_and_holds_nothing_that_the_policy_forbids(name: str) -> None:
+def test_page_file_obeys_the_content_security_policy(name: str) -> None:
     text = PAGES[name].body.decode()
     assert set(re.findall(r"https?://[^\s\"'`/<]+", text)) <= {"http://www.w3.org"}  # SVG's namespace
     if text.startswith("<!doctype"):

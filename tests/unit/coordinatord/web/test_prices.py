@@ -1,5 +1,4 @@
-"""Prices over time, in intervals whose length depends on the time span, each with its lowest, median and highest
-price."""
+"""Prices over time: lowest, median and highest of each interval. The interval depends on the time span."""
 
 import pytest
 
@@ -8,7 +7,7 @@ from coordinatord.api.pages.pages_sql import PaidRates, RateRange, buckets_of
 DAY = 86_400
 
 
-def test_stretch_has_the_lowest_the_median_and_the_highest_of_its_jobs() -> None:
+def test_interval_has_lowest_median_and_highest_price() -> None:
     width, points = buckets_of(
         [PaidRates(at, rate, 2 * rate) for at, rate in ((0, 5), (10, 9), (20, 6), (299, 7), (300, 1))]
     )

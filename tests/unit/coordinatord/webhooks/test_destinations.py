@@ -65,7 +65,7 @@ def test_url_that_is_no_public_https_address_is_refused(url: str) -> None:
     assert refused.value.param == "url"
 
 
-def test_urls_of_public_hosts_are_taken_and_in_development_any_host() -> None:
+def test_public_urls_are_accepted() -> None:
     for url in (
         "https://hooks.example.org/a?b=c",
         "https://hooks.example.org:443/",
@@ -97,7 +97,7 @@ async def test_name_of_which_any_address_is_private_is_refused() -> None:
             await NameServer(hosts).resolve("hooks.example.org", 443)
 
 
-async def test_connection_goes_to_the_address_that_was_judged_though_the_name_turns_private_meanwhile(
+async def test_connection_uses_the_checked_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = NameServer(["93.184.215.14"], ["127.0.0.1"], ["127.0.0.1"])
@@ -117,7 +117,7 @@ async def test_connection_goes_to_the_address_that_was_judged_though_the_name_tu
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "[::1]", "[::ffff:127.0.0.1]"])
-async def test_address_written_as_a_number_is_refused_where_the_socket_is_made(host: str) -> None:
+async def test_numeric_address_is_refused_at_the_socket(host: str) -> None:
     with anyio.fail_after(10):
         async with open_destinations(connections=4, private=False) as http:
             with pytest.raises(NoResponse):

@@ -110,14 +110,14 @@ async def test_lines_become_whole_submissions_priced_by_one_quote(coordinator: F
     assert "rate_in" not in opened(written[0]).input
 
 
-async def test_rated_lines_without_providers_are_open_and_sealed_to_the_escrow(coordinator: FakeCoordinator) -> None:
+async def test_rated_lines_without_providers_are_sealed_to_escrow(coordinator: FakeCoordinator) -> None:
     prepared = await coordinator.client().batches.prepare([line(1)], window="24h")
     (written,) = submissions(prepared.content)
     assert (written["designated"], written["sla_secs"]) == (0, 86_400)
     assert opened(written, SecretKey(b"\x09" * 32)).input["input"] == "text 1"
 
 
-async def test_lines_without_rates_are_planned_before_anything_is_signed(coordinator: FakeCoordinator) -> None:
+async def test_lines_without_rates_are_planned_before_signing(coordinator: FakeCoordinator) -> None:
     share = {**CANDIDATE, "lines": "1"}
     short = {"plan": [{"model_id": "1", "lines": "2", "allocation": [share]}]}
     coordinator.tell("POST /v1/batches", Answer(402, short))
@@ -159,7 +159,7 @@ async def test_first_of_several_bad_lines_is_named(
 
 
 @pytest.mark.parametrize("number", [1, 2, 4], ids=["before", "among", "after"])
-async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is_asked_for(
+async def test_bad_rated_line_is_named_before_planning(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
@@ -171,7 +171,7 @@ async def test_rated_line_that_its_model_cannot_take_is_named_before_the_plan_is
     assert "POST /v1/batches" not in coordinator.routes()
 
 
-async def test_lines_before_and_after_the_first_without_rates_keep_their_order_and_their_turns(
+async def test_unrated_lines_keep_the_order_of_the_file(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
@@ -210,7 +210,7 @@ async def test_line_above_the_ceiling_is_named_and_never_signed_for(coordinator:
         await coordinator.client(max_batch_amount=5_000).batches.prepare([line(n) for n in range(9)], window="1h")
 
 
-async def test_remote_wallet_is_not_troubled_before_the_whole_file_is_checked(coordinator: FakeCoordinator) -> None:
+async def test_remote_wallet_signs_only_after_all_checks(coordinator: FakeCoordinator) -> None:
     asked: list[bytes] = []
 
     def sign(digest: bytes) -> bytes:
@@ -261,9 +261,7 @@ async def test_batch_is_created_from_its_upload(coordinator: FakeCoordinator) ->
 
 
 @pytest.mark.parametrize("route", ["POST /v1/files", "POST /v1/batches"])
-async def test_upload_and_creation_are_not_made_again_on_an_error_status(
-    coordinator: FakeCoordinator, route: str
-) -> None:
+async def test_upload_and_creation_are_not_retried_on_errors(coordinator: FakeCoordinator, route: str) -> None:
     coordinator.tell(route, failing(503, "relay_unavailable", retryable=True))
     with pytest.raises(RelayUnavailable):
         await created(coordinator.client())
@@ -271,9 +269,7 @@ async def test_upload_and_creation_are_not_made_again_on_an_error_status(
 
 
 @pytest.mark.parametrize("listed", [True, False])
-async def test_creation_whose_answer_was_lost_is_looked_up_and_made_again_only_if_absent(
-    coordinator: FakeCoordinator, listed: bool
-) -> None:
+async def test_lost_creation_is_looked_up_before_a_retry(coordinator: FakeCoordinator, listed: bool) -> None:
     coordinator.tell("POST /v1/batches", Dropped(), Answer(200, batch()))
     page = {"data": [batch()] if listed else [], "first_id": None, "last_id": None, "has_more": False}
     coordinator.tell("GET /v1/batches", Answer(200, page))
@@ -283,7 +279,7 @@ async def test_creation_whose_answer_was_lost_is_looked_up_and_made_again_only_i
     assert len({one.headers["idempotency-key"] for one in asked}) == 1
 
 
-async def test_creation_of_which_there_is_no_word_is_not_told_as_what_may_be_made_again(
+async def test_unknown_creation_is_not_reported_as_retryable(
     coordinator: FakeCoordinator,
 ) -> None:
     coordinator.tell("POST /v1/batches", Dropped())
@@ -293,7 +289,7 @@ async def test_creation_of_which_there_is_no_word_is_not_told_as_what_may_be_mad
     assert not unknown.value.retryable
 
 
-async def test_upload_whose_answer_was_lost_is_given_back_to_the_caller(coordinator: FakeCoordinator) -> None:
+async def test_lost_upload_is_returned_to_the_caller(coordinator: FakeCoordinator) -> None:
     coordinator.tell("POST /v1/files", Dropped())
     with pytest.raises(ConnectionFailed):
         await created(coordinator.client())
@@ -317,7 +313,7 @@ async def test_metadata_over_a_limit_is_refused_before_the_upload(
 
 
 @pytest.mark.parametrize(("asked", "every"), [({}, 60.0), ({"every": 5.0}, 5.0)])
-async def test_batch_is_looked_at_every_minute_or_as_asked_until_it_ends(
+async def test_batch_is_polled_every_minute_or_as_configured(
     asked: dict[str, float], every: float, coordinator: FakeCoordinator
 ) -> None:
     async def quiet() -> AsyncIterator[bytes]:
@@ -334,7 +330,7 @@ async def test_batch_is_looked_at_every_minute_or_as_asked_until_it_ends(
     assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([every] * 3)
 
 
-async def test_coordinator_that_is_away_for_a_while_is_waited_for(coordinator: FakeCoordinator) -> None:
+async def test_unreachable_coordinator_is_waited_for(coordinator: FakeCoordinator) -> None:
     away = failing(503, "not_ready", retryable=True)
     coordinator.tell("GET /v1/batches/b1", *[away] * 9, Answer(200, batch("completed")))
     assert (await coordinator.client().batches.wait("b1")).status == "completed"
@@ -348,7 +344,7 @@ async def test_wait_lasts_for_the_rest_of_the_window(coordinator: FakeCoordinato
     assert anyio.current_time() - began == pytest.approx(660, abs=5)
 
 
-async def test_batch_that_goes_on_has_no_results_yet(coordinator: FakeCoordinator) -> None:
+async def test_running_batch_has_no_results_yet(coordinator: FakeCoordinator) -> None:
     coordinator.tell("GET /v1/batches/b1", Answer(200, batch("in_progress")))
     with pytest.raises(ResultUnreadable) as refused:
         _ = [one async for one in coordinator.client().batches.results("b1")]

@@ -1,4 +1,4 @@
-"""Batches whose lines share jobs, against a scripted coordinator."""
+"""Batches with several lines per job, against a scripted coordinator."""
 
 import json
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ async def test_size_follows_provider_speed_and_caller(
     assert await sizes(coordinator, 5, **options) == expected
 
 
-async def test_slow_provider_gets_what_it_delivers_in_half_the_window(coordinator: FakeCoordinator) -> None:
+async def test_slow_provider_gets_only_half_a_window_of_work(coordinator: FakeCoordinator) -> None:
     announcing(coordinator, speed="1")  # 1,800 units; a line has 900 units out and nine in, which cost half
     prepared = await coordinator.client().batches.prepare(lines(4, max_tokens=890), window="1h")
     assert prepared.sizes == (2, 2)

@@ -54,7 +54,7 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
         ),
     ],
 )
-async def test_answer_of_something_else_is_a_failure(answer: httpx.Response, complaint: str) -> None:
+async def test_unexpected_answer_is_a_failure(answer: httpx.Response, complaint: str) -> None:
     with pytest.raises(NodeFailed, match=complaint) as failed:
         await answering(answer).chain_id()
     assert "secret" not in failed.value.message  # a node's URL often contains an API key
@@ -71,7 +71,7 @@ async def test_node_that_does_not_answer_may_do_so_later() -> None:
 
 
 @pytest.mark.parametrize("data", ["0x", "0x01", "0x" + "ff" * 32])
-async def test_address_without_the_contract_is_a_failure_and_not_a_fact(data: str) -> None:
+async def test_address_without_a_contract_is_a_failure(data: str) -> None:
     chain = answering(httpx.Response(200, json={"result": data}))
     chain._block = 1
     with pytest.raises(NodeFailed):
@@ -98,7 +98,7 @@ async def test_node_that_gives_no_logs_at_all_is_given_up() -> None:
         await facts.model_name(held(narrow), TOLD.job_registry, 1, 0)
 
 
-async def test_log_of_another_event_is_not_read_as_the_one_that_was_asked_for() -> None:
+async def test_log_of_another_event_is_rejected() -> None:
     job = b"\x07" * 32
     log = {"topics": ["0x" + "ab" * 32, "0x" + job.hex(), "0x" + "00" * 32], "data": "0x" + "00" * 32}
     place = {"blockNumber": "0x5", "address": "0x" + "11" * 20, "blockHash": "0x" + "22" * 32}

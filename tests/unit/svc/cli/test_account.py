@@ -29,9 +29,7 @@ def models(market: FakeMarket) -> None:
     market.coordinator.tell("GET /v1/models", Answer(200, {"data": [], "as_of_block": "5"}))
 
 
-def test_balance_is_told_with_what_open_and_claimed_jobs_may_take_of_it(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_balance_shows_what_open_and_claimed_jobs_may_take(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     def jobs(asked: Asked) -> Answer:
         rows = {"Open": [row(1, 0), row(2, 0)], "Claimed": [row(3, 1)]}[asked.query["state"]]
         return Answer(200, {"jobs": rows, "as_of_block": "5"})
@@ -51,9 +49,7 @@ def test_balance_without_a_node_names_the_variable(svc: Svc, capsys: Said) -> No
     assert "set SVC_RPC_URL or --rpc-url to a node" in capsys.readouterr().err
 
 
-def test_watch_in_a_pipe_tells_each_change_once_and_outlasts_a_coordinator_that_is_away(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_piped_watch_prints_changes_and_survives_outages(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     looks = [[row(1, 0)], [row(2, 0), row(1, 0)], [row(2, 0), row(1, 2, 1)]]
     answers = [Answer(200, {"jobs": rows, "as_of_block": "5"}) for rows in looks]
     market.coordinator.tell("GET /evm/jobs", *answers[:2], *[Dropped()] * 4, answers[2], failing(403, "forbidden"))

@@ -45,7 +45,7 @@ def posted_rates(market: FakeMarket) -> list[tuple[str, str, int]]:
     return [(line["rate_in"], line["rate_out"], int(line["designated"])) for line in lines]
 
 
-def test_plan_that_is_short_says_what_to_do(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
+def test_short_plan_says_what_to_do(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
     assert svc(f"batch create {file} -w 1h") == Exit.TRY_AGAIN
     said = capsys.readouterr().err
     assert "capacity for 0 of 2 lines" in said
@@ -70,7 +70,7 @@ def test_offer_is_made_for_the_lines_without_rates_alone(
     assert posted_rates(market) == [rates, rates, ("5", "5", 7)]
 
 
-def test_market_price_of_a_window_that_nobody_asks_one_for_is_refused(svc: Svc, capsys: Said, file: Path) -> None:
+def test_market_price_without_an_ask_is_refused(svc: Svc, capsys: Said, file: Path) -> None:
     assert svc(f"batch create {file} -w 24h --market --provider 7") == Exit.TRY_AGAIN
     assert "none of the providers 7 has an ask for demo/text in a window of 24h" in capsys.readouterr().err
 
@@ -79,7 +79,7 @@ def test_market_and_rates_are_two_offers(svc: Svc, file: Path) -> None:
     assert svc(f"batch create {file} --market --rate-in 1") == Exit.USAGE
 
 
-def test_run_without_a_gateway_is_refused_before_anything_is_signed(
+def test_run_without_a_gateway_is_refused_before_signing(
     market: FakeMarket, svc: Svc, capsys: Said, file: Path
 ) -> None:
     assert svc(f'batch run {file} --gateway ""') == Exit.USAGE

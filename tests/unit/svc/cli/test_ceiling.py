@@ -35,7 +35,7 @@ class _Terminal(StringIO):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A terminal whose user confirms. Return the questions."""
+    """A terminal with a user who confirms. Return the questions."""
     questions: list[str] = []
 
     def confirm(question: str, *, err: bool) -> bool:
@@ -57,9 +57,7 @@ def _output(*, as_json: bool = False) -> Output:
     return Output(as_json=as_json, quiet=False, out=StringIO(), err=StringIO())
 
 
-async def test_whoever_watches_is_asked_and_pays_no_more_than_was_agreed_to(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_confirmed_amount_is_the_maximum_paid(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _watched(monkeypatch)
     tried: list[int | None] = []
     assert await pay_within_ceiling(_output(), None, None, _paying(tried)) == "paid"
@@ -78,9 +76,7 @@ async def test_refusal_pays_nothing(asked: list[str], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stderr"])
-async def test_where_nobody_watches_it_is_refused(
-    asked: list[str], stream: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_without_a_terminal(asked: list[str], stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _watched(monkeypatch)
     monkeypatch.setattr(sys, stream, StringIO())
     with pytest.raises(OverCeiling):
@@ -88,9 +84,7 @@ async def test_where_nobody_watches_it_is_refused(
     assert asked == []
 
 
-async def test_ceiling_that_was_set_and_json_are_never_asked_about(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_set_ceiling_and_json_never_ask(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _watched(monkeypatch)
     for output, most in ((_output(), 2_000_000), (_output(as_json=True), None)):
         with pytest.raises(OverCeiling):

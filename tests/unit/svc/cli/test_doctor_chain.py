@@ -40,7 +40,7 @@ async def test_chain_that_is_as_the_coordinator_says_vouches_for_it(monkeypatch:
     assert "5 Dev Dollar" in found["balance"].detail
 
 
-async def test_without_a_node_what_is_unchecked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_node_unchecked_facts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch)
     assert {name: each.result for name, each in found.items()} == {"chain": Result.UNKNOWN}
     assert "unverified" in found["chain"].detail
@@ -64,7 +64,7 @@ async def test_node_of_another_chain_is_wrong_and_asked_no_further(monkeypatch: 
         ({"has_code": _WALLET}, "payer", "has code"),
     ],
 )
-async def test_what_the_chain_says_otherwise_is_wrong(
+async def test_contradiction_by_the_chain_is_wrong(
     changed: dict[str, Any], check: str, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = (await _found(monkeypatch, FakeNode(**changed)))[check]
@@ -72,12 +72,12 @@ async def test_what_the_chain_says_otherwise_is_wrong(
     assert seen in found.detail
 
 
-async def test_model_names_are_unchecked_where_the_node_gives_no_old_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_names_are_unchecked_without_old_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch, FakeNode(head=10**7, refused_logs=500))
     assert found["models"].result is Result.UNKNOWN
 
 
-async def test_nodes_that_disagree_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disagreeing_nodes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await _found(monkeypatch, FakeNode(), FakeNode(balance=4))
     assert found["chain"].result is Result.WRONG
     assert "disagree" in found["chain"].detail
@@ -96,7 +96,7 @@ async def test_head_that_is_far_from_this_clock_is_doubtful(at: int, monkeypatch
         ((), 404, Result.UNKNOWN),
     ],
 )
-async def test_gateway_is_asked_for_what_is_stored(
+async def test_gateway_is_tested_with_stored_content(
     newest: tuple[str, ...], status: int, result: Result | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class _Row:

@@ -44,7 +44,7 @@ async def found(check: checks.Check, coordinator: FakeCoordinator, **options: An
         (-7200, Result.WRONG, "7200 s behind this one"),
     ],
 )
-async def test_clock_is_held_against_the_coordinators(
+async def test_clock_is_compared_with_the_coordinators(
     ahead: int, result: Result | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = float(int(time.time()))
@@ -64,7 +64,7 @@ async def test_clock_is_held_against_the_coordinators(
         ("chain_unreachable", None, "is not ready: chain_unreachable"),
     ],
 )
-async def test_index_that_lags_is_told_with_its_reason(reason: str, lag: str | None, said: str) -> None:
+async def test_lagging_index_is_reported_with_its_reason(reason: str, lag: str | None, said: str) -> None:
     behind = {**READY, "ready": False, "reason": reason, "lag": lag}
     row = await found(
         checks.coordinator, FakeCoordinator({"GET /readyz": [Answer(503, behind, {"x-request-id": "r"})]})
@@ -92,7 +92,7 @@ def escrow(key: str = KEY.raw.hex(), **changed: Any) -> Answer:
     ],
     ids=["well", "not pinned", "mock", "debug", "of another key", "none", "trouble"],
 )
-async def test_escrow_that_may_not_be_sealed_to_is_told_with_what_to_do(
+async def test_unusable_escrow_is_reported_with_a_remedy(
     answer: Answer, pinned: tuple[str, ...], result: Result | None, remedy: str | None
 ) -> None:
     row = await found(checks.escrow, FakeCoordinator({"GET /key": [answer]}), escrow_keys=pinned)
@@ -101,7 +101,7 @@ async def test_escrow_that_may_not_be_sealed_to_is_told_with_what_to_do(
 
 
 @pytest.mark.parametrize(("asks", "result"), [([ASK], Result.RIGHT), ([], None)])
-async def test_market_in_which_nobody_asks_a_price_is_doubtful(asks: list[object], result: Result | None) -> None:
+async def test_market_without_asks_is_doubtful(asks: list[object], result: Result | None) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})]})
     coordinator.tell("GET /evm/asks", Answer(200, {"asks": asks}))
     assert (await found(checks.market, coordinator)).result is result
@@ -110,7 +110,7 @@ async def test_market_in_which_nobody_asks_a_price_is_doubtful(asks: list[object
 @pytest.mark.parametrize(
     ("quoted", "result"), [(quoting(), Result.RIGHT), (quoting(to="0x" + "66" * 20), Result.WRONG)]
 )
-async def test_order_that_is_quoted_otherwise_than_it_was_signed_is_wrong(quoted: Told, result: Result | None) -> None:
+async def test_quote_that_differs_from_the_order_is_wrong(quoted: Told, result: Result | None) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})], "POST /v1/jobs": [quoted]})
     coordinator.tell("GET /evm/providers", Answer(200, {"providers": [provider()]}))
     assert (await found(checks.signing, coordinator)).result is result
@@ -126,7 +126,7 @@ async def test_check_that_fails_is_a_row_of_its_name() -> None:
     [(Dropped(), "check that the coordinator runs"), (Answer(200, b"<html>"), "another service answers")],
     ids=["nobody", "a stranger"],
 )
-async def test_what_answers_at_the_address_is_told_apart(told: Told, remedy: str) -> None:
+async def test_wrong_server_at_the_address_is_recognised(told: Told, remedy: str) -> None:
     row = await checks.check_reachable(FakeCoordinator({"GET /readyz": [told]}).client())
     assert row is not None
     assert (row.what, row.result) == ("coordinator", Result.WRONG)

@@ -55,7 +55,7 @@ def test_programs_are_written_to_in_utf_8_whatever_the_locale(monkeypatch: pytes
         assert out.encoding == "utf-8"
 
 
-def test_output_that_takes_no_more_ends_with_a_line_and_not_as_a_bug(
+def test_closed_output_ends_with_a_line_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open("/dev/full", "w", encoding="ascii") as out:
@@ -70,7 +70,7 @@ def test_wrong_command_line_ends_with_usage(arguments: list[str], capsys: pytest
     assert "Usage: svc" in capsys.readouterr().err
 
 
-def test_every_command_is_listed_with_a_line_of_help_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == Exit.DONE
     listed = capsys.readouterr().out
     for name, command in commands().items():
@@ -98,7 +98,7 @@ def test_command_has_a_parameter_for_each_option() -> None:
             assert options - {*_CONNECTION_OPTIONS, "as_json", "quiet"} <= accepted, command.name
 
 
-def test_line_of_help_that_is_shown_without_importing_a_command_is_that_commands_own() -> None:
+def test_short_help_equals_the_commands_own() -> None:
     told = {name: said for section in _SECTIONS.values() for name, _, said in section}
     assert told == {name: command.get_short_help_str(limit=90) for name, command in commands().items()}
 
@@ -113,7 +113,7 @@ def test_help_and_version_import_no_command_and_no_network() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_command_that_lacks_a_wallet_says_so_before_the_client_is_imported(tmp_path: Path) -> None:
+def test_missing_wallet_is_reported_before_the_import(tmp_path: Path) -> None:
     heavy = "{'httpx', 'rich', 'msgspec', 'svc.client', 'pycparser'}"
     code = (
         f"import sys; from svc.cli.main import main; main(['jobs']); sys.exit(sorted({heavy} & set(sys.modules)) or 0)"
@@ -124,7 +124,7 @@ def test_command_that_lacks_a_wallet_says_so_before_the_client_is_imported(tmp_p
     assert (ran.returncode, ran.stderr.startswith("svc: no wallet: ")) == (0, True)
 
 
-def test_no_command_brings_what_others_read_transactions_keystores_and_c_with() -> None:
+def test_no_command_imports_transaction_or_keystore_readers() -> None:
     code = (
         "import sys; from importlib import import_module; from svc.cli.main import _COMMAND_LOCATIONS\n"
         "modules = {place.partition(':')[0] for place in _COMMAND_LOCATIONS.values() if ':' in place} - {'serve'}\n"
@@ -166,9 +166,7 @@ def test_completion_script_asks_svc_for_its_words(shell: str, capsys: pytest.Cap
         ("fish", "svc jobs --state Can", "Can", "plain,Cancelled"),
     ],
 )
-def test_completion_offers_words_in_the_form_that_the_shells_script_reads(
-    shell: str, words: str, current: str, offered: str
-) -> None:
+def test_completion_uses_the_format_of_the_shell_script(shell: str, words: str, current: str, offered: str) -> None:
     asked = {"_SVC_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": current}
     svc = str(Path(sys.executable).with_name("svc"))
     ran = subprocess.run([svc], env={**os.environ, **asked}, capture_output=True, text=True, check=True)

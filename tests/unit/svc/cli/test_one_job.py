@@ -63,7 +63,7 @@ def test_image_goes_into_the_file_that_is_named(market: FakeMarket, svc: Svc, tm
         ),
     ],
 )
-def test_result_that_could_not_be_read_and_a_window_of_no_form_are_refused_before_anything_is_signed(
+def test_unreadable_outputs_are_refused_before_signing(
     market: FakeMarket, svc: Svc, capsys: Said, more: str, said: str
 ) -> None:
     assert svc(f"{RUN} {more}") == Exit.USAGE
@@ -71,17 +71,13 @@ def test_result_that_could_not_be_read_and_a_window_of_no_form_are_refused_befor
     assert market.coordinator.to("POST /v1/jobs") == []
 
 
-def test_window_that_nobody_takes_is_refused_with_those_that_have_a_price(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_unknown_window_lists_those_with_a_price(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     market.coordinator.tell("POST /v1/jobs", Answer(402, {"candidates": []}))
     assert svc("run demo/text hello --window 2h") == Exit.TRY_AGAIN
     assert "no provider is live for this model and window of 2h; windows with asks: 1h, 24h" in capsys.readouterr().err
 
 
-def test_open_offer_for_a_window_that_nobody_has_a_price_for_is_warned_of(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_open_offer_for_an_unpriced_window_warns(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     assert svc("quote demo/text hello --window 2h --rate-in 1 --provider 7") == Exit.DONE
     assert (
         "no provider has a price for 2h, and the network may reject it; priced windows: 1h, 24h"
@@ -108,9 +104,7 @@ def test_job_without_a_result_says_where_the_money_is(
     assert said in capsys.readouterr().out
 
 
-def test_wait_that_ends_first_says_that_the_job_goes_on_and_how_to_come_back(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_timed_out_wait_says_how_to_resume(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     market.end("queued")
     assert svc(f"{RUN} --timeout 0") == Exit.STILL_RUNNING
     lines = capsys.readouterr().err.splitlines()
@@ -119,7 +113,7 @@ def test_wait_that_ends_first_says_that_the_job_goes_on_and_how_to_come_back(
     assert len(f"  svc result {market.job_id}") <= 80  # fits on one line, to be copied as a whole
 
 
-def test_interruption_says_that_the_job_goes_on(
+def test_interruption_says_that_the_job_continues(
     market: FakeMarket, svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def interrupted(*_: Any, **__: Any) -> None:
@@ -132,9 +126,7 @@ def test_interruption_says_that_the_job_goes_on(
     assert f"  svc wait {market.job_id}" in said
 
 
-def test_result_that_no_gateway_gives_is_done_and_paid_and_can_be_read_again(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_unfetched_result_can_be_read_again(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     market.ended["result_cid"] = "bafyother"
     market.coordinator.tell("GET http://gateway/ipfs/bafyother", failing(403, "forbidden"))
     assert svc(RUN) == Exit.UNREADABLE
@@ -143,9 +135,7 @@ def test_result_that_no_gateway_gives_is_done_and_paid_and_can_be_read_again(
     assert f"  svc result {market.job_id} --gateway http://gateway" in said
 
 
-def test_answer_that_cannot_be_written_is_done_and_paid_and_can_be_read_again(
-    market: FakeMarket, svc: Svc, capsys: Said, tmp_path: Path
-) -> None:
+def test_unwritten_answer_can_be_read_again(market: FakeMarket, svc: Svc, capsys: Said, tmp_path: Path) -> None:
     market.output = IMAGES
 
     def blocked(asked: Any) -> Answer:
@@ -161,9 +151,7 @@ def test_answer_that_cannot_be_written_is_done_and_paid_and_can_be_read_again(
     assert f"  svc result {market.job_id}" in said
 
 
-def test_order_that_the_coordinator_refuses_is_neither_posted_nor_owed(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_refused_order_is_neither_posted_nor_owed(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     market.coordinator.tell(
         "POST /v1/jobs", market._order, market._order, failing(400, "invalid_request_error", "InsufficientBalance")
     )
@@ -171,7 +159,7 @@ def test_order_that_the_coordinator_refuses_is_neither_posted_nor_owed(
     assert "nothing was posted, and nothing is owed" in capsys.readouterr().err
 
 
-def test_order_of_which_no_word_came_is_to_be_looked_for(market: FakeMarket, svc: Svc, capsys: Said) -> None:
+def test_order_without_an_answer_is_to_be_looked_up(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     market.coordinator.tell("POST /v1/jobs", market._order, market._order, Dropped())
     assert svc(f"{RUN} --json") == Exit.STILL_RUNNING
     error = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
@@ -193,7 +181,7 @@ def test_order_of_which_no_word_came_is_to_be_looked_for(market: FakeMarket, svc
         ),
     ],
 )
-def test_cancel_says_what_became_of_the_job(
+def test_cancel_reports_the_jobs_end(
     market: FakeMarket, svc: Svc, capsys: Said, *, status: str, ended: dict[str, Any], code: Exit, became: str
 ) -> None:
     id_ = "0x" + "07" * 32
@@ -229,9 +217,7 @@ WHY = {
 }
 
 
-def test_why_shows_what_keeps_each_provider_away_and_what_would_help(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_why_shows_obstacles_and_remedies(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     market.coordinator.tell(f"GET /v1/jobs/{WHY['job_id']}/why", Answer(200, WHY))
     assert svc(f"why {WHY['job_id']}") == Exit.DONE
     assert capsys.readouterr().out.splitlines() == [
@@ -245,9 +231,7 @@ def test_why_shows_what_keeps_each_provider_away_and_what_would_help(
     assert json.loads(capsys.readouterr().out)["providers"][0]["reasons"][0]["code"] == "price"
 
 
-def test_check_tells_all_that_fails_signs_no_payment_and_posts_nothing(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_check_lists_failures_and_posts_nothing(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     failure = {"message": "signature does not recover to owner", "param": "signature", "code": "bad", "remedy": "sign"}
     told = {"ok": False, "checked": "order", "failures": [failure], "quote": None, "candidates": []}
     market.coordinator.tell("POST /v1/jobs/check", Answer(200, told))
@@ -267,9 +251,7 @@ def test_check_tells_all_that_fails_signs_no_payment_and_posts_nothing(
     assert "nothing was posted, and nothing is owed" in capsys.readouterr().err
 
 
-def test_claimed_job_is_counted_down_and_a_refund_is_told_with_its_amount(
-    market: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_claimed_job_counts_down_and_shows_the_refund(market: FakeMarket, svc: Svc, capsys: Said) -> None:
     id_ = "0x" + "cd" * 32
 
     def told(status: str, **details: Any) -> Answer:
@@ -302,9 +284,7 @@ def early(market: FakeMarket) -> FakeMarket:
     return market
 
 
-def test_answer_before_its_block_is_said_to_be_provisional_with_the_command_that_tells_its_end(
-    early: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_provisional_answer_names_the_command_for_its_end(early: FakeMarket, svc: Svc, capsys: Said) -> None:
     assert svc(RUN) == Exit.DONE
     said = capsys.readouterr()
     assert said.out == "out\n"
@@ -334,7 +314,7 @@ def test_json_says_what_an_answer_rests_on(early: FakeMarket, svc: Svc, capsys: 
         ),
     ],
 )
-def test_answer_that_was_taken_back_is_told_by_wait(
+def test_withdrawn_answer_is_reported_by_wait(
     early: FakeMarket, svc: Svc, capsys: Said, *, end: tuple[str, dict[str, Any]], said: str
 ) -> None:
     early.end(end[0], **end[1])
@@ -343,9 +323,7 @@ def test_answer_that_was_taken_back_is_told_by_wait(
     assert said in capsys.readouterr().err
 
 
-def test_order_that_is_stored_and_then_refused_is_told_as_one_that_is_not_posted(
-    early: FakeMarket, svc: Svc, capsys: Said
-) -> None:
+def test_stored_then_refused_order_is_reported_unposted(early: FakeMarket, svc: Svc, capsys: Said) -> None:
     id_ = "0x" + "ab" * 32
     refused = progress(id_, "refused", step("post", "refused", reason="InsufficientBalance"), provisional=False)
     early.coordinator.tell(f"GET /v1/jobs/{id_}/progress", Answer(200, refused))

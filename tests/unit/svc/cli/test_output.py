@@ -28,7 +28,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
     return _Terminal()
 
 
-def test_piped_table_is_one_line_per_row_with_tabs_whatever_its_cells_hold() -> None:
+def test_piped_table_has_one_line_per_row() -> None:
     out = StringIO()
     _output(out, StringIO()).table(_TABLE, _DATA)
     assert out.getvalue() == "a b c\t1\n[bold]d[/]\t—\n"
@@ -128,7 +128,7 @@ def test_control_signs_of_others_do_not_reach_the_terminal(terminal: _Terminal) 
     assert terminal.getvalue() == "owner   [2Jx\n"
 
 
-def test_json_is_the_data_and_nothing_else() -> None:
+def test_json_output_has_only_the_data() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err, as_json=True)
     output.table(_TABLE, _DATA)
@@ -142,13 +142,13 @@ def test_failure_under_json_is_one_object_on_standard_error() -> None:
     assert (out.getvalue(), json.loads(err.getvalue())) == ("", {"error": {"message": "no", "code": "x" * 200}})
 
 
-def test_failure_is_a_line_and_what_to_do() -> None:
+def test_failure_is_one_line_with_a_remedy() -> None:
     err = StringIO()
     _output(StringIO(), err).fail("it [broke]", "mend it", {})
     assert err.getvalue() == "svc: it [broke]\n     mend it\n"
 
 
-def test_quiet_leaves_out_remarks_but_neither_warnings_nor_results() -> None:
+def test_quiet_hides_remarks_only() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err, quiet=True)
     output.say("on its way")
@@ -157,14 +157,14 @@ def test_quiet_leaves_out_remarks_but_neither_warnings_nor_results() -> None:
     assert (out.getvalue(), err.getvalue()) == ("42\n", "svc: warning: beware\n")
 
 
-def test_gauge_says_nothing_where_nobody_looks() -> None:
+def test_gauge_is_silent_without_a_terminal() -> None:
     err = StringIO()
     with _output(StringIO(), err).progress_bar() as gauge:
         gauge.show("lines", 1, 2)
     assert err.getvalue() == ""
 
 
-def test_gauge_keeps_away_from_results_that_go_to_the_same_terminal(terminal: _Terminal) -> None:
+def test_gauge_stays_off_a_shared_terminal(terminal: _Terminal) -> None:
     with _output(terminal, terminal).progress_bar(shares_terminal=True) as gauge:
         gauge.show("lines", 1, 2)
     assert terminal.getvalue() == ""
@@ -184,7 +184,7 @@ def test_gauge_on_a_terminal_shows_how_far_it_is(terminal: _Terminal) -> None:
 _ID = "0x" + "ab" * 32
 
 
-def test_id_that_does_not_fit_beside_its_row_stands_alone_and_whole(terminal: _Terminal) -> None:
+def test_long_id_is_on_its_own_line(terminal: _Terminal) -> None:
     table = Table(
         ("job", "model", "busy"), [(_ID, "demo/text", "7"), (_ID, "[x]", None)], frozenset({"busy"}), frozenset({"job"})
     )
@@ -199,7 +199,7 @@ def test_id_that_fits_stays_in_its_row(terminal: _Terminal) -> None:
     assert f"{_ID}  demo/a" in terminal.getvalue()
 
 
-def test_failure_says_how_to_go_on_with_each_command_on_a_line_of_its_own() -> None:
+def test_failure_lists_next_commands_one_per_line() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err)
     output.next = NextStep("it goes on", (f"svc wait {_ID}", f"svc result {_ID}"))

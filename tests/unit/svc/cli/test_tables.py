@@ -34,11 +34,11 @@ def test_lines_that_no_provider_takes_have_a_row_of_their_own() -> None:
     assert list(table.rows) == [("a/b", "7", "3", "1", "2"), ("a/b", "none", "2", None, None)]
 
 
-def test_model_that_the_catalog_does_not_know_is_shown_by_its_number() -> None:
+def test_unknown_model_is_shown_by_number() -> None:
     assert tables.name_of(9, {1: "a"}) == "model 9"
 
 
-def test_cost_of_a_settled_job_shares_out_what_was_authorised_to_the_unit() -> None:
+def test_cost_splits_the_authorised_amount_exactly() -> None:
     details = _ORDER | {"state": 2, "ended_because": 1}
     job = {"id": "0x01", "model": "m", "status": "completed", "in_progress_at": 1, "result_cid": "b", "svc": details}
     domain = {"name": "T", "version": "1", "chainId": 1, "verifyingContract": "0x"}
@@ -65,7 +65,7 @@ def test_length_of_time_is_told_in_its_two_largest_units(seconds: float, shown: 
     assert tables.format_duration(seconds) == shown
 
 
-def test_list_of_jobs_tells_the_time_left_to_claim_or_settle_and_nothing_of_what_ended() -> None:
+def test_job_list_shows_remaining_times_of_live_jobs() -> None:
     row = {**_ORDER, "c": "0x", "claimed_at": 0, "posted_block": 1, "result_cid": None, "ended_because": 0}
     rows = [
         msgspec.convert(row | {"state": 0, "expires_at": 1120}, BookRow),

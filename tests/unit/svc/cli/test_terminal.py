@@ -47,7 +47,7 @@ def _xterm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_what_a_terminal_would_obey_is_shown_instead(name: str) -> None:
+def test_control_characters_are_shown_escaped(name: str) -> None:
     sent, shown = CLASSES[name]
     assert clean(sent) == shown
     assert one_line(sent) == shown
@@ -64,7 +64,7 @@ def test_json_on_a_terminal_is_escaped_and_stays_the_same_value(name: str) -> No
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_results_are_cleaned_on_a_terminal_and_left_alone_in_a_pipe(name: str) -> None:
+def test_results_are_escaped_only_on_a_terminal(name: str) -> None:
     sent, shown = CLASSES[name]
     terminal, pipe = _Terminal(), StringIO()
     for out in (terminal, pipe):
@@ -79,7 +79,7 @@ def test_results_are_cleaned_on_a_terminal_and_left_alone_in_a_pipe(name: str) -
 
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("as_json", [True, False])
-def test_messages_are_cleaned_wherever_they_go(name: str, as_json: bool) -> None:
+def test_messages_are_escaped_everywhere(name: str, as_json: bool) -> None:
     sent, _ = CLASSES[name]
     err = StringIO()
     output = Output(as_json=as_json, quiet=False, out=StringIO(), err=err)

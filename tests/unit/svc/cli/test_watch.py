@@ -86,7 +86,7 @@ def test_jobs_without_a_wallet_say_what_to_set(svc: Svc, capsys: Said, monkeypat
 
 
 @pytest.mark.anyio
-async def test_keys_turn_panes_and_a_coordinator_that_is_away_is_waited_for(
+async def test_keys_switch_panes_and_outages_are_waited_out(
     market: FakeMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Screen] = []
@@ -135,7 +135,7 @@ async def test_own_jobs_are_shown_as_they_stand_before_their_blocks(market: Fake
 
 
 @pytest.mark.anyio
-async def test_change_that_is_told_is_shown_before_the_next_look_is_due(
+async def test_reported_change_is_shown_before_the_next_poll(
     market: FakeMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = b'retry: 10\nid: 1\n\nid: 2\nevent: claimed\ndata: {"status": "in_progress"}\n\n'
@@ -193,7 +193,7 @@ async def _no_keys() -> AsyncGenerator[str, None]:
 
 @pytest.mark.anyio
 @pytest.mark.timeout(30)
-async def test_keys_of_a_terminal_are_read_unseen_and_the_terminal_is_given_back(
+async def test_keys_are_read_without_echo_and_terminal_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import termios  # noqa: PLC0415 - there is none on Windows
@@ -229,9 +229,7 @@ class _Terminal(StringIO):
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_screen_fits_its_terminal_and_shows_hostile_names_as_text(
-    monkeypatch: pytest.MonkeyPatch, colour: bool
-) -> None:
+def test_screen_fits_and_escapes_hostile_names(monkeypatch: pytest.MonkeyPatch, colour: bool) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("LINES", "12")

@@ -33,7 +33,7 @@ def signed_in(market: FakeMarket) -> None:
     told(f"POST /v1/webhooks/{ID}/test", Answer(200, {"id": "msg_1", "object": "webhook.test"}))
 
 
-def test_endpoint_is_added_with_the_events_and_the_secret_that_were_named_and_its_secret_is_shown(
+def test_endpoint_is_added_and_its_secret_shown(
     market: FakeMarket,
     svc: Svc,
     tmp_path: Path,

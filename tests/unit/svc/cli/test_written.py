@@ -21,7 +21,7 @@ def test_file_that_cannot_be_is_refused_before_anything_is_done(tmp_path: Path) 
         pytest.fail("the block must not begin")
 
 
-def test_link_is_followed_and_a_pipe_written_to_and_neither_is_replaced(tmp_path: Path) -> None:
+def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:
     target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
     target.write_bytes(b"before")
     link.symlink_to(target)
@@ -35,7 +35,7 @@ def test_link_is_followed_and_a_pipe_written_to_and_neither_is_replaced(tmp_path
     os.close(reader)
 
 
-def test_link_that_lies_in_wait_beside_the_file_is_not_written_through(tmp_path: Path) -> None:
+def test_planted_link_beside_the_file_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "out.partial").symlink_to(victim)

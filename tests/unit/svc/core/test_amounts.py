@@ -22,7 +22,7 @@ def test_amount_is_shown_exactly(amount: int, decimals: int, shown: str) -> None
     assert format_token(amount, decimals) == shown
 
 
-def test_default_ceiling_is_one_token_for_an_order_and_ten_for_a_batch() -> None:
+def test_default_ceiling_is_one_token_or_ten_per_batch() -> None:
     assert [each(VOUCHED, None, None).max_amount for each in (order_ceiling, line_ceiling, batch_ceiling)] == [
         *(10**6, 10**6),
         10**7,
@@ -33,7 +33,7 @@ def test_default_ceiling_is_one_token_for_an_order_and_ten_for_a_batch() -> None
     ("given", "configured", "most", "default"),
     [(5, 7, 5, False), (0, 7, 0, False), (None, 7, 7, False), (None, None, 10**6, True)],
 )
-def test_what_is_given_for_an_order_wins_over_what_was_configured(
+def test_order_options_override_configuration(
     given: int | None, configured: int | None, most: int, default: bool
 ) -> None:
     ceiling = order_ceiling(VOUCHED, given, configured)
@@ -41,13 +41,11 @@ def test_what_is_given_for_an_order_wins_over_what_was_configured(
 
 
 @pytest.mark.parametrize(("decimals", "vouched", "most"), [(18, True, 10**18), (18, False, 10**6), (2, False, 100)])
-def test_decimals_that_only_the_coordinator_tells_make_no_ceiling_large(
-    decimals: int, vouched: bool, most: int
-) -> None:
+def test_unverified_decimals_do_not_raise_the_ceiling(decimals: int, vouched: bool, most: int) -> None:
     assert order_ceiling(Token("Dollar", decimals, vouched), None, None).max_amount == most
 
 
-def test_amount_above_the_ceiling_is_refused_naming_both_and_how_to_raise_it() -> None:
+def test_amount_above_the_ceiling_explains_how_to_raise_it() -> None:
     ceiling = order_ceiling(VOUCHED, None, None)
     ceiling.check(10**6, "the order")
     with pytest.raises(OverCeiling) as refused:

@@ -15,7 +15,7 @@ def line(**changed: Any) -> dict[str, Any]:
     return {"body": BODY} | changed
 
 
-def test_terms_are_taken_out_of_the_body_and_the_rest_is_the_models_input() -> None:
+def test_terms_are_removed_from_the_models_input() -> None:
     body = {"model": "m", "rate_in": "5", "rate_out": 6, "units_out": 7, "prompt": "p", "max_tokens": 3}
     (read,) = read_lines([json.dumps({"custom_id": "a", "method": "POST", "body": body})], "1h")
     assert (read.url, read.rates) == ("/v1/responses", Rates(5, 6))
@@ -31,7 +31,7 @@ def test_terms_are_taken_out_of_the_body_and_the_rest_is_the_models_input() -> N
     )
 
 
-def test_lines_are_texts_bytes_or_objects_and_blank_ones_are_skipped() -> None:
+def test_lines_are_text_bytes_or_objects() -> None:
     texts = [json.dumps(line()), "", b"  \n", json.dumps(line()).encode() + b"\n", line()]
     assert [one.number for one in read_lines(texts, "1h")] == [1, 2, 3]
 

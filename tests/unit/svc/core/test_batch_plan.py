@@ -57,7 +57,7 @@ def test_plan_is_asked_for_sixteen_models_at_a_time() -> None:
     }
 
 
-def test_planned_lines_go_to_their_allocation_in_file_order_and_rated_ones_to_the_given_providers_in_turn() -> None:
+def test_planned_lines_follow_their_allocation() -> None:
     lines = [shaped(), shaped(rate=5), shaped(OTHER), shaped(), shaped(rate=6), shaped(rate=7), shaped()]
     plans = [plan(1, (10, 2), (11, 1)), plan(2, (12, 1))]
     assert [(bid.designated, bid.rates) for bid in bids(lines, plans, [(20, "0x20"), (21, "0x21")])] == [

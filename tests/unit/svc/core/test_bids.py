@@ -19,7 +19,7 @@ FIRST, SECOND = Candidate(7, "0x07", 10, 20), Candidate(9, "0x09", 11, 22)
         (str(2**128 - 1), 2**128 - 1, Rates(2**128 - 1, 2**128 - 1)),
     ],
 )
-def test_missing_rate_bids_zero_and_two_missing_ones_take_the_market(
+def test_missing_rate_is_zero_and_two_take_the_market(
     rate_in: int | str | None, rate_out: int | str | None, rates: Rates | None
 ) -> None:
     assert read_rates(rate_in, rate_out) == rates

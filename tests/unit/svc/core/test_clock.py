@@ -6,7 +6,7 @@ HERE = 1_700_000_000.9
 
 
 @pytest.mark.parametrize("ahead", [0, 300, -300, 899, -899])
-def test_coordinators_time_is_taken_from_its_answers_and_never_led(ahead: int) -> None:
+def test_coordinator_time_comes_from_its_answers(ahead: int) -> None:
     clock = ServerClock(local=lambda: HERE)
     clock.observe(int(HERE) + ahead)
     assert clock.now() == int(HERE) + ahead

@@ -79,6 +79,6 @@ def test_key_is_read_in_any_usual_spelling(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", [None, "", KEY[2:], "zz" * 32, "00" * 32])
-def test_what_cannot_be_sealed_to_is_no_key(given: object) -> None:
+def test_unusable_box_key_is_refused(given: object) -> None:
     with pytest.raises(Refused):
         read_key(given, "key")

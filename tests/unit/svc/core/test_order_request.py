@@ -24,7 +24,7 @@ def test_embeddings_pay_for_no_output() -> None:
     assert price_request(OrderRequest("m", "hello", endpoint="/v1/embeddings"), MODEL).units.units_out == 0
 
 
-def test_endpoint_that_the_model_publishes_counts_where_the_request_names_none() -> None:
+def test_models_endpoint_is_the_default() -> None:
     published = Model("m", "x", ModelDetails(3, True, endpoint="/v1/embeddings"))
     assert price_request(OrderRequest("m", "hello"), published).units.units_out == 0
     assert price_request(OrderRequest("m", "hello", endpoint="/v1/responses"), published).units.units_out == 4096
@@ -83,7 +83,7 @@ def test_image_whose_units_the_client_names_needs_no_parameter() -> None:
 
 
 @pytest.mark.parametrize("provider", [1, 2**32 - 1])
-def test_any_number_of_a_provider_that_an_order_can_hold_is_taken(provider: int) -> None:
+def test_any_valid_provider_number_is_accepted(provider: int) -> None:
     assert price_request(OrderRequest("m", "x", provider=provider), MODEL).provider == provider
 
 

@@ -65,7 +65,7 @@ def test_fitting_parameters_are_taken(given: dict[str, Any]) -> None:
         ({"stream": False}, "stream"),
     ],
 )
-def test_parameter_that_fails_its_subschema_is_refused_by_its_place(given: dict[str, Any], param: str) -> None:
+def test_invalid_parameter_is_named_by_its_path(given: dict[str, Any], param: str) -> None:
     with pytest.raises(Refused) as refused:
         check_parameters(SCHEMA, given)
     assert refused.value.param == param
@@ -88,7 +88,7 @@ def test_schema_that_lists_nothing_warns_of_nothing(schema: dict[str, Any] | Non
         ({"max_tokens": 10, "min_tokens": 11}, "min_tokens"),
     ],
 )
-def test_lengths_that_leave_no_room_under_the_smallest_cap_are_refused(given: dict[str, Any], param: str) -> None:
+def test_lengths_beyond_the_smallest_cap_are_refused(given: dict[str, Any], param: str) -> None:
     with pytest.raises(Refused) as refused:
         check_parameters(None, given)
     assert refused.value.param == param

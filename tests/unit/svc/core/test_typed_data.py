@@ -29,9 +29,7 @@ ORDER = Order(JOB, 1, 3600, 2**128 - 1, 0, 2**32 - 1, 5, 0, 2**64 - 1)
         (DOMAINS.results, ResultKey("result key")),
     ],
 )
-def test_both_forms_of_a_request_are_one_message_to_other_wallets(
-    domain: SigningDomain[Message], message: Message
-) -> None:
+def test_both_request_forms_are_one_message_to_wallets(domain: SigningDomain[Message], message: Message) -> None:
     asked = request("thing", domain, message)
     signable = encode_typed_data(full_message=asked.typed_data())
     assert keccak(b"\x19" + signable.version + signable.header + signable.body) == asked.digest

@@ -18,7 +18,7 @@ from svc.core.windows import WINDOW_REFUSED, Windows, completion_window, expiry,
         *((other, 3600) for other in ("", "soon", "1.5h", "1 h", "1H", "h", "-1h", "1d", "١h", "60")),
     ],
 )
-def test_window_is_signed_as_written_and_any_other_form_as_an_hour(window: str, seconds: int) -> None:
+def test_unusual_window_is_signed_as_an_hour(window: str, seconds: int) -> None:
     assert window_seconds(window) == seconds
 
 
@@ -29,11 +29,11 @@ def test_window_that_no_order_can_hold_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0, "0s"), (59, "59s"), (60, "1m"), (3_660, "61m"), (7_200, "2h")])
-def test_window_is_told_in_the_largest_unit_that_it_is_a_multiple_of(seconds: int, words: str) -> None:
+def test_window_is_shown_in_its_largest_exact_unit(seconds: int, words: str) -> None:
     assert window_words(seconds) == words
 
 
-def test_window_that_the_network_does_not_take_is_refused_with_those_that_it_takes() -> None:
+def test_unknown_window_lists_the_accepted_ones() -> None:
     allowed = Windows((3_600, 60), certain=True)
     allowed.check("1m", 60)
     with pytest.raises(Refused, match="does not allow a window of 2h: use 1h, 1m") as refused:

@@ -1,4 +1,4 @@
-"""A market whose models answer like OpenAI's, one for each kind of answer."""
+"""A market with models that answer like OpenAI's, one for each kind of answer."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

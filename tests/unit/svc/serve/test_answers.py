@@ -77,7 +77,7 @@ async def test_images_are_ordered_by_size_and_number(market: ServedMarket, tmp_p
     assert heard.json["data"] == [{"url": "data:image/png;base64,iVBORw0KGgo="}] * 2
 
 
-async def test_what_says_who_asks_is_not_sealed(market: ServedMarket, tmp_path: Path) -> None:
+async def test_callers_identity_is_not_sealed(market: ServedMarket, tmp_path: Path) -> None:
     marks = {"user": "u1", "metadata": {"a": "b"}, "store": True, "stream": False, "safety_identifier": "s", "n": None}
     async with market.served(tmp_path) as caller:
         await caller.post(CHAT, {**HELLO, **marks})
@@ -124,7 +124,7 @@ async def test_second_request_waits_for_nothing_but_its_own_post(market: ServedM
         ("/v1/completions", {"model": "demo/text", "prompt": "a"}, 404, "unknown_url", None),
     ],
 )  # fmt: skip
-async def test_request_that_cannot_be_kept_is_refused_with_openais_codes(  # noqa: PLR0917 - a row of the table
+async def test_unsupported_request_gets_openais_error_codes(  # noqa: PLR0917 - a row of the table
     market: ServedMarket, path: str, body: Any, status: int, code: str | None, param: str | None, tmp_path: Path
 ) -> None:
     async with market.served(tmp_path) as caller:
@@ -139,16 +139,14 @@ async def test_request_that_cannot_be_kept_is_refused_with_openais_codes(  # noq
     assert (heard.headers["x-should-retry"], market.posts) == ("false", [])
 
 
-async def test_address_that_no_provider_would_fetch_is_refused_where_it_stands(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_unfetchable_address_is_refused_by_its_path(market: ServedMarket, tmp_path: Path) -> None:
     part = {"type": "image_url", "image_url": {"url": "http://10.0.0.1/"}}
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, {**HELLO, "messages": [{"role": "user", "content": [part]}]})
     assert (heard.status, heard.json["error"]["param"]) == (400, "messages[0].content[0].image_url.url")
 
 
-async def test_empty_wallet_is_told_as_a_quota(market: ServedMarket, tmp_path: Path) -> None:
+async def test_empty_wallet_is_reported_as_a_quota(market: ServedMarket, tmp_path: Path) -> None:
     market.refuse = failing(409, "invalid_request_error", "InsufficientBalance")
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
@@ -161,7 +159,7 @@ async def test_answer_above_the_ceiling_of_a_request_is_not_bought(market: Serve
     assert (heard.status, heard.code, market.posts) == (429, "insufficient_quota", [])
 
 
-async def test_budget_of_a_day_ends_what_is_bought_and_survives_a_restart(market: ServedMarket, tmp_path: Path) -> None:
+async def test_daily_budget_survives_a_restart(market: ServedMarket, tmp_path: Path) -> None:
     asked = {**HELLO, "max_tokens": 10}
     async with market.served(tmp_path) as caller:
         amount = int((await caller.post(CHAT, asked)).json["svc"]["amount"])
@@ -173,7 +171,7 @@ async def test_budget_of_a_day_ends_what_is_bought_and_survives_a_restart(market
     assert len(market.posts) == 2
 
 
-async def test_nobody_who_sells_is_told_as_unavailable(market: ServedMarket, tmp_path: Path) -> None:
+async def test_missing_sellers_are_reported_as_unavailable(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates = []
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
@@ -183,9 +181,7 @@ async def test_nobody_who_sells_is_told_as_unavailable(market: ServedMarket, tmp
 # --- the next provider ----------------------------------------------------------------------------------------
 
 
-async def test_next_provider_is_asked_where_one_fails_and_the_first_comes_last(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_next_provider_is_tried_after_a_failure(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates, market.steps = [candidate(7), candidate(8)], {7: FAILS}
     async with market.served(tmp_path) as caller:
         heard = [await caller.post(CHAT, HELLO) for _ in range(2)]
@@ -193,9 +189,7 @@ async def test_next_provider_is_asked_where_one_fails_and_the_first_comes_last(
     assert [job.provider for job in market.jobs.values()] == [7, 8, 8]
 
 
-async def test_job_that_nobody_claims_is_taken_back_and_offered_to_another(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_unclaimed_job_is_cancelled_and_offered_again(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates, market.steps = [candidate(7), candidate(8)], {7: NEVER}
     async with market.served(tmp_path, buying(claim_seconds=20)) as caller:
         heard = await caller.post(CHAT, HELLO)
@@ -210,7 +204,7 @@ async def test_job_of_the_only_provider_is_waited_for(market: ServedMarket, tmp_
     assert (heard.status, len(market.jobs)) == (200, 1)
 
 
-async def test_failure_of_every_provider_says_so_and_may_be_tried_again(market: ServedMarket, tmp_path: Path) -> None:
+async def test_failure_of_all_providers_is_retryable(market: ServedMarket, tmp_path: Path) -> None:
     market.steps = {7: FAILS}
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
@@ -229,9 +223,7 @@ async def test_hedge_buys_a_second_answer_where_it_is_set(market: ServedMarket, 
     assert ends == {7: ["cancelled"], 8: ["completed"]}  # the slower job is cancelled
 
 
-async def test_price_that_rose_is_learned_from_the_post_and_paid_within_the_limits(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_raised_price_is_paid_within_the_limits(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         await caller.post(CHAT, HELLO)
         known = caller.served.trade.prices._charges
@@ -265,7 +257,7 @@ async def test_same_idempotency_key_never_buys_twice(market: ServedMarket, tmp_p
     assert (other.status, other.code) == (400, "idempotency_key_reused")
 
 
-async def test_idempotency_key_of_what_cost_nothing_may_buy_anew(market: ServedMarket, tmp_path: Path) -> None:
+async def test_key_of_a_free_failure_may_buy_again(market: ServedMarket, tmp_path: Path) -> None:
     market.steps = {7: FAILS}
     async with market.served(tmp_path) as caller:
         failed = await caller.post(CHAT, HELLO, headers={"idempotency-key": "one"})
@@ -281,7 +273,7 @@ async def test_same_question_at_the_same_time_is_bought_for_each(market: ServedM
     assert len(market.posts) == 3
 
 
-async def test_caller_who_leaves_has_an_unclaimed_job_taken_back(market: ServedMarket, tmp_path: Path) -> None:
+async def test_disconnect_cancels_an_unclaimed_job(market: ServedMarket, tmp_path: Path) -> None:
     market.steps, gone = {7: NEVER}, anyio.Event()
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:
@@ -293,9 +285,7 @@ async def test_caller_who_leaves_has_an_unclaimed_job_taken_back(market: ServedM
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
 
 
-async def test_answer_that_was_paid_and_not_delivered_is_given_to_whoever_asks_again(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_undelivered_answer_is_returned_to_a_repeated_request(market: ServedMarket, tmp_path: Path) -> None:
     market.steps, gone = {7: ("in_progress",) * 8 + ("completed",)}, anyio.Event()
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:
@@ -324,9 +314,7 @@ async def test_restart_finds_a_running_job_and_serves_its_result(market: ServedM
     assert [entry.state for entry in spent] == ["done"]
 
 
-async def test_post_without_an_answer_is_looked_for_and_counts_until_it_is_known(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_unanswered_post_counts_until_it_is_known(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         await caller.post(CHAT, HELLO)
         market.coordinator.tell("POST /v1/jobs", failing(504, "receipt_timeout", "0x" + "ab" * 32))

@@ -38,14 +38,12 @@ async def spent(caller: Caller) -> SpendEntry:
 
 async def until_booked(caller: Caller) -> SpendEntry:
     with anyio.fail_after(200):
-        while (job := await spent(caller)).state in ("posting", "given"):  # noqa: ASYNC110 - nobody is told of it
+        while (job := await spent(caller)).state in ("posting", "given"):  # noqa: ASYNC110 - no event reports it
             await anyio.sleep(1)
     return job
 
 
-async def test_answer_is_given_before_its_block_and_the_whole_amount_reserved_until_the_chain_says_what_was_paid(
-    early: ServedMarket, tmp_path: Path
-) -> None:
+async def test_early_answer_reserves_the_amount_until_settled(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path / "a") as caller:
         amount = int((await caller.post(CHAT, HELLO)).json["svc"]["amount"])
     settings = ServeSettings(budget=BudgetSettings(per_day=amount + amount // 2))
@@ -72,9 +70,7 @@ async def test_with_final_answers_wait_for_the_chain(early: ServedMarket, tmp_pa
     assert (booked.state, early.posts[0].headers.get("prefer")) == ("done", None)
 
 
-async def test_answer_that_came_to_nothing_costs_nothing_is_told_and_not_bought_again(
-    early: ServedMarket, tmp_path: Path
-) -> None:
+async def test_withdrawn_answer_costs_nothing_and_is_not_rebought(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
         first = await caller.post(CHAT, HELLO, headers=MINE)
         meanwhile = await caller.post(CHAT, HELLO, headers=MINE)
@@ -89,9 +85,7 @@ async def test_answer_that_came_to_nothing_costs_nothing_is_told_and_not_bought_
     assert [said for said in caller.said if "was not settled (provider_fail); nothing was paid for it" in said]
 
 
-async def test_answer_that_nobody_had_and_that_came_to_nothing_is_bought_anew(
-    early: ServedMarket, tmp_path: Path
-) -> None:
+async def test_unseen_withdrawn_answer_is_bought_again(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
         with pytest.raises(ConnectionResetError):
             await caller.post(CHAT, HELLO, headers=MINE, breaks=True)
@@ -102,7 +96,7 @@ async def test_answer_that_nobody_had_and_that_came_to_nothing_is_bought_anew(
     assert len(early.posts) == 2
 
 
-async def test_other_result_than_was_given_is_told(early: ServedMarket, tmp_path: Path) -> None:
+async def test_differing_final_result_is_reported(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
         await caller.post(CHAT, HELLO)
         (made,) = early.jobs.values()
@@ -127,7 +121,7 @@ async def test_given_answer_is_booked_by_the_next_start(
     assert (again.json["choices"], len(early.posts)) == (first.json["choices"], 1)
 
 
-async def test_given_answers_that_do_not_end_leave_room_for_those_that_do(early: ServedMarket, tmp_path: Path) -> None:
+async def test_stuck_early_answers_leave_room_for_others(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
         trade = caller.served.trade
         trade.confirming = anyio.CapacityLimiter(1)
@@ -139,9 +133,7 @@ async def test_given_answers_that_do_not_end_leave_room_for_those_that_do(early:
         assert {job.job_id: job.state for job in await trade.ledger.list_since(0)} == {stuck: "given", other: "done"}
 
 
-async def test_given_answer_of_an_order_that_no_chain_ever_had_is_refunded_once_it_has_long_expired(
-    early: ServedMarket, tmp_path: Path
-) -> None:
+async def test_early_answer_without_a_job_is_refunded_after_expiry(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
         trade, now = caller.served.trade, caller.served.trade.clock()
         job_id = (await caller.post(CHAT, HELLO)).json["svc"]["job_id"]
@@ -171,9 +163,7 @@ async def test_result_that_does_not_open_waits_for_the_chains(early: ServedMarke
     assert "provisional" not in heard.json["svc"]
 
 
-async def test_post_that_is_refused_after_it_was_stored_costs_nothing_and_blames_nobody(
-    early: ServedMarket, tmp_path: Path
-) -> None:
+async def test_post_refused_after_storing_costs_nothing(early: ServedMarket, tmp_path: Path) -> None:
     early.early = "InsufficientBalance"
     async with early.served(tmp_path) as caller:
         refused = await caller.post(CHAT, HELLO)
@@ -182,9 +172,7 @@ async def test_post_that_is_refused_after_it_was_stored_costs_nothing_and_blames
     assert (refused.status, refused.code, booked.state, booked.cost) == (429, "insufficient_quota", "unpaid", 0)
 
 
-async def test_claim_that_came_to_nothing_before_its_block_is_one_that_nobody_made(
-    early: ServedMarket, tmp_path: Path
-) -> None:
+async def test_withdrawn_early_claim_counts_as_unclaimed(early: ServedMarket, tmp_path: Path) -> None:
     """The coordinator reported a claim before its block, and the claim reverted. The job is open again, so the
     caller's disconnect cancels it."""
     early.early, early.steps = "in_progress", {7: ("queued",)}

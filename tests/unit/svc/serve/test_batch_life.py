@@ -79,7 +79,7 @@ async def reached(caller: Caller, *statuses: str) -> Any:
         await anyio.sleep(1)
 
 
-async def test_batch_whose_answer_was_lost_is_found_by_its_mark_and_ended(tmp_path: Path) -> None:
+async def test_lost_batch_is_found_by_its_mark(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     with_batch(market)
     async with market.served(tmp_path) as caller:
@@ -100,7 +100,7 @@ async def test_batch_whose_answer_was_lost_is_found_by_its_mark_and_ended(tmp_pa
     assert [path.name for path in (tmp_path / "files").iterdir() if "partial" in path.name] == []
 
 
-async def test_posted_batch_is_not_given_up_because_the_coordinator_is_away_at_the_start(tmp_path: Path) -> None:
+async def test_posted_batch_survives_an_outage_at_the_start(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     with_batch(market)
     known = market.coordinator.script["GET /v1/batches"]
@@ -115,7 +115,7 @@ async def test_posted_batch_is_not_given_up_because_the_coordinator_is_away_at_t
     assert (heard["status"], heard["svc"]["batch_id"]) == ("completed", MADE)
 
 
-async def test_input_of_a_batch_that_goes_on_may_be_deleted(tmp_path: Path) -> None:
+async def test_input_of_a_running_batch_may_be_deleted(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     with_batch(market, "in_progress")
     async with market.served(tmp_path) as caller:
@@ -200,7 +200,7 @@ async def test_request_on_a_full_disk_is_a_503(tmp_path: Path) -> None:
 # --- cancels --------------------------------------------------------------------------------------------------
 
 
-async def test_cancel_of_a_posted_batch_is_asked_for_until_it_is_answered_and_then_ends_it(tmp_path: Path) -> None:
+async def test_cancel_of_a_posted_batch_is_retried_until_answered(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     with_batch(market, "in_progress")
     cancel = f"POST /v1/batches/{MADE}/cancel"
@@ -225,7 +225,7 @@ async def test_cancel_of_a_posted_batch_is_asked_for_until_it_is_answered_and_th
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
 
 
-async def test_batch_that_is_cancelled_before_it_is_posted_is_never_posted(tmp_path: Path) -> None:
+async def test_batch_cancelled_before_posting_is_never_posted(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     with_batch(market)
     market.coordinator.tell("GET /v1/batches", listed())
@@ -238,7 +238,7 @@ async def test_batch_that_is_cancelled_before_it_is_posted_is_never_posted(tmp_p
     assert "POST /v1/batches" not in market.coordinator.routes()
 
 
-async def test_batch_that_could_not_be_posted_within_its_window_has_expired(tmp_path: Path) -> None:
+async def test_batch_not_posted_within_its_window_expires(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     with_batch(market)
     market.coordinator.tell("GET /v1/batches", listed())

@@ -17,16 +17,14 @@ HELLO: dict[str, Any] = {"model": "demo/chat", "messages": [{"role": "user", "co
 
 
 @pytest.mark.parametrize("key", [None, "sk-other", ""])
-async def test_request_without_a_key_of_ours_is_refused(market: ServedMarket, key: str | None, tmp_path: Path) -> None:
+async def test_request_without_a_valid_key_is_refused(market: ServedMarket, key: str | None, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         heard = await caller.call("GET", "/v1/models", b"", key=key)
     assert (heard.status, heard.code) == (401, "invalid_api_key")
 
 
 @pytest.mark.parametrize("host", ["evil.example:8403", "127.0.0.1:9", "127.0.0.1", ""])
-async def test_name_that_leads_here_and_is_none_of_ours_is_refused(
-    market: ServedMarket, host: str, tmp_path: Path
-) -> None:
+async def test_foreign_host_name_is_refused(market: ServedMarket, host: str, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         heard = await caller.get("/v1/models", headers={"host": host})
     assert (heard.status, heard.code) == (421, "host_not_allowed")
@@ -67,7 +65,7 @@ async def test_form_that_a_page_could_send_unasked_is_refused(market: ServedMark
     ("method", "path", "content", "status"),
     [("POST", CHAT, b"{", 400), ("POST", CHAT, b"[]", 400), ("GET", CHAT, b"", 405), ("GET", "/", b"", 404)],
 )
-async def test_request_that_is_none_is_refused(  # noqa: PLR0917 - a row of the table
+async def test_malformed_request_is_refused(  # noqa: PLR0917 - a row of the table
     market: ServedMarket, method: str, path: str, content: bytes, status: int, tmp_path: Path
 ) -> None:
     async with market.served(tmp_path) as caller:
@@ -76,9 +74,7 @@ async def test_request_that_is_none_is_refused(  # noqa: PLR0917 - a row of the 
     assert set(heard.json["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_more_requests_than_are_taken_at_a_time_are_told_to_come_again(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_requests_beyond_the_limit_get_retry_after(market: ServedMarket, tmp_path: Path) -> None:
     market.steps = {7: ("queued",) * 4 + ("completed",)}
     settings = ServeSettings(server=Server(concurrent=1))
     async with market.served(tmp_path, settings) as caller, anyio.create_task_group() as tasks:
@@ -126,9 +122,7 @@ async def test_stream_of_a_chat_begins_waits_and_ends_as_openais(market: ServedM
     assert b": waiting for the provider to claim the job\n\n" in heard.pieces
 
 
-async def test_stream_of_a_response_numbers_its_events_and_holds_the_whole_at_its_end(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_response_stream_numbers_events_and_ends_with_the_whole(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         heard = await caller.post(RESPONSES, {"model": "demo/chat", "input": "hello", "stream": True})
     kinds = [event["type"] for event in heard.events]
@@ -151,9 +145,7 @@ async def test_stream_of_a_response_numbers_its_events_and_holds_the_whole_at_it
 
 
 @pytest.mark.parametrize(("path", "ended"), [(CHAT, "error"), (RESPONSES, "response")])
-async def test_failure_in_a_stream_is_told_as_openai_tells_it(
-    market: ServedMarket, path: str, ended: str, tmp_path: Path
-) -> None:
+async def test_stream_failure_uses_openais_format(market: ServedMarket, path: str, ended: str, tmp_path: Path) -> None:
     market.steps = {7: ("queued", "in_progress", "failed")}
     asked = {"model": "demo/chat", "input": "hello"} if path == RESPONSES else HELLO
     async with market.served(tmp_path) as caller:
@@ -163,14 +155,14 @@ async def test_failure_in_a_stream_is_told_as_openai_tells_it(
     assert (last if ended == "error" else last["error"])["code"] == "job_provider_fail"
 
 
-async def test_what_is_refused_before_the_post_is_no_stream(market: ServedMarket, tmp_path: Path) -> None:
+async def test_refusal_before_the_post_is_not_streamed(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates = []
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, {**HELLO, "stream": True})
     assert (heard.status, heard.code) == (503, "no_live_provider")
 
 
-async def test_broken_stream_takes_an_unclaimed_job_back(market: ServedMarket, tmp_path: Path) -> None:
+async def test_broken_stream_cancels_an_unclaimed_job(market: ServedMarket, tmp_path: Path) -> None:
     market.steps, gone = {7: ("queued",)}, anyio.Event()
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:
@@ -183,9 +175,7 @@ async def test_broken_stream_takes_an_unclaimed_job_back(market: ServedMarket, t
     assert (job.steps, [entry.state for entry in spent]) == (["cancelled"], ["unpaid"])
 
 
-async def test_stream_that_broke_after_the_claim_is_given_to_whoever_asks_again(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_broken_stream_is_returned_to_a_repeated_request(market: ServedMarket, tmp_path: Path) -> None:
     market.steps, gone = {7: ("in_progress",) * 8 + ("completed",)}, anyio.Event()
     async with market.served(tmp_path) as caller:
         async with anyio.create_task_group() as tasks:

@@ -34,7 +34,7 @@ def first(seen: ProviderLoad, *bids: Bid) -> int:
     return seen.sort(bids)[0].designated
 
 
-def test_cheapest_gets_what_it_has_room_for_and_the_next_one_the_rest() -> None:
+def test_cheapest_is_filled_before_the_next() -> None:
     seen = load()
     seen.update(reported(1, capacity=3, active=1))
     given = []
@@ -68,7 +68,7 @@ def test_no_more_than_the_premium_is_paid_for_room() -> None:
     assert first(seen, CHEAP, DEAR, DEAREST) == 1  # three times the price is too much, so wait for the cheapest
 
 
-def test_jobs_that_nobody_has_room_for_go_to_the_shortest_queue() -> None:
+def test_overflow_goes_to_the_shortest_queue() -> None:
     seen, given = load(), []
     seen.update(reported(1, capacity=2))
     seen.update(reported(2, capacity=4))
@@ -78,7 +78,7 @@ def test_jobs_that_nobody_has_room_for_go_to_the_shortest_queue() -> None:
     assert (given.count(1), given.count(2)) == (4, 8)
 
 
-def test_jobs_at_one_price_are_shared_even_where_no_room_is_known() -> None:
+def test_equal_prices_share_jobs_without_known_room() -> None:
     seen, given = load(), []
     bids = [attrs.evolve(CHEAP, designated=number) for number in (4, 5, 6)]
     for _ in range(6):
@@ -87,7 +87,7 @@ def test_jobs_at_one_price_are_shared_even_where_no_room_is_known() -> None:
     assert sorted(given) == [4, 4, 5, 5, 6, 6]
 
 
-def test_provider_that_failed_comes_last_and_one_that_was_only_slow_is_soon_asked_again() -> None:
+def test_failed_provider_is_last_and_slow_one_returns_soon() -> None:
     clock = Clock()
     for unclaimed, seconds in ((True, 60), (False, 600)):
         seen = load(clock=clock)
@@ -97,7 +97,7 @@ def test_provider_that_failed_comes_last_and_one_that_was_only_slow_is_soon_aske
         assert first(seen, CHEAP, DEAREST) == 1
 
 
-def test_claim_is_waited_for_as_long_as_it_usually_takes_and_never_longer_than_set() -> None:
+def test_claim_timeout_follows_usual_times_up_to_the_maximum() -> None:
     seen = load()
     assert seen.claim_timeout(1) == 30
     seen.on_claimed(1, 2.0)

@@ -39,7 +39,7 @@ def with_room(market: ServedMarket, **capacities: int) -> None:
 # --- several providers ----------------------------------------------------------------------------------------
 
 
-async def test_requests_at_a_time_are_spread_over_those_who_have_room(market: ServedMarket, tmp_path: Path) -> None:
+async def test_concurrent_requests_use_all_free_providers(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates = [candidate(7, 100), candidate(8, 120), candidate(9, 150), candidate(10, 10_000)]
     with_room(market, p7=24, p8=18, p9=30, p10=1_000)
     heard: list[int] = []
@@ -57,9 +57,7 @@ async def test_requests_at_a_time_are_spread_over_those_who_have_room(market: Se
     assert (market.probes(), len(market.coordinator.to("POST /v1/jobs"))) == (1, 62)  # one probe for all requests
 
 
-async def test_claim_that_is_later_than_usual_is_offered_to_another_before_the_longest_wait(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_unusually_late_claim_moves_on_before_the_maximum(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates = [candidate(7), candidate(8)]
     with_room(market, p7=5, p8=5)
     async with market.served(tmp_path, buying(claim_seconds=300)) as caller:
@@ -71,9 +69,7 @@ async def test_claim_that_is_later_than_usual_is_offered_to_another_before_the_l
     assert waited < 15
 
 
-async def test_job_is_not_taken_back_for_a_provider_who_has_failed_already(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_job_is_not_moved_to_a_provider_that_failed(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates = [candidate(7), candidate(8)]
     market.steps = {7: FAILS, 8: ("queued",) * 40 + SETTLED}
     async with market.served(tmp_path, buying(claim_seconds=5)) as caller:
@@ -81,7 +77,7 @@ async def test_job_is_not_taken_back_for_a_provider_who_has_failed_already(
     assert (heard.status, heard.json["svc"]["provider"], len(market.jobs)) == (200, 8, 2)
 
 
-async def test_last_attempt_is_not_taken_back(market: ServedMarket, tmp_path: Path) -> None:
+async def test_last_attempt_is_not_cancelled(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates, market.steps = [candidate(7), candidate(8)], {7: ("queued",) * 40 + SETTLED}
     async with market.served(tmp_path, buying(claim_seconds=5, attempts=1)) as caller:
         heard = await caller.post(CHAT, HELLO)
@@ -101,9 +97,7 @@ async def test_provider_is_not_passed_over_because_a_caller_left(market: ServedM
     assert heard.json["svc"]["provider"] == 7
 
 
-async def test_coordinator_that_is_short_of_something_is_asked_again_a_little_later(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_overloaded_coordinator_is_retried_later(market: ServedMarket, tmp_path: Path) -> None:
     kept, at = market._order, []
 
     def first_busy(asked: Asked) -> Answer:
@@ -143,7 +137,7 @@ async def test_requests_at_the_same_time_cannot_pass_a_budget_together(market: S
         assert (await caller.post(CHAT, asked)).status == 200  # the unused part of the three reservations is free again
 
 
-async def test_failed_job_frees_the_whole_of_what_was_reserved(market: ServedMarket, tmp_path: Path) -> None:
+async def test_failed_job_frees_its_whole_reservation(market: ServedMarket, tmp_path: Path) -> None:
     asked = {**HELLO, "max_tokens": 1_000}
     async with market.served(tmp_path / "a") as caller:
         amount = int((await caller.post(CHAT, asked)).json["svc"]["amount"])
@@ -154,9 +148,7 @@ async def test_failed_job_frees_the_whole_of_what_was_reserved(market: ServedMar
         assert (failed.status, (await caller.post(CHAT, asked)).status) == (502, 200)
 
 
-async def test_charges_that_fell_are_learned_and_the_cost_is_what_was_paid(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_lowered_charges_are_learned_and_paid(market: ServedMarket, tmp_path: Path) -> None:
     kept = market._order
 
     def cheaper(asked: Asked) -> Answer:
@@ -184,9 +176,7 @@ async def test_charges_that_fell_are_learned_and_the_cost_is_what_was_paid(
     assert FEE_BPS
 
 
-async def test_job_of_a_lost_answer_is_not_given_up_while_the_coordinator_is_away(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_lost_post_is_not_given_up_during_an_outage(market: ServedMarket, tmp_path: Path) -> None:
     """The job is posted, its answer is lost, and the coordinator is unreachable for ten minutes. In that time the
     job is paid."""
     kept, away = market._order, []
@@ -245,7 +235,7 @@ async def test_key_of_a_purchase_that_just_ends_buys_nothing(market: ServedMarke
     assert len(market.posts) == 1
 
 
-async def test_answer_that_could_not_be_sent_is_not_kept_in_memory_and_read_again(
+async def test_unsent_answer_is_dropped_and_read_again(
     market: ServedMarket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[weakref.ref[OpenPurchase]] = []
@@ -284,7 +274,7 @@ async def test_answer_bought_on_a_full_disk_waits_for_room(market: ServedMarket,
     assert [job.state for job in jobs] == ["done"]
 
 
-async def test_streamed_answer_that_is_read_again_has_the_id_of_its_job(market: ServedMarket, tmp_path: Path) -> None:
+async def test_streamed_answer_read_again_keeps_its_job_id(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         whole = await caller.post(CHAT, HELLO, headers=MINE)
         streamed = await caller.post(CHAT, {**HELLO, "stream": True}, headers=MINE)
@@ -292,9 +282,7 @@ async def test_streamed_answer_that_is_read_again_has_the_id_of_its_job(market: 
     assert streamed.headers["x-svc-job-id"] == whole.json["svc"]["job_id"]
 
 
-async def test_waiting_polls_ever_less_where_the_coordinator_tells_no_events(
-    market: ServedMarket, tmp_path: Path
-) -> None:
+async def test_waiting_polls_less_often_without_events(market: ServedMarket, tmp_path: Path) -> None:
     market.steps = {7: ("queued",) * 3 + ("in_progress",) * 16 + ("completed",)}
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)

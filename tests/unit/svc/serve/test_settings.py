@@ -94,7 +94,7 @@ def test_settings_that_others_could_have_written_are_refused(tmp_path: Path) -> 
         read_settings(path, {})
 
 
-def test_what_is_risked_is_told_at_the_start(tmp_path: Path) -> None:
+def test_risks_are_printed_at_the_start(tmp_path: Path) -> None:
     server, buying = 'host = "0.0.0.0"\ninsecure_http = true', "rate_in = 1\nopen_orders = true"
     text = f'[server]\n{server}\n[keys.a]\nfile = "k"\n[buying]\n{buying}'
     told = "\n".join(list_risks(read(tmp_path, text)))
@@ -124,7 +124,7 @@ def job(at: float, amount: int, cost: int | None = None, key: str = "default") -
     )
 
 
-def test_budget_counts_what_is_authorised_until_it_is_known_what_it_cost() -> None:
+def test_budget_counts_authorised_until_the_cost_is_known() -> None:
     budgets = Budgets.of(ServeSettings(budget=BudgetSettings(per_day=100)), TOKEN, [])
     budgets.reserve("default", "a", 80, 0)
     with pytest.raises(Problem) as refused:
@@ -141,7 +141,7 @@ def test_budget_counts_what_is_authorised_until_it_is_known_what_it_cost() -> No
     budgets.reserve("default", "c", 10, DAY_SECONDS + 1)  # the first reservation is older than a day
 
 
-def test_budget_knows_at_its_start_what_was_spent_before() -> None:
+def test_budget_includes_spending_before_the_start() -> None:
     settings = ServeSettings(budget=BudgetSettings(per_hour=50, per_day=100))
     budgets = Budgets.of(settings, TOKEN, [job(0, 60, 40), job(DAY_SECONDS - 100, 30)])
     with pytest.raises(Problem, match="an hour"):
@@ -149,7 +149,7 @@ def test_budget_knows_at_its_start_what_was_spent_before() -> None:
     budgets.reserve("default", "c", 20, DAY_SECONDS - 50)
 
 
-def test_batch_that_is_posted_again_counts_once_and_leaves_its_window_once() -> None:
+def test_reposted_batch_counts_once() -> None:
     budgets = Budgets.of(ServeSettings(budget=BudgetSettings(per_day=100)), TOKEN, [job(0, 60)])
     batch = job(0, 60).job_id
     budgets.reserve("default", batch, 90, 10)  # its own 60 from before a restart do not count against it
@@ -173,7 +173,7 @@ def test_job_that_settles_after_its_window_frees_nothing_twice() -> None:
         budgets.reserve("default", "c", 1, 4_002)
 
 
-def test_day_is_ten_tokens_where_nothing_is_said_and_decimals_are_not_believed() -> None:
+def test_default_daily_budget_is_ten_tokens() -> None:
     assert Budgets.of(ServeSettings(), TOKEN, []).descriptions == [
         "10 Dev Dollar (10000000 base units) a day, all keys together"
     ]

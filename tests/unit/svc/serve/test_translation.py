@@ -87,7 +87,7 @@ def test_calls_that_follow_one_another_are_one_message_of_a_chat() -> None:
     assert [call["id"] for call in made["messages"][1]["tool_calls"]] == ["c1", "c2"]
 
 
-def test_texts_stay_texts_so_that_servers_of_either_route_take_them() -> None:
+def test_texts_stay_texts_for_both_routes() -> None:
     said = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}, {"role": "assistant", "content": "hi"}]
     assert responses_input({"messages": said}, ())["input"] == [
         {"role": "user", "content": "hello"},
@@ -100,7 +100,7 @@ def test_texts_stay_texts_so_that_servers_of_either_route_take_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["seed", "stop", "logit_bias", "n", "frequency_penalty", "logprobs"])
-def test_parameter_without_a_counterpart_is_refused_unless_it_asks_for_nothing(name: str) -> None:
+def test_unsupported_parameter_is_refused_unless_neutral(name: str) -> None:
     nothing: dict[str, Any] = {"stop": [], "logit_bias": {}, "n": 1, "frequency_penalty": 0, "logprobs": False}
     if name in nothing:
         assert name not in responses_input({**CHAT, name: nothing[name]}, ())
@@ -123,9 +123,7 @@ def test_parameter_that_the_model_lists_is_passed_on() -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0]"),
     ],
 )
-def test_part_of_a_responses_request_that_no_chat_has_is_refused_where_it_stands(
-    changed: dict[str, Any], param: str
-) -> None:
+def test_part_without_a_chat_equivalent_is_refused(changed: dict[str, Any], param: str) -> None:
     with pytest.raises(Problem) as refused:
         chat_input({"input": "hello", **changed}, ())
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
@@ -192,7 +190,7 @@ def test_usage_is_the_providers_count_in_the_words_of_the_route() -> None:
     assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"], made["usage"]["total_tokens"]) == (4, 2, 6)
 
 
-def test_response_names_what_was_asked_in_its_own_words_whatever_the_model_takes() -> None:
+def test_response_repeats_the_requests_own_fields() -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     named = {"tools": RESPONSES["tools"], "tool_choice": RESPONSES["tool_choice"], "text": RESPONSES["text"]}
     asked = {"model": "demo/chat", "input": "hello", "instructions": "Be brief.", "max_output_tokens": 9, **named}
@@ -201,7 +199,7 @@ def test_response_names_what_was_asked_in_its_own_words_whatever_the_model_takes
     assert (made["instructions"], made["max_output_tokens"]) == ("Be brief.", 9)
 
 
-def test_addresses_in_the_schema_of_a_tool_are_no_addresses_to_fetch() -> None:
+def test_addresses_in_tool_schemas_are_not_fetched() -> None:
     schema = {"type": "object", "examples": [{"url": "https://example.org", "file_id": "f"}]}
     tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
@@ -265,9 +263,7 @@ def test_request_of_any_shape_is_read_or_refused(data: st.DataObject) -> None:
     ANYTHING,
     ANYTHING,
 )
-def test_output_of_any_shape_is_an_answer_or_told_as_not_understood(
-    route: Route, name: str, inner: Any, other: Any
-) -> None:
+def test_odd_output_is_an_answer_or_reported(route: Route, name: str, inner: Any, other: Any) -> None:
     """A provider may return any output, and the output is paid for."""
     outputs = (
         *({name: inner}, {name: [inner, other]}, inner, {"object": "response", "output": [inner]}),

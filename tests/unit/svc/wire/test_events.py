@@ -20,7 +20,7 @@ async def pieces(text: bytes, size: int) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-async def test_data_of_each_whole_message_is_given_and_comments_are_not(size: int) -> None:
+async def test_complete_messages_are_returned_without_comments(size: int) -> None:
     data = [each async for each in messages(pieces(TEXT, size)) if each is not None]
     assert data == [b'{"a":\n1}', b"x"]
 

@@ -33,7 +33,7 @@ def held(**answers: list[Told]) -> FakeCoordinator:
 
 
 @pytest.mark.parametrize("failure", [Dropped(), Answer(404), Answer(500), Answer(504)])
-async def test_object_that_is_not_there_yet_is_asked_for_eight_times(failure: Told) -> None:
+async def test_missing_object_is_requested_eight_times(failure: Told) -> None:
     late = held(a=[failure] * 7 + [Answer(200, b"there")])
     assert await read(late, A) == b"there"
     times = [asked.at - late.asked[0].at for asked in late.asked]
@@ -67,7 +67,7 @@ async def test_redirect_to_the_same_host_or_to_https_is_followed(location: str) 
 
 
 @pytest.mark.parametrize("location", ["http://169.254.169.254/latest", "//b/ipfs/bafyx"])
-async def test_redirect_to_another_host_by_plain_http_is_the_gateways_failure(location: str) -> None:
+async def test_redirect_to_plain_http_is_the_gateways_failure(location: str) -> None:
     coordinator = held(a=[Answer(302, headers={"location": location})])
     with pytest.raises(ResultUnreadable, match="must speak https") as unread:
         await read(coordinator, A)
@@ -86,7 +86,7 @@ async def test_only_a_gateway_that_may_get_it_is_asked_again() -> None:
     assert [asked.route for asked in coordinator.asked] == [f"GET {host}/ipfs/bafyx" for host in (A, B, B)]
 
 
-async def test_other_bytes_than_those_of_the_id_are_the_gateways_failure() -> None:
+async def test_wrong_bytes_are_the_gateways_failure() -> None:
     cid = str(cid_of(b"there"))
     forged = FakeCoordinator({f"GET {A}/ipfs/{cid}": [Answer(200, b"forged")]})
     with pytest.raises(ResultUnreadable, match="does not match its id") as unread:
@@ -97,7 +97,7 @@ async def test_other_bytes_than_those_of_the_id_are_the_gateways_failure() -> No
 
 
 @pytest.mark.parametrize("profile", [None, ImportProfile(1 << 18, 174)], ids=["the protocol's", "another store's"])
-async def test_file_of_several_blocks_is_held_against_its_id_as_one_block_is(profile: ImportProfile | None) -> None:
+async def test_multi_block_file_is_checked_against_its_id(profile: ImportProfile | None) -> None:
     content = bytes(range(256)) * 5000  # 1.28 million bytes: two blocks or five
     cid = str(cid_of(content, profile))
     forged = bytearray(content)
@@ -112,7 +112,7 @@ async def test_file_of_several_blocks_is_held_against_its_id_as_one_block_is(pro
         await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, bytearray.extend, lambda _: None)
 
 
-async def test_content_that_does_not_open_is_its_makers_fault_only_if_it_is_that_of_the_id() -> None:
+async def test_unopenable_content_blames_its_maker_if_it_is_the_ids() -> None:
     def refuse(_: bytearray, piece: bytes) -> None:
         raise ResultUnreadable("it does not open", code="undecryptable")
 
@@ -163,7 +163,7 @@ async def test_gateway_without_blocks_is_told_what_must_be_done() -> None:
 
 
 @pytest.mark.parametrize("forged", [LEAF, INNER, ROOT], ids=["leaf", "inner", "root"])
-async def test_each_block_is_held_against_its_own_id(forged: Cid) -> None:
+async def test_each_block_is_checked_against_its_id(forged: Cid) -> None:
     with pytest.raises(ResultUnreadable, match=f"the bytes do not match block {forged}"):
         await read(serving(BLOCKS | {str(forged): b"forged"}), A, cid=str(ROOT))
 
@@ -182,7 +182,7 @@ async def test_tree_that_names_blocks_without_end_is_given_up(monkeypatch: pytes
         await read(serving(BLOCKS), A, cid=str(ROOT))
 
 
-async def test_content_that_does_not_open_and_whose_id_proves_nothing_is_asked_for_elsewhere() -> None:
+async def test_unverifiable_unopenable_content_is_fetched_elsewhere() -> None:
     page = Answer(200, b"<html>Just a moment")
     coordinator = held(a=[page], b=[Answer(404), Answer(200, b"ther"), Answer(200, b"there")])
     with pytest.raises(ResultUnreadable) as unread:
@@ -191,7 +191,7 @@ async def test_content_that_does_not_open_and_whose_id_proves_nothing_is_asked_f
     assert await read(coordinator, A, B) == b"there"
 
 
-async def test_answer_that_trickles_is_given_up_and_the_next_gateway_asked() -> None:
+async def test_trickling_gateway_is_given_up_for_the_next() -> None:
     async def trickle() -> AsyncIterator[bytes]:
         while True:
             await anyio.sleep(60)
@@ -220,7 +220,7 @@ async def test_no_gateway_means_no_reads() -> None:
 
 
 @pytest.mark.parametrize("cid", ["", "../etc/passwd", "bafy?x=1", "bafy x"])
-async def test_what_is_no_content_id_becomes_no_path(cid: str) -> None:
+async def test_invalid_cid_never_becomes_a_path(cid: str) -> None:
     coordinator = held()
     with pytest.raises(ResultUnreadable) as unread:
         await read(coordinator, A, cid=cid)

@@ -9,11 +9,11 @@ EVENTS = ['{"a":\u2028"é"}'.encode(), b"1\n2", b"3", b"[DONE]"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
-def test_events_are_the_same_however_the_bytes_come(size: int) -> None:
+def test_events_are_independent_of_chunking(size: int) -> None:
     reader = EventReader()
     found = [event for at in range(0, len(STREAM), size) for event in reader.feed(STREAM[at : at + size])]
     assert found == EVENTS
 
 
-def test_an_event_that_is_not_ended_is_none() -> None:
+def test_unfinished_event_is_ignored() -> None:
     assert EventReader().feed(b"data: half\n") == []

@@ -54,7 +54,7 @@ async def test_retries_end_after_three(coordinator: FakeCoordinator) -> None:
 @pytest.mark.parametrize(
     "answer", [failing(503, "chain_unreachable"), Answer(500, b"oops"), Answer(429, error("busy"))]
 )
-async def test_without_the_headers_word_no_status_is_retried(coordinator: FakeCoordinator, answer: Answer) -> None:
+async def test_only_the_header_allows_a_retry(coordinator: FakeCoordinator, answer: Answer) -> None:
     coordinator.tell(ROUTE, answer)
     with pytest.raises((ChainUnreachable, InternalError, Busy)):
         await coordinator.client().models.get("demo/text")
@@ -72,7 +72,7 @@ async def test_unavailable_is_not_retried_without_the_header(
     assert (len(coordinator.asked), failed.value.retryable) == (1, False)
 
 
-async def test_status_that_is_usually_final_is_retried_when_the_header_says_so(coordinator: FakeCoordinator) -> None:
+async def test_final_status_is_retried_if_the_header_says_so(coordinator: FakeCoordinator) -> None:
     coordinator.tell(ROUTE, failing(400, "invalid_request_error", retryable=True), Answer(200, MODEL))
     assert await coordinator.client().models.get("demo/text")
 
@@ -136,7 +136,7 @@ async def test_error_of_a_form_that_is_specified_apart_is_read(coordinator: Fake
     assert (refused.value.code, refused.value.param, refused.value.retryable) == ("model_not_found", None, False)
 
 
-async def test_answer_that_cannot_be_decoded_is_none(coordinator: FakeCoordinator) -> None:
+async def test_undecodable_answer_counts_as_none(coordinator: FakeCoordinator) -> None:
     coordinator.tell(ROUTE, Answer(200, b"no gzip", {"content-encoding": "gzip"}))
     with pytest.raises(ConnectionFailed):
         await coordinator.client().models.get("demo/text")
@@ -149,7 +149,7 @@ async def test_malformed_answer_is_an_internal_error(coordinator: FakeCoordinato
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", f"Mon, 01 Jan {10**20} 00:00:00 GMT"])
-async def test_date_that_is_none_is_not_heard(coordinator: FakeCoordinator, date: str) -> None:
+async def test_invalid_date_is_ignored(coordinator: FakeCoordinator, date: str) -> None:
     coordinator.tell(ROUTE, Answer(200, MODEL, {"date": date}))
     client = coordinator.client()
     await client.models.get("demo/text")
@@ -204,9 +204,7 @@ async def test_pages_are_followed_while_full_or_cut(coordinator: FakeCoordinator
     ],
     ids=["same", "backwards", "no number", "nothing left", "malformed rows", "no rows"],
 )
-async def test_pages_that_lead_nowhere_or_hold_something_else_are_an_internal_error(
-    coordinator: FakeCoordinator, body: object, offset: str
-) -> None:
+async def test_broken_pages_are_an_internal_error(coordinator: FakeCoordinator, body: object, offset: str) -> None:
     headers = {"x-svc-page-truncated": "true", "x-svc-next-offset": offset}
     coordinator.tell("GET /evm/asks", Answer(200, body, headers))
     with pytest.raises(InternalError):
@@ -260,7 +258,7 @@ async def test_no_more_than_the_limit_is_asked_for(coordinator: FakeCoordinator)
 
 
 @pytest.mark.parametrize("trouble", [failing(503, "pinner_unavailable", "object_missing", retryable=True), Dropped()])
-async def test_content_is_asked_for_again_until_it_comes(coordinator: FakeCoordinator, trouble: Told) -> None:
+async def test_content_is_requested_until_it_arrives(coordinator: FakeCoordinator, trouble: Told) -> None:
     give_sessions(coordinator, lives=86_400)
     coordinator.tell("GET /v1/files/f/content", trouble, trouble, trouble, Answer(200, b"there"))
     client = coordinator.client(retries=LOW)
@@ -305,7 +303,7 @@ async def test_refused_session_is_renewed_once(coordinator: FakeCoordinator) -> 
     assert len(coordinator.to("GET /v1/files/f")) == 4
 
 
-async def test_handshake_that_meets_trouble_is_made_again_with_a_new_nonce(coordinator: FakeCoordinator) -> None:
+async def test_failed_sign_in_is_retried_with_a_new_nonce(coordinator: FakeCoordinator) -> None:
     give_sessions(coordinator, lives=86_400)
     session = coordinator.script["POST /auth/session"]
     coordinator.tell("POST /auth/session", failing(503, "chain_unreachable", retryable=True), Dropped(), *session)

@@ -23,14 +23,14 @@ def test_the_third_fault_in_a_row_opens_it_and_no_earlier() -> None:
     assert states == [False, False, True]
 
 
-def test_a_success_between_faults_begins_the_count_anew() -> None:
+def test_success_between_faults_resets_the_count() -> None:
     breaker = Breaker()
     for fault in (True, True, None, True, True):
         breaker.succeeded() if fault is None else breaker.failed(fault)
     assert not breaker.is_open
 
 
-def test_a_clients_faults_neither_open_it_nor_begin_the_count_anew() -> None:
+def test_client_faults_do_not_affect_the_breaker() -> None:
     breaker = Breaker()
     for fault in (False, False, False, True, True, False):
         breaker.failed(fault)
@@ -44,7 +44,7 @@ def test_jobs_that_end_while_it_is_open_do_not_close_it(opened: Breaker) -> None
     assert opened.is_open
 
 
-def test_after_a_good_look_one_fault_opens_it_again_with_a_longer_wait(opened: Breaker) -> None:
+def test_one_fault_after_recovery_reopens_for_longer(opened: Breaker) -> None:
     first = opened.backoff
     opened.looked(up=True)
     assert not opened.is_open
@@ -81,9 +81,7 @@ class Looks:
 
 
 @pytest.mark.trio
-async def test_it_is_looked_at_ever_more_rarely_until_it_is_up_and_then_left_alone(
-    autojump_clock: MockClock, opened: Breaker
-) -> None:
+async def test_breaker_checks_less_often_until_recovery(autojump_clock: MockClock, opened: Breaker) -> None:
     backend = Looks(False, None, True)
     began = trio.current_time()
     async with trio.open_nursery() as nursery:

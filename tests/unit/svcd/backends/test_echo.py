@@ -103,7 +103,7 @@ async def test_pictures_follow_prompt_seed_and_number() -> None:
         ("video", {"prompt": "cat"}, "media_input_refused"),
     ],
 )
-async def test_what_it_cannot_make_is_refused(modality: Modality, model_input: dict[str, object], reason: str) -> None:
+async def test_unsupported_input_is_refused(modality: Modality, model_input: dict[str, object], reason: str) -> None:
     with pytest.raises(WorkFailed) as failed:
         await answer(modality, **model_input)
     assert failed.value.reason == reason

@@ -28,7 +28,7 @@ def test_every_other_lasting_refusal_is_the_providers(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-def test_what_may_pass_is_tried_again(status: int) -> None:
+def test_temporary_failures_are_retried(status: int) -> None:
     trouble = judge(status, {"retry-after": "7"}, "busy")
     assert isinstance(trouble, TryAgain)
     assert (trouble.detail, trouble.after) == (f"the backend answered {status} busy", 7)
@@ -52,7 +52,7 @@ def test_the_wait_asked_for_is_read_in_all_its_spellings(headers: dict[str, str]
     assert retry_after(headers) == seconds
 
 
-def test_a_date_without_the_servers_own_is_held_against_this_machines_clock() -> None:
+def test_date_without_server_clock_uses_the_local_clock() -> None:
     wait = retry_after({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
     assert wait == pytest.approx(3600, abs=5)
 

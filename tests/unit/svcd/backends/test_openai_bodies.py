@@ -26,14 +26,12 @@ def settings(api: str, **entries: object) -> OpenAISettings:
         ({"max_tokens": 0, "max_completion_tokens": 8.0}, 8),
     ],
 )
-def test_the_output_is_held_to_the_order_and_to_the_clients_lower_limit(
-    api: str, name: str, limits: dict[str, object], cap: int
-) -> None:
+def test_output_is_limited_by_order_and_client(api: str, name: str, limits: dict[str, object], cap: int) -> None:
     body = request_body(settings(api), work_on({"input": "hi", **limits}))
     assert {key: value for key, value in body.items() if key.startswith("max_")} == {name: cap}
 
 
-def test_several_answers_share_what_the_order_pays_for() -> None:
+def test_several_answers_share_the_paid_units() -> None:
     assert request_body(settings("chat"), work_on({"input": "hi", "n": 3}))["max_tokens"] == 33
 
 
@@ -42,13 +40,13 @@ def test_several_answers_share_what_the_order_pays_for() -> None:
     [{"input": "hi", "n": 101}, {"input": "hi", "n": "2"}, {"input": "hi", "max_tokens": -1}, {"input": [1]}, {}],
     ids=["more answers than units", "text for a number", "negative", "no messages", "nothing"],
 )
-def test_an_input_that_no_request_can_be_made_of_is_the_clients_fault(model_input: dict[str, object]) -> None:
+def test_unusable_input_is_the_clients_fault(model_input: dict[str, object]) -> None:
     with pytest.raises(WorkFailed) as failed:
         request_body(settings("chat"), work_on(model_input))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
 
 
-def test_the_clients_transport_wishes_are_dropped_and_the_providers_own_parameters_win() -> None:
+def test_providers_parameters_override_the_clients() -> None:
     model_input = {
         "input": "x",
         "stream": False,
@@ -92,7 +90,7 @@ def test_what_a_server_keeps_or_would_fetch_cannot_be_named(model_input: dict[st
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
 
 
-def test_data_that_is_carried_along_and_texts_that_name_addresses_pass() -> None:
+def test_inline_data_and_texts_with_urls_pass() -> None:
     parts = [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
         {"type": "text", "text": "http://x"},

@@ -47,7 +47,7 @@ def test_images_are_charged_as_many_as_came(images: int, charged: int) -> None:
     assert output_of("images", work, answer, 0).completion_tok == charged
 
 
-def test_images_that_are_only_named_by_address_are_the_providers_fault() -> None:
+def test_images_only_by_address_are_the_providers_fault() -> None:
     with pytest.raises(WorkFailed) as failed:
         output_of("images", work_on({"prompt": "x"}, modality="image"), {"data": [{"url": "http://inside/1.png"}]}, 0)
     assert failed.value.backend_fault

@@ -11,7 +11,7 @@ def chunk(delta: dict[str, object], index: int = 0, **rest: object) -> dict[str,
     return {"id": "c1", "object": "chat.completion.chunk", "choices": [{"index": index, "delta": delta, **rest}]}
 
 
-def test_a_conversations_pieces_make_the_body_that_came_without_streaming() -> None:
+def test_streamed_chat_equals_the_unstreamed_body() -> None:
     assembler = ChatAssembler()
     for event in (
         chunk({"role": "assistant", "content": ""}),
@@ -51,7 +51,7 @@ def test_a_conversations_pieces_make_the_body_that_came_without_streaming() -> N
     assert assembler.counted == 5
 
 
-def test_a_conversation_is_whole_once_it_is_ended_or_every_choice_has_finished() -> None:
+def test_chat_is_complete_when_ended_or_all_choices_finish() -> None:
     assembler = ChatAssembler()
     assembler.take(chunk({"content": "a"}))
     assert assembler.answer() is None
@@ -84,7 +84,7 @@ def test_an_error_inside_of_a_stream_is_tried_again(event: dict[str, object]) ->
 
 
 @pytest.mark.parametrize("error", [{"code": 400}, {"code": "422"}, {"type": "BadRequestError"}])
-def test_an_error_inside_of_a_stream_that_blames_the_input_ends_the_job(error: dict[str, object]) -> None:
+def test_stream_error_that_blames_the_input_ends_the_job(error: dict[str, object]) -> None:
     with pytest.raises(WorkFailed) as failed:
         ChatAssembler().take({"error": error})
     assert failed.value.backend_fault is False

@@ -28,7 +28,7 @@ def failing(*troubles: Exception) -> Callable[[Signs], Awaitable[WorkOutput]]:
     return attempt
 
 
-async def test_attempts_are_repeated_with_growing_waits_and_each_retry_is_counted(autojump_clock: MockClock) -> None:
+async def test_attempts_repeat_with_growing_waits(autojump_clock: MockClock) -> None:
     retried = metrics.backend_retries.labels("counted")
     before = retried._value.get()
     began = trio.current_time()

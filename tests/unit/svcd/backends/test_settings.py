@@ -65,7 +65,7 @@ def test_missing_api_key_is_refused(place: str) -> None:
         read_backend(OPENAI | {"api_key": place})
 
 
-def test_text_routes_stream_unless_told_otherwise_and_a_slash_at_the_end_of_the_address_is_dropped() -> None:
+def test_text_routes_stream_by_default_and_slashes_are_dropped() -> None:
     chat, embeddings = read_backend(OPENAI), read_backend(OPENAI | {"api": "embeddings"})
     assert isinstance(chat, OpenAISettings)
     assert isinstance(embeddings, OpenAISettings)

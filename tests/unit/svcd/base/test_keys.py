@@ -7,7 +7,7 @@ from common.secp256k1 import Wallet
 from svcd.base.keys import BOX_FILE, WALLET_FILE, create_identity
 
 
-def test_created_keys_are_those_of_the_published_identity_and_their_owners_alone(tmp_path: Path) -> None:
+def test_created_keys_match_the_identity_and_are_private(tmp_path: Path) -> None:
     identity = create_identity(tmp_path / "keys")
     wallet, box = (
         bytes.fromhex((tmp_path / "keys" / name).read_text().strip().removeprefix("0x"))

@@ -116,7 +116,7 @@ def test_key_in_the_file_is_refused_and_not_shown(tmp_path: Path) -> None:
     assert said == "svcd.toml: keys.wallet must name the place of a key, and not hold the key"
 
 
-def test_mistake_in_the_second_model_points_into_the_second_model(tmp_path: Path) -> None:
+def test_error_in_the_second_model_points_there(tmp_path: Path) -> None:
     second = _BASE[_BASE.index("[[model]]") :]
     said = _mistake(_BASE + second, tmp_path)
     assert said == "svcd.toml: model[1].name must differ from other models, not 'a' again"

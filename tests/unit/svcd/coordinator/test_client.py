@@ -98,14 +98,14 @@ async def test_error_that_may_pass_is_repeated_until_the_deadline(autojump_clock
     assert 85 < trio.current_time() < 100
 
 
-async def test_op_with_a_deadline_is_repeated_before_it_whatever_retry_after_says(autojump_clock: MockClock) -> None:
+async def test_op_with_a_deadline_is_retried_before_it(autojump_clock: MockClock) -> None:
     busy = trouble(503, True)
     busy.headers["retry-after"] = "30"
     server = Server(busy, httpx.Response(201, json={"status": "success"}))
     assert isinstance(await run(server, 20.0), OpMined)
 
 
-async def test_op_without_an_answer_is_repeated_only_where_that_is_safe(autojump_clock: MockClock) -> None:
+async def test_unanswered_op_is_retried_only_where_safe(autojump_clock: MockClock) -> None:
     mined = httpx.Response(201, json={"status": "success"})
     careful, free = Server(httpx.ReadError("cut")), Server(httpx.ReadError("cut"), mined)
     assert isinstance(await run(careful, 20.0, resend=False), Unanswered)
@@ -114,13 +114,13 @@ async def test_op_without_an_answer_is_repeated_only_where_that_is_safe(autojump
     assert free.asked == 2
 
 
-async def test_answer_that_takes_too_long_is_none(autojump_clock: MockClock) -> None:
+async def test_late_answer_counts_as_none(autojump_clock: MockClock) -> None:
     assert isinstance(await run(Server(1000.0), 20.0), Unanswered)
     assert trio.current_time() == 20
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-async def test_answer_of_a_proxy_in_the_coordinators_place_is_none(status: int, autojump_clock: MockClock) -> None:
+async def test_answer_of_a_proxy_counts_as_none(status: int, autojump_clock: MockClock) -> None:
     restarting = httpx.Response(status, content=b"<html>Bad Gateway</html>")
     server = Server(restarting, restarting, httpx.Response(201, json={"status": "success"}))
     assert isinstance(await run(server, 20.0), OpMined)
@@ -129,12 +129,12 @@ async def test_answer_of_a_proxy_in_the_coordinators_place_is_none(status: int, 
     assert isinstance(await run(Server(restarting), 20.0, resend=False), Unanswered)
 
 
-async def test_answer_of_success_that_cannot_be_read_says_nothing_of_the_op(autojump_clock: MockClock) -> None:
+async def test_unreadable_success_leaves_the_outcome_unknown(autojump_clock: MockClock) -> None:
     encoded = httpx.Response(201, stream=httpx.ByteStream(b"zip"), headers={"content-encoding": "gzip"})
     assert isinstance(await run(Server(encoded), 20.0), Unanswered)
 
 
-async def test_answer_that_trickles_or_has_no_end_is_none(autojump_clock: MockClock) -> None:
+async def test_trickling_or_endless_answer_counts_as_none(autojump_clock: MockClock) -> None:
     async def trickle() -> AsyncIterator[bytes]:
         while True:
             await trio.sleep(50)
@@ -171,7 +171,7 @@ async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockCl
     assert [b"sealed" in body for body in bodies] == [True, True]
 
 
-async def test_list_whose_pages_never_end_is_left(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_pages_are_given_up(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_OFFSET_ROWS", 1_000)
     model = {"id": "m", "owned_by": "us", "svc": {"model_id": "1", "enabled": True}}
     cut = {"x-svc-page-truncated": "true"}

@@ -42,9 +42,7 @@ async def test_callers_share_one_session_until_a_minute_before_its_end(
     assert len(market.sessions) == 2
 
 
-async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tells_it(
-    autojump_clock: MockClock, market: Market, sessions: Sessions
-) -> None:
+async def test_disowned_session_is_replaced_once(autojump_clock: MockClock, market: Market, sessions: Sessions) -> None:
     first = await sessions.current()
     sessions.drop(first)
     second = await sessions.current()
@@ -65,7 +63,7 @@ async def test_session_that_the_coordinator_disowns_is_replaced_once_whoever_tel
         ({"nonce": instead(error(429, "rate_limited", "busy", retryable=True))}, (429, False)),
     ],
 )
-async def test_sign_in_that_comes_to_nothing_says_how(
+async def test_failed_sign_in_reports_the_cause(
     scripts: dict[str, Script],
     status_and_final: tuple[int | None, bool],
     autojump_clock: MockClock,
@@ -80,15 +78,13 @@ async def test_sign_in_that_comes_to_nothing_says_how(
     assert isinstance(await sign_in(sessions), ProviderSession)
 
 
-async def test_nonce_that_was_used_up_for_nothing_is_replaced_by_another(
-    autojump_clock: MockClock, market: Market, sessions: Sessions
-) -> None:
+async def test_wasted_nonce_is_replaced(autojump_clock: MockClock, market: Market, sessions: Sessions) -> None:
     """The database fails during the commit, so a retry finds the nonce used."""
     market.scripts["session"] = [instead(error(503, None, "not_ready", retryable=True)), instead(NONCE_GONE)]
     assert isinstance(await sign_in(sessions), ProviderSession)
 
 
-async def test_caller_waits_no_longer_than_its_own_time_for_the_sign_in_of_another(
+async def test_caller_does_not_wait_beyond_its_own_deadline(
     autojump_clock: MockClock, market: Market, sessions: Sessions
 ) -> None:
     market.always["nonce"] = unreached()

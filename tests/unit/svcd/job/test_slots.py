@@ -30,7 +30,7 @@ def test_job_that_the_chain_holds_takes_a_slot_that_is_not_there() -> None:
 
 
 @pytest.mark.trio
-async def test_slot_given_back_twice_counts_once_and_the_last_one_ends_the_wait() -> None:
+async def test_slot_returned_twice_counts_once() -> None:
     slots = Slots({"x": 2})
     first, second = slots.take("x", A), slots.take("x", B)
     assert first is not None

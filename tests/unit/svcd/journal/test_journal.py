@@ -41,7 +41,7 @@ def a_job() -> Job:
     return Job.read(market.jobs[market.post()])
 
 
-async def test_what_was_written_is_there_after_a_restart_and_ended_jobs_are_not_live(tmp_path: Path) -> None:
+async def test_journal_survives_a_restart_without_ended_jobs(tmp_path: Path) -> None:
     first, second, third = a_job(), a_job(), a_job()
     async with opened(tmp_path) as journal:
         for job in (first, second, third):
@@ -60,7 +60,7 @@ async def test_what_was_written_is_there_after_a_restart_and_ended_jobs_are_not_
         assert await journal.failed_before() == set()
 
 
-async def test_journal_of_another_wallet_or_market_is_refused_and_named(tmp_path: Path) -> None:
+async def test_journal_of_another_wallet_or_market_is_refused(tmp_path: Path) -> None:
     home = Home(1, "0x01", "0xaa")
     async with opened(tmp_path) as journal:
         await journal.belongs_to(home)
@@ -88,7 +88,7 @@ async def test_large_result_is_a_file_until_its_job_ends(tmp_path: Path) -> None
         assert list((tmp_path / "results").iterdir()) == []
 
 
-async def test_job_that_was_worked_on_is_not_claimed_anew_and_one_whose_claim_came_to_nothing_is(
+async def test_finished_job_is_not_reclaimed_but_failed_claim_is(
     tmp_path: Path,
 ) -> None:
     sealed, lost, taken = a_job(), a_job(), a_job()
@@ -137,7 +137,7 @@ async def test_disk_that_refuses_is_waited_for_and_the_journal_says_so(tmp_path:
         assert len(await journal.live()) == 1
 
 
-async def test_entry_that_no_disk_would_take_is_its_writers_trouble_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+async def test_entry_too_large_for_disk_fails_only_its_writer(tmp_path: Path) -> None:
     job, outcomes = a_job(), []
 
     async def write(act: Callable[[], Awaitable[None]]) -> None:
@@ -158,7 +158,7 @@ async def test_entry_that_no_disk_would_take_is_its_writers_trouble_and_keeps_no
         assert [entry.job for entry in await journal.live()] == [job]
 
 
-async def test_ended_jobs_are_forgotten_when_they_can_play_no_part_any_more(tmp_path: Path) -> None:
+async def test_ended_jobs_are_forgotten_when_irrelevant(tmp_path: Path) -> None:
     clock, ended, live = Clock(), a_job(), a_job()
     async with opened(tmp_path, clock) as journal:
         for job in (ended, live):
@@ -197,7 +197,7 @@ def as_newer(path: Path) -> None:
     ],
     ids=["no journal", "a newer one"],
 )
-async def test_file_that_this_daemon_cannot_keep_is_refused_and_left_alone(
+async def test_unusable_file_is_refused_and_left_alone(
     spoil: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "journal.sqlite3"
@@ -220,9 +220,7 @@ async def test_times_for_signing_only_grow(tmp_path: Path) -> None:
         assert await journal.next_time("asks", skip=10) == first + 12
 
 
-async def test_commit_that_its_writer_is_cancelled_in_is_not_left_half_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_writer_does_not_leave_half_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit may contain entries of other tasks, which would otherwise wait forever."""
     job = a_job()
     async with opened(tmp_path) as journal:
@@ -243,9 +241,7 @@ def results_in(directory: Path) -> ResultFiles:
     return ResultFiles(directory / "results")
 
 
-async def test_result_file_is_whole_on_the_disk_before_it_has_its_name_and_its_name_before_it_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_result_file_is_durable_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, synced = results_in(tmp_path), []
     final = tmp_path / "results" / "0a"
 
@@ -267,13 +263,13 @@ async def test_result_file_is_whole_on_the_disk_before_it_has_its_name_and_its_n
             os.fstat(descriptor)
 
 
-async def test_result_file_is_nobody_elses_to_read(tmp_path: Path) -> None:
+async def test_result_file_is_private(tmp_path: Path) -> None:
     files = results_in(tmp_path)
     files.store(b"\x0a", b"result")
     assert stat.S_IMODE((tmp_path / "results" / "0a").stat().st_mode) == 0o600
 
 
-async def test_result_file_is_remembered_until_it_is_removed_which_may_happen_twice(tmp_path: Path) -> None:
+async def test_result_file_is_remembered_until_removed(tmp_path: Path) -> None:
     files = results_in(tmp_path)
     files.store(b"\x0a", b"result")
     assert files.has(b"\x0a")
@@ -284,7 +280,7 @@ async def test_result_file_is_remembered_until_it_is_removed_which_may_happen_tw
         assert list((tmp_path / "results").iterdir()) == []
 
 
-async def test_result_files_of_jobs_that_are_not_held_are_removed_and_those_of_others_remembered(
+async def test_orphaned_result_files_are_removed(
     tmp_path: Path,
 ) -> None:
     results_in(tmp_path).store(b"\x0a", b"result")
@@ -340,16 +336,14 @@ async def test_number_that_was_noted_only_grows_and_is_0_before(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("ahead", "given"), [(3538, 3539), (3539, 3540), (3540, 0), (3541, 0)])
-async def test_time_for_signing_is_never_so_far_ahead_that_nobody_would_take_it(
-    ahead: int, given: int, tmp_path: Path
-) -> None:
+async def test_signing_time_stays_acceptable(ahead: int, given: int, tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, clock) as journal:
         await journal.note("asks", int(clock.now) + ahead)
         assert await journal.next_time("asks") == int(clock.now) + given
 
 
-async def test_state_directory_is_one_daemons_at_a_time_and_free_afterwards(tmp_path: Path) -> None:
+async def test_state_directory_belongs_to_one_daemon(tmp_path: Path) -> None:
     state = tmp_path / "below" / "state"
     assert not is_in_use(state)
     async with opened(state):

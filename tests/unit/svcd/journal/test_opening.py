@@ -19,7 +19,7 @@ def open_files(below: Path) -> list[str]:
 
 
 @pytest.mark.trio
-async def test_journal_that_is_closed_keeps_no_file_open_and_nor_does_a_look_at_its_lock(tmp_path: Path) -> None:
+async def test_closed_journal_keeps_no_file_open(tmp_path: Path) -> None:
     async with open_journal(tmp_path, lambda: 0.0):
         assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
         assert stat.S_IMODE((tmp_path / "results").stat().st_mode) == 0o700
@@ -52,14 +52,14 @@ async def test_state_directory_is_for_its_user_alone(older: bool, tmp_path: Path
     assert modes == {"state": 0o700, "results": 0o700, "lock": 0o600, **dict.fromkeys(files, 0o600)}
 
 
-def test_every_commit_is_on_the_disk_when_it_returns_and_readers_need_not_wait(tmp_path: Path) -> None:
+def test_commit_is_durable_and_does_not_block_readers(tmp_path: Path) -> None:
     connection = entries.open_database(tmp_path / JOURNAL_FILE)
     told = [connection.execute(f"pragma {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     assert told == ["wal", 2]  # synchronous=full
     connection.close()
 
 
-def test_file_that_is_no_journal_or_a_newer_one_is_refused_and_closed(tmp_path: Path) -> None:
+def test_foreign_or_newer_file_is_refused_and_closed(tmp_path: Path) -> None:
     other, newer = tmp_path / "other", tmp_path / "newer"
     other.write_bytes(b"something else " * 100)
     connection = entries.open_database(newer)
@@ -87,7 +87,7 @@ def test_jobs_are_counted_by_state_and_reason(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_commit_of_which_one_statement_fails_leaves_no_transaction_and_nothing_written() -> None:
+def test_failing_statement_rolls_back_the_commit() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.execute("create table t (n integer not null)")
     with pytest.raises(sqlite3.IntegrityError):

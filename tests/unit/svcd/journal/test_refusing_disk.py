@@ -110,7 +110,7 @@ class FullFiles:
             raise OSError("no space left on device")
 
 
-async def test_result_file_that_finds_no_room_is_tried_again_every_second(
+async def test_result_file_without_room_is_retried_every_second(
     autojump_clock: MockClock, inline_threads: None, tmp_path: Path
 ) -> None:
     full: Any = FullFiles()

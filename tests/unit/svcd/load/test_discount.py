@@ -37,7 +37,7 @@ def test_no_configured_floor_is_no_discount() -> None:
     assert discount.floor(AskRates(100, 200)) == AskRates(100, 200)
 
 
-def test_the_floor_is_rounded_up_in_whole_units_whatever_their_size() -> None:
+def test_floor_is_rounded_up_to_whole_units() -> None:
     assert idle_for(150).floor(AskRates(11, 2**127 + 1)) == AskRates(10, (2**127 + 1) * 9 // 10 + 1)
 
 

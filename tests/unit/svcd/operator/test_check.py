@@ -132,7 +132,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
-async def test_what_is_wrong_has_a_row_that_says_so(case: Case, tmp_path: Path) -> None:
+async def test_fault_has_its_row(case: Case, tmp_path: Path) -> None:
     market = Market(lambda: START)
     for name, value in case.market.items():
         setattr(market, name, value)
@@ -225,7 +225,7 @@ async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: 
         ({"box_key": bytes(32)}, "key on the chain", "has none, ours is"),
     ],
 )
-async def test_what_the_chain_has_otherwise_is_wrong_and_says_what_to_do(
+async def test_differing_chain_state_fails_with_a_remedy(
     changed: dict[str, Any], row: str, words: str, tmp_path: Path
 ) -> None:
     rows = await seen_by(Ledger(Market(lambda: START), **changed), tmp_path)
@@ -234,13 +234,13 @@ async def test_what_the_chain_has_otherwise_is_wrong_and_says_what_to_do(
     assert words in wrong[row]
 
 
-async def test_without_a_node_the_check_says_what_is_believed(tmp_path: Path) -> None:
+async def test_check_without_a_node_names_unverified_facts(tmp_path: Path) -> None:
     (row,) = [each for each in await examined(Market(lambda: START), tmp_path) if each.what == "node"]
     assert row.result is Result.UNKNOWN
     assert "not verified on the chain, only reported by the coordinator" in row.detail
 
 
-async def test_everything_right_has_a_row_each_and_nothing_is_left_in_the_state_directory(tmp_path: Path) -> None:
+async def test_correct_setup_passes_every_row(tmp_path: Path) -> None:
     market = Market(lambda: START, others_asks={(1, 600): (50, 1000)}, largest_bundle=500)
     findings = await examined(market, tmp_path / "state")
     rows = {row.what: row.result for row in findings if row.what != "node"}
@@ -284,7 +284,7 @@ async def test_facts_and_unknown_rows_are_neither_right_nor_wrong(tmp_path: Path
     assert unknown == {"domains", "prices of demo/text", "node"}
 
 
-async def test_clock_that_is_corrected_is_told(tmp_path: Path) -> None:
+async def test_corrected_clock_is_reported(tmp_path: Path) -> None:
     (row,) = [
         each
         for each in await examined(Market(lambda: START, always={"readyz": dated(300)}), tmp_path)
@@ -319,7 +319,7 @@ async def test_route_of_the_server_is_compared_with_the_models(api: str, endpoin
     assert found.result is (Result.RIGHT if is_right else Result.WRONG)
 
 
-async def test_model_that_the_admin_has_not_allowed_is_told(tmp_path: Path) -> None:
+async def test_disallowed_model_is_reported(tmp_path: Path) -> None:
     async def none_allowed(perform: Callable[[], httpx.Response]) -> httpx.Response:
         return answer(200, {**perform().json(), "allow_all_models": False, "allowed_models": ["3"]})
 
@@ -361,15 +361,13 @@ async def test_metrics_port_of_the_daemon_that_runs_here_is_its_own(tmp_path: Pa
     assert [each.result for each in findings if each.what == "metrics"] == [None]
 
 
-async def test_state_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+async def test_impossible_state_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     findings = await examined(Market(lambda: START), tmp_path / "file" / "state")
     assert wrong_names(findings) == ["state directory"]
 
 
-async def test_look_that_takes_too_long_is_wrong(
-    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_check_fails(autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = backed(kind="echo")
     monkeypatch.setattr("svcd.backends.echo.EchoBackend.is_up", _never)
     findings = await examined(Market(lambda: START), tmp_path, **slow)

@@ -124,7 +124,7 @@ async def told(market: Market, state: Path, history: History | None = None, days
         return await read_earnings(config, days, Clock(lambda: START))
 
 
-async def test_jobs_are_counted_by_day_and_model_with_what_came_of_them(market: Market, tmp_path: Path) -> None:
+async def test_jobs_are_counted_by_day_model_and_outcome(market: Market, tmp_path: Path) -> None:
     found = await told(market, tmp_path)
     # Cap 100, fee 2 (250 basis points), gas fee 2000: the amount is 2102. 40 units cost 40, plus a fee of 1.
     assert {pair: attrs.astuple(row) for pair, row in found.rows.items()} == {
@@ -175,7 +175,7 @@ async def test_csv_has_base_units_and_the_journals_reasons(market: Market, tmp_p
     assert f"{TODAY} demo/text: not settled for 2 × backend_error, 1 × sla_abandon" in earnings_table(found)
 
 
-async def test_wallet_that_is_no_providers_is_told(market: Market, tmp_path: Path) -> None:
+async def test_wallet_without_a_provider_is_reported(market: Market, tmp_path: Path) -> None:
     market.always["session"] = instead(error(403, "not_registered"))
     with pytest.raises(Fatal, match="not a registered provider"):
         await told(market, tmp_path)

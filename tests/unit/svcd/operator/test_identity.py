@@ -63,7 +63,7 @@ async def test_identity_that_is_not_published_is_fatal_and_says_why(
 @pytest.mark.parametrize(
     ("content", "message"), [(None, "No such file"), (b"x" * (MAX_EVIDENCE_BYTES + 1), "evidence has at most 32768")]
 )
-async def test_evidence_that_cannot_be_published_is_told_before_anything_is_signed(
+async def test_unpublishable_evidence_is_reported_before_signing(
     content: bytes | None, message: str, tmp_path: Path
 ) -> None:
     market, evidence = Market(lambda: START), tmp_path / "evidence"

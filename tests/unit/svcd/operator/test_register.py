@@ -129,7 +129,7 @@ async def ran(node: Node, tmp_path: Path, *, yes: bool = True, **options: Any) -
     return said
 
 
-async def test_it_is_priced_then_sent_and_the_admins_part_is_told(node: Node, tmp_path: Path) -> None:
+async def test_registration_is_priced_sent_and_explained(node: Node, tmp_path: Path) -> None:
     said = "\n".join(await ran(node, tmp_path))
     address = hex_of(node.market.provider.address)
     assert "gas 120000, at most 0.002520 of the native coin; the wallet has 1.000000" in said
@@ -155,7 +155,7 @@ async def test_nothing_is_sent_that_was_not_wanted(how: dict[str, Any], node: No
         ({"chain_id": 1}, "--rpc-url is a node of chain 1, the market is on 31337"),
     ],
 )
-async def test_what_keeps_it_from_being_sent_is_told_with_what_to_do(
+async def test_obstacle_is_reported_with_a_remedy(
     changed: dict[str, int], words: str, node: Node, tmp_path: Path
 ) -> None:
     for name, value in changed.items():
@@ -176,20 +176,20 @@ async def test_wallet_that_is_registered_sends_nothing(node: Node, tmp_path: Pat
     assert node.raw == []
 
 
-async def test_receipt_decides_whatever_the_node_said_to_the_transaction(node: Node, tmp_path: Path) -> None:
+async def test_receipt_decides_over_the_nodes_error(node: Node, tmp_path: Path) -> None:
     node.refuses = True
     said = "\n".join(await ran(node, tmp_path))
     assert "already known; looking for it all the same" in said
     assert "is provider 9" in said
 
 
-async def test_transaction_that_reverts_is_told(node: Node, tmp_path: Path) -> None:
+async def test_reverted_transaction_is_reported(node: Node, tmp_path: Path) -> None:
     node.reverts = True
     with pytest.raises(Fatal, match="is mined and reverted"):
         await ran(node, tmp_path)
 
 
-async def test_admin_is_waited_for_and_each_step_told_once(
+async def test_waiting_for_the_admin_reports_each_step_once(
     node: Node, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     said: list[str] = []
@@ -211,9 +211,7 @@ async def test_admin_is_waited_for_and_each_step_told_once(
     assert said[-1] == "the market's admin has done all of it: `svcd check`, then `svcd run`"
 
 
-async def test_admin_who_does_nothing_is_waited_for_so_long(
-    node: Node, tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_waiting_for_the_admin_times_out(node: Node, tmp_path: Path, autojump_clock: MockClock) -> None:
     node.provider_id = 9
     with pytest.raises(Fatal, match="the admin has not finished in 60 s; run this again later"):
         await ran(node, tmp_path, wait_seconds=60.0)

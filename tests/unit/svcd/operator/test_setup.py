@@ -227,7 +227,7 @@ def test_only_model_of_a_market_and_a_server_belong_together(init: Init, market:
         ({"wallet": "/none/such"}, "/none/such is not a file: the wallet must be `new`, `keystore` or the path"),
     ],
 )
-def test_answer_that_cannot_be_is_told_and_no_configuration_written(
+def test_impossible_answer_writes_no_configuration(
     flags: dict[str, Any], said: str, init: Init, tmp_path: Path
 ) -> None:
     with pytest.raises(Fatal, match=re.escape(said)):
@@ -241,7 +241,7 @@ def test_market_that_tells_no_gateway_is_asked_for_one(init: Init, market: Marke
     assert read(tmp_path).gateways == ("http://own",)
 
 
-def test_without_a_terminal_proposals_stand_and_what_has_none_names_its_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_defaults_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert ask_at_terminal("prices", "100", "--price-percent") == "100"
     with pytest.raises(Fatal, match="--coordinator must be given: there is no terminal to prompt at"):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("inline_threads")
 
 
 @pytest.mark.trio
-async def test_answer_comes_back_through_both_seals_with_what_it_would_have_earned(tmp_path: Path) -> None:
+async def test_trial_returns_the_answer_and_its_price(tmp_path: Path) -> None:
     market = Market(lambda: START)
     dear = model_for("demo/text", {"text"}, asks={60: AskRates(10**6, 2 * 10**6), 3600: AskRates(0, 10**6)})
     config = config_for(market, tmp_path, addresses=BOOK, models=(dear,))
@@ -35,7 +35,7 @@ async def test_answer_comes_back_through_both_seals_with_what_it_would_have_earn
         ("demo/image", 7, "would have been failed as media_input_refused: the request needs 1048576 units_out"),
     ],
 )
-async def test_job_that_would_be_failed_is_told_with_its_reason(
+async def test_failing_job_is_reported_with_its_reason(
     name: str, units_out: int | None, words: str, tmp_path: Path
 ) -> None:
     config = config_for(Market(lambda: START), tmp_path, addresses=BOOK)

@@ -61,9 +61,7 @@ async def test_gateways_are_tried_in_turn_until_one_has_it(autojump_clock: MockC
     assert os.listdir(tmp_path) == []  # the spool's file is unlinked
 
 
-async def test_network_that_is_away_is_waited_for_and_counts_as_no_answer(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_network_outage_is_waited_out(autojump_clock: MockClock, tmp_path: Path) -> None:
     assert await fetched(Net(a=[0] * 50), tmp_path, attempts=2, until=100) == CONTENT
     with pytest.raises(WorkFailed, match="ConnectError"):
         await fetched(Net(a=[0] * 50), tmp_path, attempts=2, until=50)
@@ -76,9 +74,7 @@ async def test_gateway_that_refuses_is_left_out(autojump_clock: MockClock, tmp_p
     assert net.asked == ["a", "b", "b"]
 
 
-async def test_gateway_with_other_content_is_left_out_and_fails_no_job_that_another_has(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_gateway_with_wrong_content_is_skipped(autojump_clock: MockClock, tmp_path: Path) -> None:
     net = Net(wrong="a", a=[], b=[404])
     assert await fetched(net, tmp_path) == CONTENT
     assert net.asked == ["a", "b", "b"]
@@ -92,7 +88,7 @@ async def test_gateway_with_other_content_is_left_out_and_fails_no_job_that_anot
     [(Net(a=[404] * 9), {}), (Net(a=[410]), {}), (Net(a=[404] * 9), {"until": 2.0})],
     ids=["nowhere", "refused by all", "no time left"],
 )
-async def test_what_cannot_be_had_is_task_unresolved(
+async def test_unavailable_payload_is_task_unresolved(
     net: Net, changed: dict[str, float], autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     with pytest.raises(WorkFailed) as failed:
@@ -107,7 +103,7 @@ async def test_more_than_is_allowed_is_not_read_to_its_end(autojump_clock: MockC
     assert failed.value.reason == "bad_container"
 
 
-async def test_content_that_this_disk_has_no_room_for_fails_the_job_and_is_no_fault_of_the_program(
+async def test_content_without_disk_room_fails_the_job(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("svcd.payload.spool.tempfile.TemporaryFile", lambda dir: open("/dev/full", "r+b"))  # noqa: SIM115 - the spool closes it
@@ -124,7 +120,7 @@ async def test_redirect_to_the_same_host_or_by_https_is_followed(
 
 
 @pytest.mark.parametrize("location", ["http://127.0.0.1:9000/", "http://cid.ipfs.a/", "http://169.254.169.254/latest"])
-async def test_redirect_to_another_host_in_the_clear_is_not_followed_and_ends_that_gateways_part(
+async def test_redirect_to_plain_http_skips_the_gateway(
     location: str, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     before = trio.current_time()

@@ -82,9 +82,7 @@ def test_clips_and_audios_are_taken_at_their_declared_sizes() -> None:
         "noise",
     ],
 )
-def test_a_still_that_is_more_than_declared_or_cannot_be_measured_is_refused(
-    content: bytes, width: int, height: int
-) -> None:
+def test_oversized_or_unmeasurable_still_is_refused(content: bytes, width: int, height: int) -> None:
     with pytest.raises(WorkFailed) as failed:
         check_media({"reference_images": [still(picture(2, 2), 2, 2), still(content, width, height)]})
     assert failed.value.reason == "media_input_refused"
@@ -101,7 +99,7 @@ def test_a_still_that_is_more_than_declared_or_cannot_be_measured_is_refused(
     ],
     ids=["too many pixels", "no base64", "a long clip", "too many"],
 )
-def test_what_is_malformed_or_over_a_limit_is_refused(model_input: dict[str, object]) -> None:
+def test_malformed_or_oversized_media_is_refused(model_input: dict[str, object]) -> None:
     with pytest.raises(WorkFailed) as failed:
         check_media(model_input)
     assert failed.value.reason == "media_input_refused"

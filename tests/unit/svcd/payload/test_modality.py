@@ -33,7 +33,7 @@ def test_the_shape_decides_among_what_the_model_serves(
         ({"image"}, {"prompt": "x", "duration": 5}, "media_input_refused"),
     ],
 )
-def test_what_nothing_decides_or_the_model_does_not_make_fails_the_job(
+def test_undecided_or_unsupported_modality_fails_the_job(
     serves: set[Modality], model_input: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(WorkFailed) as failed:

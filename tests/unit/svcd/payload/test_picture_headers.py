@@ -133,7 +133,7 @@ UNTOLD = {
 
 
 @pytest.mark.parametrize("content", UNTOLD.values(), ids=UNTOLD.keys())
-def test_size_that_is_not_told_where_its_format_has_it_is_not_looked_for(content: bytes) -> None:
+def test_misplaced_size_is_not_searched_for(content: bytes) -> None:
     with pytest.raises(UnknownSize):
         measure(content)
 

@@ -26,7 +26,7 @@ def test_what_canonical_json_lacks_is_written_in_its_nearest_way(written: object
     ResultBody(bytes(32), sealable(written), {}).encode()
 
 
-def test_the_deepest_value_that_passes_fits_into_a_result_and_one_deeper_is_refused() -> None:
+def test_deepest_sealable_value_passes_and_deeper_fails() -> None:
     deep: object = 1
     for _ in range(31):
         deep = [deep]

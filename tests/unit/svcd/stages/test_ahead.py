@@ -42,7 +42,7 @@ def _undecided() -> float:
     return begun - claimed - unpaid
 
 
-async def test_job_of_a_known_owner_is_run_and_settled_behind_its_claim(
+async def test_known_owners_job_is_run_ahead_and_settled(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async with start(models=(MODEL,)) as running:
@@ -60,9 +60,7 @@ async def test_job_of_a_known_owner_is_run_and_settled_behind_its_claim(
         assert running.entry(job) == ("settled", None)
 
 
-async def test_claim_that_is_refused_ends_the_work_and_the_owner_s_trust(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_refused_claim_ends_work_and_trust(autojump_clock: MockClock, market: Market, start: Start) -> None:
     stopped = trio.Event()
 
     async def act(_: ModelWork) -> WorkOutput:
@@ -116,7 +114,7 @@ async def test_an_owner_s_first_job_waits_for_its_claim(
         assert "settle behind" not in market.calls
 
 
-async def test_what_is_at_stake_at_a_time_is_bounded(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_amount_at_stake_is_bounded(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
         jobs = [offered(market) for _ in range(4)]
@@ -137,9 +135,7 @@ async def test_open_bid_is_never_run_ahead(autojump_clock: MockClock, market: Ma
         assert "settle behind" not in market.calls
 
 
-async def test_result_of_before_a_kill_is_settled_when_the_claim_comes_true(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_result_from_before_a_kill_is_settled(autojump_clock: MockClock, market: Market, start: Start) -> None:
     """The stored result is settled, although the backend would now return another."""
     async with start(models=(MODEL,)) as running:
         await earn(market, running)
@@ -165,7 +161,7 @@ async def test_coordinator_that_knows_no_preference_is_waited_for(
         assert count("svcd_jobs_claimed_total") == begun + 1
 
 
-async def test_claim_whose_end_nobody_tells_leaves_the_settle_to_find_out(
+async def test_unknown_claim_outcome_is_left_to_the_settle(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async with start(models=(MODEL,)) as running:
@@ -178,9 +174,7 @@ async def test_claim_whose_end_nobody_tells_leaves_the_settle_to_find_out(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_coordinator_that_never_tells_a_claim_s_end_has_no_more_at_stake_for_it(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_silent_coordinator_bounds_the_stake(autojump_clock: MockClock, market: Market, start: Start) -> None:
     """The coordinator claims to have stored the claim, and then reports nothing. The amount at risk stays bounded."""
 
     async def as_ever(perform: Callable[[], httpx.Response]) -> httpx.Response:
@@ -222,7 +216,7 @@ async def test_trust_is_earned_halved_and_earned_again(record: OwnerRecord, most
     assert max_amount_for(record, table) == most
 
 
-async def test_owner_that_pays_no_more_than_it_must_costs_a_few_jobs_ever() -> None:
+async def test_minimal_payer_costs_only_a_few_jobs() -> None:
     """The owner settles as many jobs as the table requires, takes the largest free job that this allows, and
     repeats."""
     table = AheadTable(most_amount=1_000_000, most_in_flight=10**9, settled_jobs=5)

@@ -16,13 +16,13 @@ from tests.unit.svcd.stages.running import count, model_for
 MODEL = model_for("demo/text", {"text"}, asks={60: AskRates(1, 2), 600: AskRates(3, 4)})
 
 
-def test_what_is_gone_is_withdrawn_first_and_what_stands_is_not_repeated() -> None:
+def test_removed_asks_are_withdrawn_first() -> None:
     stands, gone, cheaper = Ask(1, 60, 5, 5), Ask(1, 300, 5, 5), Ask(1, 600, 4, 4)
     assert differing({stands, cheaper}, {stands, gone, Ask(1, 600, 5, 5)}) == [Ask(1, 300, 0, 0), cheaper]
 
 
 @pytest.mark.trio
-async def test_asks_are_put_on_the_book_and_those_of_an_earlier_configuration_taken_off(
+async def test_asks_are_published_and_old_ones_withdrawn(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.asks[3, 60] = (9, 9)
@@ -35,7 +35,7 @@ async def test_asks_are_put_on_the_book_and_those_of_an_earlier_configuration_ta
 
 
 @pytest.mark.trio
-async def test_signed_at_only_grows_also_over_a_restart_and_a_clock_set_back(
+async def test_signed_at_grows_over_restarts_and_clock_changes(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async with start(models=(MODEL,)):
@@ -48,9 +48,7 @@ async def test_signed_at_only_grows_also_over_a_restart_and_a_clock_set_back(
 
 
 @pytest.mark.trio
-async def test_clock_that_was_set_a_year_ahead_for_a_while_leaves_nothing_behind(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_clock_set_a_year_ahead_leaves_no_trace(autojump_clock: MockClock, market: Market, start: Start) -> None:
     right = market.now
     market.now = lambda: right() + 365 * 86_400
     async with start(models=(MODEL,)):
@@ -64,7 +62,7 @@ async def test_clock_that_was_set_a_year_ahead_for_a_while_leaves_nothing_behind
 
 @pytest.mark.trio
 @pytest.mark.parametrize("ahead", [100, 2000, 3500])
-async def test_snapshot_that_is_not_newer_than_the_chains_is_signed_further_ahead(
+async def test_stale_snapshot_is_signed_further_ahead(
     ahead: int, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.snapshots.append(START + ahead)
@@ -75,7 +73,7 @@ async def test_snapshot_that_is_not_newer_than_the_chains_is_signed_further_ahea
 
 @pytest.mark.trio
 @pytest.mark.parametrize("trouble", [lost(), instead(error(504, "0xab", "receipt_timeout"))])
-async def test_publication_without_an_answer_is_compared_with_the_book_before_it_is_repeated(
+async def test_unanswered_publication_is_compared_before_a_retry(
     trouble: object, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.scripts["asks!"].append(trouble)  # type: ignore[arg-type]
@@ -85,9 +83,7 @@ async def test_publication_without_an_answer_is_compared_with_the_book_before_it
 
 
 @pytest.mark.trio
-async def test_asks_whose_publication_was_cut_by_the_stop_are_withdrawn_although_no_book_shows_them_yet(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_interrupted_publication_is_withdrawn(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async def unanswered(perform: Callable[[], httpx.Response]) -> httpx.Response:
         perform()
         await trio.sleep_forever()
@@ -103,9 +99,7 @@ async def test_asks_whose_publication_was_cut_by_the_stop_are_withdrawn_although
 
 
 @pytest.mark.trio
-async def test_asks_of_a_provider_that_is_not_listed_wait_and_are_not_published_over_and_over(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_asks_of_an_unlisted_provider_wait(autojump_clock: MockClock, market: Market, start: Start) -> None:
     market.listed = False
     async with start(models=(MODEL,)):
         await trio.sleep(200)
@@ -117,9 +111,7 @@ async def test_asks_of_a_provider_that_is_not_listed_wait_and_are_not_published_
 
 
 @pytest.mark.trio
-async def test_model_that_comes_into_the_catalogue_later_is_offered_then(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_model_added_to_the_catalogue_is_offered(autojump_clock: MockClock, market: Market, start: Start) -> None:
     model_id = market.models.pop("demo/text")
     job = market.post()
     async with start(models=(MODEL,)) as running:

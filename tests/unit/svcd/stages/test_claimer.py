@@ -164,7 +164,7 @@ async def told_of(world: World, *, pending: bool = False) -> list[tuple[Any, ...
     return world.told
 
 
-async def test_claim_that_is_mined_goes_on_to_be_opened_until_its_sla_ends(autojump_clock: MockClock) -> None:
+async def test_mined_claim_is_opened_until_its_sla_ends(autojump_clock: MockClock) -> None:
     before = count("svcd_jobs_claimed_total")
     await trio.sleep(100)
     world = World(takes=2.0)
@@ -173,11 +173,11 @@ async def test_claim_that_is_mined_goes_on_to_be_opened_until_its_sla_ends(autoj
     assert count("svcd_jobs_claimed_total") == before + 1
 
 
-async def test_claim_that_waited_for_its_post_says_nothing_of_how_long_relays_take(autojump_clock: MockClock) -> None:
+async def test_claim_that_waited_for_its_post_is_not_timed(autojump_clock: MockClock) -> None:
     assert ("relayed", 0.0) not in await told_of(World(), pending=True)
 
 
-async def test_job_that_is_withheld_since_it_was_offered_is_not_claimed(autojump_clock: MockClock) -> None:
+async def test_job_withheld_after_its_offer_is_not_claimed(autojump_clock: MockClock) -> None:
     world = World(withheld=True)
     assert await told_of(world) == [("slot",)]
     assert world.sent == []
@@ -200,7 +200,7 @@ async def test_job_that_was_worked_on_before_is_left_for_a_while(autojump_clock:
         (REVERTED, [], "mined and reverted in 0xab"),
     ],
 )
-async def test_claim_that_is_refused_gives_its_slot_back_and_says_whether_the_job_or_we_are_to_blame(
+async def test_refused_claim_frees_its_slot_and_assigns_blame(
     outcome: OpOutcome, about: list[tuple[str, ...]], reason: str, autojump_clock: MockClock
 ) -> None:
     world = World([outcome])
@@ -209,18 +209,14 @@ async def test_claim_that_is_refused_gives_its_slot_back_and_says_whether_the_jo
 
 
 @pytest.mark.parametrize("pending", [True, False])
-async def test_job_that_the_chain_does_not_know_is_no_trouble_where_its_post_is_under_way(
-    pending: bool, autojump_clock: MockClock
-) -> None:
+async def test_unknown_job_is_fine_while_its_post_is_pending(pending: bool, autojump_clock: MockClock) -> None:
     told = await told_of(World([ChainRefused("UnknownJob")]), pending=pending)
     assert (("left for a while",) in told) is not pending
     assert ("left for a while",) in await told_of(World([ChainRefused("PaymentRefused")]), pending=True)
 
 
 @pytest.mark.parametrize("outcome", [AWAY, NOT_OPEN, CoordinatorRefusal(500, None), OpPending("0xab")])
-async def test_claim_whose_answer_does_not_say_is_looked_up_until_the_index_shows_an_end(
-    outcome: OpOutcome, autojump_clock: MockClock
-) -> None:
+async def test_ambiguous_claim_is_looked_up_until_it_ends(outcome: OpOutcome, autojump_clock: MockClock) -> None:
     world = World([outcome], ["away", None, (OPEN, US), (CLAIMED, US)])
     told = await told_of(world)
     assert told[-2:] == [("claimed",), ("to open", SLA, None)]
@@ -235,13 +231,13 @@ async def test_job_that_is_anothers_or_has_ended_is_not_claimed(
     assert told[-2:] == [("not_claimed", "no answer"), ("slot",)]
 
 
-async def test_claim_of_which_nothing_is_heard_leaves_the_job_to_reconciliation(autojump_clock: MockClock) -> None:
+async def test_unheard_claim_is_left_to_reconciliation(autojump_clock: MockClock) -> None:
     world = World([AWAY], [(OPEN, 0)])
     assert await told_of(world) == [("claiming", "m"), ("slot",)]
     assert world.looked == [2.0 * n for n in range(45)]  # the next look would come when the time is over
 
 
-async def test_unexpected_failure_costs_neither_the_slot_nor_the_next_offer(autojump_clock: MockClock) -> None:
+async def test_unexpected_failure_costs_no_slot(autojump_clock: MockClock) -> None:
     world = World([ZeroDivisionError(), MINED])
     offers = [world.offer(), world.offer()]
 
@@ -264,7 +260,7 @@ def permit() -> tuple[Ahead, list[str]]:
     return Ahead(5, lambda: over.append("over")), over
 
 
-async def test_job_that_is_run_ahead_is_opened_before_its_claim_is_mined(autojump_clock: MockClock) -> None:
+async def test_job_run_ahead_is_opened_before_its_claim(autojump_clock: MockClock) -> None:
     ahead, over = permit()
     world = World([OpStored(), MINED], permits=ahead)
     assert await told_of(world, pending=True) == [("claiming", "m"), ("to open", SLA, ahead), ("claimed",)]
@@ -281,7 +277,7 @@ async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it(autojump_
     assert ahead._refusal == "StaleOp"
 
 
-async def test_job_run_ahead_whose_claim_has_no_known_end_stays_at_stake(autojump_clock: MockClock) -> None:
+async def test_job_run_ahead_without_a_known_end_stays_at_stake(autojump_clock: MockClock) -> None:
     ahead, over = permit()
     world = World([OpStored(), AWAY], permits=ahead)
     assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead)]
@@ -289,9 +285,7 @@ async def test_job_run_ahead_whose_claim_has_no_known_end_stays_at_stake(autojum
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, US)])
-async def test_job_run_ahead_may_have_been_ended_by_us_meanwhile(
-    row: tuple[JobState, int], autojump_clock: MockClock
-) -> None:
+async def test_job_run_ahead_may_have_ended_through_us(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
     ahead, _ = permit()
     await claiming(world := World([OpStored(), AWAY], [row], permits=ahead))(world.offer())
     assert ahead.confirmed
@@ -333,7 +327,7 @@ async def test_job_stands_as_the_index_says_where_it_is_ours(
     assert (await world.lookup().of(world.held())).standing == standing
 
 
-async def test_expired_job_that_is_run_ahead_has_ended_only_if_it_was_claimed_before(autojump_clock: MockClock) -> None:
+async def test_expired_job_run_ahead_ends_only_if_claimed_before(autojump_clock: MockClock) -> None:
     """Otherwise the claim is pending, and its answer decides."""
     world, (ahead, _) = World(rows=[(CANCELLED, 0)]), permit()
     job = attrs.evolve(world.held(), ahead=ahead)
@@ -355,7 +349,7 @@ async def test_job_found_has_the_window_of_its_newest_claim(
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, ANOTHER), None, "away"])
-async def test_job_found_keeps_the_window_that_it_has_where_no_later_one_is_seen(
+async def test_job_keeps_its_window_without_a_later_claim(
     row: tuple[JobState, int] | str | None, autojump_clock: MockClock
 ) -> None:
     world = World(rows=[row])
@@ -365,9 +359,7 @@ async def test_job_found_keeps_the_window_that_it_has_where_no_later_one_is_seen
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_job_run_ahead_has_no_new_window_before_its_claim_is_known(
-    autojump_clock: MockClock, *, confirmed: bool
-) -> None:
+async def test_job_run_ahead_gets_no_window_before_its_claim(autojump_clock: MockClock, *, confirmed: bool) -> None:
     world, (ahead, _) = World(rows=[(OPEN, 0)]), permit()
     job = attrs.evolve(world.held(), ahead=ahead)
     if confirmed:
@@ -377,22 +369,20 @@ async def test_job_run_ahead_has_no_new_window_before_its_claim_is_known(
 
 
 @pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])
-async def test_index_that_is_behind_a_chain_without_the_claim_is_waited_for(
-    row: tuple[JobState, int], autojump_clock: MockClock
-) -> None:
+async def test_lagging_index_is_waited_for(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US), None, row])
     found = await world.lookup().after(ChainRefused("NotClaimed"), world.held())
     assert found.standing == ("settled" if row[0] == SETTLED else "ended")
     assert world.looked == [0.0, 2.0, 4.0]
 
 
-async def test_index_that_says_open_agrees_with_a_chain_without_the_claim(autojump_clock: MockClock) -> None:
+async def test_open_index_confirms_a_missing_claim(autojump_clock: MockClock) -> None:
     world = World(rows=[None, (JobState.OPEN, 0)])
     assert (await world.lookup().after(ChainRefused("NotClaimed"), world.held())).standing == "open"
     assert world.looked == [0.0, 2.0]
 
 
-async def test_index_that_stays_behind_is_waited_for_no_longer_than_a_minute(autojump_clock: MockClock) -> None:
+async def test_lagging_index_is_waited_for_at_most_a_minute(autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
     assert (await world.lookup().after(ChainRefused("NotClaimed"), world.held())).standing == "held"
     assert world.looked == [2.0 * n for n in range(31)]

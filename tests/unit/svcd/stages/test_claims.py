@@ -31,7 +31,7 @@ def refused(reason: str) -> Script:
     ],
     ids=["ours", "the model's", "the wallet's", "reverted"],
 )
-async def test_claim_that_was_refused_for_no_fault_of_the_job_is_tried_again(
+async def test_claim_refused_without_fault_is_retried(
     refusal: Script, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.scripts["claim"].append(refusal)
@@ -46,7 +46,7 @@ async def test_claim_that_was_refused_for_no_fault_of_the_job_is_tried_again(
 @pytest.mark.parametrize(
     "refusal", [refused("AtCapacity"), instead(error(403, None, "invalid_op_signature"))], ids=["chain", "coordinator"]
 )
-async def test_claims_that_are_refused_because_of_us_are_not_repeated_at_the_pace_of_polls(
+async def test_claims_refused_because_of_us_are_not_hurried(
     refusal: Script, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.always["claim"] = refusal
@@ -57,9 +57,7 @@ async def test_claims_that_are_refused_because_of_us_are_not_repeated_at_the_pac
     assert market.calls.count("claim") <= 6
 
 
-async def test_claim_that_was_mined_and_is_refused_when_sent_again_is_ours_once_the_index_says_so(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_refused_resend_of_a_mined_claim_is_ours(autojump_clock: MockClock, market: Market, start: Start) -> None:
     market.scripts["claim"].append(lost())
     market.scripts["job"] += [behind(state=OPEN, provider_id="0")] * 2
     job = market.post()
@@ -68,9 +66,7 @@ async def test_claim_that_was_mined_and_is_refused_when_sent_again_is_ours_once_
     assert market.calls.count("claim") == 2
 
 
-async def test_claim_of_a_job_that_another_provider_holds_is_not_taken_for_ours(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_claim_of_another_provider_is_not_ours(autojump_clock: MockClock, market: Market, start: Start) -> None:
     job = market.post(designated="0")
 
     async def taken(_: object) -> httpx.Response:
@@ -85,7 +81,7 @@ async def test_claim_of_a_job_that_another_provider_holds_is_not_taken_for_ours(
     assert market.calls.count("fetch") == 0
 
 
-async def test_window_counts_from_before_the_claim_was_sent_however_late_its_answer_comes(
+async def test_window_counts_from_before_the_claim_was_sent(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def slow(perform: Callable[[], httpx.Response]) -> httpx.Response:
@@ -103,7 +99,7 @@ async def test_window_counts_from_before_the_claim_was_sent_however_late_its_ans
     )
 
 
-async def test_slot_of_a_claim_that_meets_an_unexpected_failure_is_free_again(
+async def test_slot_is_freed_after_an_unexpected_failure(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def faulty(_: object) -> httpx.Response:
@@ -117,7 +113,7 @@ async def test_slot_of_a_claim_that_meets_an_unexpected_failure_is_free_again(
         await running.until(lambda: running.entry(after)[0] == "settled")
 
 
-async def test_no_slot_is_lost_when_it_is_told_to_stop_while_every_claimer_is_busy(
+async def test_no_slot_is_lost_when_stopped_with_busy_claimers(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def unanswered(_: object) -> None:
@@ -134,7 +130,7 @@ async def test_no_slot_is_lost_when_it_is_told_to_stop_while_every_claimer_is_bu
         await running.until(lambda: running.ground.slots.held == 256)  # pending claims
 
 
-async def test_job_that_was_settled_and_that_a_trailing_book_still_offers_is_not_claimed_again(
+async def test_settled_job_in_a_lagging_book_is_not_reclaimed(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     job = market.post()

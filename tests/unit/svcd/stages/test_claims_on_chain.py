@@ -24,7 +24,7 @@ def away(_: int) -> Standing:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
-    """Configure a node whose n-th answer is `say(n)`. Return the list of jobs that the daemon asked about."""
+    """Configure a node. Its n-th answer is `say(n)`. Return the list of jobs that the daemon asked about."""
 
     def says(say: Says) -> list[Job]:
         asked: list[Job] = []
@@ -43,7 +43,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
     return says
 
 
-async def test_job_is_run_once_a_node_that_was_away_and_behind_shows_the_claim(
+async def test_job_runs_once_a_recovered_node_shows_the_claim(
     node: Callable[[Says], list[Job]], autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     def late(n: int) -> Standing:
@@ -65,7 +65,7 @@ async def test_job_is_run_once_a_node_that_was_away_and_behind_shows_the_claim(
     ],
     ids=["away", "not claimed", "other terms"],
 )
-async def test_job_that_the_chain_does_not_show_is_never_run_and_failed_in_time(  # noqa: PLR0917 - fixtures come as arguments
+async def test_job_not_on_the_chain_is_never_run(  # noqa: PLR0917 - fixtures come as arguments
     say: Says,
     reason: str,
     questions: int,

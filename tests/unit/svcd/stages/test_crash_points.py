@@ -75,7 +75,7 @@ def _posted(market: Market, way: Way) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_provider_that_dies_wherever_it_waits_ends_each_job_once(
+async def test_provider_killed_anywhere_ends_each_job_once(
     way: str, autojump_clock: MockClock, market: Market, start: Start, tmp_path: Path
 ) -> None:
     expected = WAYS[way]

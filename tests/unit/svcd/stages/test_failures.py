@@ -272,9 +272,7 @@ async def test_job_ends_with_its_reason_and_its_slot_is_free(
     assert (row["state"], row["ended_because"]) == ((3, 3) if case.fails else (1, 0))
 
 
-async def test_settle_whose_sign_in_is_refused_never_leaves(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_settle_without_a_sign_in_is_not_sent(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async def meanwhile(work: ModelWork) -> WorkOutput:
         market.sessions.clear()
         market.always["session"] = instead(error(403, "not_registered"))
@@ -298,7 +296,7 @@ async def test_key_of_another_length_opens_nothing(
         assert await running.end_of(job) == ("failed", "undecryptable")
 
 
-async def test_key_that_the_escrow_withholds_is_failed_within_300_seconds_of_the_claim(
+async def test_withheld_key_fails_the_job_within_300_seconds(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.always["release"] = instead(error(503, "job_read", retryable=True))
@@ -311,7 +309,7 @@ async def test_key_that_the_escrow_withholds_is_failed_within_300_seconds_of_the
 
 
 @pytest.mark.parametrize("op", ["settle", "claim"])
-async def test_op_whose_answer_is_lost_is_looked_up_and_not_assumed(
+async def test_op_with_a_lost_answer_is_looked_up(
     op: str, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.scripts[op].append(lost())
@@ -321,7 +319,7 @@ async def test_op_whose_answer_is_lost_is_looked_up_and_not_assumed(
     assert len(running.backend.ran) == 1
 
 
-async def test_job_whose_claim_a_reorganisation_takes_back_for_a_while_is_settled_when_it_is_there_again(
+async def test_job_settles_after_its_claim_survives_a_reorg(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def unmade(_: Callable[[], httpx.Response]) -> httpx.Response:
@@ -344,9 +342,7 @@ async def test_job_whose_claim_a_reorganisation_takes_back_for_a_while_is_settle
     assert market.calls.count("claim") == 1
 
 
-async def test_settle_and_fail_that_are_stale_by_a_wrong_clock_are_signed_again(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_stale_settle_and_fail_are_signed_again(autojump_clock: MockClock, market: Market, start: Start) -> None:
     stale = instead(answer(409, {"ok": False, "reason": "StaleOp"}))
     good, bad = market.post(), market.post(market.container(canonical({"v": 2})))
     market.scripts["settle"] += [stale, stale]
@@ -357,7 +353,7 @@ async def test_settle_and_fail_that_are_stale_by_a_wrong_clock_are_signed_again(
     assert (market.calls.count("settle"), market.calls.count("fail")) == (3, 3)
 
 
-async def test_key_is_asked_for_again_while_what_hides_the_claim_may_pass(
+async def test_key_is_requested_again_while_the_claim_may_appear(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.scripts["release"] += [
@@ -370,7 +366,7 @@ async def test_key_is_asked_for_again_while_what_hides_the_claim_may_pass(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_settle_that_came_through_counts_although_it_is_refused_when_sent_again_and_the_index_is_behind(
+async def test_settle_counts_though_its_resend_is_refused(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.scripts["settle"].append(lost())
@@ -381,9 +377,7 @@ async def test_settle_that_came_through_counts_although_it_is_refused_when_sent_
     assert market.calls.count("settle") == 1 + 3  # the lost one, and one for each look at a lagging index
 
 
-async def test_settle_that_a_fail_was_about_to_follow_counts_when_it_came_through_after_all(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_late_settle_counts_before_a_fail(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async def late(perform: Callable[[], httpx.Response]) -> httpx.Response:
         market.end(job, 1)
         return answer(409, {"ok": False, "reason": "NotClaimed"})
@@ -395,9 +389,7 @@ async def test_settle_that_a_fail_was_about_to_follow_counts_when_it_came_throug
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_fail_that_is_never_taken_leaves_the_job_to_be_reclaimed_and_frees_its_slot(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_rejected_fail_frees_the_slot(autojump_clock: MockClock, market: Market, start: Start) -> None:
     market.always["fail"] = unreached()
     job = market.post(market.container(canonical({"v": 2})))
     async with start() as running:

@@ -37,9 +37,7 @@ async def all_is_well(running: Running, market: Market, reason: str) -> None:
     assert count("svcd_claims_withheld", reason=reason) == 0
 
 
-async def test_box_key_that_is_not_the_registrys_claims_nothing_until_it_is_published(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_unpublished_box_key_stops_claims(autojump_clock: MockClock, market: Market, start: Start) -> None:
     market.registered_box = SecretKey(b"\x66" * 32).public
     async with start(models=(MODEL,)) as running:
         await withheld(running, market, "box_key", "publish yours with `svcd identity`")
@@ -47,9 +45,7 @@ async def test_box_key_that_is_not_the_registrys_claims_nothing_until_it_is_publ
         await all_is_well(running, market, "box_key")
 
 
-async def test_box_key_that_changes_in_the_registry_while_it_runs_stops_claims(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_changed_box_key_stops_claims(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async with start(models=(MODEL,)) as running:
         assert await running.end_of(market.post()) == ("settled", None)
         market.registered_box = SecretKey(b"\x66" * 32).public
@@ -58,7 +54,7 @@ async def test_box_key_that_changes_in_the_registry_while_it_runs_stops_claims(
 
 
 @pytest.mark.parametrize("minutes", [-14, 14])
-async def test_clock_that_is_off_by_minutes_is_corrected_by_the_coordinators(
+async def test_clock_off_by_minutes_is_corrected(
     minutes: int, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.behind = 60.0 * minutes
@@ -71,7 +67,7 @@ async def test_clock_that_is_off_by_minutes_is_corrected_by_the_coordinators(
         assert running.daemon.health.problem is None
 
 
-async def test_coordinators_clock_that_is_wrong_itself_is_left_when_the_chain_says_so(
+async def test_wrong_coordinator_clock_is_overruled_by_the_chain(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.behind, market.chain_minds_time = -840.0, True
@@ -91,9 +87,7 @@ async def test_clock_that_is_off_by_more_claims_nothing(
         await all_is_well(running, market, "clock")
 
 
-async def test_name_that_the_model_server_does_not_know_stops_its_model_alone(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_unknown_name_stops_only_its_model(autojump_clock: MockClock, market: Market, start: Start) -> None:
     backend = Backend(unknown="http://h/v1/models lists no 'lama', but llama")
     async with start(models=(MODEL,), backend=backend) as running:
         await withheld(
@@ -115,7 +109,7 @@ async def test_backend_that_does_not_answer_stops_its_model_alone(
         await all_is_well(running, market, "backend")
 
 
-async def test_window_that_the_market_does_not_take_is_told_and_others_go_on(
+async def test_unknown_window_is_reported_and_others_continue(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.windows = [3600]
@@ -166,7 +160,9 @@ async def test_daemon_stopped_before_its_first_look_withdraws_nothing(
     assert (market.asks, market.snapshots) == ({(1, 600): (100, 200)}, [])
 
 
-async def test_asks_of_another_hand_are_not_withdrawn(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_asks_of_another_daemon_are_not_withdrawn(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
     async with start(models=(MODEL,)) as running:
         await running.until(lambda: market.asks == {(1, 600): (100, 200)})
         market.asks = {(1, 600): (7, 7), (3, 600): (8, 8)}
@@ -191,7 +187,7 @@ async def test_claim_by_another_hand_stops_claims_and_is_left_to_it(
         await all_is_well(running, market, "other_daemon")
 
 
-async def test_job_that_the_other_hand_leaves_is_taken_on_in_the_second_half_of_its_window(
+async def test_job_left_by_the_rival_is_taken_in_its_second_half(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async with start(models=(MODEL,)) as running:
@@ -202,7 +198,7 @@ async def test_job_that_the_other_hand_leaves_is_taken_on_in_the_second_half_of_
         assert trio.current_time() > 400
 
 
-async def test_nothing_is_polled_before_it_is_known_that_claims_are_safe(
+async def test_no_poll_before_claims_are_known_to_be_safe(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.always["providers"] = instead(error(503, "not_ready", "not_ready"))

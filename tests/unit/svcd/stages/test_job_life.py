@@ -28,16 +28,14 @@ async def test_designated_job_is_claimed_opened_run_sealed_and_settled(
     assert count("svcd_jobs_claimed_total") == claimed + 1
 
 
-async def test_open_job_is_opened_with_the_key_that_the_escrow_releases(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_open_job_is_opened_with_the_escrows_key(autojump_clock: MockClock, market: Market, start: Start) -> None:
     job = market.post(market.container(recipient=market.escrow.public), designated="0")
     async with start() as running:
         assert await running.end_of(job) == ("settled", None)
     assert running.opened(job).job_id == bytes.fromhex(job[2:])
 
 
-async def test_result_over_the_inline_limit_is_uploaded_and_named_in_the_settle(
+async def test_large_result_is_uploaded_and_named_in_the_settle(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def large(_: ModelWork) -> WorkOutput:
@@ -98,9 +96,7 @@ async def test_session_that_the_coordinator_forgot_is_minted_again(
     assert len(market.sessions) == 1
 
 
-async def test_no_more_jobs_are_held_than_there_are_slots_and_all_are_settled_in_the_end(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_held_jobs_never_exceed_the_slots(autojump_clock: MockClock, market: Market, start: Start) -> None:
     most = 0
 
     async def slow(work: ModelWork) -> WorkOutput:
@@ -116,7 +112,7 @@ async def test_no_more_jobs_are_held_than_there_are_slots_and_all_are_settled_in
     assert most == 4
 
 
-async def test_what_is_due_first_is_run_first(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_earliest_deadline_runs_first(autojump_clock: MockClock, market: Market, start: Start) -> None:
     async def slow(work: ModelWork) -> WorkOutput:
         await trio.sleep(5)
         return WorkOutput(work.input, 1)

@@ -9,7 +9,7 @@ from svcd.stages.offers import Exclusions
 pytestmark = pytest.mark.trio
 
 
-async def test_what_is_due_first_comes_first_and_equals_keep_their_order() -> None:
+async def test_earliest_deadline_first_and_stable() -> None:
     channel = DeadlineChannel[str](4)
     for deadline, item in ((3.0, "late"), (1.0, "first"), (1.0, "second"), (2.0, "third")):
         await channel.send(deadline, item)
@@ -42,9 +42,7 @@ async def test_receiver_that_is_cancelled_takes_nothing_with_it() -> None:
 
 
 @pytest.mark.parametrize("off", [-900.0, 900.0])
-async def test_job_whose_claim_was_refused_is_left_alone_as_long_by_a_clock_that_is_wrong_for_a_moment(
-    off: float, autojump_clock: MockClock
-) -> None:
+async def test_skip_lasts_as_long_despite_a_clock_error(off: float, autojump_clock: MockClock) -> None:
     wrong = off
     exclusions = Exclusions(Clock(local=lambda: 1_000_000 + trio.current_time() + wrong))
     exclusions.skip(b"job")

@@ -166,9 +166,7 @@ async def test_payload_becomes_work_that_names_its_order(
         assert (when, until, body["job"], body["rest"][-1]) == (5.0, 270.0, job.job_id, 5)
 
 
-async def test_job_is_opened_until_the_moment_that_is_left_for_running_it(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_opening_continues_until_the_run_must_start(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World()
     await world.opener(tmp_path).step(world.held(sla_ends=MARGIN + 1))
     assert world.fetched_until == [1.0]
@@ -178,9 +176,7 @@ async def test_job_is_opened_until_the_moment_that_is_left_for_running_it(
     assert (failure.reason, again.reason, late.fetched_until) == ("deadline_wait", "claim_expired", [])
 
 
-async def test_job_found_after_its_first_minutes_has_half_a_minute_to_be_opened_in(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_job_found_late_has_half_a_minute_to_open(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World()
     held = world.held()
     await trio.sleep(250)
@@ -204,7 +200,7 @@ async def test_chain_is_asked_again_until_it_has_the_claim(tmp_path: Path, autoj
         (Contradicted("fee"), "unservable", 0),
     ],
 )
-async def test_chain_that_does_not_show_the_claim_in_time_fails_the_job(
+async def test_claim_missing_on_the_chain_fails_the_job(
     standing: Any, reason: str, last: float, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     world = World(standings=[standing])
@@ -212,9 +208,7 @@ async def test_chain_that_does_not_show_the_claim_in_time_fails_the_job(
     assert (failure.reason, world.looked[-1], world.fetched_until) == (reason, last, [])
 
 
-async def test_what_runs_ahead_is_held_against_the_chain_once_its_claim_is_there(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_job_run_ahead_is_checked_once_claimed(tmp_path: Path, autojump_clock: MockClock) -> None:
     world, ahead = World(), Ahead(1, lambda: None)
     opener, held = world.opener(tmp_path, chain=True), world.held(ahead=ahead)
     await opener.step(held)
@@ -225,7 +219,7 @@ async def test_what_runs_ahead_is_held_against_the_chain_once_its_claim_is_there
 
 
 @pytest.mark.parametrize("code", ["not_claimed", "no_claim", "stale_issued_at"])
-async def test_escrow_that_does_not_see_the_claim_yet_is_asked_again_with_a_new_time(
+async def test_escrow_that_lags_is_asked_again_with_a_new_time(
     code: str, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     world = World(is_bid=True, answers=[CoordinatorRefusal(409, code), KEY])
@@ -262,7 +256,7 @@ async def test_key_of_another_length_opens_nothing(length: int, tmp_path: Path, 
     assert (await failure_of(world, world.opener(tmp_path), world.held())).reason == "undecryptable"
 
 
-async def test_key_that_is_sealed_to_somebody_else_opens_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_key_sealed_to_another_box_opens_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World(is_bid=True, answers=[ReleasedKey(seal(SecretKey.generate().public, bytes(32)))])
     assert (await failure_of(world, world.opener(tmp_path), world.held())).reason == "undecryptable"
 
@@ -281,7 +275,7 @@ async def test_job_of_another_provider_or_model_is_not_fetched(tmp_path: Path, a
     assert (reasons, world.fetched_until) == (["not_our_bid", "unservable"], [])
 
 
-async def test_long_input_is_read_beside_the_loop_and_a_short_one_in_it(
+async def test_only_long_input_is_read_in_a_thread(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[float] = []

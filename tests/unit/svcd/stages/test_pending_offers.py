@@ -1,4 +1,4 @@
-"""Offers of jobs whose post is not yet in a block: how they are checked, and how their claims end."""
+"""Offers of jobs before their post is in a block: how they are checked, and how their claims end."""
 
 from collections.abc import Callable
 
@@ -48,7 +48,7 @@ _STRANGER = Wallet(b"\x66" * 32)
         {"task_cid": "../x"},
     ],
 )
-async def test_offer_that_is_not_signed_as_it_reads_or_does_not_suit_is_not_claimed(
+async def test_unsigned_or_unsuitable_offer_is_not_claimed(
     changed: dict[str, str], autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     offered, job = market.post(market.container()), market.post(market.container())

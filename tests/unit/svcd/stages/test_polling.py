@@ -46,7 +46,7 @@ async def test_free_is_the_slots_less_the_jobs_held(autojump_clock: MockClock, m
 
 
 @pytest.mark.parametrize("task_cid", ["a\nb", "../../api/v0/shutdown", "x" * 200])
-async def test_job_whose_content_id_is_none_is_not_claimed_and_if_held_is_failed(
+async def test_job_with_an_invalid_cid_is_not_claimed(
     task_cid: str, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     open_one, held = market.post(task_cid=task_cid), market.post(market.container(), task_cid=task_cid)
@@ -57,7 +57,7 @@ async def test_job_whose_content_id_is_none_is_not_claimed_and_if_held_is_failed
     assert "fetch" not in market.calls
 
 
-async def test_orders_that_are_of_no_use_here_keep_none_from_being_handed_that_are(
+async def test_unsuitable_orders_do_not_block_suitable_ones(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     unsold = [market.post(market.container(), sla_secs="86400") for _ in range(6)]  # older, and leased repeatedly
@@ -71,7 +71,7 @@ async def test_orders_that_are_of_no_use_here_keep_none_from_being_handed_that_a
         assert asked(market)[-1] == 4
 
 
-async def test_granted_capacity_bounds_what_is_asked_for_and_is_asked_to_be_raised_once(
+async def test_granted_capacity_limits_polls_and_is_raised_once(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.capacity = 2
@@ -95,7 +95,7 @@ async def test_capacity_that_was_requested_is_used_within_seconds(
         assert asked(market)[-1] == 4
 
 
-async def test_capacity_that_a_ceiling_withholds_is_asked_for_again_only_when_more_is_needed(
+async def test_withheld_capacity_is_requested_again_only_if_needed(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.capacity = 2
@@ -136,7 +136,7 @@ async def test_grant_that_a_failed_job_lowers_is_heeded_at_once(
 
 
 @pytest.mark.parametrize(("granted", "a_second"), [(4, 0.1), (2, 1.0)])
-async def test_grant_is_read_for_settles_only_where_it_is_short_and_once_for_all_of_a_second(
+async def test_grant_is_reread_after_settles_only_when_short(
     granted: int, a_second: float, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.capacity = granted
@@ -161,9 +161,7 @@ def keeping(market: Market) -> Script:
     return script
 
 
-async def test_busy_backend_lowers_free_whoever_keeps_it_busy(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_busy_backend_lowers_free(autojump_clock: MockClock, market: Market, start: Start) -> None:
     @attrs.frozen
     class Busy:
         async def read(self) -> float | None:
@@ -177,7 +175,7 @@ async def test_busy_backend_lowers_free_whoever_keeps_it_busy(
         assert asked(market)[-1] == 2
 
 
-async def test_three_faults_in_a_row_open_the_circuit_until_the_backend_is_up_again(
+async def test_three_faults_open_the_circuit_until_recovery(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def faulty(_: ModelWork) -> WorkOutput:
@@ -216,9 +214,7 @@ async def test_job_that_is_not_worth_it_is_left_alone(
     assert market.polls[0]["min_rate_out"] == "200"
 
 
-async def test_idle_provider_takes_less_than_its_ask_as_far_as_it_is_configured(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_idle_provider_discounts_its_ask(autojump_clock: MockClock, market: Market, start: Start) -> None:
     generous = model_for("demo/text", {"text"}, discount_percent=20)
     async with start(models=(generous,)) as running:
         await trio.sleep(700)
@@ -227,7 +223,7 @@ async def test_idle_provider_takes_less_than_its_ask_as_far_as_it_is_configured(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_window_that_relays_and_runs_have_lately_not_fitted_into_is_not_claimed(
+async def test_window_too_short_for_recent_runs_is_not_claimed(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     tight = model_for("demo/text", {"text"}, asks={60: AskRates(0, 1)}, margin_seconds=5.0)
@@ -258,7 +254,7 @@ async def test_refused_claim_is_tried_again_after_a_while(
     assert market.calls.count("claim") == 3
 
 
-async def test_what_could_not_be_opened_is_not_claimed(autojump_clock: MockClock, market: Market, start: Start) -> None:
+async def test_unopenable_job_is_not_claimed(autojump_clock: MockClock, market: Market, start: Start) -> None:
     designated = market.post()
     async with start(models=(MODEL,), box=None) as running:
         await trio.sleep(10)
@@ -321,9 +317,7 @@ def held(market: Market, longest: float = 60.0) -> None:
     market.always["poll"] = hold_poll
 
 
-async def test_poll_that_was_held_is_followed_by_the_next_at_once_and_its_job_is_claimed(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_held_poll_is_followed_immediately(autojump_clock: MockClock, market: Market, start: Start) -> None:
     held(market)
     async with start(models=(MODEL,)) as running:
         await trio.sleep(85)
@@ -336,7 +330,7 @@ async def test_poll_that_was_held_is_followed_by_the_next_at_once_and_its_job_is
         assert await running.end_of(job)
 
 
-async def test_coordinator_that_holds_no_polls_is_polled_as_often_as_ever(
+async def test_coordinator_without_held_polls_is_polled_normally(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async with start(models=(MODEL,)):

@@ -80,7 +80,7 @@ async def test_claimed_job_with_swapped_terms_is_failed_unrun(
 
 
 @pytest.mark.parametrize("before", [True, False])
-async def test_large_result_of_a_killed_daemon_is_uploaded_and_settled_by_the_next(
+async def test_large_result_of_a_killed_daemon_is_settled(
     before: bool, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def large(_: ModelWork) -> WorkOutput:
@@ -99,9 +99,7 @@ async def test_large_result_of_a_killed_daemon_is_uploaded_and_settled_by_the_ne
     assert len(market.results[job]) > 16_000_000
 
 
-async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_its_sla(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_killed_run_is_repeated_within_its_sla(autojump_clock: MockClock, market: Market, start: Start) -> None:
     reached = trio.Event()
 
     async def endless(_: ModelWork) -> WorkOutput:
@@ -121,7 +119,7 @@ async def test_run_that_was_cut_by_a_kill_is_run_again_within_what_is_left_of_it
 
 
 @pytest.mark.parametrize("stage", ["fetch", "settle", "fail", "files"])
-async def test_network_that_is_lost_for_minutes_at_any_stage_costs_no_job(
+async def test_network_loss_at_any_stage_costs_no_job(
     stage: str, autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def lose(perform: Callable[[], httpx.Response]) -> httpx.Response:
@@ -150,9 +148,7 @@ class Nowhere(dict[str, Script]):
         return unreached()
 
 
-async def test_claim_that_is_mined_long_after_its_answer_was_given_up_is_taken_on(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_claim_mined_late_is_taken_on(autojump_clock: MockClock, market: Market, start: Start) -> None:
     market.always["claim"] = unreached()
     job = market.post(expires_at=str(START + 6))  # offered once
     async with start() as running:
@@ -161,9 +157,7 @@ async def test_claim_that_is_mined_long_after_its_answer_was_given_up_is_taken_o
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_fail_that_was_begun_is_sent_by_the_next_with_its_own_reason(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_started_fail_is_sent_after_a_restart(autojump_clock: MockClock, market: Market, start: Start) -> None:
     reached = trio.Event()
     hang(market, "fail", reached, before=True)
     job = market.post(market.container(canonical({"v": 2})))
@@ -184,7 +178,7 @@ async def test_lost_journal_costs_no_job_the_chain_still_names_them(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_job_that_was_believed_not_claimed_is_taken_on_when_the_chain_says_it_was(
+async def test_job_thought_unclaimed_is_taken_on_if_claimed(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.scripts["claim"].append(instead(answer(409, {"ok": False, "reason": "PaymentRefused"})))
@@ -196,7 +190,7 @@ async def test_job_that_was_believed_not_claimed_is_taken_on_when_the_chain_says
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_job_that_ends_while_another_is_looked_up_is_counted_once(
+async def test_job_that_ends_during_a_look_up_counts_once(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     """The journal was read before the job ended."""
@@ -222,7 +216,7 @@ async def test_job_that_ends_while_another_is_looked_up_is_counted_once(
         assert count("svcd_jobs_settled_total") == settled + 1
 
 
-async def test_ended_job_is_not_taken_on_again_by_what_an_index_says_that_is_behind(
+async def test_ended_job_is_not_revived_by_a_lagging_index(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     job = market.post()

@@ -44,7 +44,7 @@ async def failure_of(world: World, job: SealedJob) -> str:
     return failure.value.reason
 
 
-async def test_settle_carries_the_result_until_the_sla_ends_and_is_sent_once_a_round(autojump_clock: MockClock) -> None:
+async def test_settle_has_the_result_and_is_sent_once_per_round(autojump_clock: MockClock) -> None:
     await trio.sleep(100)
     world, job = World([MINED], takes=2.0), held()
     await settling(world)(sealed(job))
@@ -55,7 +55,7 @@ async def test_settle_carries_the_result_until_the_sla_ends_and_is_sent_once_a_r
     assert (world.relayed_in, world.asked, world.stale) == ([2.0], [], 0)
 
 
-async def test_settle_of_a_job_run_ahead_says_nothing_of_how_long_relays_take(autojump_clock: MockClock) -> None:
+async def test_settle_of_a_job_run_ahead_is_not_timed(autojump_clock: MockClock) -> None:
     world = World([MINED], takes=2.0)
     await settling(world)(sealed(held(ahead=True)))
     assert world.relayed_in == []
@@ -71,7 +71,7 @@ async def test_result_of_an_earlier_run_is_read_from_the_journal(
     assert isinstance(kept, bytes) or kept.closed
 
 
-async def test_result_that_was_uploaded_is_named_and_uploaded_again_when_the_upload_has_lapsed(
+async def test_lapsed_upload_is_repeated(
     autojump_clock: MockClock,
 ) -> None:
     world, job = World([UNKNOWN_RESULT]), held()
@@ -92,9 +92,7 @@ async def test_result_that_was_uploaded_is_named_and_uploaded_again_when_the_upl
         (SignInRefused(500, "x"), "session_http_500"),
     ],
 )
-async def test_refusal_that_another_attempt_would_meet_again_ends_the_job_at_once(
-    autojump_clock: MockClock, outcome: OpOutcome, reason: str
-) -> None:
+async def test_permanent_refusal_ends_the_job(autojump_clock: MockClock, outcome: OpOutcome, reason: str) -> None:
     world, job = World([outcome]), held()
     assert await failure_of(world, sealed(job)) == reason
     assert world.times == [0.0]
@@ -114,7 +112,7 @@ async def test_refusal_that_another_attempt_would_meet_again_ends_the_job_at_onc
         (REVERTED, "settle_reverted"),
     ],
 )
-async def test_trouble_that_may_pass_is_tried_again_ever_more_rarely_for_as_long_as_a_pause_is_left_of_the_sla(
+async def test_temporary_failure_is_retried_until_the_sla_ends(
     autojump_clock: MockClock, outcome: OpOutcome, reason: str
 ) -> None:
     world = World([outcome])
@@ -124,16 +122,14 @@ async def test_trouble_that_may_pass_is_tried_again_ever_more_rarely_for_as_long
 
 
 @pytest.mark.parametrize("outcome", [AWAY, PENDING, REVERTED, CoordinatorRefusal(400, None)])
-async def test_job_that_proves_settled_is_settled_whatever_was_answered(
-    autojump_clock: MockClock, outcome: OpOutcome
-) -> None:
+async def test_settled_job_counts_whatever_was_answered(autojump_clock: MockClock, outcome: OpOutcome) -> None:
     world, job = World([outcome], ["settled"]), held()
     await settling(world)(sealed(job))
     assert world.ends == [("settled", job, 3.0)]
     assert len(world.sent) == 1
 
 
-async def test_stale_settle_is_signed_again_and_others_only_when_their_window_nears_its_end(
+async def test_stale_settle_is_signed_again(
     autojump_clock: MockClock,
 ) -> None:
     world = World([STALE, AWAY, MINED])
@@ -148,9 +144,7 @@ async def test_stale_settle_is_signed_again_and_others_only_when_their_window_ne
 
 
 @pytest.mark.parametrize("reason", ["NotClaimed", "UnknownJob"])
-async def test_claim_that_a_reorganisation_took_is_waited_for_until_it_cannot_come_back(
-    autojump_clock: MockClock, reason: str
-) -> None:
+async def test_reorged_claim_is_awaited_while_it_can_return(autojump_clock: MockClock, reason: str) -> None:
     world, job = World([ChainRefused(reason)], ["unknown"]), held(sla_secs=SLA, sla_ends=SLA)
     assert await failure_of(world, sealed(job)) == f"settle_{reason}"
     last = world.times[-1]
@@ -160,7 +154,7 @@ async def test_claim_that_a_reorganisation_took_is_waited_for_until_it_cannot_co
     assert world.asked[-1] == ("after", ChainRefused(reason), job)
 
 
-async def test_job_whose_claim_does_not_come_back_is_claimed_anew_and_settled(autojump_clock: MockClock) -> None:
+async def test_job_whose_claim_is_gone_is_reclaimed_and_settled(autojump_clock: MockClock) -> None:
     """The chain rejected the claim when it was sent again, so waiting alone would not help."""
     await trio.sleep(100)
     world, job = World([*[NOT_CLAIMED] * 5, AWAY, *[NOT_CLAIMED] * 2, STALE, NOT_CLAIMED, MINED], ["open"]), held()
@@ -174,14 +168,14 @@ async def test_job_whose_claim_does_not_come_back_is_claimed_anew_and_settled(au
     assert (how, settled.job, started, world.stale) == ("settled", job.job, 3.0, 1)
 
 
-async def test_claim_anew_that_is_stale_sets_the_clock(autojump_clock: MockClock) -> None:
+async def test_stale_second_claim_corrects_the_clock(autojump_clock: MockClock) -> None:
     world = World([*[NOT_CLAIMED] * 5, STALE, MINED], ["open"])
     await settling(world)(sealed(held()))
     assert ([when for when, *_ in world.claims], world.stale) == ([25.0], 1)
 
 
 @pytest.mark.parametrize(("confirmed", "claims"), [(False, []), (True, [25.0])])
-async def test_job_run_ahead_is_claimed_anew_once_its_claim_was_in_a_block(
+async def test_job_run_ahead_is_reclaimed_after_its_claims_block(
     autojump_clock: MockClock, *, confirmed: bool, claims: list[float]
 ) -> None:
     """Before that, the first claim is pending, and its answer decides."""
@@ -192,13 +186,13 @@ async def test_job_run_ahead_is_claimed_anew_once_its_claim_was_in_a_block(
     assert [when for when, *_ in world.claims] == claims
 
 
-async def test_claim_that_may_be_back_by_itself_is_not_sent_a_second_time(autojump_clock: MockClock) -> None:
+async def test_claim_that_may_return_is_not_resent(autojump_clock: MockClock) -> None:
     world = World([*[NOT_CLAIMED] * 8, MINED], ["open", "open", "open", "open", "held", "open", "open", "held"])
     await settling(world)(sealed(held()))
     assert world.claims == []
 
 
-async def test_open_job_ends_when_it_expires_and_not_with_the_window_of_its_first_claim(
+async def test_open_job_ends_at_its_expiry(
     autojump_clock: MockClock,
 ) -> None:
     world = World([NOT_CLAIMED], ["open"])
@@ -212,7 +206,7 @@ async def test_open_job_ends_when_it_expires_and_not_with_the_window_of_its_firs
     assert pending.times[-1] == world.times[-1]
 
 
-async def test_each_claim_begins_a_window_of_its_own(autojump_clock: MockClock) -> None:
+async def test_each_claim_starts_its_own_window(autojump_clock: MockClock) -> None:
     """The window counts from when the job was last seen open, because the next claim is in a later block."""
     world = World([*[NOT_CLAIMED] * 12, AWAY], [*["open"] * 10, "held"])
     assert await failure_of(world, sealed(held(sla_secs=60, sla_ends=30))) == "settle_transport_error"
@@ -221,7 +215,7 @@ async def test_each_claim_begins_a_window_of_its_own(autojump_clock: MockClock) 
     assert settles[-1] == (115.0, 125.0)
 
 
-async def test_claim_that_was_mined_again_while_nobody_looked_has_its_window(autojump_clock: MockClock) -> None:
+async def test_unseen_remined_claim_has_its_own_window(autojump_clock: MockClock) -> None:
     """One look took longer than the first window."""
     world = World([AWAY, AWAY, MINED], ["unknown", "held"], claimed_at=50.0)
     await settling(world)(sealed(held(sla_secs=60, sla_ends=4)))
@@ -229,21 +223,21 @@ async def test_claim_that_was_mined_again_while_nobody_looked_has_its_window(aut
     assert [how for how, *_ in world.ends] == ["settled"]
 
 
-async def test_window_that_is_left_is_not_made_shorter_by_a_job_seen_open(autojump_clock: MockClock) -> None:
+async def test_open_job_does_not_shorten_the_window(autojump_clock: MockClock) -> None:
     world = World([AWAY, MINED], ["open"])
     await settling(world)(sealed(held(sla_secs=60, sla_ends=90)))
     assert [give_up_at for *_, give_up_at, _ in world.sent] == [90.0, 90.0]
 
 
 @pytest.mark.parametrize("standing", ["open", "held"])
-async def test_settle_that_was_mined_in_vain_is_signed_anew(autojump_clock: MockClock, standing: str) -> None:
+async def test_reverted_settle_is_signed_again(autojump_clock: MockClock, standing: str) -> None:
     """The job is open, or an index that lags a reorg still shows it as claimed."""
     world = World([REVERTED, REVERTED, MINED], [standing])
     await settling(world)(sealed(held()))
     assert (world.times, world.signed) == ([0.0, 1.0, 3.0], [0, 1, 3])
 
 
-async def test_upload_that_lapsed_while_the_job_was_open_is_made_again_in_the_new_window(
+async def test_lapsed_upload_is_repeated_in_the_new_window(
     autojump_clock: MockClock,
 ) -> None:
     world, job = World([NOT_CLAIMED, UNKNOWN_RESULT], ["open"]), held(sla_secs=60, sla_ends=60)
@@ -254,9 +248,7 @@ async def test_upload_that_lapsed_while_the_job_was_open_is_made_again_in_the_ne
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("TooManyUnits"), CoordinatorRefusal(403, "x")])
-async def test_refusal_of_the_result_itself_is_final_of_an_open_job_too(
-    autojump_clock: MockClock, outcome: OpOutcome
-) -> None:
+async def test_refused_result_is_final_for_an_open_job(autojump_clock: MockClock, outcome: OpOutcome) -> None:
     world = World([outcome], ["open"])
     assert await failure_of(world, sealed(held())) in ("settle_TooManyUnits", "settle_rejected")
     assert world.times == [0.0]
@@ -268,14 +260,14 @@ async def test_claim_is_dead_at_the_second_at_which_its_signature_ends(autojump_
     assert world.times == [0.0]
 
 
-async def test_job_that_an_index_behind_called_open_is_settled_when_it_says_so(autojump_clock: MockClock) -> None:
+async def test_job_reported_open_by_a_lagging_index_is_settled(autojump_clock: MockClock) -> None:
     """The settle succeeded, so the chain rejects another."""
     world = World([NOT_CLAIMED], ["open", "open", "settled"])
     await settling(world)(sealed(held()))
     assert ([how for how, *_ in world.ends], world.times) == (["settled"], [0.0, 1.0, 3.0])
 
 
-async def test_open_job_whose_claim_is_dead_goes_on(autojump_clock: MockClock) -> None:
+async def test_open_job_with_a_dead_claim_continues(autojump_clock: MockClock) -> None:
     """Any provider may claim the job."""
     world = World([NOT_CLAIMED, MINED], ["open"], takes=CLAIM_LIFETIME_S)
     await settling(world)(sealed(held()))

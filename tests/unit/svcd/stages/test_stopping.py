@@ -24,9 +24,7 @@ def lasting(seconds: float) -> Backend:
     return Backend(act)
 
 
-async def test_what_can_be_finished_within_the_grace_is_settled(
-    autojump_clock: MockClock, market: Market, start: Start
-) -> None:
+async def test_work_that_fits_the_grace_is_settled(autojump_clock: MockClock, market: Market, start: Start) -> None:
     job = market.post()
     async with start(backend=lasting(20)) as running:
         await trio.sleep(5)
@@ -39,7 +37,7 @@ async def test_what_can_be_finished_within_the_grace_is_settled(
         assert len(market.polls) == polls
 
 
-async def test_what_cannot_be_finished_is_failed_in_the_last_of_the_grace(
+async def test_unfinished_work_is_failed_at_the_end_of_grace(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     job = market.post()
@@ -61,7 +59,7 @@ async def test_provider_without_jobs_stops_at_once(autojump_clock: MockClock, ma
         assert trio.current_time() - began < 5
 
 
-async def test_claim_that_is_answered_while_it_stops_is_still_worked_off(
+async def test_claim_answered_while_stopping_is_worked_off(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     async def slowly(perform: Callable[[], httpx.Response]) -> httpx.Response:
@@ -76,7 +74,7 @@ async def test_claim_that_is_answered_while_it_stops_is_still_worked_off(
         assert await running.end_of(job) == ("settled", None)
 
 
-async def test_result_that_could_not_be_settled_within_the_grace_is_settled_by_the_next_start(
+async def test_result_unsettled_within_grace_is_settled_later(
     autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
     market.always["settle"] = unreached()

@@ -31,7 +31,7 @@ async def failure_of(world: World, sla_ends: float = SLA) -> str:
     return failure.value.reason
 
 
-async def test_result_goes_ahead_of_its_settle_from_one_byte_more_than_a_settle_can_hold() -> None:
+async def test_oversized_result_is_uploaded_before_its_settle() -> None:
     assert [needs_upload(length) for length in (15_679_488, 15_679_489)] == [False, True]
 
 
@@ -49,9 +49,7 @@ async def test_result_that_was_uploaded_is_settled_by_its_name(autojump_clock: M
 
 
 @pytest.mark.parametrize("trouble", [AWAY, SignInRefused(None, "x"), SignInRefused(502, "x"), FORGOTTEN])
-async def test_upload_is_tried_again_for_as_long_as_a_pause_is_left_of_the_sla(
-    autojump_clock: MockClock, trouble: UploadOutcome
-) -> None:
+async def test_upload_is_retried_until_the_sla_ends(autojump_clock: MockClock, trouble: UploadOutcome) -> None:
     world = World([trouble, trouble, Uploaded(CID)])
     await uploading(world)(sealed(held()))
     assert world.times == [0.0, 1.0, 3.0]
@@ -70,7 +68,7 @@ async def test_upload_is_tried_again_for_as_long_as_a_pause_is_left_of_the_sla(
         (Uploaded(None), "settle_upload_invalid"),
     ],
 )
-async def test_answer_that_another_upload_would_meet_again_ends_the_job_at_once(
+async def test_permanent_upload_refusal_ends_the_job(
     autojump_clock: MockClock, refusal: UploadOutcome, reason: str
 ) -> None:
     world = World([refusal])
@@ -78,7 +76,7 @@ async def test_answer_that_another_upload_would_meet_again_ends_the_job_at_once(
     assert world.times == [0.0]
 
 
-async def test_upload_goes_on_in_the_window_of_a_claim_that_was_mined_again(autojump_clock: MockClock) -> None:
+async def test_upload_continues_in_the_new_claims_window(autojump_clock: MockClock) -> None:
     world = World([AWAY, Uploaded(CID)], claimed_at=50.0)
     await trio.sleep(10)
     await uploading(world)(sealed(held(sla_secs=60, sla_ends=0)))
