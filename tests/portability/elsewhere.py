@@ -6,13 +6,10 @@ _MODES: Final = "Windows has no modes: the folder of application data is the use
 _PLACES: Final = "the place of settings is APPDATA's on Windows: tests/portability/test_windows.py"
 _LINKS: Final = "opening without following links, and pipes in files' places, are POSIX's"
 _QUOTED: Final = "the command is quoted for POSIX shells; tests/portability/test_windows.py has one of Windows"
-_GROUPS: Final = "the subprocess module of this system refuses the flag by which Windows makes a group"
 
 ELSEWHERE: Final[dict[str, dict[str, str]]] = {
     "darwin": {},
     "win32": {
-        "test_batches.py::test_many_lines_are_made_by_several_processes_in_their_order": _GROUPS,
-        "test_batches.py::test_first_of_several_bad_lines_is_named_whoever_finds_it": _GROUPS,
         "test_known_markets.py::test_market_is_remembered_privately_for_later_processes": _MODES,
         "test_known_markets.py::test_place_is_the_users_configuration_unless_named": _PLACES,
         "test_known_markets.py::test_link_in_the_folders_place_is_refused": _LINKS,

@@ -167,12 +167,15 @@ class Witnesses:
     # --- promises --------------------------------------------------------------------------------------------
 
     async def end(self) -> None:
-        """Wait until every batch and every relay has ended, and every job was answered as final. The pollers must have
-        leased one job in turn."""
+        """Wait until every batch and every relay has ended, every job was answered as final, and two pollers have
+        leased the same job in turn."""
         connection = await asyncpg.connect(self.market.database_url)
 
         async def is_at_rest() -> bool:
             return not await connection.fetchval(_UNENDED)
+
+        async def was_leased_in_turn() -> bool:
+            return bool(await connection.fetchval(_LEASED_IN_TURN))
 
         async def all_are_final() -> bool:
             return self.final.keys() == {"0x" + job.hex() for job in self.market.load.posted}
@@ -183,7 +186,7 @@ class Witnesses:
                     await self._until_completed(batch_id, lines)
                 await until(is_at_rest)
                 await until(all_are_final)
-            assert await connection.fetchval(_LEASED_IN_TURN)
+                await until(was_leased_in_turn)
         finally:
             await connection.close()
 
