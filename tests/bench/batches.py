@@ -177,7 +177,7 @@ async def _watching(on: Stand) -> "asyncpg.Connection[asyncpg.Record]":
 
 
 async def _until_mined(connection: "asyncpg.Connection[asyncpg.Record]", posts: int) -> None:
-    """Wait until this many posts of batches are mined, and no other is under way."""
+    """Wait until this many posts of batches are mined, and none is pending."""
     while await connection.fetchval(_LIVE) or await connection.fetchval(_MINED) < posts:  # noqa: ASYNC110 - elsewhere
         await anyio.sleep(0.2)  # each query takes milliseconds from the measured work
 
@@ -316,7 +316,7 @@ def p95(times: Sequence[float]) -> float:
 
 
 async def by_default(lines: int) -> tuple[Submitter, Row]:
-    """Run a shorter batch without other load. Return its submitter too, for measurements without a coordinator."""
+    """Run a shorter batch without other load. Also return its submitter, for measurements without a coordinator."""
     async with stand() as on:
         seconds = await relayer_alone(on, on.submitter.lines(lines // 2, PAYLOAD))
         file_id = await _uploaded(on, jsonl(on.submitter.lines(lines, PAYLOAD)))

@@ -11,7 +11,7 @@ The gap between our figure and this one is the cost of reading, checking and fol
 
 The dense chain is the target: a busy market, where the cost per event counts. The sparse chain shows the cost per
 block, because every event needs a header, which neither getLogs alone nor web3.py reads. Its targets are scaled from
-the dense ones. In a separate measurement, SQD's processor, which reads headers too, indexes 20k/s of the dense posts
+the dense ones. In a separate measurement, SQD's processor, which also reads headers, indexes 20k/s of the dense posts
 and 2.9k/s of the sparse ones, and getLogs alone reads 195k/s and 213k/s. Dense, 0.35 of getLogs is 3.4 times SQD.
 Sparse, 3.4 times SQD is 0.05 of getLogs, which is 5 times the 2.2k/s of web3.py.
 """

@@ -39,7 +39,7 @@ def _fuzz(name: str, arguments: list[str]) -> None:
         check = target_of(name).check
 
     def kept(data: bytes) -> None:
-        """Save the input. libFuzzer saves crashing inputs too, but not if an exception ends the process first."""
+        """Save the input. libFuzzer also saves crashing inputs, but not if an exception ends the process first."""
         try:
             check(data)
         except BaseException:

@@ -10,13 +10,13 @@ A seed's recording has every whole answer (status, code, specified headers, body
 streams, the event log, each request to the relayer with its call and end, the logs of the final chain, every final
 table, and the promises that broke. The same commit gives the same bytes.
 
-What a comparison can tell:
+A comparison shows:
 
 - A change that adds or removes statements, tasks or awaits, but no waiting, usually leaves seeds identical: in a
   recorded simulation, statements and calls of the node take no time.
 - A changed field, code, header, column or call appears by its name, and as a value that only one recording has.
 
-What it cannot tell:
+A comparison does not show:
 
 - A change of timing (a poll interval, a timeout, a retry) moves faults and kills to other moments, because the plan
   places them by the clock and by steps. Such a seed differs in much, and its differences are consequences. Read the

@@ -1,6 +1,6 @@
 """Watch I8 and I9 while the market runs: triggers in the database record every lease and every sign-in nonce.
 
-Reading tables afterwards cannot show violations. A lease is one row per job, whichever provider holds it, and a used
+Reading tables afterwards cannot show violations. A lease is one row per job, for any provider, and a used
 nonce is deleted. A reorg also removes the record of a relayer's nonce that another process used.
 """
 

@@ -1,4 +1,4 @@
-"""The log pages explain every warning and error that the daemons log, and no other event."""
+"""The log pages explain every warning and error that the daemons log, and nothing more."""
 
 import ast
 import json

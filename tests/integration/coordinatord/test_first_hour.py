@@ -1,4 +1,4 @@
-"""The commands of docs/operators/first-market.md print what the page shows.
+"""The commands of docs/operators/first-market.md give the page's output.
 
 `RECORD=FILE pytest` on this module writes a new recording to the file.
 """

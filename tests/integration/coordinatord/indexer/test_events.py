@@ -1,4 +1,4 @@
-"""The event log reports every job's changes. A follower knows at each block exactly what the index knows."""
+"""The event log reports every job's changes. At each block, a follower's state equals the index."""
 
 import random
 from typing import TypeAlias

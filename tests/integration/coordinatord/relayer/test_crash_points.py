@@ -1,4 +1,4 @@
-"""Kill the relayer at each place where it waits, and restart it. Each op is relayed once, whatever the node answers.
+"""Kill the relayer at each place where it waits, and restart it. Each op is relayed once, for any answer of the node.
 
 By default a few ops meet one crash after another, until all places are covered. If the node rejects the bytes, the
 crashes begin at their broadcast. With `CRASH_POINTS=apart` (`make crash-points`) each place gets a separate op and a

@@ -1,4 +1,4 @@
-"""Type the page for new providers into a terminal, with a market running. It must print what the page shows."""
+"""Type the page for new providers into a terminal, with a market running. The output must match the page."""
 
 import itertools
 import json
@@ -126,7 +126,7 @@ class FirstHour:
     running: "subprocess.Popen[bytes] | None" = None
 
     def typed(self, one: Typed) -> str:
-        """Type one command. Return what the terminal showed."""
+        """Type one command. Return the terminal's output."""
         shown = [self._real(one.command), *one.printed.splitlines()]
         asked = [line for line in shown[1:] if re.match(r"\d/6 |send it\?", line)]
         answers = [self._real(found[1] or "") for line in asked if (found := re.search(r":(?: (\S*))?$", line))]
