@@ -37,7 +37,7 @@ async def read_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[
     async with send, receive, unwrap_single_error() as tasks:
         tasks.start_soon(_forward, source, send)
         yield receive
-        # The block may end early.
+        # The caller may leave the `async with` block before the source ends.
         tasks.cancel_scope.cancel()
 
 

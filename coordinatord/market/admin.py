@@ -29,7 +29,7 @@ class Action:
 
 @attrs.frozen(slots=True)
 class Admin:
-    """Reads the chain for each action, and sends nothing."""
+    """Prepares the calls of each action from the state of the chain. It sends no transaction."""
 
     node: Web3
     book: AddressBook

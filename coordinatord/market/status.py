@@ -82,7 +82,9 @@ def _settings(market: MarketState, terms: MarketTerms) -> Iterator[CheckRow]:
     wanted = {model.model_id: model for model in terms.models}
     for model_id, model in sorted(wanted.items()):
         found, enabled = market.models.get(model_id, (None, False))
-        yield compared(f"{JOBS}: model {model_id}", "not set" if found is None else _text(found), _text(model))
+        yield compared(
+            f"{JOBS}: model {model_id}", "not set" if found is None else _model_text(found), _model_text(model)
+        )
         yield compared(f"{JOBS}: model {model_id} enabled", enabled, True)
     others = frozenset(n for n, (_, enabled) in market.models.items() if enabled and n not in wanted)
     yield compared(f"{JOBS}: other models enabled", others, frozenset())
@@ -90,7 +92,7 @@ def _settings(market: MarketState, terms: MarketTerms) -> Iterator[CheckRow]:
         yield compared(f"{name}: relayers", registry.relayers, frozenset(terms.relayers))
 
 
-def _text(model: ModelTerms) -> str:
+def _model_text(model: ModelTerms) -> str:
     return f"{model.name}, owned by {model.owned_by or 'nobody'}, parameters {model.params_schema or 'unknown'}"
 
 

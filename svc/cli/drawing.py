@@ -148,7 +148,7 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
 def _draw_grid(
     table: Table, widths: Sequence[int] | None, *, header: bool = True, style: str = "", one_line_each: bool = False
 ) -> "RichTable":
-    """Draw with these widths. With None, rich chooses them and cuts what does not fit."""
+    """Draw the table with these column widths. With None, rich chooses them and cuts what does not fit."""
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table as RichTable  # noqa: PLC0415
 

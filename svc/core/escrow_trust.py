@@ -31,7 +31,7 @@ class EscrowTrust:
 
 
 def verified_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
-    """Return the key. Raises EscrowUntrusted with a code."""
+    """Return the escrow's key after checking its evidence and the pins. Raises EscrowUntrusted with a code."""
     try:
         public = PublicKey(read_bare_hex(answer.escrow_public_key, 32, "escrow_public_key"))
         bound_to = read_bare_hex(answer.evidence.report_data, 32, "evidence.report_data")

@@ -58,7 +58,7 @@ class ChatEvents:
         self._opened: set[int] = set()
 
     def open_stream(self) -> Iterator[bytes]:
-        yield self._opening(0)
+        yield self._opening_chunk(0)
 
     def answer(self, bought: Bought) -> Iterator[bytes]:
         answer = answer_of(self._wanted, bought)
@@ -66,7 +66,7 @@ class ChatEvents:
         for choice in answer["choices"]:
             index = choice["index"]
             if index not in self._opened:
-                yield self._opening(index)
+                yield self._opening_chunk(index)
             yield from self._deltas(index, choice)
             yield self._chunk(index, {}, choice["finish_reason"], svc=answer["svc"])
         if self._wanted.form.with_usage:
@@ -77,7 +77,7 @@ class ChatEvents:
         yield _data(problem.body())
         yield DONE
 
-    def _opening(self, index: int) -> bytes:
+    def _opening_chunk(self, index: int) -> bytes:
         self._opened.add(index)
         return self._chunk(index, {"role": "assistant", "content": ""})
 

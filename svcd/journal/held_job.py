@@ -90,7 +90,7 @@ class ClaimedJob:
 
     @property
     def claimed_at(self) -> float:
-        """Return the loop time of the claim, slightly earlier than the chain's."""
+        """Return the loop time when the claim was sent, or the time of its block once that was looked up."""
         return self.sla_ends - self.job.sla_secs
 
     @property
@@ -151,7 +151,7 @@ class SealedJob:
 
 @attrs.frozen(slots=True, eq=False)
 class Failing:
-    """Job to fail on the chain. The journal has the reason."""
+    """Job to fail on the chain. The journal already has `reason`."""
 
     held: ClaimedJob
     reason: str

@@ -10,7 +10,7 @@ from svcd.base.clock import Clock
 from svcd.journal.book_row import Job
 from svcd.journal.slots import Slot
 
-# The next claim would be refused as well.
+# Pauses after a refused claim, because an immediate retry would be refused as well.
 _PROVIDER_REFUSAL_PAUSE_S: Final = 10.0
 _JOB_REFUSAL_PAUSE_S: Final = 30.0
 _ESCROW_PAUSE_S: Final = 300.0  # after a failed key release: further open bids would fail as well

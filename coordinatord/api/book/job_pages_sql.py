@@ -23,7 +23,7 @@ _STATES: Final = {state.name.capitalize(): state for state in JobState}
 # Chunks of 2^12 and of 2^18 ordinals, as in the SQL function `count_jobs`.
 _CHUNK_BITS: Final = 12
 _LARGE_CHUNK_BITS: Final = 18
-_CHUNKS_BITS: Final = _LARGE_CHUNK_BITS - _CHUNK_BITS  # 2^6 chunks are a large one
+_CHUNKS_BITS: Final = _LARGE_CHUNK_BITS - _CHUNK_BITS  # a large chunk is 2^6 chunks
 _MAX_WALKED_ROWS: Final = 1000  # up to this offset, walking costs less than adding up counts
 _ALL_JOBS: Final = (0, "''::bytea")
 

@@ -12,9 +12,12 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 
 @attrs.frozen(slots=True)
 class PollOutlook:
-    """Outlook of a poll. `some_open`: there are open jobs for the provider. `some_free`: some of them are not leased.
-    `some_offered`: there are pending offers. `may_claim`: the provider may lease free jobs and take offers.
-    `holds_some`: the provider has leases."""
+    """Summary of the jobs and offers that a poll can find.
+
+    `some_open`: there are open jobs for the provider. `some_free`: some of them are not leased. `some_offered`: there
+    are pending offers. `may_claim`: the provider may lease free jobs and take offers. `holds_some`: the provider has
+    leases.
+    """
 
     known_model: bool
     some_open: bool
@@ -65,7 +68,7 @@ _OUTLOOK: Final = f"""
 async def read_outlooks(
     line: PreparedConnection, pollers: Sequence[PollKey]
 ) -> tuple[Snapshot, dict[PollKey, PollOutlook]]:
-    """Return the outlook of every poller."""
+    """Return the index snapshot, and the outlook of each poller's next poll."""
     rows = await line.fetch(
         _OUTLOOK, [poller.provider_id for poller in pollers], [poller.model_id for poller in pollers]
     )

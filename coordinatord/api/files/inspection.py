@@ -56,7 +56,7 @@ class ContainerInspection:
 
 
 class ResultInspection:
-    """Check of a sealed result, which is opaque to the coordinator and must only not be empty."""
+    """Check that a sealed result is not empty. The coordinator cannot check more, because it cannot open the result."""
 
     def __init__(self) -> None:
         self._empty = True

@@ -204,8 +204,10 @@ def _wanted(headers: Mapping[str, str], etag: str, size: int) -> ByteRange | Non
 
 
 def _disposition(filename: str) -> bytes:
-    """Return the header with an ASCII name for old clients, without characters that end or escape it, and the full
-    name."""
+    """Return a Content-Disposition header with the full name, and with an ASCII name for old clients.
+
+    In the ASCII name, `_` replaces characters that would end or escape the quoted string.
+    """
     plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%;' else "_" for c in filename)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}".encode()
 

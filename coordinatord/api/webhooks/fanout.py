@@ -31,7 +31,7 @@ from coordinatord.api.webhooks import fanout_sql
 from coordinatord.api.webhooks.fanout_sql import Addressee, BatchNews, NewMessage
 from coordinatord.storage.database.connections import Connection, Database
 
-MAX_CHANGES: Final = 2_000  # events, and batches, of one transaction
+MAX_CHANGES: Final = 2_000  # events per database transaction, and as many batches
 _encode: Final = msgspec.json.Encoder().encode
 
 Written = JobMessage | BatchMessage | GapMessage | TestMessage

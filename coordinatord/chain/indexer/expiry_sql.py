@@ -30,7 +30,8 @@ _MARK: Final = (
 async def mark_some_expired(connection: Connection, block_time: int) -> bool:
     """Mark jobs that expired before `block_time`, the time of the position's block. Return True if more may remain.
 
-    The block must be stored already. Call this after all changes that must be journaled.
+    The block must be stored already. Call this after all changes that must be journaled, because it turns the journal
+    off for the rest of the transaction.
     """
     await connection.execute(_SESSION_SETTINGS)
     done: str = await connection.execute(_MARK, block_time, MAX_MARKED_JOBS)

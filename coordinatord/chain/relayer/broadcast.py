@@ -19,7 +19,7 @@ from coordinatord.chain.rpc.errors import Meaning, RpcError
 log = structlog.get_logger(__name__)
 
 # Timeout of the other nodes after the first node's answer.
-_OTHERS_TIMEOUT_S: Final = 1.0
+_OTHER_NODES_TIMEOUT_S: Final = 1.0
 
 
 class Sent(enum.Enum):
@@ -107,7 +107,7 @@ async def _send_to_all(rpc: Rpc, txs: Sequence[tuple[PendingTx, Version]]) -> li
             tasks.start_soon(send_to, place, other)
         await send_to(0, rpc)
         # Slower nodes count as unanswered.
-        tasks.cancel_scope.deadline = anyio.current_time() + _OTHERS_TIMEOUT_S
+        tasks.cancel_scope.deadline = anyio.current_time() + _OTHER_NODES_TIMEOUT_S
     return [Sending(tx, version, each) for (tx, version), each in zip(txs, zip(*answers, strict=True), strict=True)]
 
 

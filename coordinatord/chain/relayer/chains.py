@@ -62,9 +62,10 @@ class ChainedOps:
     async def extend(
         self, connection: Connection, passing: Sequence[Simulated], behind: Sequence[WaitingRelay]
     ) -> list[Simulated]:
-        """Return the relays of `behind`, which revert alone, that pass after the undecided ops of their job.
+        """Simulate the relays of `behind` after the undecided ops of their jobs. Return the relays that pass.
 
-        `passing` are the relays of this round that pass alone. This transaction holds the locks of all of them.
+        Each relay of `behind` reverts if it is simulated alone. `passing` are the relays of this round that pass alone.
+        The transaction of `connection` holds the locks of both.
         """
         if anyio.current_time() < self._rests_until:
             return []

@@ -36,8 +36,8 @@ log = structlog.get_logger(__name__)
 
 # Pause after a node did not answer.
 _RETRY_S: Final = 0.25
-# Interval of looks at the queue.
-_OBSERVE_S: Final = 2.0
+# Longest wait before the queue is read without a notification, and the interval of its metrics.
+_QUEUE_POLL_S: Final = 2.0
 # Interval of account reads while the head is unchanged.
 _REFRESH_S: Final = 1.0
 
@@ -147,7 +147,7 @@ class _Worker:
         while True:
             if not await self._try("sign relays", self._drain_once):
                 await anyio.sleep(_RETRY_S)
-            await self._to_sign.wait(_OBSERVE_S)
+            await self._to_sign.wait(_QUEUE_POLL_S)
 
     async def _drain_once(self) -> None:
         while await self._intake.round():
@@ -188,7 +188,7 @@ class _Worker:
             for priority in outbox_sql.Priority:
                 metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
             metrics.relay_queue_age.set(age)
-            await anyio.sleep(_OBSERVE_S)
+            await anyio.sleep(_QUEUE_POLL_S)
 
     async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
         """Make one decision with the view of one node. Return False when the node or the signer failed. Errors of

@@ -31,7 +31,8 @@ _HEADERS: Final = {"content-type": "application/json"}
 _MAX_ANSWER_BYTES: Final = 128 << 20
 # Time to read an answer, in units of `timeout_s`. A node that sends a byte now and then would never end.
 _READ_TIMEOUT_FACTOR: Final = 6
-# Decoding `[[],[],…` takes 25 times its bytes. Logs have a comma per 40 bytes, and no method has more than one per 16.
+# Answers with more commas are rejected, because decoding `[[],[],…` takes 25 times its size in memory. Logs have a
+# comma per 40 bytes, and no method's answers have more than one per 16.
 _MIN_BYTES_PER_COMMA: Final = 16
 _COMMAS_OF_SHORT_ANSWERS: Final = 1000
 # Batch size that common providers accept.

@@ -91,7 +91,7 @@ async def test_settle_outlives_the_queue_timeout_without_role(
     stage: Stage, client: Party, provider: Party, granted: GRANT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The relayer signs the queued settle when it learns of the role, without a repeated request."""
-    monkeypatch.setattr(worker, "_OBSERVE_S", 600)
+    monkeypatch.setattr(worker, "_QUEUE_POLL_S", 600)
     job = str((await client.post())["job_id"])
     other = str((await client.post())["job_id"])
     third = str((await client.post())["job_id"])
