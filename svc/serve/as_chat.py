@@ -42,7 +42,7 @@ def chat_input(request: Mapping[str, Any], listed: Collection[str]) -> Json:
             raise invalid("tools must be a list", "tools")
         body["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(request["tools"])]
     if (choice := request.get("tool_choice")) is not None:
-        body["tool_choice"] = _choice(choice)
+        body["tool_choice"] = _tool_choice(choice)
     text = request.get("text")
     if isinstance(text, Mapping):
         if isinstance(wanted := text.get("format"), Mapping) and wanted.get("type") != "text":
@@ -146,7 +146,7 @@ def _tool(tool: object, place: str) -> Json:
     return {"type": "function", "function": function}
 
 
-def _choice(choice: object) -> object:
+def _tool_choice(choice: object) -> object:
     if isinstance(choice, str):
         return choice
     if not isinstance(choice, Mapping) or choice.get("type") != "function":

@@ -56,7 +56,7 @@ def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> Json:
     if chat.get("tools"):
         body["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(_list(chat["tools"], "tools"))]
     if isinstance(choice := chat.get("tool_choice"), Mapping):
-        body["tool_choice"] = _choice(choice)
+        body["tool_choice"] = _tool_choice(choice)
     if (wanted := chat.get("response_format")) is not None:
         text["format"] = _format(wanted)
     if chat.get("verbosity") is not None:
@@ -171,7 +171,7 @@ def _tool(tool: object, place: str) -> Json:
     return {"type": "function", "parameters": None, "strict": False, **function}
 
 
-def _choice(choice: Mapping[str, Any]) -> Json:
+def _tool_choice(choice: Mapping[str, Any]) -> Json:
     function = choice.get("function")
     if choice.get("type") != "function" or not isinstance(function, Mapping):
         raise unsupported("tool_choice", "must be auto, none, required, or name a function")

@@ -12,7 +12,7 @@ _KEPT_TYPES: Final = frozenset({"item_reference"})
 
 
 def outside_reference(value: object) -> str | None:
-    """Return the first key, or part type, that refers to outside data, or None."""
+    """Return the key, or the `type` of a part, of the first reference to outside data, or None."""
     if isinstance(value, list):
         return next((found for item in value if (found := outside_reference(item))), None)
     if not isinstance(value, dict):

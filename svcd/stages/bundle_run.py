@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 MAX_RESULT_BYTES: Final = 8 * 2**20  # after this much output no further item starts, so that results stay inline
 _DEADLINE_GRACE_S: Final = 1.0  # for backends to report that they did not finish
-# Of an item's output inside the bundle's output.
+# Nesting depth at which a bundle's output contains the output of an item.
 _ITEM_OUTPUT_DEPTH: Final = 3
 _NOT_RUN: Final = frozenset({"deadline_wait", "sla_abandon"})
 

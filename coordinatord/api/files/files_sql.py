@@ -49,7 +49,7 @@ class FileRow:
 
 @attrs.frozen(slots=True)
 class FileRemoval:
-    """File with a leased removal. `upload_id` is the store's unfinished upload, if any."""
+    """File that this process has leased for removal. `upload_id`: its unfinished upload in the store, if any."""
 
     id: str
     upload_id: str | None

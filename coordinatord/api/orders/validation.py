@@ -191,8 +191,8 @@ class OrderChecks:
     ) -> AsyncGenerator[Failure, None]:
         """Run the checks that follow `order_faults`, cheapest first. Raise Retryable when one cannot be decided now.
 
-        `every`: the caller continues after a failure. `is_sound`: nothing has failed yet, so a trial revert is new
-        information."""
+        `every`: the caller collects all failures. `is_sound`: nothing has failed yet. Only then is the post simulated,
+        because after a failure its revert would repeat that failure."""
         paid = paid_of(body)
         for fault in self._payment_faults(paid, found.terms):
             is_sound = False

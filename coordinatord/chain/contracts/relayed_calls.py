@@ -1,4 +1,7 @@
-"""Calls relayed in one transaction, and the refused ones among them. All three registries share this format."""
+"""Encode and decode `relay` transactions of several calls, and find the refused calls in a receipt.
+
+All three registries have the same `relay` function and event.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

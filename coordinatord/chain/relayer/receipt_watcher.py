@@ -25,7 +25,7 @@ from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 
-# Time after which an older head means that the chain was set back.
+# A head that stays behind for longer than this means that the chain was rolled back, not that the node lags.
 _LAG_TIMEOUT_S: Final = 5.0
 # Missed blocks that are read one by one. Beyond that, requesting our own receipts takes less work.
 _MAX_CATCH_UP_BLOCKS: Final = 64
@@ -69,8 +69,8 @@ class ReceiptWatcher:
         return block
 
     def _lags_for_long(self) -> bool:
-        """Return True if the head stays behind for long. A lagging node catches up quickly, but a chain that was set
-        back does not."""
+        """Return True if the head has stayed behind for long. A lagging node catches up quickly, but a chain that was
+        rolled back does not."""
         now = anyio.current_time()
         if now > self._behind_at + 2 * _LAG_TIMEOUT_S:
             self._behind_since = now

@@ -126,7 +126,7 @@ class UndecidedRelay:
 async def undecided_with(
     connection: Connection, chain_id: int, account: bytes, relay_ids: Sequence[int]
 ) -> list[UndecidedRelay]:
-    """Return everything under way of the subjects of these relays, the oldest first."""
+    """Return the queued and signed relays that share a subject with these relays (which are included), oldest first."""
     rows = await connection.fetch(
         "select r.id, r.kind, r.subject, r.target, r.calldata, (t.id is not null and not t.lost"
         " and t.block_number is null"

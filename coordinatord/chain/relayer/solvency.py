@@ -22,8 +22,9 @@ class Promises:
     token: PaymentToken
 
     async def promise(self, standing: Standing, owner: bytes, amount: int, balance: int | None) -> Promise | None:
-        """Return the limit for a post of `amount`, or None if `balance`, the owner's latest, does not cover it."""
-        # The token did not answer, so the chain's check decides.
+        """Return the promise to pay `amount` for a post, or None if the owner's balance does not cover it. `balance` is
+        the owner's latest balance, or None if the token did not answer."""
+        # The chain's own check decides.
         if balance is None:
             return Promise(amount)
         promised = standing.open_amounts + standing.unindexed

@@ -25,7 +25,7 @@ class NewTx:
 
 @attrs.frozen(slots=True)
 class MinedTx:
-    """Transaction found in a block, by its mined version. `fills` means that this version carried no relay."""
+    """Transaction found in a block. `mined_hash`: the version that was mined. `fills`: it only fills the nonce."""
 
     tx_id: int
     mined_hash: bytes

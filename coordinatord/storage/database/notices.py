@@ -64,12 +64,12 @@ class Notices:
                 subscriber(RESET)
 
     def always(self, topic: str, heard: Callable[[str], None]) -> None:
-        """Call `heard(payload)` on each entry of the topic, for as long as the process runs. It must not block."""
+        """Call `heard(payload)` on each entry of the topic, for as long as the process runs. `heard` must not block."""
         self._subscribers[topic].add(heard)
 
     @asynccontextmanager
     async def subscribe(self, topic: str, heard: Callable[[str], None]) -> AsyncIterator[None]:
-        """Call `heard(payload)` on each entry of the topic while the block runs. It must not block."""
+        """Call `heard(payload)` on each entry of the topic while the context is open. `heard` must not block."""
         self._subscribers[topic].add(heard)
         try:
             yield

@@ -62,9 +62,9 @@ class _Rows:
             database, _hold_all, max_keys=_MAX_ROWS
         )
         self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(database, _set_cids, max_keys=_MAX_ROWS)
-        self.kept: BatchedReads[_EndedHold, None] = BatchedReads(database, self._keep_all, max_keys=_MAX_ROWS)
+        self.kept: BatchedReads[_EndedHold, None] = BatchedReads(database, self._attach_all, max_keys=_MAX_ROWS)
 
-    async def _keep_all(self, database: Database, kept: list[_EndedHold]) -> dict[_EndedHold, None]:
+    async def _attach_all(self, database: Database, kept: list[_EndedHold]) -> dict[_EndedHold, None]:
         async with database.connection() as connection:
             await objects_sql.attach(connection, Counter(one.key for one in kept), self._retention)
         return dict.fromkeys(kept)
@@ -150,14 +150,14 @@ class Containers:
             await anyio.sleep(0.1)
 
     async def _hold_within_budget(self, new: NewObject) -> HeldObject | None:
-        async def body(connection: Connection) -> HeldObject | None:
+        async def hold_and_check(connection: Connection) -> HeldObject | None:
             known = await objects_sql.hold_many(connection, [new])
             if new.key not in known:
                 return None
             await self._budgets.check(connection, new.owner)
             return HeldObject(known[new.key])
 
-        return await self._database.transact(body)
+        return await self._database.transact(hold_and_check)
 
     async def _stored(self, key: str, content: bytes, known: HeldObject) -> str:
         if known.cid is not None and await self._pins.holds(key):

@@ -40,7 +40,7 @@ from coordinatord.storage.pins.store import (
 )
 
 _CONNECTIONS: Final = 32
-# For clients that read slowly.
+# A client that reads slowly occupies a connection for long.
 _STREAM_CONNECTIONS: Final = 128
 _ATTEMPTS: Final = 3
 # Limit of content that is read whole.
@@ -289,7 +289,7 @@ async def open_kubo(
 ) -> AsyncIterator[KuboStore]:
     """Open a Kubo store. `user` and `password` are for basic authorisation. Both may be empty.
 
-    `timeout_s` is the max_bytes wait between two reads. Connecting gets a third of it.
+    `timeout_s` is the longest wait between two reads. Connecting gets a third of it.
     """
     named = f"{user.reveal()}:{password.reveal()}"
     authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
