@@ -99,7 +99,7 @@ class ClientEnvironment(Environment):
 
 @attrs.frozen(slots=True)
 class ProfileTable(Table):
-    """Table of a profile. It must hold no keys."""
+    """Table of a profile, which must hold no secrets."""
 
     profile: str = ""
 

@@ -57,7 +57,7 @@ WORDS: Final[Mapping[str, Word]] = {
     "signature": Word("EIP-712 signature: r, s and v (27 or 28) as hex", worked_order.ANY_SIGNATURE),
     "address": Word("address of the wallet", worked_order.OWNER),
     "amount": Word("cap + fee + gas_fee, in base units of the payment token: collected at the claim", "2014"),
-    "as_of_block": Word("block that the index stood at when this was read", "45"),
+    "as_of_block": Word("last indexed block when this was read", "45"),
     "svc": Word("members that this market adds to the object"),
     "error": Word("the error"),
     # Sums of an owner's jobs.

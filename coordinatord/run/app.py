@@ -88,7 +88,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
     )
     config = attrs.evolve(config, limits=limits)
     async with AsyncExitStack() as stack:
-        startup = StartupRetry(limits.boot_patience_s)
+        startup = StartupRetry(limits.startup_timeout_s)
         dependencies = await startup.retry_until_ready("the database", partial(open_dependencies, config, stack))
         await prepare(dependencies, startup)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))

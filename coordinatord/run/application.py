@@ -125,13 +125,13 @@ def build_application(
     gates = Gates(
         is_ready=readiness.is_ready,
         find_session=sessions.find,
-        bodies=BodyReader(limits.body_deadline_s, limits.body_least_rate, limits.body_silence_s),
+        bodies=BodyReader(limits.body_deadline_s, limits.body_min_bytes_per_s, limits.body_silence_s),
         budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, max_body_bytes)),
         uploads=UploadReader(
             BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, HELD_BYTES)),
             TransferLimits(limits.uploads_per_caller, limits.uploads_per_wallet),
             config.max_blob_bytes,
-            limits.upload_least_rate,
+            limits.upload_min_bytes_per_s,
             limits.body_silence_s,
         ),
         cache=BlockCache(reads.position),

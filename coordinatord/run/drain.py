@@ -25,7 +25,7 @@ _INTERVAL_S: Final = 5.0
 async def drain(config: Config, settled_s: float = SETTLED_S) -> None:
     """Follow the account, and sign only replacements. Return when its key is no longer needed."""
     async with AsyncExitStack() as stack:
-        startup = StartupRetry(config.limits.boot_patience_s)
+        startup = StartupRetry(config.limits.startup_timeout_s)
         dependencies = await startup.retry_until_ready("the database", partial(open_dependencies, config, stack))
         await prepare(dependencies, startup)
         async with anyio.create_task_group() as tasks:

@@ -21,8 +21,8 @@ class Limits:
     `body_memory_bytes` and `upload_memory_bytes`: memory of all request bodies and of all uploads. One caller gets half
     of each.
 
-    `body_silence_s`: longest wait for the next byte of a body or an upload. `body_least_rate` and `upload_least_rate`:
-    bytes per second that they must average.
+    `body_silence_s`: longest wait for the next byte of a body or an upload. `body_min_bytes_per_s` and
+    `upload_min_bytes_per_s`: lowest average rate.
 
     `requests_burst`: burst of one caller's requests. None means 2.5 seconds of REQUESTS_PER_SECOND.
 
@@ -42,10 +42,10 @@ class Limits:
 
     body_memory_bytes: int = 256 * _MIB
     body_deadline_s: int = 60
-    body_least_rate: int = 4096
+    body_min_bytes_per_s: int = 4096
     body_silence_s: int = 10
     upload_memory_bytes: int = 256 * _MIB
-    upload_least_rate: int = 16_384
+    upload_min_bytes_per_s: int = 16_384
     uploads_per_caller: int = 4
     uploads_per_wallet: int = 4
     requests_burst: int | None = None
@@ -56,7 +56,7 @@ class Limits:
     journal_blocks: int = 256
     rpc_lag_blocks: int = 5
     signer_timeout_s: float = 5.0
-    boot_patience_s: float = 60.0
+    startup_timeout_s: float = 60.0
     shutdown_grace_s: float = 30.0
     unsettled_retention_s: int = 2 * _DAY_S
     failed_batch_retention_s: int = 3 * _DAY_S

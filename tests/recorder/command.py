@@ -39,6 +39,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -69,10 +70,10 @@ def main() -> None:
 def record_seeds(folder: Path, seeds: range, processes: int) -> None:
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work,
-        multiprocessing.get_context("spawn").Pool(processes, _stand, (work,)) as pool,
+        ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _stand, (work,)) as pool,
     ):
         tasks = [(seed, folder / "seeds" / f"{seed:04}.jsonl") for seed in seeds]
-        for _ in pool.imap_unordered(_record, tasks):
+        for _ in pool.map(_record, tasks):
             pass
 
 

@@ -93,7 +93,7 @@ class ChainLook:
             )
             return
         if before:
-            detail = f"a registry stood there before block {first}, so that its first events would be missed"
+            detail = f"a registry was deployed before block {first}, so the index would miss its first events"
             yield wrong("deployBlock", detail, "set it to the block of the first registry's deployment")
         elif not there:
             yield fact(

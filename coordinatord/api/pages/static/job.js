@@ -19,7 +19,7 @@ export function job([id]) {
     heading: h("span", {}, "Job ", hex(id, { what: "job id" })),
     back: ["#/book", "Book"],
     async read() {
-      const [row, told, sent, catalogue] = await Promise.all([
+      const [row, detail, sent, catalogue] = await Promise.all([
         get(`/evm/jobs/${id}`),
         getIfAny(`/v1/jobs/${id}`),
         getIfAny(`/evm/jobs/${id}/transactions`),
@@ -28,23 +28,23 @@ export function job([id]) {
       const why = row.state === 0 ? await getIfAny(`/v1/jobs/${id}/why`) : null;
       delete row.as_of_block;
       if (why) delete why.as_of_block;
-      return { row, told, sent: sent?.transactions ?? [], why, catalogue };
+      return { row, detail, sent: sent?.transactions ?? [], why, catalogue };
     },
-    show({ row, told, sent, why, catalogue }, about) {
-      const ends = deadline(row, told);
+    show({ row, detail, sent, why, catalogue }, about) {
+      const ends = deadline(row, detail);
       return [
         h("p", { class: "headline" }, badge(row), " ", sentence(row, ends)),
         countdown(row, ends),
         why && waiting(why),
         h("h2", {}, "Its life"),
-        h("ol", { class: "timeline" }, ...steps(row, told, sent, ends)),
+        h("ol", { class: "timeline" }, ...steps(row, detail, sent, ends)),
         h("h2", {}, "The order"),
         facts(
           ["Model", modelLink(row.model_id, catalogue)],
           ["Owner", hex(row.owner, { what: "owner" })],
-          told?.svc.cost && ["Paid", ...paid(told.svc, about.token_domain.name)],
-          ["At most", tokens(told?.svc.amount ?? most(row)), h("span", { class: "faint" },
-            ` ${about.token_domain.name}${told?.svc.amount ? ", fees included" : ", beside the market’s fees"}`)],
+          detail?.svc.cost && ["Paid", ...paid(detail.svc, about.token_domain.name)],
+          ["At most", tokens(detail?.svc.amount ?? most(row)), h("span", { class: "faint" },
+            ` ${about.token_domain.name}${detail?.svc.amount ? ", fees included" : ", beside the market’s fees"}`)],
           ["Rates", rates(row), h("span", { class: "faint" }, " per million units in / out")],
           ["Units", `${number(row.units_in)} in, up to ${number(row.units_out)} out`],
           ["Window", windowOf(row.sla_secs)],
@@ -91,14 +91,14 @@ function sentenceOf(words) {
   return words === "" ? "" : `${words[0].toUpperCase()}${words.slice(1)}.`;
 }
 
-function estimate(told) {
-  const block = told?.svc?.reclaimable_block;
+function estimate(detail) {
+  const block = detail?.svc?.reclaimable_block;
   return block ? ` (from about block ${number(block)} on, as blocks come now)` : "";
 }
 
-function deadline(row, told) {
+function deadline(row, detail) {
   if (row.state !== 1) return null;
-  return Number(told?.reclaimable_at ?? row.reclaimable_at ?? BigInt(row.claimed_at) + BigInt(row.sla_secs));
+  return Number(detail?.reclaimable_at ?? row.reclaimable_at ?? BigInt(row.claimed_at) + BigInt(row.sla_secs));
 }
 
 function sentence(row, ends) {
@@ -118,7 +118,7 @@ function countdown(row, ends) {
   return h("progress", { max: 1, value: Math.min(1, Math.max(0, done)), "data-from": from, "data-to": ends, "aria-label": "Part of the window that has passed" });
 }
 
-function steps(row, told, sent, ends) {
+function steps(row, detail, sent, ends) {
   const of = (...kinds) => sent.filter((each) => kinds.includes(each.kind));
   const post = of("post");
   const list = [step("done", "Posted", post.length > 0 ? [] : [`Block ${number(row.posted_block)}`], post)];
@@ -128,9 +128,9 @@ function steps(row, told, sent, ends) {
   if (row.state === 0) {
     list.push(step("next", "Claim", [`possible until ${clock(row.expires_at)}`], []));
   } else if (row.state === 1) {
-    list.push(step("next", "Settle", [`due by ${clock(ends)}; from then on the payment can be reclaimed for the owner${estimate(told)}`], []));
+    list.push(step("next", "Settle", [`due by ${clock(ends)}; from then on the payment can be reclaimed for the owner${estimate(detail)}`], []));
   } else {
-    const at = told?.ended_at ?? row.ended_at;
+    const at = detail?.ended_at ?? row.ended_at;
     const used = row.state === 2 ? `${number(row.completion_tok)} units of output. ` : "";
     const [kind] = stateOf(row);
     list.push(step(kind, (ENDS[row.ended_because] ?? ["Ended"])[0], [at ? when(at) : "", at ? ". " : "", used], of("settle", "fail", "cancel", "reclaim", "end")));

@@ -44,14 +44,14 @@ export class Live extends EventTarget {
   async #look() {
     clearTimeout(this.#timer);
     try {
-      const told = await readiness();
+      const ready = await readiness();
       this.#wait = ASKED;
       const streaming = this.#source?.readyState === EventSource.OPEN;
       const returned = this.mode === "reconnecting";
       this.#become(streaming ? "live" : "polling");
-      if (told.cursor !== this.cursor) {
+      if (ready.cursor !== this.cursor) {
         const first = this.cursor === null;
-        this.cursor = told.cursor;
+        this.cursor = ready.cursor;
         this.dispatchEvent(new Event("position"));
         if (!first && (!streaming || returned)) this.#changed();
       } else if (returned) this.#changed();

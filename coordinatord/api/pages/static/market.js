@@ -44,7 +44,7 @@ export function market() {
           ["Job registry", hex(about.contracts.job_registry, { what: "address" })],
           ["Provider registry", hex(about.contracts.provider_registry, { what: "address" })],
           ["Ask registry", hex(about.contracts.ask_registry, { what: "address" })],
-          ["Gateway", about.gateway_url ? h("code", {}, about.gateway_url) : "none told"],
+          ["Gateway", about.gateway_url ? h("code", {}, about.gateway_url) : "none"],
           ["Index", `block ${ready.cursor === null ? "–" : number(ready.cursor)}, ${ready.lag === null ? "distance to the head not known" : `${number(ready.lag)} behind the head`}`],
         ),
         allowlist.length > 0 && [

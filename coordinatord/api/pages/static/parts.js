@@ -40,13 +40,13 @@ export function windowOf(seconds) {
 
 // Reliability as counted by the coordinator from the chain. Newcomers are marked, to distinguish them from bad providers.
 export function reliability(row) {
-  const told = row.reliability;
-  if (!told) return h("span", { class: "faint" }, "–");
-  const [good, bad, slow] = [told.settled, told.failed, told.reclaimed].map(Number);
+  const record = row.reliability;
+  if (!record) return h("span", { class: "faint" }, "–");
+  const [good, bad, slow] = [record.settled, record.failed, record.reclaimed].map(Number);
   const all = good + bad + slow;
   if (all === 0) return h("span", { class: "faint" }, "no jobs yet");
-  const median = told.median_secs === null || told.median_secs === undefined ? "" : `, ${span(told.median_secs)}`;
-  return h("span", { title: `${good} settled, ${bad} failed, ${slow} reclaimed in ${span(told.window_secs)}` },
+  const median = record.median_secs === null || record.median_secs === undefined ? "" : `, ${span(record.median_secs)}`;
+  return h("span", { title: `${good} settled, ${bad} failed, ${slow} reclaimed in ${span(record.window_secs)}` },
     `${share(good, all)} of ${number(all)}${median}`);
 }
 

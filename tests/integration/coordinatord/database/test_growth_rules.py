@@ -117,6 +117,45 @@ RULES: Final = [
 ]
 
 
+# Tables outside RULES, with what bounds each.
+OTHER_TABLES: Final = {
+    "jobs": "the market's history",
+    "job_counts": "a sum over jobs",
+    "owner_sums": "a sum over jobs",
+    "reliability": "rewritten by the janitor; one row per provider and model",
+    "models": "the registry's",
+    "slas": "the registry's",
+    "fees": "one row",
+    "allowlist": "the registry's",
+    "providers": "the registry's",
+    "provider_models": "the registry's",
+    "asks": "one row per provider, model and window",
+    "ask_times": "one row per provider",
+    "index_position": "one row",
+    "server_epoch": "one row",
+    "sessions_taken_back": "one row",
+    "webhook_position": "one row",
+    "migrations": "one row per migration",
+    "index_blocks": "removed when it can no longer be undone",
+    "undo_journal": "removed with its block",
+    "escrow_generations": "removed 49 hours after its key was erased",
+    "webhooks": "ten per owner",
+    "relay_formers": "removed with its relay",
+    "batch_work": "removed at the end of its batch",
+    "pinned_keys": "removed with its object or file",
+    "stored": "removed when the owner keeps nothing",
+    "webhook_messages": "removed when answered or given up",
+    "pending_offers": "removed at the end of its post",
+}
+
+
+async def test_every_table_has_a_rule_or_a_reason(stage: Stage) -> None:
+    tables = await stage.fetchval(
+        "select array_agg(relname) from pg_class where relkind in ('r', 'p') and relnamespace = 'public'::regnamespace"
+    )
+    assert set(tables) == {rule.table for rule in RULES} | OTHER_TABLES.keys()
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.table)
 async def test_a_sweep_removes_what_is_due_and_nothing_younger(stage: Stage, rule: Rule) -> None:
     """The third row exists because an account's newest transaction is kept at any age."""

@@ -75,7 +75,7 @@ async def test_log_at_debug_level_holds_no_secret(
 async def test_log_of_a_failing_boot_holds_no_secret(world: World, database_url: str, tmp_path: Path) -> None:
     nowhere = database_url.rpartition("@")[0] + f"@127.0.0.1:{pick_free()}/gone"
     node = f"http://127.0.0.1:{pick_free()}/{PATH_KEY}"
-    settings = environment(world, nowhere, LOG_LEVEL="debug", RPC_URL=node, boot_patience_s=2)
+    settings = environment(world, nowhere, LOG_LEVEL="debug", RPC_URL=node, startup_timeout_s=2)
     log = tmp_path / "log"
     with log.open("wb") as errors, pytest.raises(AssertionError, match="the coordinator ended"):
         async with running(settings, pick_free(), pick_free(), errors=errors.fileno()):

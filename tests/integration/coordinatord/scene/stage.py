@@ -42,7 +42,7 @@ from tests.support.coordinator import VARIABLE, config_of
 # On a busy machine a test's client may pause for long, and all clients of a test share an address.
 LIMITS: Final[dict[str, object]] = {
     "body_silence_s": 60,
-    "body_least_rate": 1,
+    "body_min_bytes_per_s": 1,
     "requests_burst": 100_000,
     "connections_per_caller": 100_000,
     "uploads_per_caller": 1000,
