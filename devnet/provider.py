@@ -143,7 +143,7 @@ def _model(model: CatalogueModel, slots: int, model_url: str | None, *, ahead: b
     for seconds in SLA_SECONDS:
         lines += ["[[model.ask]]", f"sla_seconds = {seconds}", f'rate_in = "{_RATE_IN}"', f'rate_out = "{_RATE_OUT}"']
     if ahead:
-        lines += ["[model.ahead]", 'most_amount = "1000000"', 'most_in_flight = "100000000"']
+        lines += ["[model.ahead]", 'max_amount = "1000000"', 'max_in_flight = "100000000"']
     lines.append("[model.backend]")
     api = _MODEL_SERVER_APIS.get(model.endpoint)
     if model_url is None or api is None:

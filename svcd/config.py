@@ -83,8 +83,8 @@ class AskTable:
 class AheadTable:
     """Limits for running a model's jobs before their claim is in a block."""
 
-    most_amount: int = setting(base_units, "highest amount of one job")
-    most_in_flight: int = setting(base_units, "highest amount of all such jobs at a time")
+    max_amount: int = setting(base_units, "highest amount of one job")
+    max_in_flight: int = setting(base_units, "highest amount of all such jobs at a time")
     settled_jobs: int = 5  # of the owner, by this daemon's own record
 
 

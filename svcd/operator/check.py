@@ -187,7 +187,7 @@ class _Checks:
                     yield kind
                 yield prices_beside(model, known[name].model_id, others)
             if model.ahead is not None:
-                risk = f"at most {model.ahead.most_in_flight} base units of unpaid work at a time"
+                risk = f"at most {model.ahead.max_in_flight} base units of unpaid work at a time"
                 yield fact(f"{name}, ahead of its claims", risk)
 
     def _chain(self) -> ChainReader | None:

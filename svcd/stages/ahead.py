@@ -29,7 +29,7 @@ def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
     """
     if owner.settled < table.settled_jobs or (owner.unpaid and owner.settled_since < table.settled_jobs):
         return 0
-    return table.most_amount >> max(0, owner.unpaid - owner.settled_since // table.settled_jobs)
+    return table.max_amount >> max(0, owner.unpaid - owner.settled_since // table.settled_jobs)
 
 
 @attrs.define(slots=True, eq=False)
@@ -51,7 +51,7 @@ class AheadLimits:
         stake = quotes.cap(job.rate_in, job.rate_out, job.units_in, job.units_out)
         if stake > max_amount_for(await self.journal.owner(job.owner), table):
             return None
-        if self._in_flight[offer.model] + stake > table.most_in_flight:
+        if self._in_flight[offer.model] + stake > table.max_in_flight:
             return None
         self._in_flight[offer.model] += stake
         metrics.jobs_ahead.labels("begun").inc()

@@ -29,7 +29,7 @@ _WHILE_AHEAD: Final = ("claiming", "claimed", "sealed", "failing", "settled", "f
 _CLAIMED_ANEW: Final = ("claiming", "sealed")
 _GAVE_UP: Final = ("failed", "given_up")
 _STAKE: Final = 3  # limit for each order in the simulation
-AHEAD: Final = AheadTable(most_amount=8 * _STAKE, most_in_flight=2 * _STAKE, settled_jobs=1)
+AHEAD: Final = AheadTable(max_amount=8 * _STAKE, max_in_flight=2 * _STAKE, settled_jobs=1)
 
 
 class JournalPromises:

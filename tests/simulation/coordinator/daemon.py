@@ -38,7 +38,7 @@ MODEL: Final = "demo/text-small"
 RATES: Final = AskRates(100, 200)
 WINDOWS: Final = (60, 300)
 _UNITS: Final = 10
-_AHEAD: Final = AheadTable(most_amount=10**6, most_in_flight=2 * 10**6, settled_jobs=1)
+_AHEAD: Final = AheadTable(max_amount=10**6, max_in_flight=2 * 10**6, settled_jobs=1)
 _LONGEST_RUN: Final = 12.0
 Index = dict[str, tuple[int, int, int]]  # state, end reason and provider, by job
 _UNKNOWN: Final = (-1, 0, 0)

@@ -21,7 +21,7 @@ from tests.unit.svcd.stages.running import Backend, Running, count, model_for
 pytestmark = pytest.mark.trio
 
 STAKE = 1  # of a job of the fake market: (1000 * 100 + 1000 * 200) / 10^6, rounded up
-TABLE = AheadTable(most_amount=4 * STAKE, most_in_flight=2 * STAKE, settled_jobs=1)
+TABLE = AheadTable(max_amount=4 * STAKE, max_in_flight=2 * STAKE, settled_jobs=1)
 MODEL = model_for("demo/text", {"text"}, ahead=TABLE)
 
 
@@ -212,14 +212,14 @@ async def test_silent_coordinator_bounds_the_stake(autojump_clock: MockClock, ma
     ],
 )
 async def test_trust_is_earned_halved_and_earned_again(record: OwnerRecord, most: int) -> None:
-    table = AheadTable(most_amount=800, most_in_flight=800, settled_jobs=5)
+    table = AheadTable(max_amount=800, max_in_flight=800, settled_jobs=5)
     assert max_amount_for(record, table) == most
 
 
 async def test_minimal_payer_costs_only_a_few_jobs() -> None:
     """The owner settles as many jobs as the table requires, takes the largest free job that this allows, and
     repeats."""
-    table = AheadTable(most_amount=1_000_000, most_in_flight=10**9, settled_jobs=5)
+    table = AheadTable(max_amount=1_000_000, max_in_flight=10**9, settled_jobs=5)
     record, paid, lost = OwnerRecord(), 0, 0
     for _ in range(1_000):
         while not max_amount_for(record, table) and paid < 100_000:
