@@ -6,8 +6,8 @@ from the start of the head, and its content in the tail:
     head:  word 0 │ word 1 │ offset of a │ word 3 │ offset of b
     tail:  length of a │ a, zero-padded to whole words │ length of b │ b, …
 
-Encode with `call(SELECTOR, bytes32(job_id), uint(issued_at), dynamic(signature))`. A static struct is the
-concatenated words of its fields, in the head (`join`) or as one row of an `array`.
+Encode with `call_data(SELECTOR, bytes32(job_id), uint(issued_at), dynamic_bytes(signature))`. A static struct is the
+concatenated words of its fields, in the head (`static_struct`) or as one row of an `array`.
 
 Decode with `uint_at(data, 1, 64)` or `bytes_at(data, 3)`. The second argument is the number of the word in the head.
 Decoding rejects values wider than their type, offsets into the head, offsets and lengths outside the data, and padding
@@ -28,13 +28,16 @@ Words = NewType("Words", bytes)
 
 @attrs.frozen(slots=True)
 class Tail:
-    """Dynamic content, beginning with its length. The head holds its offset."""
+    """Encoded content of a dynamic value, starting with the length.
+
+    `encode` puts the content in the tail and its offset in the head.
+    """
 
     content: bytes
 
 
 def selector(signature: str) -> bytes:
-    """Return the first 4 bytes of calldata or of a custom error, e.g. `selector("reclaim(bytes32)")`."""
+    """Return the 4-byte selector of a function or custom error, e.g. of `reclaim(bytes32)`."""
     return keccak256(signature.encode("ascii"))[:4]
 
 
@@ -44,38 +47,42 @@ def topic(signature: str) -> bytes:
 
 
 def uint(value: int) -> Words:
-    return Words(value.to_bytes(32, "big"))  # OverflowError unless value fits a uint256
+    """Encode an unsigned integer of any width. Raise OverflowError if the value does not fit a uint256."""
+    return Words(value.to_bytes(32, "big"))
 
 
 def boolean(value: bool) -> Words:
+    """Encode a `bool` value."""
     return uint(1 if value else 0)
 
 
 def bytes32(value: bytes) -> Words:
+    """Encode a `bytes32` value."""
     if len(value) != 32:
-        raise ValueError("a bytes32 has 32 bytes")
+        raise ValueError(f"a bytes32 must have 32 bytes, not {len(value)}")
     return Words(value)
 
 
 def address(value: bytes) -> Words:
+    """Encode an `address` value."""
     if len(value) != 20:
-        raise ValueError("an address has 20 bytes")
+        raise ValueError(f"an address must have 20 bytes, not {len(value)}")
     return Words(bytes(12) + value)
 
 
-def join(words: Iterable[Words]) -> Words:
+def static_struct(words: Iterable[Words]) -> Words:
     """Encode a static struct from the words of its fields."""
     return Words(b"".join(words))
 
 
-def dynamic(value: bytes) -> Tail:
+def dynamic_bytes(value: bytes) -> Tail:
     """Encode a `bytes` value."""
     return Tail(b"".join((len(value).to_bytes(32, "big"), value, bytes(-len(value) % 32))))
 
 
-def text(value: str) -> Tail:
+def dynamic_string(value: str) -> Tail:
     """Encode a `string` value."""
-    return dynamic(value.encode("utf-8"))
+    return dynamic_bytes(value.encode("utf-8"))
 
 
 def array(rows: Sequence[Words]) -> Tail:
@@ -103,12 +110,13 @@ def encode(*values: Words | Tail) -> bytes:
     return b"".join(heads + tails)
 
 
-def call(selector: bytes, *values: Words | Tail) -> bytes:
+def call_data(selector: bytes, *values: Words | Tail) -> bytes:
     """Return the calldata of a function call."""
     return selector + encode(*values)
 
 
 def uint_at(data: bytes, word: int, bits: int = 256) -> int:
+    """Decode word `word` of the head as an unsigned integer of `bits` bits."""
     raw = data[32 * word : 32 * word + 32]
     if len(raw) != 32:
         raise Refused(f"ABI data of {len(data)} bytes has no word {word}")
@@ -119,10 +127,12 @@ def uint_at(data: bytes, word: int, bits: int = 256) -> int:
 
 
 def boolean_at(data: bytes, word: int) -> bool:
+    """Decode word `word` of the head as a `bool`."""
     return uint_at(data, word, 1) == 1
 
 
 def bytes32_at(data: bytes, word: int) -> bytes:
+    """Decode word `word` of the head as a `bytes32`."""
     raw = data[32 * word : 32 * word + 32]
     if len(raw) != 32:
         raise Refused(f"ABI data of {len(data)} bytes has no word {word}")
@@ -130,12 +140,13 @@ def bytes32_at(data: bytes, word: int) -> bytes:
 
 
 def address_at(data: bytes, word: int) -> bytes:
+    """Decode word `word` of the head as an `address`."""
     return uint_at(data, word, 160).to_bytes(20, "big")
 
 
-def bytes_at(data: bytes, word: int, head: int = 0) -> bytes:
-    """Decode the `bytes` at the offset in the head's word `word`. The head has at least `head` words."""
-    start, length = _tail(data, word, head)
+def bytes_at(data: bytes, word: int, head_words: int = 0) -> bytes:
+    """Decode the `bytes` whose offset is in word `word` of the head. Refuse an offset into the first `head_words`."""
+    start, length = _content_span(data, word, head_words)
     end = start + length
     padding = -length % 32
     if end + padding > len(data):
@@ -145,17 +156,17 @@ def bytes_at(data: bytes, word: int, head: int = 0) -> bytes:
     return data[start:end]
 
 
-def text_at(data: bytes, word: int, head: int = 0) -> str:
-    """Decode the `string` at the offset in the head's word `word`."""
+def text_at(data: bytes, word: int, head_words: int = 0) -> str:
+    """Decode the `string` whose offset is in word `word` of the head."""
     try:
-        return bytes_at(data, word, head).decode("utf-8")
+        return bytes_at(data, word, head_words).decode("utf-8")
     except UnicodeDecodeError:
         raise Refused(f"the string of ABI word {word} is not UTF-8") from None
 
 
-def rows_at(data: bytes, word: int, words_per_row: int, head: int = 0) -> list[bytes]:
-    """Decode a `T[]` of a static T. Return the words of each row."""
-    start, count = _tail(data, word, head)
+def rows_at(data: bytes, word: int, words_per_row: int, head_words: int = 0) -> list[bytes]:
+    """Decode a `T[]` of a static T. Return the encoded words of each element."""
+    start, count = _content_span(data, word, head_words)
     width = 32 * words_per_row
     end = start + count * width
     if end > len(data):
@@ -163,12 +174,12 @@ def rows_at(data: bytes, word: int, words_per_row: int, head: int = 0) -> list[b
     return [data[row : row + width] for row in range(start, end, width)]
 
 
-def _tail(data: bytes, word: int, head: int) -> tuple[int, int]:
-    """Return the start and the length of the content at the offset in the head's word `word`."""
+def _content_span(data: bytes, word: int, head_words: int) -> tuple[int, int]:
+    """Return the start and the length of the content whose offset is in word `word` of the head."""
     offset = uint_at(data, word)
-    if offset < 32 * max(head, word + 1):
-        raise Refused(f"ABI word {word} is an offset into the head")
+    if offset < 32 * max(head_words, word + 1):
+        raise Refused(f"ABI word {word} must be an offset into the tail, but points into the head")
     # Check before slicing: an offset may be as large as a uint256.
     if offset % 32 or offset + 32 > len(data):
-        raise Refused(f"ABI word {word} is not an offset into the data")
+        raise Refused(f"ABI word {word} must be an offset inside the data and a multiple of 32")
     return offset + 32, int.from_bytes(data[offset : offset + 32], "big")

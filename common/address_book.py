@@ -8,9 +8,9 @@ from common.refusal import Refused
 from common.scalars import hex_of, read_hex, read_uint
 from common.strict_json import parse
 
-MAX_DECIMALS: Final = 36
+MAX_TOKEN_DECIMALS: Final = 36
 
-_KEYS: Final = (
+_BOOK_KEYS: Final = (
     "chainId",
     "deployBlock",
     "jobRegistry",
@@ -44,30 +44,30 @@ class AddressBook:
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Read an address book from JSON. Refused, naming the key, if a key is missing, unknown or malformed."""
+        """Read an address book from JSON. Raise Refused with the name of a missing, unknown or malformed key."""
         return cls.of(parse(raw))
 
     @classmethod
     def of(cls, value: object) -> Self:
         """Read an address book from parsed JSON."""
-        book = _object(value, None, _KEYS)
-        token_domain = _object(book["tokenDomain"], "tokenDomain", _TOKEN_DOMAIN_KEYS)
+        book = _read_object(value, None, _BOOK_KEYS)
+        token_domain = _read_object(book["tokenDomain"], "tokenDomain", _TOKEN_DOMAIN_KEYS)
         return cls(
-            chain_id=_chain_id(book["chainId"]),
+            chain_id=_read_chain_id(book["chainId"]),
             deploy_block=read_uint(book["deployBlock"], 53, "deployBlock"),
-            job_registry=_contract(book["jobRegistry"], "jobRegistry"),
-            provider_registry=_contract(book["providerRegistry"], "providerRegistry"),
-            ask_registry=_contract(book["askRegistry"], "askRegistry"),
-            paytoken=_contract(book["paytoken"], "paytoken"),
-            payment_token_decimals=_decimals(book["paymentTokenDecimals"]),
+            job_registry=_read_contract_address(book["jobRegistry"], "jobRegistry"),
+            provider_registry=_read_contract_address(book["providerRegistry"], "providerRegistry"),
+            ask_registry=_read_contract_address(book["askRegistry"], "askRegistry"),
+            paytoken=_read_contract_address(book["paytoken"], "paytoken"),
+            payment_token_decimals=_read_token_decimals(book["paymentTokenDecimals"]),
             token_domain=TokenDomain(
-                name=_text(token_domain["name"], "tokenDomain.name"),
-                version=_text(token_domain["version"], "tokenDomain.version"),
+                name=_read_text(token_domain["name"], "tokenDomain.name"),
+                version=_read_text(token_domain["version"], "tokenDomain.version"),
             ),
         )
 
     def as_json(self) -> dict[str, object]:
-        """Return the book as a JSON value, from which `parse` reads an equal book."""
+        """Return the book as a JSON value, from which `of` reads an equal book."""
         return {
             "chainId": self.chain_id,
             "deployBlock": self.deploy_block,
@@ -80,8 +80,8 @@ class AddressBook:
         }
 
     @property
-    def described(self) -> dict[str, str]:
-        """Facts of the deployment by name, for display and comparison. The deploy block is not one of them."""
+    def labelled_values(self) -> dict[str, str]:
+        """Return all values except the deploy block as text by label, for display and comparison."""
         return {
             "chain id": str(self.chain_id),
             "job registry": hex_of(self.job_registry),
@@ -93,19 +93,19 @@ class AddressBook:
         }
 
     def differences(self, reported: Self) -> list[str]:
-        """Describe each fact that differs from the reported address book.
+        """Return a line for each value that differs from the reported address book.
 
         >>> book = AddressBook(1, 0, bytes(20), bytes(20), bytes(20), bytes(20), 6, TokenDomain("Dollar", "1"))
         >>> book.differences(attrs.evolve(book, deploy_block=7, chain_id=5))
         ['chain id: expected 1, reported 5']
         """
-        ours, theirs = self.described, reported.described
+        ours, theirs = self.labelled_values, reported.labelled_values
         return [
             f"{fact}: expected {ours[fact]}, reported {theirs[fact]}" for fact in ours if ours[fact] != theirs[fact]
         ]
 
 
-def _object(value: object, param: str | None, keys: tuple[str, ...]) -> dict[str, object]:
+def _read_object(value: object, param: str | None, keys: tuple[str, ...]) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Refused(f"{param or 'the address book'} must be a JSON object", param)
     prefix = f"{param}." if param else ""
@@ -118,29 +118,29 @@ def _object(value: object, param: str | None, keys: tuple[str, ...]) -> dict[str
     return value
 
 
-def _chain_id(value: object) -> int:
-    # The API sends the chain id as a JSON number, so it must be below 2^53.
+def _read_chain_id(value: object) -> int:
+    # The API sends the chain id as a JSON number, so the chain id must be below 2^53.
     chain_id = read_uint(value, 53, "chainId")
     if chain_id == 0:
         raise Refused("chainId must not be 0", "chainId")
     return chain_id
 
 
-def _contract(value: object, param: str) -> bytes:
+def _read_contract_address(value: object, param: str) -> bytes:
     address = read_hex(value, 20, param)
     if not any(address):
         raise Refused(f"{param} must not be the zero address", param)
     return address
 
 
-def _decimals(value: object) -> int:
+def _read_token_decimals(value: object) -> int:
     decimals = read_uint(value, 53, "paymentTokenDecimals")
-    if decimals > MAX_DECIMALS:
-        raise Refused(f"paymentTokenDecimals must be in 0..{MAX_DECIMALS}", "paymentTokenDecimals")
+    if decimals > MAX_TOKEN_DECIMALS:
+        raise Refused(f"paymentTokenDecimals must be in 0..{MAX_TOKEN_DECIMALS}", "paymentTokenDecimals")
     return decimals
 
 
-def _text(value: object, param: str) -> str:
+def _read_text(value: object, param: str) -> str:
     if not isinstance(value, str) or not value:
         raise Refused(f"{param} must be a non-empty string", param)
     return value

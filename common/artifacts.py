@@ -25,7 +25,10 @@ _LANGUAGE_ERRORS = ("Error(string)", "Panic(uint256)")
 
 @attrs.frozen(slots=True)
 class Artifact:
-    """One compiled contract. A deployment sends `bytecode`, followed by the constructor's arguments."""
+    """One compiled contract. A deployment sends `bytecode`, followed by the constructor's arguments.
+
+    `errors` maps selectors to the names of the contract's errors.
+    """
 
     name: str
     abi: tuple[AbiEntry, ...]
@@ -34,9 +37,9 @@ class Artifact:
 
 
 @cache
-def load(name: str) -> Artifact:
-    """Return the artifact of one of `CONTRACTS`. KeyError for any other name."""
-    document = _document(name)
+def load_artifact(name: str) -> Artifact:
+    """Return the artifact of one of `CONTRACTS`. Raise KeyError for any other name."""
+    document = _read_artifact_file(name)
     errors = {bytes.fromhex(selector[2:]): error for selector, error in document["errors"].items()}
     return Artifact(
         name=name,
@@ -48,29 +51,29 @@ def load(name: str) -> Artifact:
 
 def deployed_code(name: str) -> bytes:
     """Return the code of a deployed contract, with zeros in place of its immutable values."""
-    return bytes.fromhex(_document(name)["deployedBytecode"][2:])
+    return bytes.fromhex(_read_artifact_file(name)["deployedBytecode"][2:])
 
 
 @cache
-def sources() -> Mapping[str, Any]:
+def compiler_sources() -> Mapping[str, Any]:
     """Return the compiler's version, its settings, and the sources of each contract."""
     return MappingProxyType(json.loads(files("common").joinpath("contracts", "sources.json").read_bytes()))
 
 
 def event_topic(artifact: Artifact, event_name: str) -> bytes:
-    """Return the first topic of an event's logs. KeyError if the contract has no such event."""
-    return keccak256(_signature(artifact, "event", event_name))
+    """Return the first topic of an event's logs. Raise KeyError if the contract has no such event."""
+    return keccak256(_signature_of(artifact, "event", event_name))
 
 
 def selector(artifact: Artifact, function_name: str) -> bytes:
-    """Return the selector of a function. KeyError if the contract has no such function.
+    """Return the selector of a function. Raise KeyError if the contract has no such function.
 
-    ValueError for an overloaded name, because the selector depends on the argument types.
+    Raise ValueError for an overloaded name, because the selector depends on the argument types.
     """
-    return keccak256(_signature(artifact, "function", function_name))[:4]
+    return keccak256(_signature_of(artifact, "function", function_name))[:4]
 
 
-def _document(name: str) -> dict[str, Any]:
+def _read_artifact_file(name: str) -> dict[str, Any]:
     if name not in CONTRACTS:
         raise KeyError(name)
     document: dict[str, Any] = json.loads(
@@ -79,15 +82,15 @@ def _document(name: str) -> dict[str, Any]:
     return document
 
 
-def _error_names() -> Mapping[bytes, str]:
+def _collect_error_names() -> Mapping[bytes, str]:
     names = {keccak256(text.encode())[:4]: text.partition("(")[0] for text in _LANGUAGE_ERRORS}
     for name in CONTRACTS:
-        names.update(load(name).errors)
+        names.update(load_artifact(name).errors)
     return MappingProxyType(names)
 
 
-ERROR_NAMES: Mapping[bytes, str] = _error_names()
-"""Names by selector of all errors that the contracts can revert with."""
+ERROR_NAMES: Mapping[bytes, str] = _collect_error_names()
+"""Names of all errors that the contracts can revert with, keyed by selector."""
 
 
 def decode_error(revert_data: bytes) -> str | None:
@@ -95,22 +98,22 @@ def decode_error(revert_data: bytes) -> str | None:
     return ERROR_NAMES.get(bytes(revert_data[:4]))
 
 
-def _signature(artifact: Artifact, kind: str, name: str) -> bytes:
+def _signature_of(artifact: Artifact, kind: str, name: str) -> bytes:
     found = [entry for entry in artifact.abi if entry["type"] == kind and entry["name"] == name]
     if not found:
         raise KeyError(f"{artifact.name} has no {kind} {name}")
     if len(found) > 1:
         raise ValueError(f"{artifact.name} has several {kind}s named {name}")
-    return f"{name}({_types(found[0]['inputs'])})".encode()
+    return f"{name}({_parameter_types(found[0]['inputs'])})".encode()
 
 
-def _types(inputs: Sequence[AbiEntry]) -> str:
-    return ",".join(_type(parameter) for parameter in inputs)
+def _parameter_types(inputs: Sequence[AbiEntry]) -> str:
+    return ",".join(_parameter_type(parameter) for parameter in inputs)
 
 
-def _type(parameter: AbiEntry) -> str:
-    """Return the type as signatures write it: a struct is the tuple of its members' types."""
+def _parameter_type(parameter: AbiEntry) -> str:
+    """Return a parameter's type in a function signature: `uint256`, or the members' types for a struct."""
     kind: str = parameter["type"]
     if not kind.startswith("tuple"):
         return kind
-    return f"({_types(parameter['components'])}){kind.removeprefix('tuple')}"
+    return f"({_parameter_types(parameter['components'])}){kind.removeprefix('tuple')}"

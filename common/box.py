@@ -16,16 +16,16 @@ from nacl.exceptions import CryptoError
 from common.refusal import Refused
 
 KEY_BYTES: Final = 32
-SEAL_OVERHEAD: Final = 48
+SEAL_OVERHEAD_BYTES: Final = 48
 
-_P: Final = 2**255 - 19
+_FIELD_PRIME: Final = 2**255 - 19
 # u-coordinates of the points of order 1, 2, 4 and 8 on the curve and its twist. The shared secret with such a point
-# is always zero, so anyone could open a box that is sealed to it.
-_LOW_ORDER: Final = frozenset(
+# is always zero, so anyone could open a box that is sealed to such a point.
+_LOW_ORDER_POINTS: Final = frozenset(
     {
         0,
         1,
-        _P - 1,
+        _FIELD_PRIME - 1,
         0x00B8495F16056286FDB1329CEB8D09DA6AC49FF1FAE35616AEB8413B7C7AEBE0,
         0x57119FD0DD4E22D8868E1C58C45C44045BEF839C55B1D0B1248C50A3BC959C5F,
     }
@@ -34,7 +34,7 @@ _LOW_ORDER: Final = frozenset(
 
 @attrs.frozen
 class PublicKey:
-    """X25519 public key that is safe to seal to. Refuses every encoding of a low-order point."""
+    """X25519 public key. Construction refuses every encoding of a low-order point."""
 
     raw: bytes
 
@@ -42,8 +42,8 @@ class PublicKey:
         if len(self.raw) != KEY_BYTES:
             raise Refused(f"an X25519 public key must have {KEY_BYTES} bytes")
         # X25519 ignores the top bit and reduces modulo p, so each point has several encodings.
-        u = (int.from_bytes(self.raw, "little") & (2**255 - 1)) % _P
-        if u in _LOW_ORDER:
+        u = (int.from_bytes(self.raw, "little") & (2**255 - 1)) % _FIELD_PRIME
+        if u in _LOW_ORDER_POINTS:
             raise Refused("this X25519 public key is a low-order point")
 
 
@@ -74,7 +74,7 @@ def seal(public: PublicKey, plaintext: bytes) -> bytes:
 
 def open_sealed(secret: SecretKey, sealed: bytes) -> bytes | None:
     """Return the plaintext of a sealed box, or None if this key does not open the box."""
-    if len(sealed) < SEAL_OVERHEAD:
+    if len(sealed) < SEAL_OVERHEAD_BYTES:
         return None
     try:
         return bindings.crypto_box_seal_open(sealed, secret.public.raw, secret.raw)

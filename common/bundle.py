@@ -22,23 +22,24 @@ from typing import Final, Literal, get_args
 import attrs
 
 from common.envelope import MAX_CUSTOM_ID_CODE_POINTS
-from common.pricing.model_input import Modality, read_count
+from common.json_object import MAX_CODE_LENGTH, ObjectReader
+from common.pricing.model_input import Modality
 from common.pricing.units import MAX_UNITS, Units
-from common.refusal import Refused
 
-BUNDLE_KEY: Final = "svc_bundle"
+BUNDLE_MEMBER: Final = "svc_bundle"
 VERSION: Final = 1
 MAX_ITEMS: Final = 500
 ORDER_UNITS_IN: Final = 1
-BUNDLED: Final[frozenset[Modality]] = frozenset({"text", "embeddings"})
+BUNDLED_MODALITIES: Final[frozenset[Modality]] = frozenset({"text", "embeddings"})
 
 ItemStatus = Literal["completed", "failed", "not_run"]
-STATUSES: Final[tuple[ItemStatus, ...]] = get_args(ItemStatus)
+ITEM_STATUSES: Final[tuple[ItemStatus, ...]] = get_args(ItemStatus)
+_READER: Final = ObjectReader("a bundle", "malformed_bundle")
 
 
 @attrs.frozen(slots=True)
 class BundleItem:
-    """Request of a bundle. `units_out` overrides the output units of its input, and is 0 for embeddings."""
+    """One request of a bundle. `units_out` replaces the output units of the input, and is 0 for embeddings."""
 
     input: dict[str, object]
     custom_id: str | None = None
@@ -47,7 +48,7 @@ class BundleItem:
 
 @attrs.frozen(slots=True)
 class ItemResult:
-    """Result of one item. `units_in` and `units_out` are charged, and 0 unless the item is completed."""
+    """Result of one item. The charged `units_in` and `units_out` are 0 unless the item is completed."""
 
     status: ItemStatus
     custom_id: str | None = None
@@ -59,11 +60,11 @@ class ItemResult:
 
 
 def is_bundle(model_input: Mapping[str, object]) -> bool:
-    return BUNDLE_KEY in model_input
+    return BUNDLE_MEMBER in model_input
 
 
 def bundle_input(items: Iterable[BundleItem]) -> dict[str, object]:
-    """Return the input of an envelope that carries these items."""
+    """Return the envelope's input for these items."""
     written = []
     for item in items:
         fields: dict[str, object] = {"input": item.input}
@@ -72,32 +73,32 @@ def bundle_input(items: Iterable[BundleItem]) -> dict[str, object]:
         if item.units_out is not None:
             fields["units_out"] = item.units_out
         written.append(fields)
-    return {BUNDLE_KEY: VERSION, "items": written}
+    return {BUNDLE_MEMBER: VERSION, "items": written}
 
 
 def read_bundle(model_input: Mapping[str, object]) -> tuple[BundleItem, ...]:
-    """Read the items of an envelope's input. Refuses any other form as `malformed_bundle`."""
-    return tuple(_item(value, f"items[{n}]") for n, value in enumerate(_items(model_input)))
+    """Read the items of an envelope's input. Refuse a malformed bundle as `malformed_bundle`."""
+    return tuple(_read_request(value, f"items[{n}]") for n, value in enumerate(_read_items(model_input)))
 
 
-def _item(value: object, param: str) -> BundleItem:
-    fields = _fields(value, param, {"input"}, {"custom_id", "units_out"})
-    model_input = _object(fields["input"], f"{param}.input")
+def _read_request(value: object, param: str) -> BundleItem:
+    fields = _READER.fields(value, param, {"input"}, {"custom_id", "units_out"})
+    model_input = _READER.members(fields["input"], f"{param}.input")
     if is_bundle(model_input):
-        raise _malformed("an item must not be a bundle", param)
+        raise _READER.refusal("an item must not be a bundle", param)
     return BundleItem(
         model_input,
-        _custom_id(fields, param),
-        _count(fields["units_out"], f"{param}.units_out") if "units_out" in fields else None,
+        _read_custom_id(fields, param),
+        _READER.count(fields["units_out"], f"{param}.units_out") if "units_out" in fields else None,
     )
 
 
 def bundle_output(results: Iterable[ItemResult]) -> dict[str, object]:
-    """Return the output of a result that carries these items."""
-    return {BUNDLE_KEY: VERSION, "items": [item_json(result) for result in results]}
+    """Return the result's output for these items."""
+    return {BUNDLE_MEMBER: VERSION, "items": [item_result_json(result) for result in results]}
 
 
-def item_json(result: ItemResult) -> dict[str, object]:
+def item_result_json(result: ItemResult) -> dict[str, object]:
     fields: dict[str, object] = {"status": result.status}
     if result.custom_id is not None:
         fields["custom_id"] = result.custom_id
@@ -109,127 +110,89 @@ def item_json(result: ItemResult) -> dict[str, object]:
 
 
 def read_bundle_output(output: object) -> tuple[ItemResult, ...]:
-    """Read the items of a result's output. Refuses any other form as `malformed_bundle`."""
-    return tuple(read_item(value, f"items[{n}]") for n, value in enumerate(_items(_object(output, "output"))))
+    """Read the items of a result's output. Refuse a malformed bundle as `malformed_bundle`."""
+    return tuple(
+        read_item_result(value, f"items[{n}]") for n, value in enumerate(_read_items(_READER.members(output, "output")))
+    )
 
 
-def read_item(value: object, param: str = "item") -> ItemResult:
-    status = _status(value, param)
+def read_item_result(value: object, param: str = "item") -> ItemResult:
+    status = _read_status(value, param)
     more = {"completed": {"output", "usage"}, "failed": {"error"}, "not_run": set()}[status]
-    fields = _fields(value, param, {"status", "units_in", "units_out"} | more, {"custom_id"})
-    units_in, units_out = (_count(fields[name], f"{param}.{name}") for name in ("units_in", "units_out"))
+    fields = _READER.fields(value, param, {"status", "units_in", "units_out"} | more, {"custom_id"})
+    units_in, units_out = (_READER.count(fields[name], f"{param}.{name}") for name in ("units_in", "units_out"))
     if status != "completed" and (units_in or units_out):
-        raise _malformed(f"{param} is charged but not completed", param)
+        raise _READER.refusal(f"{param}: units_in and units_out must be 0 unless status is completed", param)
     return ItemResult(
         status=status,
-        custom_id=_custom_id(fields, param),
+        custom_id=_read_custom_id(fields, param),
         output=fields.get("output"),
-        usage=_object(fields.get("usage", {}), f"{param}.usage"),
-        error_code=_error_code(fields["error"], f"{param}.error") if status == "failed" else None,
+        usage=_READER.members(fields.get("usage", {}), f"{param}.usage"),
+        error_code=_read_error_code(fields["error"], f"{param}.error") if status == "failed" else None,
         units_in=units_in,
         units_out=units_out,
     )
 
 
-def _status(value: object, param: str) -> ItemStatus:
-    given = _object(value, param).get("status")
-    for status in STATUSES:
+def _read_status(value: object, param: str) -> ItemStatus:
+    given = _READER.members(value, param).get("status")
+    for status in ITEM_STATUSES:
         if given == status:
             return status
-    raise _malformed(f"{param}.status must be one of {', '.join(STATUSES)}", f"{param}.status")
+    raise _READER.refusal(f"{param}.status must be one of {', '.join(ITEM_STATUSES)}", f"{param}.status")
 
 
-def _error_code(error: object, param: str) -> str:
-    code = _fields(error, param, {"code"}, set())["code"]
-    if not isinstance(code, str) or not code:
-        raise _malformed(f"{param}.code must be a text", f"{param}.code")
-    return code
+def _read_error_code(error: object, param: str) -> str:
+    return _READER.text(_READER.fields(error, param, {"code"})["code"], f"{param}.code", MAX_CODE_LENGTH)
 
 
 def bundle_units(items: Iterable[Units], rate_in: int, rate_out: int) -> int:
-    """Return the output units of an order for these items, or the units to charge for delivered ones.
+    """Return the `units_out` to order for these items. For completed items, this is the number of units to charge.
 
-    Refused above the maximum of an order, and for a rate_in without a rate_out, which cannot express input as output.
+    Refuse more units than an order can hold. Refuse a rate_in without a rate_out, because input units could not be
+    converted to output units.
     """
     total_in = total_out = 0
     for item in items:
         total_in += item.units_in
         total_out += item.units_out
     if rate_in and not rate_out:
-        raise _malformed("the order of a bundle with a rate_in needs a rate_out", "rate_out")
+        raise _READER.refusal("the order of a bundle must have a rate_out if it has a rate_in", "rate_out")
     units = output_units(total_in, total_out, rate_in, rate_out)
     if units > MAX_UNITS:
-        raise _malformed(f"the bundle needs {units} units_out; an order can hold at most {MAX_UNITS}", "units_out")
+        raise _READER.refusal(f"the bundle needs {units} units_out; an order can hold at most {MAX_UNITS}", "units_out")
     return units
 
 
 def output_units(units_in: int, units_out: int, rate_in: int, rate_out: int) -> int:
-    """Return both counts in units of output. Input is free without a rate_out."""
+    """Return `units_out` plus the input converted to output units at the rates. Without rate_out, input is free."""
     return units_out + (-(-units_in * rate_in // rate_out) if rate_out else 0)
 
 
 def announcement() -> dict[str, object]:
-    """Return the member of a provider's evidence that announces the form."""
-    return {BUNDLE_KEY: {"v": VERSION, "items": MAX_ITEMS}}
+    """Return the evidence member with which a provider announces that it accepts bundles."""
+    return {BUNDLE_MEMBER: {"v": VERSION, "items": MAX_ITEMS}}
 
 
-def announced(evidence: object) -> int | None:
-    """Return the largest bundle that published evidence announces, or None."""
-    announcement = evidence.get(BUNDLE_KEY) if isinstance(evidence, Mapping) else None
+def announced_max_items(evidence: object) -> int | None:
+    """Return the maximum number of items per bundle that a provider's evidence announces.
+
+    Return None if the provider accepts no bundles.
+    """
+    announcement = evidence.get(BUNDLE_MEMBER) if isinstance(evidence, Mapping) else None
     if not isinstance(announcement, Mapping) or announcement.get("v") != VERSION:
         return None
     items = announcement.get("items")
     return min(items, MAX_ITEMS) if type(items) is int and items > 1 else None
 
 
-def _items(value: Mapping[str, object]) -> list[object]:
-    fields = _fields(value, None, {BUNDLE_KEY, "items"}, set())
-    if type(fields[BUNDLE_KEY]) is not int or fields[BUNDLE_KEY] != VERSION:
-        raise _malformed(f"{BUNDLE_KEY} must be {VERSION}", BUNDLE_KEY)
-    items = fields["items"]
-    if not isinstance(items, list) or not 1 <= len(items) <= MAX_ITEMS:
-        raise _malformed(f"items must have 1 to {MAX_ITEMS} items", "items")
-    return items
+def _read_items(value: object) -> list[object]:
+    fields = _READER.fields(value, None, {BUNDLE_MEMBER, "items"})
+    _READER.require_version(fields, BUNDLE_MEMBER, VERSION)
+    return _READER.items(fields["items"], "items", 1, MAX_ITEMS)
 
 
-def _fields(value: object, param: str | None, required: set[str], optional: set[str]) -> Mapping[str, object]:
-    fields = _object(value, param)
-    for name in sorted(required - fields.keys()):
-        raise _malformed(f"{_path(param, name)} is missing", _path(param, name))
-    for name in sorted(fields.keys() - required - optional):
-        raise _malformed(f"{_path(param, name)} is not a field of this format", _path(param, name))
-    return fields
-
-
-def _object(value: object, param: str | None) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise _malformed(f"{param or 'a bundle'} must be a JSON object", param)
-    return value
-
-
-def _custom_id(fields: Mapping[str, object], param: str) -> str | None:
-    value = fields.get("custom_id")
+def _read_custom_id(fields: Mapping[str, object], param: str) -> str | None:
     if "custom_id" not in fields:
         return None
-    if not isinstance(value, str) or not 1 <= len(value) <= MAX_CUSTOM_ID_CODE_POINTS:
-        path = f"{param}.custom_id"
-        raise _malformed(f"{path} must have 1 to {MAX_CUSTOM_ID_CODE_POINTS} characters", path)
-    return value
-
-
-def _count(value: object, param: str) -> int:
-    try:
-        count = read_count(value, param)
-    except Refused as refusal:
-        raise _malformed(refusal.message, param) from None
-    if count > MAX_UNITS:
-        raise _malformed(f"{param} must be at most {MAX_UNITS}", param)
-    return count
-
-
-def _path(param: str | None, name: str) -> str:
-    return name if param is None else f"{param}.{name}"
-
-
-def _malformed(message: str, param: str | None) -> Refused:
-    return Refused(message, param, "malformed_bundle")
+    return _READER.text(fields["custom_id"], f"{param}.custom_id", MAX_CUSTOM_ID_CODE_POINTS)

@@ -2,7 +2,7 @@
 
 Keys are sorted by their UTF-16 code units. There are no spaces, strings are escaped only as JSON.stringify does, and
 numbers are written as ECMAScript does. Beyond the RFC, a number written as an integer must be within ±(2^53−1), because
-JavaScript would change larger ones.
+JavaScript would round larger integers.
 """
 
 import math
@@ -14,27 +14,30 @@ from common.strict_json import MAX_DEPTH
 
 
 def canonical(value: object) -> bytes:
-    """Return the canonical text of a JSON value. Refuse values that `parse` refuses, and integers beyond ±(2^53−1)."""
+    """Return the canonical text of a JSON value.
+
+    Refuse values that `strict_json.parse` never returns, such as NaN, and integers beyond ±(2^53−1).
+    """
     written: list[str] = []
     _write(value, written, 0)
     try:
         return "".join(written).encode("utf-8")
     except UnicodeEncodeError:
-        raise Refused("JSON strings hold no lone surrogates") from None
+        raise Refused("a JSON string must not contain a lone surrogate") from None
 
 
 def _write(value: object, written: list[str], depth: int) -> None:
     if isinstance(value, str):
-        written.append(_text(value))
+        written.append(_quoted(value))
     elif value is None:
         written.append("null")
     elif isinstance(value, bool):
         written.append("true" if value else "false")
     elif isinstance(value, int | float):
-        written.append(_number(value))
+        written.append(_number_text(value))
     elif isinstance(value, dict | list | tuple):
         if depth == MAX_DEPTH:
-            raise Refused(f"the JSON nests deeper than {MAX_DEPTH}")
+            raise Refused(f"the JSON is nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
             _write_members(value, written, depth + 1)
         else:
@@ -45,8 +48,8 @@ def _write(value: object, written: list[str], depth: int) -> None:
 
 def _write_members(members: dict[str, object], written: list[str], depth: int) -> None:
     opening = "{"
-    for key in sorted(members, key=_utf16):
-        written.append(opening + _text(key) + ":")
+    for key in sorted(members, key=_utf16_sort_key):
+        written.append(opening + _quoted(key) + ":")
         _write(members[key], written, depth)
         opening = ","
     written.append("}" if members else "{}")
@@ -61,31 +64,31 @@ def _write_items(items: "list[object] | tuple[object, ...]", written: list[str],
     written.append("]" if items else "[]")
 
 
-def _utf16(key: str) -> bytes:
+def _utf16_sort_key(key: str) -> bytes:
     return key.encode("utf-16-be", "surrogatepass")
 
 
-def _text(text: str) -> str:
+def _quoted(text: str) -> str:
     if "\x00" in text:
-        raise Refused("JSON strings hold no NUL")
+        raise Refused("a JSON string must not contain NUL")
     quoted: str = encode_basestring(text)
     return quoted
 
 
-def _number(number: int | float) -> str:
+def _number_text(number: int | float) -> str:
     if isinstance(number, float):
         if not math.isfinite(number):
-            raise Refused("JSON has no NaN and no infinities")
+            raise Refused("a JSON number must not be NaN or infinite")
         if not number.is_integer() or abs(number) >= 1e21:
-            return _ecmascript(number)
+            return _ecmascript_float(number)
         number = int(number)
     if abs(number) > MAX_SAFE_INTEGER:
         raise Refused("an integer in JSON must be within ±(2^53−1)")
     return str(number)
 
 
-def _ecmascript(number: float) -> str:
-    """Return the float as ECMAScript writes it. Python has the same digits, but other rules for exponents."""
+def _ecmascript_float(number: float) -> str:
+    """Return a float as ECMAScript writes it. Python writes the same digits, but formats the exponent differently."""
     shortest = repr(number)
     mantissa, _, exponent = shortest.partition("e")
     if not exponent:

@@ -1,4 +1,4 @@
-"""Table of checks that every program prints, with the result and the remedy of each."""
+"""Table of checks, which the programs print: name, result, detail and remedy of each check."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -7,12 +7,12 @@ from typing import Final
 
 import attrs
 
-from common.text_table import hanging
+from common.text_table import hanging_text
 
 _MARK_WIDTH: Final = 7
 
 
-class Result(StrEnum):
+class CheckResult(StrEnum):
     """Result of a check. UNKNOWN is for a check that could not be made."""
 
     RIGHT = "right"
@@ -22,10 +22,10 @@ class Result(StrEnum):
 
 @attrs.frozen(slots=True)
 class CheckRow:
-    """One line of the table. `result` is None for a fact that has no right or wrong value."""
+    """One line of the table. `result` is None for a fact, which is neither right nor wrong."""
 
     what: str
-    result: Result | None
+    result: CheckResult | None
     detail: str
     remedy: str = ""
 
@@ -35,45 +35,49 @@ class CheckRow:
 
 
 def right(what: str, detail: str) -> CheckRow:
-    return CheckRow(what, Result.RIGHT, detail)
+    """Return the row of a check that passed."""
+    return CheckRow(what, CheckResult.RIGHT, detail)
 
 
 def wrong(what: str, detail: str, remedy: str = "") -> CheckRow:
-    return CheckRow(what, Result.WRONG, detail, remedy)
+    """Return the row of a check that failed."""
+    return CheckRow(what, CheckResult.WRONG, detail, remedy)
 
 
 def unknown(what: str, detail: str, remedy: str = "") -> CheckRow:
-    return CheckRow(what, Result.UNKNOWN, detail, remedy)
+    """Return the row of a check that could not be made."""
+    return CheckRow(what, CheckResult.UNKNOWN, detail, remedy)
 
 
 def fact(what: str, detail: str, remedy: str = "") -> CheckRow:
+    """Return a row that shows a value without judging the value."""
     return CheckRow(what, None, detail, remedy)
 
 
-def judged(what: str, is_right: bool, detail: str, remedy: str = "") -> CheckRow:
-    """Return a right row, or a wrong one with the remedy."""
+def right_or_wrong(what: str, is_right: bool, detail: str, remedy: str = "") -> CheckRow:
+    """Return a right row if `is_right` is True, otherwise a wrong row with the remedy."""
     return right(what, detail) if is_right else wrong(what, detail, remedy)
 
 
-def compared(what: str, found: object, expected: object) -> CheckRow:
-    """Return a right row if both values read the same, otherwise a wrong row that shows both."""
-    shown, wanted = readable(found), readable(expected)
+def comparison_row(what: str, found: object, expected: object) -> CheckRow:
+    """Return a row that is right if both values are displayed as the same text, otherwise a wrong row with both."""
+    shown, wanted = readable_value(found), readable_value(expected)
     return right(what, shown) if shown == wanted else wrong(what, f"{shown} (expected {wanted})")
 
 
-def readable(value: object) -> str:
+def readable_value(value: object) -> str:
     """Return a value as the table shows it.
 
-    >>> readable({300, 60}), readable(True), readable(())
+    >>> readable_value({300, 60}), readable_value(True), readable_value(())
     ('60, 300', 'yes', 'none')
     """
     match value:
         case bool():
             return "yes" if value else "no"
         case tuple() | list():
-            return ", ".join(map(readable, value)) or "none"
+            return ", ".join(map(readable_value, value)) or "none"
         case frozenset() | set():
-            return readable(sorted(value))
+            return readable_value(sorted(value))
         case bytes():
             return "0x" + value.hex()
         case _:
@@ -81,38 +85,40 @@ def readable(value: object) -> str:
 
 
 def wrong_names(rows: Iterable[CheckRow]) -> list[str]:
-    return [row.what for row in rows if row.result is Result.WRONG]
+    """Return the names of the checks that failed."""
+    return [row.what for row in rows if row.result is CheckResult.WRONG]
 
 
 def check_lines(rows: Sequence[CheckRow], columns: int | None = None) -> str:
     """Return one line for each row, wrapped to the columns of a terminal."""
     longest = max((len(row.what) for row in rows), default=0)
-    width = longest if columns is None else min(longest, columns // 2)  # a longer name is wrapped with its text
+    # A name longer than `width` is wrapped together with its text.
+    width = longest if columns is None else min(longest, columns // 2)
     lines = []
     for row in rows:
         mark, name = f"{row.result or '':<{_MARK_WIDTH}}  ", f"{row.what:<{width}}  "
         if len(row.what) > width:
-            lines.append(hanging(mark, name + row.text, columns, len(mark)))
+            lines.append(hanging_text(mark, name + row.text, columns, len(mark)))
         else:
-            lines.append(hanging(mark + name, row.text, columns, len(mark)))
+            lines.append(hanging_text(mark + name, row.text, columns, len(mark)))
     return "\n".join(lines)
 
 
 def check_summary(rows: Sequence[CheckRow]) -> str:
     """Return one line that names the wrong rows and counts the unknown ones."""
     names = wrong_names(rows)
-    unknowns = sum(row.result is Result.UNKNOWN for row in rows)
+    unknowns = sum(row.result is CheckResult.UNKNOWN for row in rows)
     found = f"{len(names)} wrong: {', '.join(names)}" if names else "nothing is wrong"
     return f"{found}; {unknowns} unknown" if unknowns else found
 
 
 def check_table(rows: Sequence[CheckRow], columns: int | None = None) -> str:
-    """Return the lines and the summary."""
+    """Return the rows as lines, followed by the summary line."""
     return "\n".join((*([check_lines(rows, columns)] if rows else []), check_summary(rows)))
 
 
 def check_records(rows: Iterable[CheckRow]) -> list[dict[str, str | None]]:
-    """Return the rows for JSON."""
+    """Return the rows as JSON objects."""
     return [attrs.asdict(row) for row in rows]
 
 

@@ -22,11 +22,11 @@ from common.refusal import Refused
 
 Codec = Literal["raw", "dag-pb"]
 
-_CODES: Final[dict[Codec, int]] = {"raw": 0x55, "dag-pb": 0x70}
-_CODECS: Final[dict[int, Codec]] = {code: codec for codec, code in _CODES.items()}
-_SHA2_256: Final = b"\x12\x20"
-_TEXT_LENGTH: Final = 59
-_BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_CODE_BY_CODEC: Final[dict[Codec, int]] = {"raw": 0x55, "dag-pb": 0x70}
+_CODEC_BY_CODE: Final[dict[int, Codec]] = {code: codec for codec, code in _CODE_BY_CODEC.items()}
+_SHA2_256_PREFIX: Final = b"\x12\x20"
+_CIDV1_TEXT_LENGTH: Final = 59
+_BASE58_ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 @attrs.frozen
@@ -37,45 +37,45 @@ class Cid:
     digest: bytes
 
     def encode(self) -> bytes:
-        return bytes((1, _CODES[self.codec])) + _SHA2_256 + self.digest
+        return bytes((1, _CODE_BY_CODEC[self.codec])) + _SHA2_256_PREFIX + self.digest
 
     def __str__(self) -> str:
         return "b" + base64.b32encode(self.encode()).decode("ascii").rstrip("=").lower()
 
 
 def parse_cid(text: object, param: str) -> Cid:
-    """Read a CIDv1 in base32. Refuses CIDv0, and other bases, codecs and hashes."""
-    if isinstance(text, str) and len(text) == _TEXT_LENGTH and text.isascii() and text[0] == "b":
+    """Read a CIDv1 in base32. Refuse a CIDv0, and any other base, codec or hash."""
+    if isinstance(text, str) and len(text) == _CIDV1_TEXT_LENGTH and text.isascii() and text[0] == "b":
         try:
             raw = base64.b32decode(text[1:].upper() + "======")
         except binascii.Error:
             raw = b""
-        if len(raw) == 36 and raw[0] == 1 and raw[1] in _CODECS and raw[2:4] == _SHA2_256:
-            cid = Cid(_CODECS[raw[1]], raw[4:])
+        if len(raw) == 36 and raw[0] == 1 and raw[1] in _CODEC_BY_CODE and raw[2:4] == _SHA2_256_PREFIX:
+            cid = Cid(_CODEC_BY_CODE[raw[1]], raw[4:])
             if str(cid) == text:  # reject upper case and stray bits in the last digit
                 return cid
-    raise Refused(f"{param} must be a CIDv1 in base32: raw or dag-pb, sha2-256", param)
+    raise Refused(f"{param} must be a CIDv1 in base32 with codec raw or dag-pb and hash sha2-256", param)
 
 
-def read_cid(text: object, param: str) -> Cid:
+def read_store_cid(text: object, param: str) -> Cid:
     """Read the id that a store returned: a CIDv1 in base32 or base58, or a CIDv0."""
-    if isinstance(text, str) and len(text) < _TEXT_LENGTH and text[:1] in ("Q", "z"):
+    if isinstance(text, str) and len(text) < _CIDV1_TEXT_LENGTH and text[:1] in ("Q", "z"):
         length, digits = (34, text) if text[0] == "Q" else (36, text[1:])
         number = 0
         for character in digits:
-            number = number * 58 + (_BASE58.find(character) if character in _BASE58 else 1 << 512)
-        if number < 1 << 8 * length and digits[:1] != "1":  # a leading 1 encodes a zero byte
+            number = number * 58 + (_BASE58_ALPHABET.find(character) if character in _BASE58_ALPHABET else 1 << 512)
+        if number < 1 << 8 * length and digits[:1] != "1":  # a leading 1 encodes a zero byte, with which no CID starts
             return read_binary_cid(number.to_bytes(length, "big"), param)
     return parse_cid(text, param)
 
 
 def read_binary_cid(raw: bytes, param: str) -> Cid:
     """Read the binary CID of a link: a CIDv1, or a CIDv0, which is the bare multihash of a dag-pb block."""
-    if len(raw) == 34 and raw[:2] == _SHA2_256:
+    if len(raw) == 34 and raw[:2] == _SHA2_256_PREFIX:
         return Cid("dag-pb", raw[2:])
-    if len(raw) == 36 and raw[0] == 1 and raw[1] in _CODECS and raw[2:4] == _SHA2_256:
-        return Cid(_CODECS[raw[1]], raw[4:])
-    raise Refused(f"{param} must be a CIDv1 of raw or dag-pb, or a CIDv0, and sha2-256", param)
+    if len(raw) == 36 and raw[0] == 1 and raw[1] in _CODEC_BY_CODE and raw[2:4] == _SHA2_256_PREFIX:
+        return Cid(_CODEC_BY_CODE[raw[1]], raw[4:])
+    raise Refused(f"{param} must be a CIDv0, or a CIDv1 with codec raw or dag-pb and hash sha2-256", param)
 
 
 @attrs.frozen
@@ -87,25 +87,25 @@ class ImportProfile:
 
     def __attrs_post_init__(self) -> None:
         if self.chunk_size < 1 or self.width < 2:
-            raise ValueError("chunks hold at least one byte and nodes at least two links")
+            raise ValueError("chunk_size must be at least 1 and width at least 2")
 
 
 @attrs.frozen
 class _Link:
     cid: Cid
     file_size: int
-    tree_size: int  # of all blocks below and including this one
+    tree_size: int  # total size of the block and all blocks below
 
 
 class UnixFsHasher:
-    """Compute the content id of a file piece by piece. Keeps only the open links of each level."""
+    """Compute the content id of a file piece by piece. Memory holds only each level's unfinished node."""
 
-    __slots__ = ("_in_leaf", "_leaf", "_levels", "_profile")
+    __slots__ = ("_leaf", "_leaf_size", "_levels", "_profile")
 
     def __init__(self, profile: ImportProfile | None = None) -> None:
         self._profile = profile or ImportProfile()
         self._leaf = hashlib.sha256()
-        self._in_leaf = 0
+        self._leaf_size = 0
         self._levels: list[list[_Link]] = [[]]
 
     def update(self, piece: Piece) -> None:
@@ -113,11 +113,11 @@ class UnixFsHasher:
             at = 0
             while at < len(rest):
                 # Close a full leaf only when more bytes follow: every file then ends with one open leaf.
-                if self._in_leaf == self._profile.chunk_size:
+                if self._leaf_size == self._profile.chunk_size:
                     self._close_leaf()
-                taken = min(self._profile.chunk_size - self._in_leaf, len(rest) - at)
+                taken = min(self._profile.chunk_size - self._leaf_size, len(rest) - at)
                 self._leaf.update(rest[at : at + taken])
-                self._in_leaf += taken
+                self._leaf_size += taken
                 at += taken
 
     def finish(self) -> Cid:
@@ -130,11 +130,11 @@ class UnixFsHasher:
 
     def _close_leaf(self) -> None:
         cid = Cid("raw", self._leaf.digest())
-        self._add(0, _Link(cid, self._in_leaf, self._in_leaf))
+        self._add_link(0, _Link(cid, self._leaf_size, self._leaf_size))
         self._leaf = hashlib.sha256()
-        self._in_leaf = 0
+        self._leaf_size = 0
 
-    def _add(self, level: int, link: _Link) -> None:
+    def _add_link(self, level: int, link: _Link) -> None:
         # As for leaves, close a full node only when another link follows.
         if len(self._levels[level]) == self._profile.width:
             self._close_node(level)
@@ -143,12 +143,12 @@ class UnixFsHasher:
     def _close_node(self, level: int) -> None:
         links = self._levels[level]
         file_size = sum(link.file_size for link in links)
-        block = _node(links, file_size)
+        block = _encode_node(links, file_size)
         tree_size = len(block) + sum(link.tree_size for link in links)
         self._levels[level] = []
         if level + 1 == len(self._levels):
             self._levels.append([])
-        self._add(level + 1, _Link(Cid("dag-pb", hashlib.sha256(block).digest()), file_size, tree_size))
+        self._add_link(level + 1, _Link(Cid("dag-pb", hashlib.sha256(block).digest()), file_size, tree_size))
 
 
 def cid_of(data: Piece, profile: ImportProfile | None = None) -> Cid:
@@ -158,29 +158,29 @@ def cid_of(data: Piece, profile: ImportProfile | None = None) -> Cid:
     return hasher.finish()
 
 
-def dag_leaf(data: bytes) -> Cid:
+def dag_pb_leaf_cid(data: bytes) -> Cid:
     """Return the id of a one-chunk file with a dag-pb leaf, as in CIDv0 imports."""
-    size = _varint(len(data))
-    unixfs = b"\x08\x02" + (_field(0x12, data) if data else b"") + b"\x18" + size
-    return Cid("dag-pb", hashlib.sha256(_field(0x0A, unixfs)).digest())
+    size = _encode_varint(len(data))
+    unixfs = b"\x08\x02" + (_encode_field(0x12, data) if data else b"") + b"\x18" + size
+    return Cid("dag-pb", hashlib.sha256(_encode_field(0x0A, unixfs)).digest())
 
 
-def _node(links: list[_Link], file_size: int) -> bytes:
+def _encode_node(links: list[_Link], file_size: int) -> bytes:
     block = bytearray()
     for link in links:
-        body = _field(0x0A, link.cid.encode()) + b"\x12\x00" + b"\x18" + _varint(link.tree_size)
-        block += _field(0x12, body)
-    unixfs = bytearray(b"\x08\x02\x18" + _varint(file_size))
+        body = _encode_field(0x0A, link.cid.encode()) + b"\x12\x00" + b"\x18" + _encode_varint(link.tree_size)
+        block += _encode_field(0x12, body)
+    unixfs = bytearray(b"\x08\x02\x18" + _encode_varint(file_size))
     for link in links:
-        unixfs += b"\x20" + _varint(link.file_size)
-    return bytes(block + _field(0x0A, bytes(unixfs)))
+        unixfs += b"\x20" + _encode_varint(link.file_size)
+    return bytes(block + _encode_field(0x0A, bytes(unixfs)))
 
 
-def _field(tag: int, body: bytes) -> bytes:
-    return bytes((tag,)) + _varint(len(body)) + body
+def _encode_field(tag: int, body: bytes) -> bytes:
+    return bytes((tag,)) + _encode_varint(len(body)) + body
 
 
-def _varint(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

@@ -3,18 +3,20 @@
 Only programs with the click extra import this module.
 """
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
 
-CONTEXT: Final[dict[str, Any]] = {
+CONTEXT_SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 110,
     "show_default": True,
 }
 _SHELLS: Final = ("bash", "zsh", "fish")
-_SCRIPT_PLACES: Final = """\
+_INSTALL_COMMANDS: Final = """\
     \b
       bash   {program} completion bash > ~/.local/share/bash-completion/completions/{program}
       zsh    {program} completion zsh > "${{fpath[1]}}/_{program}"
@@ -23,7 +25,7 @@ _SCRIPT_PLACES: Final = """\
 
 
 class Program(click.Group):
-    """Group with a help text that ends with the environment variables and exit codes."""
+    """Command group that prints the environment variables and exit codes at the end of its help."""
 
     def __init__(
         self,
@@ -54,12 +56,17 @@ def completion_command(program: str) -> click.Command:
 
         script = get_completion_class(shell)
         if script is None:
-            raise click.UsageError(f"no completion for {shell}")
+            raise click.UsageError(f"completion is not available for the shell {shell}")
         root = click.get_current_context().find_root().command
         click.echo(script(root, {}, program, f"_{program.upper()}_COMPLETE").source())
         return 0
 
-    text = f"Write the completion script for a shell.\n\n{_SCRIPT_PLACES.format(program=program)}"
+    text = f"Write the completion script for a shell.\n\n{_INSTALL_COMMANDS.format(program=program)}"
     return click.command("completion", help=text)(
         click.argument("shell", type=click.Choice(_SHELLS), help="The shell.")(completion)
     )
+
+
+def discard_output() -> None:
+    """Drop buffered output after a failed write. Otherwise the interpreter would fail to write it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -26,7 +26,7 @@ from common.sealed_stream import (
     StreamOpener,
     StreamSealer,
     check_version,
-    too_short,
+    too_short_error,
 )
 
 MIN_CONTAINER_BYTES: Final = MIN_SEALED_BYTES
@@ -38,15 +38,15 @@ def sealed_length(plaintext_length: int) -> int:
 
 
 def commitment(seed_wrap: bytes, ct_hash: bytes) -> bytes:
-    """Return the 32 bytes `c` that an order signs. Refuses parts of the wrong length as `bad_container`."""
+    """Return the 32 bytes `c` that an order signs. Refuse parts of the wrong length as `bad_container`."""
     if len(ct_hash) != 32:
-        raise Refused("a ciphertext hash has 32 bytes", "ct_hash", "bad_container")
+        raise Refused("a ciphertext hash must have 32 bytes", "ct_hash", "bad_container")
     return keccak256(ContainerHead(seed_wrap).encode() + ct_hash)
 
 
 @attrs.frozen
-class Committed:
-    """Commitment of a complete container, and its parts."""
+class ContainerCommitment:
+    """Commitment `c` of a complete container, with the values that the commitment covers."""
 
     c: bytes
     seed_wrap: bytes
@@ -54,11 +54,11 @@ class Committed:
     length: int
 
 
-class Commitment:
+class CommitmentHasher:
     """Compute the commitment of a container from pieces of any size.
 
-    Refuses with `too_short`, `bad_version` (as early as possible) or `bad_container`, in this order. `bad_container`
-    means that no plaintext has a container of this length; most truncated containers end this way.
+    Refuse a container as `too_short`, `bad_version` (already in `update`) or `bad_container`, in this order.
+    `bad_container` means that no plaintext gives a container of this length. Most truncated containers fail this check.
     """
 
     __slots__ = ("_ciphertext", "_head", "_length")
@@ -80,24 +80,24 @@ class Commitment:
         if before < MIN_CONTAINER_BYTES <= self._length:
             ContainerHead.parse(self._head)
 
-    def finish(self) -> Committed:
+    def finish(self) -> ContainerCommitment:
         if self._length < MIN_CONTAINER_BYTES:
-            raise too_short(self._length)
+            raise too_short_error(self._length)
         if not framing.is_sealed_length(self._length - HEAD_BYTES):
-            raise Refused(f"a container cannot have {self._length} bytes", code="bad_container")
+            raise Refused(f"no plaintext gives a container of {self._length} bytes", code="bad_container")
         seed_wrap = ContainerHead.parse(self._head).seed_wrap
         ct_hash = self._ciphertext.digest()
-        return Committed(commitment(seed_wrap, ct_hash), seed_wrap, ct_hash, self._length)
+        return ContainerCommitment(commitment(seed_wrap, ct_hash), seed_wrap, ct_hash, self._length)
 
 
-def commit(container: Piece) -> Committed:
-    """Return the commitment of a complete container. Makes no copies, unlike `Commitment`."""
+def commitment_of(container: Piece) -> ContainerCommitment:
+    """Return the commitment of a complete container. Makes no copies, unlike `CommitmentHasher`."""
     head, ct_hash = _head_and_hash(container)
-    return Committed(keccak256(head + ct_hash), head[1:], ct_hash, memoryview(container).nbytes)
+    return ContainerCommitment(keccak256(head + ct_hash), head[1:], ct_hash, memoryview(container).nbytes)
 
 
-def check_container(container: Piece, c: bytes) -> None:
-    """Refuse bytes that are not the container of the commitment `c`."""
+def check_commitment(container: Piece, c: bytes) -> None:
+    """Refuse a container whose commitment differs from `c`."""
     head, ct_hash = _head_and_hash(container)
     if keccak256(head + ct_hash) != c:
         raise Refused("the container does not reproduce the commitment", code="commitment_mismatch")
@@ -107,16 +107,16 @@ def _head_and_hash(container: Piece) -> tuple[bytes, bytes]:
     whole = memoryview(container).cast("B")
     length = len(whole)
     if length < MIN_CONTAINER_BYTES:
-        raise too_short(length)
+        raise too_short_error(length)
     head = bytes(whole[:HEAD_BYTES])
     check_version(head[0])
     if not framing.is_sealed_length(length - HEAD_BYTES):
-        raise Refused(f"a container cannot have {length} bytes", code="bad_container")
+        raise Refused(f"no plaintext gives a container of {length} bytes", code="bad_container")
     return head, keccak256(whole[HEAD_BYTES:])
 
 
 class Sealer(StreamSealer):
-    """Seal a payload to a recipient piece by piece, for one owner and one deployment."""
+    """Seal a payload piece by piece. The data key depends on the owner and the deployment."""
 
     def __init__(self, recipient: PublicKey, chain_id: int, job_registry: bytes, owner: bytes) -> None:
         super().__init__(recipient, lambda seed: data_key(seed, chain_id, job_registry, owner))
@@ -125,8 +125,8 @@ class Sealer(StreamSealer):
 class Opener(StreamOpener):
     """Open a container piece by piece, with its data key, its seed or the recipient's secret key.
 
-    An opener does not check the commitment. Feed the same bytes to a `Commitment`, and use the plaintext only when both
-    have finished.
+    An opener does not check the commitment. Feed the same bytes to a `CommitmentHasher`, and use the plaintext only
+    when both have finished.
     """
 
     @classmethod
@@ -140,7 +140,7 @@ class Opener(StreamOpener):
 
     @classmethod
     def with_secret(cls, secret: SecretKey, chain_id: int, job_registry: bytes, owner: bytes) -> Self:
-        """Open with the recipient's key. Refuses a wrap that is sealed to another key as `unseal_failed`."""
+        """Open with the recipient's key. Refuse a wrap that is sealed to another key as `unseal_failed`."""
         return cls(lambda head: data_key(head.open_seed(secret), chain_id, job_registry, owner))
 
 

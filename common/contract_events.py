@@ -1,4 +1,4 @@
-"""Read the registries' events and views by field name, with the layout of the contracts' ABI."""
+"""Decode events and return values of the contracts into fields by name, following their ABI."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,17 +10,17 @@ from common.refusal import Refused
 
 
 def call_data(artifact: Artifact, function: str, *words: abi.Words) -> bytes:
-    return abi.call(selector(artifact, function), *words)
+    return abi.call_data(selector(artifact, function), *words)
 
 
 def event_values(artifact: Artifact, event: str, topics: Sequence[bytes], data: bytes) -> dict[str, Any]:
-    """Return all fields of an event, including indexed ones. Refused for the log of another event."""
+    """Return all fields of an event, including indexed ones. Refuse the log of another event."""
     (entry,) = (each for each in artifact.abi if each["type"] == "event" and each["name"] == event)
     indexed = [field for field in entry["inputs"] if field["indexed"]]
     if not topics or topics[0] != event_topic(artifact, event) or len(topics) != 1 + len(indexed):
         raise Refused(f"this is not a log of {event}")
     plain = [field for field in entry["inputs"] if not field["indexed"]]
-    return _values(indexed, b"".join(topics[1:])) | _values(plain, data)
+    return _decode_values(indexed, b"".join(topics[1:])) | _decode_values(plain, data)
 
 
 def returned_values(artifact: Artifact, function: str, data: bytes) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def returned_values(artifact: Artifact, function: str, data: bytes) -> dict[str,
     outputs = entry["outputs"]
     if len(outputs) == 1 and outputs[0]["type"] == "tuple":
         outputs = outputs[0]["components"]
-    return _values(outputs, data)
+    return _decode_values(outputs, data)
 
 
 def order_of(posted: Mapping[str, Any]) -> Order:
@@ -47,11 +47,11 @@ def order_of(posted: Mapping[str, Any]) -> Order:
     )
 
 
-def _values(fields: Sequence[Mapping[str, Any]], data: bytes) -> dict[str, Any]:
-    return {field["name"]: _value(field["type"], data, word) for word, field in enumerate(fields)}
+def _decode_values(fields: Sequence[Mapping[str, Any]], data: bytes) -> dict[str, Any]:
+    return {field["name"]: _decode_value(field["type"], data, word) for word, field in enumerate(fields)}
 
 
-def _value(kind: str, data: bytes, word: int) -> Any:
+def _decode_value(kind: str, data: bytes, word: int) -> Any:
     readers = {
         "address": abi.address_at,
         "bool": abi.boolean_at,

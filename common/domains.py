@@ -1,6 +1,6 @@
 """EIP-712 signing domains of one deployment."""
 
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import attrs
 
@@ -12,15 +12,16 @@ from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization
 from common.messages.providers import AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import ResultKey, SvcSession
-from common.secp256k1 import recover
+from common.messages.tabs import TabKey, TabVoucher
+from common.secp256k1 import recover_address
 
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
 
 @attrs.frozen(slots=True)
 class SigningDomain(Generic[M_contra]):
-    """Signing domain with its separator. The type parameter names the messages of the domain, so signing a message in
-    the wrong domain is a type error."""
+    """Signing domain with its separator. The type parameter lists the messages of the domain, so that the type checker
+    rejects a message in the wrong domain."""
 
     domain: Domain
     separator: bytes = attrs.field(init=False, eq=False, repr=False)
@@ -31,7 +32,7 @@ class SigningDomain(Generic[M_contra]):
         object.__setattr__(self, "_prefix", DIGEST_PREFIX + self.separator)
 
     def digest(self, message: M_contra) -> bytes:
-        """Return the digest that a wallet signs: the struct in its domain."""
+        """Return the digest that a wallet signs for this message in this domain."""
         return self._packed_digest(message.packed())
 
     def signer(self, message: M_contra, signature: bytes) -> bytes | None:
@@ -39,11 +40,18 @@ class SigningDomain(Generic[M_contra]):
         return self.packed_signer(message.packed(), signature)
 
     def packed_signer(self, packed: bytes, signature: bytes) -> bytes | None:
-        """Return the address that signed a message given as its packed struct, or None for an invalid signature."""
-        return recover(self._packed_digest(packed), signature)
+        """Return the address that signed this packed message, or None for an invalid signature."""
+        return recover_address(self._packed_digest(packed), signature)
 
     def _packed_digest(self, packed: bytes) -> bytes:
         return keccak256(self._prefix + keccak256(packed))
+
+
+class HasTabDomain(Protocol):
+    """Object that has the signing domain of tabs, such as `Domains`."""
+
+    @property
+    def tabs(self) -> SigningDomain[TabKey | TabVoucher]: ...
 
 
 @attrs.frozen(slots=True)
@@ -55,6 +63,7 @@ class Domains:
     escrow: SigningDomain[Release | HandoverAuth | HandoverKeys]
     session: SigningDomain[SvcSession]
     results: SigningDomain[ResultKey]
+    tabs: SigningDomain[TabKey | TabVoucher]
 
     @classmethod
     def of(cls, book: AddressBook) -> Self:
@@ -67,4 +76,5 @@ class Domains:
             escrow=SigningDomain(Domain("SVC Escrow", "1", chain)),
             session=SigningDomain(Domain("SVC Session", "1", chain)),
             results=SigningDomain(Domain("SVC Results", "1", chain)),
+            tabs=SigningDomain(Domain("SVC Tabs", "1", chain, book.job_registry)),
         )

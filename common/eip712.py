@@ -30,7 +30,7 @@ class Domain:
         )
         if self.verifying_contract is not None:
             if len(self.verifying_contract) != 20:
-                raise ValueError("an address is 20 bytes")
+                raise ValueError("verifying_contract must have 20 bytes")
             type_ += ",address verifyingContract"
             words += bytes(12) + self.verifying_contract
         return keccak256(keccak256(f"{type_})".encode("ascii")) + words)
@@ -51,5 +51,5 @@ DIGEST_PREFIX: Final = b"\x19\x01"
 
 
 def digest(separator: bytes, hash_of_struct: bytes) -> bytes:
-    """Return the digest that a wallet signs: the struct in its domain."""
+    """Return the digest that a wallet signs, from a domain separator and a struct hash."""
     return keccak256(DIGEST_PREFIX + separator + hash_of_struct)

@@ -1,4 +1,4 @@
-"""Plaintexts: the envelope that an owner seals for a provider, and the result body that a provider seals for the owner.
+"""Plaintext formats: the envelope that an owner seals for a provider, and the result body that a provider seals.
 
     envelope     {"custom_id"?, "input", "model", "owner", "result_key", "v": 1}
     result body  {"job_id", "output", "usage", "v": 1}
@@ -15,7 +15,7 @@ from common.box import PublicKey
 from common.canonical_json import canonical
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
-from common.strict_json import has_more_values, parse
+from common.strict_json import may_have_more_values, parse
 
 MAX_CUSTOM_ID_CODE_POINTS: Final = 64
 VERSION: Final = 1
@@ -26,7 +26,7 @@ MAX_RESULT_VALUES: Final = 1 << 23  # a result may contain the embeddings of 2,0
 
 @attrs.frozen
 class Envelope:
-    """Payload of a job: the `input` object for the model, and the `result_key` that the result is sealed to."""
+    """Payload of a job: the `input` for the model, and the `result_key` to which the provider seals the result."""
 
     owner: bytes
     model: str
@@ -36,16 +36,16 @@ class Envelope:
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Read an envelope. Refuses anything but its canonical JSON as `malformed_envelope`."""
+        """Read an envelope. Refuse malformed or non-canonical JSON as `malformed_envelope`."""
         try:
-            _require_few_values(raw, MAX_ENVELOPE_VALUES)
-            fields = _fields(raw, {"owner", "model", "input", "result_key"}, {"custom_id"})
+            _require_max_values(raw, MAX_ENVELOPE_VALUES)
+            fields = _read_fields(raw, {"owner", "model", "input", "result_key"}, {"custom_id"})
             return cls(
-                owner=_lower_hex(fields["owner"], 20, "owner"),
-                model=_text(fields["model"], "model"),
-                input=_object(fields["input"], "input"),
-                result_key=PublicKey(_lower_hex(fields["result_key"], 32, "result_key")),
-                custom_id=_custom_id(fields["custom_id"]) if "custom_id" in fields else None,
+                owner=_read_lower_hex(fields["owner"], 20, "owner"),
+                model=_require_text(fields["model"], "model"),
+                input=_require_object(fields["input"], "input"),
+                result_key=PublicKey(_read_lower_hex(fields["result_key"], 32, "result_key")),
+                custom_id=_require_custom_id(fields["custom_id"]) if "custom_id" in fields else None,
             )
         except Refused as refusal:
             raise Refused(refusal.message, refusal.param, "malformed_envelope") from None
@@ -53,19 +53,19 @@ class Envelope:
     def encode(self) -> bytes:
         fields: dict[str, object] = {
             "v": VERSION,
-            "owner": hex_of(_exactly(self.owner, 20, "owner")),
-            "model": _text(self.model, "model"),
-            "input": _object(self.input, "input"),
+            "owner": hex_of(_require_length(self.owner, 20, "owner")),
+            "model": _require_text(self.model, "model"),
+            "input": _require_object(self.input, "input"),
             "result_key": hex_of(self.result_key.raw),
         }
         if self.custom_id is not None:
-            fields["custom_id"] = _custom_id(self.custom_id)
-        return _require_few_values(canonical(fields), MAX_ENVELOPE_VALUES)
+            fields["custom_id"] = _require_custom_id(self.custom_id)
+        return _require_max_values(canonical(fields), MAX_ENVELOPE_VALUES)
 
 
 @attrs.frozen
 class ResultBody:
-    """Result of a job: the model's `output`, which is any JSON value, and its counts in `usage`."""
+    """Result of a job: the model's `output`, which is any JSON value, and the token counts in `usage`."""
 
     job_id: bytes
     output: object
@@ -73,14 +73,14 @@ class ResultBody:
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Read a result body. Refuses anything but its canonical JSON as `malformed_result`."""
+        """Read a result body. Refuse malformed or non-canonical JSON as `malformed_result`."""
         try:
-            _require_few_values(raw, MAX_RESULT_VALUES)
-            fields = _fields(raw, {"job_id", "output", "usage"}, set())
+            _require_max_values(raw, MAX_RESULT_VALUES)
+            fields = _read_fields(raw, {"job_id", "output", "usage"}, set())
             return cls(
-                job_id=_lower_hex(fields["job_id"], 32, "job_id"),
+                job_id=_read_lower_hex(fields["job_id"], 32, "job_id"),
                 output=fields["output"],
-                usage=_object(fields["usage"], "usage"),
+                usage=_require_object(fields["usage"], "usage"),
             )
         except Refused as refusal:
             raise Refused(refusal.message, refusal.param, "malformed_result") from None
@@ -88,22 +88,22 @@ class ResultBody:
     def encode(self) -> bytes:
         fields = {
             "v": VERSION,
-            "job_id": hex_of(_exactly(self.job_id, 32, "job_id")),
+            "job_id": hex_of(_require_length(self.job_id, 32, "job_id")),
             "output": self.output,
-            "usage": _object(self.usage, "usage"),
+            "usage": _require_object(self.usage, "usage"),
         }
-        return _require_few_values(canonical(fields), MAX_RESULT_VALUES)
+        return _require_max_values(canonical(fields), MAX_RESULT_VALUES)
 
 
-def _require_few_values(raw: bytes, limit: int) -> bytes:
-    if has_more_values(raw, limit):
+def _require_max_values(raw: bytes, limit: int) -> bytes:
+    if may_have_more_values(raw, limit):
         raise Refused(f"the plaintext must have at most {limit} JSON values")
     return raw
 
 
-def _fields(raw: bytes, required: set[str], optional: set[str]) -> dict[str, object]:
+def _read_fields(raw: bytes, required: set[str], optional: set[str]) -> dict[str, object]:
     value = parse(raw)
-    fields = _object(value, None)
+    fields = _require_object(value, None)
     version = fields.get("v")
     if type(version) is not int or version != VERSION:
         raise Refused(f"v must be {VERSION}", "v")
@@ -117,33 +117,33 @@ def _fields(raw: bytes, required: set[str], optional: set[str]) -> dict[str, obj
     return fields
 
 
-def _object(value: object, param: str | None) -> dict[str, object]:
+def _require_object(value: object, param: str | None) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Refused(f"{param or 'the plaintext'} must be a JSON object", param)
     return value
 
 
-def _text(value: object, param: str) -> str:
+def _require_text(value: object, param: str) -> str:
     if not isinstance(value, str) or not value:
         raise Refused(f"{param} must be a non-empty string", param)
     return value
 
 
-def _custom_id(value: object) -> str:
-    text = _text(value, "custom_id")
+def _require_custom_id(value: object) -> str:
+    text = _require_text(value, "custom_id")
     if len(text) > MAX_CUSTOM_ID_CODE_POINTS:
         raise Refused(f"custom_id must have 1 to {MAX_CUSTOM_ID_CODE_POINTS} characters", "custom_id")
     return text
 
 
-def _lower_hex(value: object, length: int, param: str) -> bytes:
+def _read_lower_hex(value: object, length: int, param: str) -> bytes:
     raw = read_hex(value, length, param)
     if hex_of(raw) != value:
         raise Refused(f"{param} must be in lower case", param)
     return raw
 
 
-def _exactly(raw: bytes, length: int, param: str) -> bytes:
+def _require_length(raw: bytes, length: int, param: str) -> bytes:
     if len(raw) != length:
         raise Refused(f"{param} must have {length} bytes", param)
     return raw

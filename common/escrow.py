@@ -1,11 +1,11 @@
-"""Handover of escrow keys from one instance to another, in a sealed box.
+"""Encode and decode the message in which one escrow instance hands its keys to another, inside a sealed box.
 
     message    = content ‖ signature (65)
     content    = 0x01 ‖ release (2) ‖ count (2) ‖ count × generation (40)
     generation = X25519 secret (32) ‖ announced_from (8, Unix milliseconds)
 
 A sealed box does not identify its sender. The holder therefore signs the content as `HandoverKeys`, with the channel
-and the time of the request. An attacker on the network can insert neither other keys nor an earlier answer.
+and the time of the request. An attacker on the network can neither replace the keys nor replay an earlier answer.
 All secrets in this module are bytearrays, which the caller can wipe.
 """
 
@@ -20,11 +20,11 @@ from common.refusal import Refused
 from common.secp256k1 import SIGNATURE_LENGTH
 
 _VERSION: Final = 1
-_HEAD: Final = Struct(">BHH")
-_TIME: Final = Struct(">Q")
-_GENERATION_BYTES: Final = KEY_BYTES + _TIME.size
-MAX_KEYS: Final = 2**16 - 1
-MAX_BYTES: Final = _HEAD.size + MAX_KEYS * _GENERATION_BYTES + SIGNATURE_LENGTH
+_HEAD_LAYOUT: Final = Struct(">BHH")
+_TIME_LAYOUT: Final = Struct(">Q")
+_GENERATION_BYTES: Final = KEY_BYTES + _TIME_LAYOUT.size
+MAX_HANDOVER_KEYS: Final = 2**16 - 1
+MAX_HANDOVER_BYTES: Final = _HEAD_LAYOUT.size + MAX_HANDOVER_KEYS * _GENERATION_BYTES + SIGNATURE_LENGTH
 
 
 @attrs.frozen(slots=True)
@@ -35,22 +35,22 @@ class HandedKey:
     announced_from: int
 
 
-def content(release: int, keys: Sequence[HandedKey]) -> bytearray:
+def handover_content(release: int, keys: Sequence[HandedKey]) -> bytearray:
     """Return the content that the holder signs. The message is this content followed by the signature."""
-    if not 0 < len(keys) <= MAX_KEYS:
-        raise ValueError(f"a handover has 1 to {MAX_KEYS} keys")
+    if not 0 < len(keys) <= MAX_HANDOVER_KEYS:
+        raise ValueError(f"a handover must have 1 to {MAX_HANDOVER_KEYS} keys, not {len(keys)}")
     # Allocate the full size at once: growing a bytearray leaves copies of secrets in memory.
-    written = bytearray(_HEAD.size + len(keys) * _GENERATION_BYTES)
-    _HEAD.pack_into(written, 0, _VERSION, release, len(keys))
-    for start, key in zip(range(_HEAD.size, len(written), _GENERATION_BYTES), keys, strict=True):
+    written = bytearray(_HEAD_LAYOUT.size + len(keys) * _GENERATION_BYTES)
+    _HEAD_LAYOUT.pack_into(written, 0, _VERSION, release, len(keys))
+    for start, key in zip(range(_HEAD_LAYOUT.size, len(written), _GENERATION_BYTES), keys, strict=True):
         written[start : start + KEY_BYTES] = key.secret
-        _TIME.pack_into(written, start + KEY_BYTES, key.announced_from)
+        _TIME_LAYOUT.pack_into(written, start + KEY_BYTES, key.announced_from)
     return written
 
 
 @attrs.frozen(slots=True)
 class Handover:
-    """Handover message. The holder's `signature` must be over `content`."""
+    """Handover message. The caller must verify that `signature` is the holder's signature over `content`."""
 
     release: int
     keys: tuple[HandedKey, ...]
@@ -59,21 +59,24 @@ class Handover:
 
     @classmethod
     def parse(cls, message: bytearray) -> Self:
-        """Read a message. Refuses with `bad_handover`. The keys are copies, so the caller must wipe `message`."""
+        """Read a message. Refuse a malformed message as `bad_handover`.
+
+        The keys are copies, so the caller must also wipe `message`.
+        """
         end = len(message) - SIGNATURE_LENGTH
-        if end < _HEAD.size:
-            raise _bad("it is too short")
-        version, release, count = _HEAD.unpack_from(message)
+        if end < _HEAD_LAYOUT.size:
+            raise _bad_handover("the message is too short")
+        version, release, count = _HEAD_LAYOUT.unpack_from(message)
         if version != _VERSION:
-            raise _bad(f"version {version} is not supported")
-        if count == 0 or end != _HEAD.size + count * _GENERATION_BYTES:
-            raise _bad(f"{len(message)} bytes do not hold {count} keys")
+            raise _bad_handover(f"version {version} is not supported")
+        if count == 0 or end != _HEAD_LAYOUT.size + count * _GENERATION_BYTES:
+            raise _bad_handover(f"{len(message)} bytes do not hold {count} keys")
         keys = tuple(
-            HandedKey(message[start : start + KEY_BYTES], _TIME.unpack_from(message, start + KEY_BYTES)[0])
-            for start in range(_HEAD.size, end, _GENERATION_BYTES)
+            HandedKey(message[start : start + KEY_BYTES], _TIME_LAYOUT.unpack_from(message, start + KEY_BYTES)[0])
+            for start in range(_HEAD_LAYOUT.size, end, _GENERATION_BYTES)
         )
         return cls(release, keys, message[:end], bytes(message[end:]))
 
 
-def _bad(why: str) -> Refused:
+def _bad_handover(why: str) -> Refused:
     return Refused(f"the handover is malformed: {why}", code="bad_handover")

@@ -1,4 +1,4 @@
-"""Error message for a missing package: the extra that installs the package."""
+"""Report a missing Python package, and the extra that installs it."""
 
 from typing import Final
 
@@ -6,10 +6,10 @@ DISTRIBUTION: Final = "sealed-job-coordinator"
 OWN_PACKAGES: Final = ("common", "coordinatord", "svcd", "svc", "devnet")
 
 
-def missing_extra(error: ModuleNotFoundError, program: str, extra: str) -> str:
+def missing_extra_message(error: ModuleNotFoundError, program: str, extra: str) -> str:
     """Return one line with the command that installs the package that `program` lacks.
 
-    No extra repairs a missing module of this project, so its error is raised again.
+    If a module of this project is missing, raise `error` again, because no extra installs the module.
     """
     name = error.name or ""
     if name.partition(".")[0] in OWN_PACKAGES:

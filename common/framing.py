@@ -31,29 +31,32 @@ from common.refusal import Refused
 Piece = bytes | bytearray | memoryview
 
 FRAME_BYTES: Final = 65_536
-OVERHEAD_BYTES: Final = 17  # one sealed tag byte and a 16-byte MAC
-SEALED_FRAME_BYTES: Final = FRAME_BYTES + OVERHEAD_BYTES
+FRAME_OVERHEAD_BYTES: Final = 17  # a tag byte and a 16-byte MAC
+SEALED_FRAME_BYTES: Final = FRAME_BYTES + FRAME_OVERHEAD_BYTES
 HEADER_BYTES: Final = 24
 KEY_BYTES: Final = 32
-MIN_STREAM_BYTES: Final = HEADER_BYTES + OVERHEAD_BYTES
+MIN_STREAM_BYTES: Final = HEADER_BYTES + FRAME_OVERHEAD_BYTES
 
 
 def sealed_length(plaintext_length: int) -> int:
-    """Return the length of the stream of a plaintext."""
+    """Return the length of the sealed stream of a plaintext."""
     frames = max(1, -(-plaintext_length // FRAME_BYTES))
-    return HEADER_BYTES + plaintext_length + frames * OVERHEAD_BYTES
+    return HEADER_BYTES + plaintext_length + frames * FRAME_OVERHEAD_BYTES
 
 
 def is_sealed_length(length: int) -> bool:
-    """Return True if a plaintext can have a stream of this length. Needs no key, so a relay can check it."""
+    """Return True if some plaintext has a sealed stream of this length. This check needs no key."""
     full_frames, last = divmod(length - HEADER_BYTES, SEALED_FRAME_BYTES)
     if full_frames <= 0:
-        return full_frames == 0 and last >= OVERHEAD_BYTES
-    return last == 0 or last > OVERHEAD_BYTES
+        return full_frames == 0 and last >= FRAME_OVERHEAD_BYTES
+    return last == 0 or last > FRAME_OVERHEAD_BYTES
 
 
-class Pusher:
-    """Seal pieces into frames. The stream is `header`, then the results of all `push` calls, then that of `finish`."""
+class FrameSealer:
+    """Seal pieces into frames.
+
+    The stream is `header`, then the results of all `push` calls, then the result of `finish`.
+    """
 
     __slots__ = ("_finished", "_full", "_partial", "_state", "header")
 
@@ -66,23 +69,26 @@ class Pusher:
         self._finished = False
 
     def push(self, piece: Piece) -> bytes:
-        """Seal and return the frames that cannot be the last one. Often the result is empty."""
+        """Add a piece of plaintext. Return the sealed frames that are certainly not the last frame.
+
+        The last full frame is held back until more plaintext follows, so the result is often empty.
+        """
         if self._finished:
-            raise RuntimeError("push() was called after finish(); use a new Pusher for another stream")
+            raise RuntimeError("push() was called after finish(); use a new FrameSealer for another stream")
         if len(piece) == FRAME_BYTES and not self._partial and isinstance(piece, bytes):  # no copy needed
             before, self._full = self._full, piece
             return b"" if before is None else self._seal(before, TAG_MESSAGE)
         sealed: list[bytes] = []
-        for frame in _cut(piece, self._partial, FRAME_BYTES):
+        for frame in _cut_frames(piece, self._partial, FRAME_BYTES):
             if self._full is not None:
                 sealed.append(self._seal(self._full, TAG_MESSAGE))
             self._full = frame
         return sealed[0] if len(sealed) == 1 else b"".join(sealed)
 
     def finish(self) -> bytes:
-        """Seal and return the last frames, with the final tag."""
+        """Seal and return the remaining frames. The last frame has the final tag."""
         if self._finished:
-            raise RuntimeError("finish() was already called; call it once for each stream")
+            raise RuntimeError("finish() was already called; call finish() once for each stream")
         self._finished = True
         if self._full is None:
             return self._seal(bytes(self._partial), TAG_FINAL)
@@ -94,14 +100,14 @@ class Pusher:
         return crypto_secretstream_xchacha20poly1305_push(self._state, frame, None, tag)
 
 
-class Puller:
+class FrameOpener:
     """Open a stream piece by piece, including its header.
 
-    `pull` returns plaintext that is authentic and in order. Only `finish` proves that the stream is complete, so use
-    the plaintext after `finish`. Every fault is refused as `undecryptable`.
+    `pull` returns plaintext that is authentic and in order. Only `finish` proves that the stream is complete, so do not
+    use the plaintext before `finish`. `pull` and `finish` refuse a malformed or forged stream as `undecryptable`.
     """
 
-    __slots__ = ("_at_header", "_frames", "_key", "_partial", "_refused", "_state", "_tag")
+    __slots__ = ("_at_header", "_key", "_opened_frames", "_partial", "_refused", "_state", "_tag")
 
     def __init__(self, key: bytes) -> None:
         _check_key(key)
@@ -109,14 +115,14 @@ class Puller:
         self._state = crypto_secretstream_xchacha20poly1305_state()
         self._partial = bytearray()  # incomplete header or frame
         self._at_header = True
-        self._frames = 0  # number of opened frames
+        self._opened_frames = 0
         self._tag = TAG_MESSAGE  # tag of the newest frame
         self._refused = False
 
     def pull(self, piece: Piece) -> bytes:
-        """Return the plaintext of the frames that this piece completes. Often it is empty."""
+        """Return the plaintext of the frames that this piece completes. The plaintext is often empty."""
         if self._refused:
-            raise RuntimeError("pull() was called on a stream that was refused")
+            raise RuntimeError("pull() was called on a stream that was refused; use a new FrameOpener")
         if len(piece) == SEALED_FRAME_BYTES and not (self._partial or self._at_header) and isinstance(piece, bytes):
             return self._open(piece)
         if self._at_header:
@@ -128,44 +134,44 @@ class Puller:
                 crypto_secretstream_xchacha20poly1305_init_pull(self._state, bytes(self._partial), self._key)
                 self._partial.clear()
                 self._at_header = False
-        opened = [self._open(frame) for frame in _cut(piece, self._partial, SEALED_FRAME_BYTES)]
+        opened = [self._open(frame) for frame in _cut_frames(piece, self._partial, SEALED_FRAME_BYTES)]
         if self._partial and self._tag == TAG_FINAL:
-            raise self._refusal("bytes follow the last frame")
+            raise self._mark_refused("bytes follow the last frame")
         return opened[0] if len(opened) == 1 else b"".join(opened)
 
     def finish(self) -> bytes:
-        """Return the plaintext of an incomplete last frame. Refuses a truncated stream."""
+        """Return the plaintext of the last frame if that frame is not full. Refuse a truncated stream."""
         if self._refused:
-            raise RuntimeError("finish() was called on a stream that was refused")
+            raise RuntimeError("finish() was called on a stream that was refused; use a new FrameOpener")
         if self._tag == TAG_FINAL:
             return b""
-        if self._at_header or len(self._partial) < OVERHEAD_BYTES:
-            raise self._refusal("the stream ends before its last frame")
-        if self._frames and len(self._partial) == OVERHEAD_BYTES:
-            raise self._refusal("the last frame of several is empty")
+        if self._at_header or len(self._partial) < FRAME_OVERHEAD_BYTES:
+            raise self._mark_refused("the stream ends before its last frame")
+        if self._opened_frames and len(self._partial) == FRAME_OVERHEAD_BYTES:
+            raise self._mark_refused("the last frame is empty, but other frames precede it")
         last = self._open(bytes(self._partial))
         if self._tag != TAG_FINAL:
-            raise self._refusal("the stream ends before its last frame")
+            raise self._mark_refused("the stream ends before its last frame")
         return last
 
     def _open(self, frame: bytes) -> bytes:
         if self._tag == TAG_FINAL:
-            raise self._refusal("bytes follow the last frame")
+            raise self._mark_refused("bytes follow the last frame")
         try:
             plaintext, self._tag = crypto_secretstream_xchacha20poly1305_pull(self._state, frame)
         except CryptoError:
-            raise self._refusal("a frame does not open under this key") from None
+            raise self._mark_refused("a frame cannot be decrypted with this key") from None
         if self._tag not in (TAG_MESSAGE, TAG_FINAL):
-            raise self._refusal("a frame carries a tag that this format does not use")
-        self._frames += 1
+            raise self._mark_refused("a frame carries a tag that this format does not use")
+        self._opened_frames += 1
         return plaintext
 
-    def _refusal(self, why: str) -> Refused:
+    def _mark_refused(self, why: str) -> Refused:
         self._refused = True
         return Refused(why, code="undecryptable")
 
 
-def _cut(piece: Piece, partial: bytearray, size: int) -> list[bytes]:
+def _cut_frames(piece: Piece, partial: bytearray, size: int) -> list[bytes]:
     """Split `partial` + `piece` into full frames, and leave the rest in `partial`."""
     rest = memoryview(piece).cast("B")
     frames: list[bytes] = []
@@ -186,4 +192,4 @@ def _cut(piece: Piece, partial: bytearray, size: int) -> list[bytes]:
 
 def _check_key(key: bytes) -> None:
     if len(key) != KEY_BYTES:
-        raise ValueError(f"a stream key has {KEY_BYTES} bytes, not {len(key)}")
+        raise ValueError(f"a stream key must have {KEY_BYTES} bytes, not {len(key)}")

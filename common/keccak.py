@@ -1,4 +1,4 @@
-"""keccak-256, by the package safe-pysha3 (0.7 µs for 66 bytes).
+"""Compute keccak-256 with the package safe-pysha3 (0.7 µs for 66 bytes).
 
 On macOS and Windows, where safe-pysha3 has no wheels, fall back to pycryptodome, which is about ten times slower.
 """

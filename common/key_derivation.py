@@ -32,36 +32,39 @@ def data_key(seed: bytes | bytearray, chain_id: int, job_registry: bytes, owner:
     The key is bound to the owner because containers are public. If a stranger posts someone else's container, the
     escrow derives a key with the stranger as owner, which does not open the container.
     """
-    place = _place(chain_id, job_registry)
-    return hkdf_sha256(_exactly(seed, SEED_BYTES), DATA_KEY_LABEL + place + _exactly(owner, 20))
+    deployment = _deployment_bytes(chain_id, job_registry)
+    return hkdf_sha256(_require_length(seed, SEED_BYTES), DATA_KEY_LABEL + deployment + _require_length(owner, 20))
 
 
 def result_data_key(seed: bytes, chain_id: int, job_registry: bytes, job_id: bytes) -> bytes:
     """Return the key of a sealed result's ciphertext. It is bound to the job, so results cannot be swapped."""
-    place = _place(chain_id, job_registry)
-    return hkdf_sha256(_exactly(seed, SEED_BYTES), RESULT_DATA_KEY_LABEL + place + _exactly(job_id, 32))
+    deployment = _deployment_bytes(chain_id, job_registry)
+    return hkdf_sha256(
+        _require_length(seed, SEED_BYTES), RESULT_DATA_KEY_LABEL + deployment + _require_length(job_id, 32)
+    )
 
 
 def result_key_from_signature(signature: bytes) -> SecretKey:
-    """Derive the key that a wallet's results are sealed to from the wallet's deterministic signature.
+    """Derive a wallet's result key from the wallet's deterministic signature of `ResultKey`.
 
-    The signature's v must be 27 or 28: any other encoding of v would silently give another key.
+    Results are sealed to this key. The signature's v must be 27 or 28: any other encoding of v would silently give
+    another key.
     """
-    if _exactly(signature, 65)[64] not in (27, 28):
+    if _require_length(signature, 65)[64] not in (27, 28):
         raise ValueError("the signature's v must be 27 or 28")
     return SecretKey(hkdf_sha256(signature, RESULT_KEY_LABEL))
 
 
 def escrow_key(operator_key: bytes) -> SecretKey:
-    """Derive the key that open orders are sealed to from an operator's 32-byte private key."""
-    return SecretKey(hkdf_sha256(_exactly(operator_key, 32), ESCROW_KEY_LABEL))
+    """Derive the escrow's key, to which open orders are sealed, from the operator's 32-byte private key."""
+    return SecretKey(hkdf_sha256(_require_length(operator_key, 32), ESCROW_KEY_LABEL))
 
 
-def _place(chain_id: int, job_registry: bytes) -> bytes:
-    return chain_id.to_bytes(32, "big") + _exactly(job_registry, 20)
+def _deployment_bytes(chain_id: int, job_registry: bytes) -> bytes:
+    return chain_id.to_bytes(32, "big") + _require_length(job_registry, 20)
 
 
-def _exactly(raw: B, length: int) -> B:
+def _require_length(raw: B, length: int) -> B:
     if len(raw) != length:
-        raise ValueError(f"expected {length} bytes, got {len(raw)}")
+        raise ValueError(f"this input of the key derivation must have {length} bytes, not {len(raw)}")
     return raw

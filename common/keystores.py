@@ -1,4 +1,4 @@
-"""Encrypted keystores: JSON files of version 3, in which geth, clef, cast and eth-account store a private key."""
+"""Read and write encrypted keystores (JSON, version 3), the format in which geth, clef and cast store private keys."""
 
 import json
 import secrets
@@ -10,16 +10,17 @@ from common.secp256k1 import Wallet
 
 
 def open_keystore(document: bytes | str, password: str) -> Wallet:
-    """Decrypt a keystore and return its wallet. Raises Refused.
+    """Decrypt a keystore and return its wallet. Refuse a malformed keystore and a wrong password.
 
-    The key derivation takes about a second and hundreds of MiB of memory, as set in the file.
+    These errors complete a sentence that begins with the file's name, such as "must be a JSON keystore file". The
+    keystore sets the cost of the key derivation, typically a second and hundreds of MiB of memory.
     """
     try:
         fields = json.loads(document)
     except ValueError:
         raise Refused("must be a JSON keystore file") from None
     try:
-        return Wallet(bytes(_account().decrypt(fields, password)))
+        return Wallet(bytes(_account_class().decrypt(fields, password)))
     except ValueError as wrong:
         # eth-account reports a wrong password as a MAC mismatch.
         why = "wrong password" if "MAC mismatch" in str(wrong) else str(wrong)
@@ -28,30 +29,30 @@ def open_keystore(document: bytes | str, password: str) -> Wallet:
         raise Refused("must be a JSON keystore file of version 3") from None
 
 
-def write_keystore(wallet_key: bytes, password: str) -> str:
+def encrypt_keystore(wallet_key: bytes, password: str) -> str:
     """Return the keystore document of a key, encrypted with a password."""
     if not password:
         raise Refused("the password of a keystore must not be empty")
-    return json.dumps(_account().encrypt(wallet_key, password)) + "\n"
+    return json.dumps(_account_class().encrypt(wallet_key, password)) + "\n"
 
 
-def new_key() -> bytes:
+def new_private_key() -> bytes:
     """Return a random private key."""
     while True:
         key = secrets.token_bytes(32)
         try:
             Wallet(key)
-        except ValueError:  # beyond the curve's order, once in 2^128
+        except ValueError:  # zero, or not below the curve's order, which happens once in 2^128
             continue
         return key
 
 
-def _account() -> Any:
-    """Return eth-account's `Account`, which belongs to an extra."""
+def _account_class() -> Any:
+    """Return eth-account's `Account` class. The extra `keystore` installs the package."""
     try:
         from eth_account import Account  # noqa: PLC0415 - an extra, and slow to import
     except ModuleNotFoundError:
         raise Refused(
-            f"opening encrypted keystores needs the Python package eth-account: pip install '{DISTRIBUTION}[keystore]'"
+            f"encrypted keystores need the Python package eth-account: pip install '{DISTRIBUTION}[keystore]'"
         ) from None
     return Account

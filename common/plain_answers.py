@@ -9,26 +9,26 @@ from typing import Final
 
 from common.refusal import Refused
 
-IDENTITY: Final[Mapping[str, str]] = {"accept-encoding": "identity"}
-"""Headers of a request for a response without content encoding."""
+IDENTITY_HEADERS: Final[Mapping[str, str]] = {"accept-encoding": "identity"}
+"""Request headers that ask for a response without content encoding."""
 
 _MAX_SHOWN_LENGTH: Final = 64
 
 
-def require_plain(headers: Mapping[str, str]) -> None:
+def check_response_encoding(headers: Mapping[str, str]) -> None:
     """Refuse a response with a content encoding. Call before reading the body. `headers` must ignore case."""
     encoding = headers.get("content-encoding", "").strip()
     if encoding.lower() not in ("", "identity"):
-        raise Refused(f"the response has the content encoding {printable(encoding)}; expected none")
+        raise Refused(f"the response has the content encoding {to_printable_ascii(encoding)}; expected none")
 
 
-def require_short(length: int, max_bytes: int) -> None:
-    """Refuse a response if its length so far is above the limit."""
+def check_response_length(length: int, max_bytes: int) -> None:
+    """Refuse a response that is longer than the limit. `length` counts the bytes received so far."""
     if length > max_bytes:
         raise Refused(f"the response is longer than {max_bytes} bytes")
 
 
-def printable(text: str) -> str:
-    """Return untrusted text shortened and in printable ASCII, for logs and terminals."""
+def to_printable_ascii(text: str) -> str:
+    """Return untrusted text as short printable ASCII, for logs and terminals."""
     plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
     return plain if len(plain) <= _MAX_SHOWN_LENGTH else plain[:_MAX_SHOWN_LENGTH] + "…"

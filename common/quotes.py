@@ -1,4 +1,4 @@
-"""Cost of a job, and how the payment is divided when the job ends.
+"""Compute the price and cost of a job, and the shares of the payment at its settle.
 
 Rates are prices per 10^6 units. The arithmetic is exact, in integers, and the same as the job registry's:
 
@@ -20,26 +20,26 @@ from common.messages.fields import uint128
 from common.refusal import Refused
 
 _UNITS_PER_RATE: Final = 10**6
-_BASIS_POINTS: Final = 10**4
+_BASIS_POINTS_PER_WHOLE: Final = 10**4
 
 
 def derive_job_id(owner: bytes, c: bytes) -> bytes:
-    """Return keccak256(owner (20) ‖ c (32)). An owner can post a container only once."""
+    """Return the job id, keccak256(owner (20) ‖ c (32)). An owner can therefore post a container only once."""
     if len(owner) != 20 or len(c) != 32:
-        raise ValueError("a job id is made of an address of 20 bytes and a commitment of 32")
+        raise ValueError("the owner must have 20 bytes, and the commitment c 32 bytes")
     return keccak256(owner + c)
 
 
-def _fee_bps(_: object, __: object, value: int) -> None:
+def _check_fee_bps(_: object, __: object, value: int) -> None:
     if value >> 16:
         raise ValueError("fee_bps does not fit a uint16")
 
 
 @attrs.frozen(slots=True)
 class FeeTerms:
-    """Charges of the registry. A job keeps the terms that were in force when it was posted."""
+    """Fees of the job registry. A job keeps the fees that applied when it was posted."""
 
-    fee_bps: int = attrs.field(validator=_fee_bps)
+    fee_bps: int = attrs.field(validator=_check_fee_bps)
     gas_fee: int = attrs.field(validator=uint128)
 
 
@@ -53,7 +53,7 @@ class Quote:
 
 @attrs.frozen(slots=True)
 class Settlement:
-    """Three shares of the collected amount. Their sum is exactly that amount."""
+    """Shares of the collected amount. The three shares add up to exactly that amount."""
 
     provider: int
     treasury: int
@@ -81,7 +81,7 @@ def _price(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
 
 
 def cap(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
-    """Return the maximum payment to the provider. Refused (`cap_overflow`) if it does not fit a uint128."""
+    """Return the maximum payment to the provider. Refuse a payment above a uint128 as `cap_overflow`."""
     price = _price(rate_in, rate_out, units_in, units_out)
     if price >> 128:
         raise Refused("the order's cap does not fit a uint128", code="cap_overflow")
@@ -89,17 +89,17 @@ def cap(rate_in: int, rate_out: int, units_in: int, units_out: int) -> int:
 
 
 def _fee(paid: int, terms: FeeTerms) -> int:
-    return paid * terms.fee_bps // _BASIS_POINTS
+    return paid * terms.fee_bps // _BASIS_POINTS_PER_WHOLE
 
 
 def amount(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms) -> int:
-    """Return the amount that the owner pays at the claim. Raises Refused as `cap` does."""
+    """Return the amount that the owner pays at the claim. Refuse a cap above a uint128 as `cap_overflow`."""
     max_payment = cap(rate_in, rate_out, units_in, units_out)
     return max_payment + _fee(max_payment, terms) + terms.gas_fee
 
 
 def quote(rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms) -> Quote:
-    """Return the price of an order. Raises Refused as `cap` does."""
+    """Return the price of an order. Refuse a cap above a uint128 as `cap_overflow`."""
     max_payment = cap(rate_in, rate_out, units_in, units_out)
     fee = _fee(max_payment, terms)
     return Quote(cap=max_payment, fee=fee, gas_fee=terms.gas_fee, amount=max_payment + fee + terms.gas_fee)
@@ -111,11 +111,11 @@ def cost(rate_in: int, rate_out: int, units_in: int, units_out: int, *, completi
     The payment never exceeds the cap, because more units than `units_out` are refused.
     """
     if completion_tok > units_out:
-        raise Refused("completion_tok is above the units_out that the order pays for", "completion_tok")
+        raise Refused(f"completion_tok must be at most the units_out of the order, {units_out}", "completion_tok")
     return _price(rate_in, rate_out, units_in, completion_tok)
 
 
-def settlement(
+def divide_payment(
     rate_in: int, rate_out: int, units_in: int, units_out: int, terms: FeeTerms, *, completion_tok: int
 ) -> Settlement:
     """Divide the amount that was collected at the claim between provider, treasury and owner.
@@ -129,18 +129,18 @@ def settlement(
 
 
 def cost_parts(provider: int, terms: FeeTerms) -> CostParts:
-    """Return the parts of a job's cost from the provider's payment."""
+    """Return the parts of the client's cost. `provider` is the payment to the provider."""
     return CostParts(provider, _fee(provider, terms), terms.gas_fee)
 
 
-def parts_of_cost(total: int, terms: FeeTerms) -> CostParts | None:
-    """Return the parts of a job's cost under known charges, or None if no payment to a provider gives this total.
+def split_cost(total: int, terms: FeeTerms) -> CostParts | None:
+    """Split a job's total cost at the given fees, or return None if no payment to a provider gives this total.
 
-    >>> parts_of_cost(2004, FeeTerms(fee_bps=250, gas_fee=2000))
+    >>> split_cost(2004, FeeTerms(fee_bps=250, gas_fee=2000))
     CostParts(provider=4, fee=0, gas_fee=2000)
     """
-    provider = max(0, total - terms.gas_fee) * _BASIS_POINTS // (_BASIS_POINTS + terms.fee_bps)
-    # The fee is rounded down, so the provider's part may be one unit above its share.
+    provider = max(0, total - terms.gas_fee) * _BASIS_POINTS_PER_WHOLE // (_BASIS_POINTS_PER_WHOLE + terms.fee_bps)
+    # The fee is rounded down, so the provider's part may be one unit above this quotient.
     for candidate in (provider, provider + 1):
         parts = cost_parts(candidate, terms)
         if parts.total == total:

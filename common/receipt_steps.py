@@ -1,4 +1,4 @@
-"""Steps of a receipt: one event of the job each, with the proof that a block includes the event.
+"""Build and read the steps of a receipt. A step has one event of the job, and proves that a block includes the event.
 
 header              the block's header; its keccak256 is `block`
 transaction_proof   from the header's transactions root to the transaction at `index`; its keccak256 is `transaction`
@@ -10,24 +10,24 @@ from typing import Any, Final
 
 import attrs
 
-from common.inclusion.contents import Contents, Log, read_receipt, trie_over
+from common.inclusion.contents import BlockContents, Log, build_trie, read_receipt
 from common.inclusion.header import Header, encode_header, read_header
-from common.inclusion.trie import key_of, proved
+from common.inclusion.trie import trie_key, verify_proof
 from common.keccak import keccak256
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex, read_hex_upto, read_uint
 
-_KEYS: Final = frozenset(
+_STEP_FIELDS: Final = frozenset(
     {"event", "block", "header", "index", "log", "transaction", "transaction_proof", "receipt_proof"}
 )
 _MAX_HEADER_BYTES: Final = 4096
 _MAX_NODE_BYTES: Final = 8 << 20
-_MAX_NODES: Final = 16
+_MAX_PROOF_NODES: Final = 16
 
 
 @attrs.frozen(slots=True)
-class Step:
-    """Proved event. `logs` holds all logs of its transaction. `place` is the position on the chain."""
+class ReceiptStep:
+    """Proved event. `logs` holds all logs of the event's transaction."""
 
     event: str
     header: Header
@@ -41,13 +41,13 @@ class Step:
         return self.logs[self.log_index]
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def chain_position(self) -> tuple[int, int, int]:
         return self.header.number, self.index, self.log_index
 
 
-def step_of(event: str, block: Mapping[str, Any], contents: Contents, index: int, log: int) -> dict[str, Any]:
-    """Build the JSON of a step from a block that a node returned. Refused if the block is inconsistent."""
-    header, key = encode_header(block), key_of(index)
+def build_step(event: str, block: Mapping[str, Any], contents: BlockContents, index: int, log: int) -> dict[str, Any]:
+    """Build the JSON of a step from a block that a node returned. Refuse an inconsistent block."""
+    header, key = encode_header(block), trie_key(index)
     return {
         "event": event,
         "block": hex_of(keccak256(header)),
@@ -55,14 +55,14 @@ def step_of(event: str, block: Mapping[str, Any], contents: Contents, index: int
         "index": str(index),
         "log": str(log),
         "transaction": hex_of(keccak256(contents.transactions[index])),
-        "transaction_proof": [hex_of(node) for node in trie_over(contents.transactions).proof(key)],
-        "receipt_proof": [hex_of(node) for node in trie_over(contents.receipts).proof(key)],
+        "transaction_proof": [hex_of(node) for node in build_trie(contents.transactions).proof(key)],
+        "receipt_proof": [hex_of(node) for node in build_trie(contents.receipts).proof(key)],
     }
 
 
-def read_step(given: object, at: str) -> Step:
-    if not isinstance(given, dict) or given.keys() != _KEYS:
-        raise Refused(f"{at} must hold {', '.join(sorted(_KEYS))}", at)
+def read_step(given: object, at: str) -> ReceiptStep:
+    if not isinstance(given, dict) or given.keys() != _STEP_FIELDS:
+        raise Refused(f"{at} must have exactly the fields {', '.join(sorted(_STEP_FIELDS))}", at)
     event = given["event"]
     if not isinstance(event, str):
         raise Refused(f"{at}.event must be a string", f"{at}.event")
@@ -70,19 +70,22 @@ def read_step(given: object, at: str) -> Step:
     if read_hex(given["block"], 32, f"{at}.block") != header.hash:
         raise Refused(f"{at}.block must be the hash of {at}.header", f"{at}.block")
     index, log = (read_uint(given[name], 32, f"{at}.{name}") for name in ("index", "log"))
-    transaction = _proved(given, header.transactions_root, index, f"{at}.transaction_proof")
+    transaction = _proved_value(given, header.transactions_root, index, f"{at}.transaction_proof")
     if read_hex(given["transaction"], 32, f"{at}.transaction") != keccak256(transaction):
         raise Refused(f"{at}.transaction must be the hash of the proved transaction", f"{at}.transaction")
-    receipt = read_receipt(_proved(given, header.receipts_root, index, f"{at}.receipt_proof"), f"{at}.receipt_proof")
+    receipt = read_receipt(
+        _proved_value(given, header.receipts_root, index, f"{at}.receipt_proof"), f"{at}.receipt_proof"
+    )
     if not receipt.succeeded or log >= len(receipt.logs):
         raise Refused(
-            f"{at}.log must be the number of a log of a successful transaction, below {len(receipt.logs)}", f"{at}.log"
+            f"{at}.log must be the index of one of {len(receipt.logs)} logs of a successful transaction",
+            f"{at}.log",
         )
-    return Step(event, header, index, log, keccak256(transaction), receipt.logs)
+    return ReceiptStep(event, header, index, log, keccak256(transaction), receipt.logs)
 
 
-def _proved(given: Mapping[str, Any], root: bytes, index: int, at: str) -> bytes:
+def _proved_value(given: Mapping[str, Any], root: bytes, index: int, at: str) -> bytes:
     nodes = given[at.rpartition(".")[2]]
-    if not isinstance(nodes, list) or len(nodes) > _MAX_NODES:
-        raise Refused(f"{at} must be a list of at most {_MAX_NODES} nodes", at)
-    return proved(root, key_of(index), [read_hex_upto(node, _MAX_NODE_BYTES, at) for node in nodes], at)
+    if not isinstance(nodes, list) or len(nodes) > _MAX_PROOF_NODES:
+        raise Refused(f"{at} must be a list of at most {_MAX_PROOF_NODES} nodes", at)
+    return verify_proof(root, trie_key(index), [read_hex_upto(node, _MAX_NODE_BYTES, at) for node in nodes], at)

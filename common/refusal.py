@@ -1,7 +1,7 @@
 """Exception for rejected input.
 
-The reader of the input raises `Refused` with the field, the error code and a message. Callers can return these as they
-are.
+Code that parses input raises `Refused` with a message, the field and the error code. The API returns all three
+unchanged.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _MAX_FAULTS_IN_MESSAGE: Final = 16
 
 @attrs.frozen(slots=True)
 class Refused(ValueError):
-    """Input was rejected.
+    """Rejection of input.
 
     `param` names the field at fault, with dots for nested fields, or is None. `code` is the specification's error code,
     or None if the specification has none.
@@ -28,8 +28,8 @@ class Refused(ValueError):
         return self.message
 
     @classmethod
-    def together(cls, faults: "Sequence[Refused]") -> "Refused":
-        """Combine one or more refusals: the messages of all, with `param` and `code` of the first."""
+    def combine(cls, faults: "Sequence[Refused]") -> "Refused":
+        """Combine refusals into one with up to 16 of the messages, and with `param` and `code` of the first refusal."""
         first, *others = faults
         if not others:
             return first

@@ -14,7 +14,7 @@ from common.keccak import keccak256
 from common.refusal import Refused
 
 MAX_SAFE_INTEGER: Final = 2**53 - 1
-_HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
+_HEX_PATTERN: Final = re.compile(r"(?:[0-9a-fA-F]{2})*", re.ASCII)
 
 
 def read_uint(value: object, bits: int, param: str) -> int:
@@ -23,7 +23,7 @@ def read_uint(value: object, bits: int, param: str) -> int:
 
 
 def uint_reader(bits: int) -> Callable[[object, str], int]:
-    """Return `read_uint` for one width. Faster where many values of that width are read."""
+    """Return a reader for one width. For many values, the reader is faster than `read_uint`."""
 
     def read(value: object, param: str) -> int:
         if type(value) is str:
@@ -32,16 +32,18 @@ def uint_reader(bits: int) -> Callable[[object, str], int]:
                 if not number >> bits:
                     return number
             return read_decimal(value, bits, param)
-        return _read_number(value, bits, param)
+        return _read_json_number(value, bits, param)
 
     return read
 
 
-def _read_number(value: object, bits: int, param: str) -> int:
+def _read_json_number(value: object, bits: int, param: str) -> int:
     if type(value) is not int:  # isinstance would accept a bool
         raise Refused(f"{param} must be an integer or a decimal string", param)
     if value < 0 or value > MAX_SAFE_INTEGER:
-        raise Refused(f"{param} must be in 0..2^53-1 as a number; use a decimal string above that", param)
+        raise Refused(
+            f"{param} must be in 0..2^53-1 if it is a JSON number; send a larger value as a decimal string", param
+        )
     if value >> bits:
         raise Refused(f"{param} does not fit a uint{bits}", param)
     return value
@@ -64,7 +66,7 @@ def read_hex(value: object, length: int, param: str) -> bytes:
 
 
 def hex_reader(length: int) -> Callable[[object, str], bytes]:
-    """Return `read_hex` for one length."""
+    """Return a reader for one length. For many values, the reader is faster than `read_hex`."""
     characters, from_hex = 2 + 2 * length, bytes.fromhex
 
     def read(value: object, param: str) -> bytes:
@@ -83,18 +85,18 @@ def hex_reader(length: int) -> Callable[[object, str], bytes]:
 
 def read_bare_hex(value: object, length: int, param: str) -> bytes:
     """Read exactly `length` bytes from hex without 0x."""
-    if not isinstance(value, str) or len(value) != 2 * length or not _HEX.fullmatch(value):
+    if not isinstance(value, str) or len(value) != 2 * length or not _HEX_PATTERN.fullmatch(value):
         raise Refused(f"{param} must be hex of {length} bytes without 0x", param)
     return bytes.fromhex(value)
 
 
 def read_hex_upto(value: object, max_bytes: int, param: str) -> bytes:
-    """Read at most `max_bytes` bytes from 0x-prefixed hex. `0x` alone is empty."""
+    """Read at most `max_bytes` bytes from 0x-prefixed hex. `0x` alone means no bytes."""
     if not isinstance(value, str) or not value.startswith("0x"):
         raise Refused(f"{param} must be 0x-prefixed hex", param)
-    if len(value) > 2 + 2 * max_bytes:  # before the digits are checked: the value may be as long as a request body
+    if len(value) > 2 + 2 * max_bytes:  # check before the digits: the value may be as long as a request body
         raise Refused(f"{param} must be at most {max_bytes} bytes", param)
-    if not _HEX.fullmatch(value, 2):
+    if not _HEX_PATTERN.fullmatch(value, 2):
         raise Refused(f"{param} must be 0x-prefixed hex", param)
     return bytes.fromhex(value[2:])
 
@@ -123,7 +125,7 @@ def hex_of(raw: bytes) -> str:
     return "0x" + raw.hex()
 
 
-def checksummed(address: bytes) -> str:
+def checksum_address(address: bytes) -> str:
     """Return an address in the mixed case of EIP-55, which detects typing errors."""
     digits = address.hex()
     digest = keccak256(digits.encode()).hex()

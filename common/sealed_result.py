@@ -1,4 +1,4 @@
-"""Sealed result v1: a result that the provider seals to the owner's result key and binds to the job.
+"""Seal and open results, version 1. The provider seals a result to the owner's result key and binds it to the job.
 
     sealed result = 0x01 ‖ seed_wrap (80) ‖ ciphertext (41 or more)
 
@@ -26,7 +26,7 @@ class ResultOpener(StreamOpener):
 
     @classmethod
     def with_secret(cls, secret: SecretKey, chain_id: int, job_registry: bytes, job_id: bytes) -> Self:
-        """Open with the owner's result key. Refuses a result that is sealed to another key as `unseal_failed`."""
+        """Open with the owner's result key. Refuse a result that is sealed to another key as `unseal_failed`."""
         return cls(lambda head: result_data_key(head.open_seed(secret), chain_id, job_registry, job_id))
 
 

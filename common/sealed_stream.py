@@ -1,4 +1,4 @@
-"""Sealed streams, the format of containers and results: a random seed sealed to a recipient, then a stream.
+"""Seal and open the format of containers and results: a random seed sealed to a recipient, then encrypted frames.
 
     0x01 ‖ seed_wrap (80) ‖ ciphertext
 
@@ -15,15 +15,15 @@ from typing import Final, Self
 import attrs
 
 from common import box
-from common.framing import HEADER_BYTES, MIN_STREAM_BYTES, Piece, Puller, Pusher
+from common.framing import HEADER_BYTES, MIN_STREAM_BYTES, FrameOpener, FrameSealer, Piece
 from common.key_derivation import SEED_BYTES
 from common.refusal import Refused
 
 FORMAT_VERSION: Final = 1
-SEED_WRAP_BYTES: Final = SEED_BYTES + box.SEAL_OVERHEAD
+SEED_WRAP_BYTES: Final = SEED_BYTES + box.SEAL_OVERHEAD_BYTES
 HEAD_BYTES: Final = 1 + SEED_WRAP_BYTES
-BEFORE_FRAMES: Final = HEAD_BYTES + HEADER_BYTES
-"""End of a first piece that opens without copies, if each further piece is one frame."""
+FIRST_PIECE_BYTES: Final = HEAD_BYTES + HEADER_BYTES
+"""Best length of the first piece for an opener: if each further piece is one frame, no bytes are copied."""
 MIN_SEALED_BYTES: Final = HEAD_BYTES + MIN_STREAM_BYTES
 
 
@@ -34,7 +34,7 @@ def check_version(first: int) -> None:
 
 @attrs.frozen
 class ContainerHead:
-    """First 81 bytes: the version and the wrapped seed."""
+    """First 81 bytes of a container or result: the version and the sealed seed."""
 
     seed_wrap: bytes
 
@@ -46,7 +46,7 @@ class ContainerHead:
     def parse(cls, raw: Piece) -> Self:
         """Read the head at the start of `raw`, and ignore the bytes after the head."""
         if len(raw) < HEAD_BYTES:
-            raise too_short(len(raw))
+            raise too_short_error(len(raw))
         check_version(raw[0])
         return cls(bytes(raw[1:HEAD_BYTES]))
 
@@ -54,72 +54,72 @@ class ContainerHead:
         return bytes((FORMAT_VERSION,)) + self.seed_wrap
 
     def open_seed(self, secret: box.SecretKey) -> bytes:
-        """Return the seed. Refused as `unseal_failed` if it is not sealed to this key."""
+        """Return the seed. Refuse a seed that is sealed to another key as `unseal_failed`."""
         seed = box.open_sealed(secret, self.seed_wrap)
         if seed is None:
-            raise Refused("the seed does not open with this key", "seed_wrap", "unseal_failed")
+            raise Refused("the seed cannot be decrypted with this key", "seed_wrap", "unseal_failed")
         return seed
 
 
 class StreamSealer:
     """Seal a plaintext of any length piece by piece, under a random seed."""
 
-    __slots__ = ("_ahead", "_pusher", "head")
+    __slots__ = ("_frame_sealer", "_pending_head", "head")
 
     def __init__(self, recipient: box.PublicKey, derive: Callable[[bytes], bytes]) -> None:
         seed = os.urandom(SEED_BYTES)
         self.head = ContainerHead(box.seal(recipient, seed))
-        self._pusher = Pusher(derive(seed))
-        self._ahead = self.head.encode() + self._pusher.header
+        self._frame_sealer = FrameSealer(derive(seed))
+        self._pending_head = self.head.encode() + self._frame_sealer.header
 
     def push(self, piece: Piece) -> bytes:
         """Return the sealed bytes that are ready. The first call also returns the head."""
-        return self._with_head(self._pusher.push(piece))
+        return self._with_head(self._frame_sealer.push(piece))
 
     def finish(self) -> bytes:
         """Return the remaining sealed bytes."""
-        return self._with_head(self._pusher.finish())
+        return self._with_head(self._frame_sealer.finish())
 
     def _with_head(self, sealed: bytes) -> bytes:
-        if not self._ahead:
+        if not self._pending_head:
             return sealed
-        ahead, self._ahead = self._ahead, b""
-        return ahead + sealed
+        head, self._pending_head = self._pending_head, b""
+        return head + sealed
 
 
 class StreamOpener:
     """Open sealed bytes piece by piece, beginning with the version byte.
 
-    `pull` returns authentic plaintext, but only `finish` proves that the plaintext is complete. Refuses with
-    `too_short`, `bad_version`, `unseal_failed` (from `key_of`) or `undecryptable`.
+    `pull` returns authentic plaintext, but only `finish` proves that the plaintext is complete. The error codes are
+    `too_short`, `bad_version`, `unseal_failed` (from `key_of`) and `undecryptable`.
     """
 
-    __slots__ = ("_ahead", "_key_of", "_puller")
+    __slots__ = ("_first_bytes", "_frame_opener", "_key_of")
 
     def __init__(self, key_of: Callable[[ContainerHead], bytes]) -> None:
         self._key_of = key_of
-        self._ahead = bytearray()  # first bytes, until they have the minimum length
-        self._puller: Puller | None = None
+        self._first_bytes = bytearray()  # buffered until they have the minimum length
+        self._frame_opener: FrameOpener | None = None
 
     def pull(self, piece: Piece) -> bytes:
-        """Return the plaintext of the frames that this piece completes. Often it is empty."""
-        if self._puller is not None:
-            return self._puller.pull(piece)
+        """Return the plaintext of the frames that this piece completes. The plaintext is often empty."""
+        if self._frame_opener is not None:
+            return self._frame_opener.pull(piece)
         with memoryview(piece).cast("B") as rest:
-            taken = min(MIN_SEALED_BYTES - len(self._ahead), len(rest))
-            self._ahead += rest[:taken]
-            if len(self._ahead) < MIN_SEALED_BYTES:
+            taken = min(MIN_SEALED_BYTES - len(self._first_bytes), len(rest))
+            self._first_bytes += rest[:taken]
+            if len(self._first_bytes) < MIN_SEALED_BYTES:
                 return b""
-            self._puller = Puller(self._key_of(ContainerHead.parse(self._ahead)))
-            self._puller.pull(self._ahead[HEAD_BYTES:])
-            return self._puller.pull(rest[taken:])
+            self._frame_opener = FrameOpener(self._key_of(ContainerHead.parse(self._first_bytes)))
+            self._frame_opener.pull(self._first_bytes[HEAD_BYTES:])
+            return self._frame_opener.pull(rest[taken:])
 
     def finish(self) -> bytes:
-        """Return the rest of the plaintext. Refuses a truncated stream."""
-        if self._puller is None:
-            raise too_short(len(self._ahead))
-        return self._puller.finish()
+        """Return the rest of the plaintext. Refuse a truncated stream."""
+        if self._frame_opener is None:
+            raise too_short_error(len(self._first_bytes))
+        return self._frame_opener.finish()
 
 
-def too_short(length: int) -> Refused:
+def too_short_error(length: int) -> Refused:
     return Refused(f"{length} bytes are too short: the minimum is {MIN_SEALED_BYTES}", code="too_short")

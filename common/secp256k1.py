@@ -1,4 +1,4 @@
-"""Signatures over secp256k1: recover a signer's address, and sign with a wallet.
+"""Sign with secp256k1 keys, and recover a signer's address from a signature.
 
 libsecp256k1 does the arithmetic, through btclib's binding. The binding releases the GIL during each call.
 
@@ -18,13 +18,13 @@ SIGNATURE_LENGTH: Final = 65
 _HALF_ORDER: Final = bytes.fromhex("7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0")
 
 
-def recover(digest: bytes, signature: bytes) -> bytes | None:
+def recover_address(digest: bytes, signature: bytes) -> bytes | None:
     """Return the 20-byte address of the key that signed `digest`, or None for an invalid signature.
 
-    The contracts accept the same form: 65 bytes, v 27 or 28, r and s in [1, n), s in the lower half.
+    Like the contracts, accept only 65 bytes with v 27 or 28, r and s in [1, n), and s in the lower half.
     """
     if len(digest) != 32:
-        raise ValueError("a digest is 32 bytes")
+        raise ValueError("a digest must have 32 bytes")
     if len(signature) != SIGNATURE_LENGTH:
         return None
     parity = signature[64] - 27
@@ -35,23 +35,23 @@ def recover(digest: bytes, signature: bytes) -> bytes | None:
         key = recovery.recover(digest, signature[:64], parity, compressed=False)
     except ValueError:
         return None
-    return _address(key)
+    return _address_of_key(key)
 
 
-def _address(key: bytes) -> bytes:
+def _address_of_key(key: bytes) -> bytes:
     """Return the address of an uncompressed public key, 0x04 ‖ x ‖ y."""
     return keccak256(key[1:])[12:]
 
 
-def _hidden(_: object) -> str:
+def _hide_secret(_: object) -> str:
     return "<SECRET>"
 
 
 @attrs.frozen(slots=True)
 class Wallet:
-    """A private key and its address. Rejects bytes that are not a private key. Never prints the key."""
+    """A private key and its address. The key prints as <SECRET>. Construction refuses an invalid key."""
 
-    _secret: bytes = attrs.field(repr=_hidden)
+    _secret: bytes = attrs.field(repr=_hide_secret)
     address: bytes = attrs.field(init=False, eq=False, repr=lambda address: "0x" + address.hex())
 
     def __attrs_post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Wallet:
             key = keys.pubkey_from_prvkey(self._secret, compressed=False)
         except ValueError:
             raise Refused("a private key must be 32 bytes, above zero and below the order of secp256k1") from None
-        object.__setattr__(self, "address", _address(key))
+        object.__setattr__(self, "address", _address_of_key(key))
 
     def sign(self, digest: bytes) -> bytes:
         """Return r ‖ s ‖ v with v 27 or 28 and low s. The same digest gives the same bytes (RFC 6979)."""
@@ -67,8 +67,8 @@ class Wallet:
         return compact + (b"\x1c" if parity else b"\x1b")
 
     def sign_recoverable(self, digest: bytes) -> tuple[bytes, int]:
-        """Return (r ‖ s, y parity), the form in transactions."""
+        """Return (r ‖ s, y parity), the form that transactions use."""
         if len(digest) != 32:
-            raise ValueError("a digest is 32 bytes")
+            raise ValueError("a digest must have 32 bytes")
         # Skip the binding's own check, which triples the time: nodes and contracts verify the signature anyway.
         return recovery.sign(digest, self._secret, verify=False)

@@ -14,29 +14,30 @@ import msgspec
 from common.refusal import Refused
 
 MAX_DEPTH: Final = 32
-# Errors of msgspec.json.decode for another shape, malformed JSON, text that is not UTF-8 and deep nesting.
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+# Errors that msgspec.json.decode raises: wrong shape or malformed JSON, invalid UTF-8, and deep nesting.
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_STRING_PATTERN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_TO_SQUARE_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_NON_BRACKET_BYTES: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_SURROGATE_PATTERN: Final = re.compile("[\ud800-\udfff]")
 
 
 def parse(raw: bytes | bytearray, param: str | None = None) -> object:
-    """Return the value of a JSON text. Raises Refused with `param` and without a code."""
-    # The checks cost as much as the decoding, so skip those that a text cannot fail: few brackets cannot nest too deep,
-    # and after a strict UTF-8 decode only a \u escape can produce a NUL or a lone surrogate.
+    """Return the value of a JSON text. Refuse invalid JSON, with `param` and without an error code."""
+    # The checks cost as much as the decoding, so skip the checks that a text cannot fail. Few brackets cannot nest too
+    # deep. After a strict UTF-8 decode, only a \u escape can produce a NUL or a lone surrogate.
     escapes = b"\\" in raw
-    if not escapes and (members := _flat(raw)) is not None:
+    if not escapes and (members := _parse_flat(raw)) is not None:
         return members
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
         _check_depth(raw, param)
-    if not escapes and (members := _nested(raw)) is not None:
+    if not escapes and (members := _parse_nested(raw)) is not None:
         return members
     try:
         text = raw.decode("utf-8")
-        value: object = _DECODER.decode(text)
+        value: object = _STANDARD_DECODER.decode(text)
     except UnicodeDecodeError:
         raise Refused("the JSON is not valid UTF-8", param) from None
     except json.JSONDecodeError as error:
@@ -46,71 +47,75 @@ def parse(raw: bytes | bytearray, param: str | None = None) -> object:
     except ValueError:  # int() of more digits than the interpreter converts
         raise Refused("the JSON holds a number that is too long", param) from None
     if escapes and b"\\u" in raw:
-        _check_texts(value, param)
+        _check_strings(value, param)
     return value
 
 
-def has_more_values(raw: bytes | bytearray, limit: int) -> bool:
-    """Return True if the JSON may hold more than `limit` values, each of which takes up to 100 bytes once parsed.
-
-    Counts commas and opening brackets, also those in texts.
-    """
-    return len(raw) > limit and sum(map(raw.count, (b",", b"[", b"{"))) > limit
+def may_have_more_values(raw: bytes | bytearray, limit: int) -> bool:
+    """Return True if the JSON may hold more than `limit` values, each of which takes up to 100 bytes once parsed."""
+    return len(raw) > limit and max_value_count(raw) > limit
 
 
-def _flat(raw: bytes | bytearray) -> object | None:
+def max_value_count(raw: bytes | bytearray) -> int:
+    """Return the number of commas and opening brackets, even inside strings. The JSON has at most one more value."""
+    return sum(map(raw.count, (b",", b"[", b"{")))
+
+
+def _parse_flat(raw: bytes | bytearray) -> object | None:
     """Parse a flat object without escapes. Return None for all other texts.
 
-    The fast parser accepts duplicate keys, so count the quotes: each pair belongs to a key or a string value, and a
-    duplicate key gives more pairs than the parsed value has. This function or `_nested` reads most bodies.
+    The fast parser accepts duplicate keys, so count the quotes. Each pair of quotes belongs to a key or a string value.
+    With a duplicate key, the text has more pairs of quotes than the parsed value has keys and string values.
     """
     try:
-        value = _FLAT.decode(raw)
+        value = _FLAT_DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None  # the standard parser reports the error
     strings = len(value) + list(map(type, value.values())).count(str)
     return value if raw.count(b'"') == 2 * strings else None
 
 
-def _nested(raw: bytes | bytearray) -> object | None:
-    """Parse a nested object without escapes in the same way."""
+def _parse_nested(raw: bytes | bytearray) -> object | None:
+    """Parse a nested object without escapes like `_parse_flat`. Return None for all other texts."""
     try:
-        value = _NESTED.decode(raw)
+        value = _NESTED_DECODER.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return value if type(value) is dict and raw.count(b'"') == 2 * _strings(value) else None
+    return value if type(value) is dict and raw.count(b'"') == 2 * _count_strings(value) else None
 
 
-def _strings(value: object) -> int:
+def _count_strings(value: object) -> int:
     """Count the strings in a value, including keys."""
     if type(value) is str:
         return 1
     if type(value) is dict:
-        return len(value) + sum([_strings(member) for member in value.values()])
-    return sum([_strings(item) for item in value]) if type(value) is list else 0
+        return len(value) + sum([_count_strings(member) for member in value.values()])
+    return sum([_count_strings(item) for item in value]) if type(value) is list else 0
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise Refused("the JSON holds a duplicate key")
     return members
 
 
-def _finite(digits: str) -> float:
+def _parse_finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
         raise Refused("the JSON holds a number that is out of range")
     return number
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise Refused(f"{name} is not JSON")
+def _reject_constant(name: str) -> NoReturn:
+    raise Refused(f"{name} is not valid JSON")
 
 
-_FLAT: Final = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
-_NESTED: Final = msgspec.json.Decoder()
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_float=_finite, parse_constant=_no_constant)
+_FLAT_DECODER: Final = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
+_NESTED_DECODER: Final = msgspec.json.Decoder()
+_STANDARD_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=_reject_duplicate_keys, parse_float=_parse_finite, parse_constant=_reject_constant
+)
 
 
 def _check_depth(raw: bytes | bytearray, param: str | None) -> None:
@@ -119,26 +124,27 @@ def _check_depth(raw: bytes | bytearray, param: str | None) -> None:
     The standard parser recurses, and a dependency of eth-account raises the recursion limit, so deep input would crash
     the process. Each round removes all innermost pairs of brackets. A text of depth d is empty after d rounds.
     """
-    brackets = _STRING.sub(b"", raw).translate(_ONE_KIND, _NO_BRACKETS)
+    brackets = _STRING_PATTERN.sub(b"", raw).translate(_TO_SQUARE_BRACKETS, _NON_BRACKET_BYTES)
     for _ in range(MAX_DEPTH):
         if not brackets:
             return
         brackets = brackets.replace(b"[]", b"")
-    # A remaining pair is too deep. The parser reports unbalanced brackets better, unless too many of them open.
+    # A remaining pair is nested too deep. Leave unbalanced brackets to the parser, which reports them better, unless
+    # there are so many opening brackets that the parser could crash.
     if b"[]" in brackets or brackets.count(b"[") > MAX_DEPTH:
-        raise Refused(f"the JSON nests deeper than {MAX_DEPTH}", param)
+        raise Refused(f"the JSON is nested deeper than {MAX_DEPTH} levels", param)
 
 
-def _check_texts(root: object, param: str | None) -> None:
+def _check_strings(root: object, param: str | None) -> None:
     """Refuse NUL and lone surrogates in any string or key."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
         if isinstance(node, str):
             if "\x00" in node:
-                raise Refused("JSON strings hold no NUL", param)
-            if not node.isascii() and _SURROGATE.search(node):
-                raise Refused("JSON strings hold no lone surrogates", param)
+                raise Refused("a JSON string must not contain NUL", param)
+            if not node.isascii() and _SURROGATE_PATTERN.search(node):
+                raise Refused("a JSON string must not contain a lone surrogate", param)
         elif isinstance(node, dict):
             waiting.extend(node)
             waiting.extend(node.values())

@@ -1,4 +1,4 @@
-"""Tables of plain text that fit the terminal they are printed on."""
+"""Format plain-text tables that fit the terminal's width."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from textwrap import wrap
 from typing import Final
 
-_GAP: Final = "  "
+_COLUMN_GAP: Final = "  "
 
 
 def terminal_columns() -> int | None:
@@ -16,19 +16,19 @@ def terminal_columns() -> int | None:
     return os.get_terminal_size(sys.stdout.fileno()).columns or None  # 0 on a terminal without a size
 
 
-def hanging(head: str, text: str, columns: int | None, indent: int = 2) -> str:
-    """Return the head, followed by the wrapped text on the same line.
+def hanging_text(head: str, text: str, columns: int | None, indent: int = 2) -> str:
+    """Return `head` and `text`, with the text wrapped in a column to the right of the head.
 
-    If a word does not fit after the head, the text starts on the next line, indented.
+    If a word does not fit to the right of the head, the text starts on the next line.
 
-    >>> print(hanging("key    ", "of the market", 14))
+    >>> print(hanging_text("key    ", "of the market", 14))
     key    of the
            market
-    >>> print(hanging("key    ", "0123456789", 14))
+    >>> print(hanging_text("key    ", "0123456789", 14))
     key
       0123456789
     """
-    if columns is None or len(head) + len(text) <= columns:
+    if columns is None or not text or len(head) + len(text) <= columns:
         return f"{head}{text}".rstrip()
     at, lines = len(head), [head]
     if head and max(map(len, text.split()), default=0) > columns - len(head):
@@ -38,30 +38,34 @@ def hanging(head: str, text: str, columns: int | None, indent: int = 2) -> str:
     return "\n".join(line.rstrip() for line in (*lines, *(" " * at + line for line in others)))
 
 
-def grid(
-    rows: Sequence[Sequence[str]], columns: int | None, *, right: Collection[int] = (), alone: int = 1
+def grid_lines(
+    rows: Sequence[Sequence[str]], columns: int | None, *, right: Collection[int] = (), own_line_cells: int = 1
 ) -> list[str]:
     """Return rows in aligned columns. `right` has the indexes of right-aligned columns.
 
-    If the grid is wider than the terminal, the first `alone` cells of each row get their own line above the rest.
+    If the grid is wider than the terminal, the first `own_line_cells` cells of each row are printed on a line of their
+    own, above the other cells.
     """
     if not rows:
         return []
-    lines = _aligned(rows, right)
+    lines = _aligned_lines(rows, right)
     if columns is None or max(map(len, lines)) <= columns:
         return lines
-    rest = _aligned([row[alone:] for row in rows], {number - alone for number in right})
+    rest = _aligned_lines([row[own_line_cells:] for row in rows], {number - own_line_cells for number in right})
     return [
         line
         for row, below in zip(rows, rest, strict=True)
-        for line in (_GAP.join(row[:alone]).rstrip(), hanging(_GAP, below, columns, indent=len(_GAP)))
+        for line in (
+            _COLUMN_GAP.join(row[:own_line_cells]).rstrip(),
+            hanging_text(_COLUMN_GAP, below, columns, indent=len(_COLUMN_GAP)),
+        )
     ]
 
 
-def _aligned(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
+def _aligned_lines(rows: Sequence[Sequence[str]], right: Collection[int]) -> list[str]:
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [
-        _GAP.join(
+        _COLUMN_GAP.join(
             cell.rjust(width) if number in right else cell.ljust(width)
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()

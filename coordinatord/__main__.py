@@ -1,15 +1,15 @@
-"""The program `coordinatord`: its command line, or the extra that it needs."""
+"""Start the command line of `coordinatord`, or name the extra that must be installed."""
 
 import sys
 
-from common.extras import missing_extra
+from common.extras import missing_extra_message
 
 
 def main() -> None:
     try:
         from coordinatord.run.cli import main as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        sys.exit(missing_extra(error, "coordinatord", "coordinator"))
+        sys.exit(missing_extra_message(error, "coordinatord", "coordinator"))
     run()
 
 

@@ -1,6 +1,6 @@
-"""Accounts of the devnet: the same wallets in every run, derived from anvil's phrase.
+"""Derive the wallets of the devnet from anvil's public mnemonic, so that every run has the same wallets.
 
-Their keys are public. Never send anything of value to them on another chain.
+The keys are public. Never send anything of value to these addresses on another chain.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ from eth_account import Account
 from nacl.public import PrivateKey
 
 from common.key_derivation import escrow_key
-from devnet.anvil import FUNDED_ACCOUNTS, MNEMONIC
+from devnet.anvil import FUNDED_ACCOUNT_COUNT, MNEMONIC
 
 _ROLES: Final = (
     *("admin", "treasury"),
-    *("relayer", "relayer"),  # two coordinators can share the outbox
+    *("relayer", "relayer"),  # two, for tests with two coordinators that share a database
     *("client",) * 4,
     *("provider",) * 3,
     "operator",  # the escrow key is derived from the operator's key
@@ -24,13 +24,15 @@ _ROLES: Final = (
 
 @attrs.frozen
 class DevWallet:
+    """A wallet and its role in the devnet's market."""
+
     role: str
     address: str
     private_key: str = attrs.field(repr=False)
 
     @property
     def box_secret(self) -> bytes:
-        """X25519 secret with which a provider opens designated orders, the same in every run."""
+        """X25519 secret with which a provider opens designated orders. The secret is the same in every run."""
         return hashlib.sha256(b"devnet box key" + bytes.fromhex(self.private_key[2:])).digest()
 
     @property
@@ -40,7 +42,7 @@ class DevWallet:
 
 @attrs.frozen
 class Cast:
-    """All wallets, in the order of derivation."""
+    """All wallets of the devnet, in the order in which they are derived."""
 
     wallets: tuple[DevWallet, ...]
 
@@ -53,7 +55,7 @@ class Cast:
 
     @property
     def demo_provider(self) -> DevWallet:
-        """Wallet of the devnet's own svcd. The other providers are free for programs that attach."""
+        """Wallet of the devnet's own svcd. Other programs may use the other providers' wallets."""
         return self.with_role("provider")[0]
 
     @property
@@ -66,16 +68,16 @@ class Cast:
 
     @property
     def escrow_key(self) -> bytes:
-        """X25519 key that open orders are sealed to. The coordinator derives it from the operator's key."""
+        """X25519 key to which clients seal open orders. The coordinator derives this key from the operator's key."""
         return escrow_key(bytes.fromhex(self.operator.private_key[2:])).public.raw
 
 
-def derive() -> Cast:
-    assert len(_ROLES) <= FUNDED_ACCOUNTS  # noqa: S101 - compares constants
+def derive_cast() -> Cast:
+    assert len(_ROLES) <= FUNDED_ACCOUNT_COUNT  # noqa: S101 - compares constants
     Account.enable_unaudited_hdwallet_features()  # acceptable, because these keys are public
-    return Cast(tuple(_derived(index, role) for index, role in enumerate(_ROLES)))
+    return Cast(tuple(_derive_wallet(index, role) for index, role in enumerate(_ROLES)))
 
 
-def _derived(index: int, role: str) -> DevWallet:
+def _derive_wallet(index: int, role: str) -> DevWallet:
     account = Account.from_mnemonic(MNEMONIC, account_path=f"m/44'/60'/0'/0/{index}")
     return DevWallet(role, account.address, "0x" + bytes(account.key).hex())

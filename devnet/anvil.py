@@ -1,4 +1,4 @@
-"""Chain of the devnet: anvil, with the same accounts in every run."""
+"""Run the devnet's chain: an anvil node with the same accounts in every run."""
 
 import json
 import platform
@@ -12,26 +12,30 @@ from typing import Any, Final
 import attrs
 import httpx
 
-from devnet.child import Child, Program, running
+from devnet.child import Child, Program, run_program
 from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
-CHAIN_ID: Final = 31337  # for tests; each devnet has a random id
-# The phrase that Ethereum tools use for tests. Its keys are public.
+CHAIN_ID: Final = 31337  # for tests; a devnet has a random id by default
+# Test mnemonic of Ethereum tools, whose keys are public.
 MNEMONIC: Final = "test test test test test test test test test test test junk"
-FUNDED_ACCOUNTS: Final = 20
-# Limits of public chains under the Osaka rules: gas of a block, and EIP-7825's gas cap of a transaction.
+FUNDED_ACCOUNT_COUNT: Final = 20
+
+# Limits of public chains under the Osaka rules: gas per block, and EIP-7825's gas cap per transaction.
 HARDFORK: Final = "osaka"
 BLOCK_GAS_LIMIT: Final = 60_000_000
 TX_GAS_CAP: Final = 1 << 24
-# Number of blocks that calls can read back and a reorganisation can undo.
-PAST_STATES: Final = 256
+# Number of old blocks whose state anvil keeps. Calls can read this far back, and a reorganisation can go this far back.
+PAST_STATE_COUNT: Final = 256
 
-# anvil serves plain HTTP. Without this, each client loads the system's certificates, which takes 25 ms.
-_NO_CERTIFICATES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
-_CONTRACTS: Final = Path(__file__).parent.parent / "common" / "contracts"
-_NODE_ARCHITECTURE: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+# anvil serves plain HTTP. Without this empty context, each client loads the system's certificates, which takes 25 ms.
+_EMPTY_SSL_CONTEXT: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+_CALL_TIMEOUT_S: Final = 60.0  # long enough for a busy machine
+
+_CONTRACTS_FOLDER: Final = Path(__file__).parent.parent / "common" / "contracts"
+_NPM_ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 @attrs.frozen
@@ -40,18 +44,19 @@ class Anvil:
     child: Child
 
     async def call(self, method: str, *params: object) -> Any:
-        """Make one JSON-RPC call. Raises RuntimeError for an error response."""
-        async with httpx.AsyncClient(trust_env=False, verify=_NO_CERTIFICATES) as client:
-            return await _call(client, self.rpc_url, method, *params)
+        """Make one JSON-RPC call. Raise RuntimeError for an error response."""
+        async with httpx.AsyncClient(trust_env=False, verify=_EMPTY_SSL_CONTEXT, timeout=_CALL_TIMEOUT_S) as client:
+            return await _call_node(client, self.rpc_url, method, *params)
 
     async def mine_every(self, seconds: int) -> None:
-        """Mine a block every `seconds`, instead of one for each transaction."""
+        """Mine a block every `seconds`, instead of a block for each transaction."""
         await self.call("evm_setIntervalMining", seconds)
 
 
-def binary(contracts: Path = _CONTRACTS) -> Path:
-    """Return the native program from the npm package. Skips npm's wrapper script, which would be the parent process."""
-    architecture = _NODE_ARCHITECTURE.get(platform.machine().lower(), platform.machine())
+def find_anvil(contracts: Path = _CONTRACTS_FOLDER) -> Path:
+    """Return the native anvil program in the npm package. npm's wrapper script would run anvil as a child process, and
+    the child could outlive the devnet."""
+    architecture = _NPM_ARCHITECTURES.get(platform.machine().lower(), platform.machine())
     package = contracts / "node_modules" / "@foundry-rs" / f"anvil-{sys.platform}-{architecture}"
     program = package / "bin" / "anvil"
     if not program.is_file():
@@ -61,31 +66,39 @@ def binary(contracts: Path = _CONTRACTS) -> Path:
 
 @asynccontextmanager
 async def running_anvil(
-    port: int, home: Path, logs: Path, *, chain_id: int = CHAIN_ID, block_gas_limit: int = BLOCK_GAS_LIMIT
+    port: int,
+    home: Path,
+    logs: Path,
+    *,
+    chain_id: int = CHAIN_ID,
+    block_gas_limit: int = BLOCK_GAS_LIMIT,
+    kept_transaction_blocks: int | None = None,
 ) -> AsyncIterator[Anvil]:
     """Run a new chain that mines a block for each transaction (see `Anvil.mine_every`).
 
-    Benchmarks raise `block_gas_limit` if they would otherwise only measure this limit. The gas cap of a transaction
-    always applies.
+    Benchmarks raise `block_gas_limit`, so that they do not measure this limit. The gas cap per transaction always
+    applies. `kept_transaction_blocks` limits the number of blocks whose transactions and logs are kept. Without this
+    limit, the memory of a node that runs for days grows by gigabytes.
     """
     command = (
-        str(binary()),
+        str(find_anvil()),
         *("--host", LOOPBACK, "--port", str(port)),
         *("--chain-id", str(chain_id)),
-        *("--mnemonic", MNEMONIC, "--accounts", str(FUNDED_ACCOUNTS), "--balance", "1000000"),
+        *("--mnemonic", MNEMONIC, "--accounts", str(FUNDED_ACCOUNT_COUNT), "--balance", "1000000"),
         *("--hardfork", HARDFORK, "--gas-limit", str(block_gas_limit), "--enable-tx-gas-limit"),
         "--no-request-size-limit",  # batched calls exceed the default of 2 MB
-        # Keep past states in memory. By default anvil writes all of them to disk, gigabytes in a long run.
-        *("--prune-history", str(PAST_STATES)),
+        # Keep only recent states, in memory. By default anvil writes all states to disk, gigabytes in a long run.
+        *("--prune-history", str(PAST_STATE_COUNT)),
+        *(() if kept_transaction_blocks is None else ("--transaction-block-keeper", str(kept_transaction_blocks))),
         "--quiet",
     )
     program = Program("anvil", command, logs / "anvil.log", environment={"HOME": str(home)})
-    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
+    async with run_program(program) as child, httpx.AsyncClient(trust_env=False) as client:
         url = f"http://{LOOPBACK}:{port}"
 
         async def answers() -> bool:
             try:
-                return int(await _call(client, url, "eth_chainId"), 16) == chain_id
+                return int(await _call_node(client, url, "eth_chainId"), 16) == chain_id
             except httpx.TransportError:
                 return False
 
@@ -93,7 +106,7 @@ async def running_anvil(
         yield Anvil(url, child)
 
 
-async def _call(client: httpx.AsyncClient, url: str, method: str, *params: object) -> Any:
+async def _call_node(client: httpx.AsyncClient, url: str, method: str, *params: object) -> Any:
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     answer = json.loads((await client.post(url, json=request)).content)
     if "error" in answer:

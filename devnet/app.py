@@ -22,9 +22,9 @@ Say = Callable[[str], None]
 
 
 @asynccontextmanager
-async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
-    """Run the devnet and write devnet.json. Raises `DevnetError` when a service ends."""
-    with state_dir.claimed(chosen.state_dir) as state, ports.held(chosen.listening) as listening:
+async def run_devnet(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
+    """Run the devnet and write devnet.json. Raise `DevnetError` if a service ends unexpectedly."""
+    with state_dir.claim_state_dir(chosen.state_dir) as state, ports.reserve_ports(chosen.listening) as listening:
         if state.left_by_dead_run:
             say(f"removed the files of a killed run from {state.path}")
         for port in chosen.listening:
@@ -42,10 +42,10 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
             AsyncExitStack() as stack,
         ):
             for child in (anvil.child, *pins.children, postgres.child):
-                watches.start_soon(child.fail_when_it_ends)
+                watches.start_soon(child.raise_when_ended)
             say("deploying the contracts and opening the market (2 of 4)")
-            cast = accounts.derive()
-            market = await deployed_market(anvil, cast, bundling=(cast.demo_provider,))
+            cast = accounts.derive_cast()
+            market = await deploy_market(anvil, cast, announcing=(cast.demo_provider,))
             if chosen.block_time is not None:
                 await anvil.mine_every(chosen.block_time)
             say("starting the coordinator and waiting for its index (3 of 4)")
@@ -60,12 +60,12 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                 operator_key=cast.operator.private_key,
                 logs=state.logs,
             ) as coordinator:
-                watches.start_soon(coordinator.child.fail_when_it_ends)
+                watches.start_soon(coordinator.child.raise_when_ended)
                 model_url = None
                 if chosen.model:
                     say("starting the language model")
                     model = await stack.enter_async_context(running_model(state.logs))
-                    watches.start_soon(model.child.fail_when_it_ends)
+                    watches.start_soon(model.child.raise_when_ended)
                     model_url = model.base_url
                 say("starting the provider and waiting for its asks (4 of 4)")
                 async with running_provider(
@@ -81,16 +81,16 @@ async def local_world(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]
                     ahead=chosen.ahead,
                     model_url=model_url,
                 ) as provider:
-                    watches.start_soon(provider.child.fail_when_it_ends)
+                    watches.start_soon(provider.child.raise_when_ended)
                     up = Devnet(World(anvil, pins, postgres, cast, market), coordinator, provider)
-                    manifest.write(state.manifest, up)
+                    manifest.write_manifest(state.manifest, up)
                     try:
                         yield up
                     finally:
                         watches.cancel_scope.cancel()
 
 
-async def deployed_market(anvil: Anvil, cast: Cast, bundling: Collection[DevWallet] = ()) -> DevnetMarket:
-    """Deploy and open the market. Call before `mine_every`, while each transaction is mined at once."""
+async def deploy_market(anvil: Anvil, cast: Cast, announcing: Collection[DevWallet] = ()) -> DevnetMarket:
+    """Deploy the contracts and open the market. Call this before `mine_every`, so that no transaction has to wait."""
     async with connected(anvil.rpc_url) as chain:
-        return await open_market(await deploy_all(chain, cast), cast, bundling)
+        return await open_market(await deploy_all(chain, cast), cast, announcing)

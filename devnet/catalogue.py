@@ -1,4 +1,4 @@
-"""Terms of the devnet's market: models, windows and fees."""
+"""Models, windows and fees of the devnet's market."""
 
 import json
 from typing import Any, Final
@@ -15,12 +15,15 @@ FEE_BPS: Final = 250
 GAS_FEE: Final = 2_000  # 0.002 of the payment token
 MAX_GAS_FEE: Final = 1_000_000
 POINT_PRICE: Final = GAS_FEE // 5  # the gas fee of a settled job alone earns five points
-# 1h and 24h, which clients name, and short windows for tests of missed deadlines.
-SLA_SECONDS: Final = (60, 300, 600, 3_600, 86_400)
+
+# 1h and 24h, the windows of batches, and short windows for tests of missed deadlines.
+SLA_WINDOWS_S: Final = (60, 300, 600, 3_600, 86_400)
 
 
 @attrs.frozen
 class CatalogueModel:
+    """A model that the market offers."""
+
     model_id: int
     name: str
     endpoint: str
@@ -28,7 +31,7 @@ class CatalogueModel:
     parameters: dict[str, Any]  # JSON Schema of the input
 
 
-_TEXT: Final = {
+_TEXT_PARAMETERS: Final = {
     "type": "object",
     "properties": {
         "input": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
@@ -43,7 +46,7 @@ _TEXT: Final = {
         "stream": False,
     },
 }
-_EMBEDDINGS: Final = {
+_EMBEDDING_PARAMETERS: Final = {
     "type": "object",
     "properties": {
         "input": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
@@ -51,7 +54,7 @@ _EMBEDDINGS: Final = {
         "encoding_format": {"type": "string", "enum": ["float", "base64"]},
     },
 }
-_IMAGE: Final = {
+_IMAGE_PARAMETERS: Final = {
     "type": "object",
     "properties": {
         "prompt": {"type": "string"},
@@ -68,14 +71,14 @@ _IMAGE: Final = {
 }
 
 MODELS: Final = (
-    CatalogueModel(1, "demo/text-small", "/v1/responses", "demo", _TEXT),
-    CatalogueModel(2, "demo/embed-small", "/v1/embeddings", "demo", _EMBEDDINGS),
-    CatalogueModel(3, "demo/image-small", "/v1/images/generations", "demo", _IMAGE),
+    CatalogueModel(1, "demo/text-small", "/v1/responses", "demo", _TEXT_PARAMETERS),
+    CatalogueModel(2, "demo/embed-small", "/v1/embeddings", "demo", _EMBEDDING_PARAMETERS),
+    CatalogueModel(3, "demo/image-small", "/v1/images/generations", "demo", _IMAGE_PARAMETERS),
 )
 
 
-def terms_of_trade(cast: Cast, token: str, chain_id: int) -> MarketTerms:
-    """Return the terms of the market that the admin deploys and owns."""
+def market_terms(cast: Cast, token: str, chain_id: int) -> MarketTerms:
+    """Return the terms with which the admin deploys the market."""
     return MarketTerms(
         chain_id=chain_id,
         token=token,
@@ -86,11 +89,11 @@ def terms_of_trade(cast: Cast, token: str, chain_id: int) -> MarketTerms:
         gas_fee=GAS_FEE,
         max_gas_fee=MAX_GAS_FEE,
         point_price=POINT_PRICE,
-        slas=SLA_SECONDS,
+        slas=SLA_WINDOWS_S,
         relayers=tuple(relayer.address for relayer in cast.with_role("relayer")),
-        models=tuple(ModelTerms(m.model_id, m.name, m.owned_by, _published(m)) for m in MODELS),
+        models=tuple(ModelTerms(m.model_id, m.name, m.owned_by, _published_json(m)) for m in MODELS),
     )
 
 
-def _published(model: CatalogueModel) -> str:
+def _published_json(model: CatalogueModel) -> str:
     return json.dumps({ENDPOINT_KEYWORD: model.endpoint, **model.parameters}, separators=(",", ":"))

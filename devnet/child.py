@@ -1,4 +1,4 @@
-"""Run a service of the devnet: one child process that ends with its parent and logs to a file."""
+"""Run the devnet's services as child processes, which end with their parent and log to files."""
 
 import os
 import signal
@@ -15,21 +15,21 @@ import attrs
 
 from devnet import parent_watch
 from devnet.errors import DevnetError
-from devnet.failure_causes import available_memory, find_cause, find_error_line
+from devnet.failure_causes import describe_memory, find_cause, find_error_line
 
-_POLL_SECONDS: Final = 0.02
+_READY_POLL_INTERVAL_S: Final = 0.02
 _WITHOUT_PROXIES: Final = {"no_proxy": "*", "NO_PROXY": "*"}  # all traffic is on loopback
 
 
 @attrs.frozen
 class Program:
-    """Command of a service, and how to stop it."""
+    """Command of a service, and the way to stop the service."""
 
     name: str
     command: tuple[str, ...]
     log: Path
-    environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # added to this process's; may hold secrets
-    run_as: str = "-"  # see devnet.parent_watch
+    environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)  # extends os.environ; may hold secrets
+    run_as: str = "-"  # user of the child; see devnet.parent_watch
     stop_signal: signal.Signals = signal.SIGTERM
     death_signal: signal.Signals = signal.SIGKILL  # sent by the kernel when this process dies
     stop_seconds: float = 10  # from the stop signal to SIGKILL
@@ -44,34 +44,35 @@ class Child:
     def pid(self) -> int:
         return self.process.pid
 
-    async def fail_when_it_ends(self) -> NoReturn:
-        """Wait until the process ends, then raise `DevnetError`. Run as a supervising task."""
+    async def raise_when_ended(self) -> NoReturn:
+        """Wait until the process ends, then raise `DevnetError`. Run this in a task group, so that the error stops the
+        devnet."""
         await self.process.wait()
-        raise self._ended("ended unexpectedly")
+        raise self._ended_error("ended unexpectedly")
 
-    async def succeed(self) -> None:
-        """Wait until the program ends. Raises `DevnetError` if it failed."""
+    async def wait_for_success(self) -> None:
+        """Wait until the program ends. Raise `DevnetError` if it failed."""
         if await self.process.wait() != 0:
-            raise self._ended("failed")
+            raise self._ended_error("failed")
 
     async def wait_until(self, ready: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
-        """Wait until `ready` returns True. Raises `DevnetError` if the process ends first or takes too long."""
+        """Wait until `ready` returns True. Raise `DevnetError` if the process ends first or takes too long."""
         with anyio.move_on_after(seconds):
             while True:
                 if self.process.returncode is not None:
-                    raise self._ended("ended while starting")
+                    raise self._ended_error("ended while starting")
                 if await ready():
                     return
-                await anyio.sleep(_POLL_SECONDS)
+                await anyio.sleep(_READY_POLL_INTERVAL_S)
         line = find_error_line(self.read_log())
         last = line and f" (last error: {line})"
         raise DevnetError(
             f"{self.program.name} was not ready after {seconds:g} s{last}. The machine may be busy or short of memory "
-            f"({available_memory()}): try again, and see {self.program.log}"
+            f"({describe_memory()}): try again, and see {self.program.log}"
         )
 
     async def stop(self) -> None:
-        """Stop the process with its stop signal, then with SIGKILL. Shielded from cancellation."""
+        """Stop the process with its stop signal, then with SIGKILL. Cancellation does not interrupt this method."""
         with anyio.CancelScope(shield=True):
             if self.process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -89,7 +90,7 @@ class Child:
     def read_log(self) -> str:
         return self.program.log.read_text(errors="replace")
 
-    def _ended(self, how: str) -> DevnetError:
+    def _ended_error(self, how: str) -> DevnetError:
         status, log = self.process.returncode, self.read_log()
         line, cause = find_error_line(log), find_cause(status, log, self.program.log.parent.parent)
         because = "" if cause is None else f". Cause: {cause}"
@@ -98,12 +99,12 @@ class Child:
         )
 
 
-async def start(program: Program) -> Child:
-    """Start `program`. The caller stops it. If this process dies first, parent_watch.py stops it.
+async def start_program(program: Program) -> Child:
+    """Start `program`. The caller must stop the program. If this process dies first, parent_watch.py stops the program.
 
-    Call this in a thread that outlives the child (see devnet.parent_watch).
+    Call this function in a thread that outlives the program (devnet.parent_watch explains why).
     """
-    tethered = (
+    watched = (
         sys.executable,
         "-I",
         "-S",
@@ -114,7 +115,7 @@ async def start(program: Program) -> Child:
     )
     with program.log.open("ab") as log:
         process = await anyio.open_process(
-            [*tethered, *program.command],
+            [*watched, *program.command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -125,8 +126,8 @@ async def start(program: Program) -> Child:
 
 
 @asynccontextmanager
-async def running(program: Program) -> AsyncIterator[Child]:
-    child = await start(program)
+async def run_program(program: Program) -> AsyncIterator[Child]:
+    child = await start_program(program)
     try:
         yield child
     finally:

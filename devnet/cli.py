@@ -1,4 +1,4 @@
-"""Command line of `devnet`, a complete local market."""
+"""Command line of `devnet`, which runs a complete local market."""
 
 import shlex
 import signal
@@ -13,34 +13,34 @@ import click
 from anyio import CancelScope, create_task_group, open_signal_receiver
 from anyio.abc import TaskStatus
 
-from common.command_line import CONTEXT, Program, completion_command
+from common.command_line import CONTEXT_SETTINGS, Program, completion_command
 from common.refusal import Refused
 from common.scalars import read_hex
 from devnet import client_environment, funding, model, stop
-from devnet.app import local_world
-from devnet.demo import prove
+from devnet.app import run_devnet
+from devnet.demo import use_each_service
 from devnet.errors import DevnetError
-from devnet.overview import overview
+from devnet.overview import format_overview
 from devnet.settings import DEFAULTS, DevnetSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 _PORT: Final = click.IntRange(1, 65_535)
-_WHOLE: Final = click.IntRange(0, 10**12)
+_AMOUNT: Final = click.IntRange(0, 10**12)
 _STATE_DIR: Final = click.option(
     "--state-dir", type=click.Path(path_type=Path), default=DEFAULTS.state_dir, help="Folder of the market's state."
 )
 
 
-def _address(text: str) -> bytes:
+def _parse_address(text: str) -> bytes:
     try:
         return read_hex(text, 20, "an address")
     except Refused as refused:
         raise click.BadParameter(refused.message) from None
 
 
-@click.group(cls=Program, context_settings=CONTEXT)
+@click.group(cls=Program, context_settings=CONTEXT_SETTINGS)
 def devnet() -> None:
     """Run a complete local market.
 
@@ -51,7 +51,7 @@ def devnet() -> None:
 
 
 def _market_options(command: F) -> F:
-    """Add the options of a new market."""
+    """Add the command-line options of `devnet up` and `devnet demo`."""
     options = [
         _STATE_DIR,
         click.option("--chain-id", type=click.IntRange(1, 2**53 - 1), metavar="ID", help="Chain id (default: random)."),
@@ -73,15 +73,15 @@ def _market_options(command: F) -> F:
 @_market_options
 def up(**options: Any) -> None:
     """Start a market and run it until Ctrl-C."""
-    _run(_up, _settings(options))
+    _run(_run_up, _settings_of(options))
 
 
 @devnet.command()
 @_market_options
 def demo(**options: Any) -> None:
-    """Start a market, use each of its services once, and stop it."""
-    settings = _settings(options)
-    _run(_demo, attrs.evolve(settings, model=settings.model or model.is_installed()))
+    """Start a market, use each service once, and stop the market."""
+    settings = _settings_of(options)
+    _run(_run_demo, attrs.evolve(settings, model=settings.model or model.is_installed()))
 
 
 @devnet.command()
@@ -92,27 +92,27 @@ def down(state_dir: Path) -> None:
 
 
 @devnet.command()
-@click.option("--key-file", type=_FILE, help="Buy with this wallet, as svc keygen writes it.")
+@click.option("--key-file", type=_FILE, help="Buy with the wallet in this file (written by svc keygen).")
 @_STATE_DIR
 def env(key_file: Path | None, state_dir: Path) -> None:
-    """Write the variables that svc needs: eval "$(devnet env)"."""
+    """Print the environment variables that svc needs. Use: eval "$(devnet env)"."""
     try:
-        click.echo(client_environment.exports(state_dir, key_file))
+        click.echo(client_environment.export_commands(state_dir, key_file))
     except DevnetError as error:
-        _fail(error)
+        _exit_with_errors(error)
 
 
 @devnet.command()
-@click.argument("address", type=_address, metavar="ADDRESS", help="The account, in hex.")
-@click.option("--tokens", type=_WHOLE, default=1000, metavar="N", help="Payment tokens.")
-@click.option("--ether", type=_WHOLE, default=10, metavar="N", help="Ether for gas.")
+@click.argument("address", type=_parse_address, metavar="ADDRESS", help="The account, in hex.")
+@click.option("--tokens", type=_AMOUNT, default=1000, metavar="N", help="Payment tokens.")
+@click.option("--ether", type=_AMOUNT, default=10, metavar="N", help="Ether for gas.")
 @_STATE_DIR
 def fund(address: bytes, tokens: int, ether: int, state_dir: Path) -> None:
     """Give an account tokens and ether in the running market."""
     try:
-        click.echo(anyio.run(funding.fund, state_dir, address, tokens, ether))
+        click.echo(anyio.run(funding.fund_account, state_dir, address, tokens, ether))
     except DevnetError as error:
-        _fail(error)
+        _exit_with_errors(error)
 
 
 devnet.add_command(completion_command("devnet"))
@@ -122,57 +122,61 @@ def main() -> None:
     devnet(prog_name="devnet")
 
 
-def _settings(options: dict[str, Any]) -> DevnetSettings:
+def _settings_of(options: dict[str, Any]) -> DevnetSettings:
     block_time, automine, chosen = (options.pop(name) for name in ("block_time", "automine", "model"))
     if automine and block_time is not None:
-        raise click.UsageError("--automine and --block-time exclude each other")
+        raise click.UsageError("--automine and --block-time cannot be used together")
     pace = None if automine else DEFAULTS.block_time if block_time is None else block_time
     return DevnetSettings(**options, block_time=pace, model=chosen is not None)
 
 
 def _run(command: Callable[[DevnetSettings], Awaitable[None]], settings: DevnetSettings) -> None:
     try:
-        anyio.run(_until_signalled, command, settings)
+        anyio.run(_run_until_signalled, command, settings)
     except BaseExceptionGroup as group:
-        troubles, bugs = group.split(DevnetError)
+        failures, bugs = group.split(DevnetError)
         if bugs is not None:
             raise
-        _fail(*_leaves(troubles))
+        _exit_with_errors(*_leaf_exceptions(failures))
 
 
-def _fail(*errors: BaseException) -> NoReturn:
+def _exit_with_errors(*errors: BaseException) -> NoReturn:
     for error in errors:
         click.echo(f"devnet: {error}", err=True)
     sys.exit(1)
 
 
-async def _up(settings: DevnetSettings) -> None:
-    async with local_world(settings, _say) as up:
-        _say(overview(up, settings))
-        shell = f'eval "$(devnet env{_at(settings)})"'
-        _say(f"next: in another terminal, `. .venv/bin/activate; {shell}`, then `svc doctor`, `svc models`, `svc run`")
-        _say("up: Ctrl-C stops it")
+async def _run_up(settings: DevnetSettings) -> None:
+    async with run_devnet(settings, _print_line) as up:
+        _print_line(format_overview(up, settings))
+        shell = f'eval "$(devnet env{_state_dir_flag(settings)})"'
+        _print_line(
+            f"next: in another terminal, `. .venv/bin/activate; {shell}`, then `svc doctor`, `svc models`, `svc run`"
+        )
+        _print_line("up: press Ctrl-C to stop")
         await anyio.sleep_forever()
 
 
-async def _demo(settings: DevnetSettings) -> None:
-    async with local_world(settings, _say) as up:
-        _say(overview(up, settings))
-        await prove(up, _say)
-        _say("demo complete; stopping")
+async def _run_demo(settings: DevnetSettings) -> None:
+    async with run_devnet(settings, _print_line) as up:
+        _print_line(format_overview(up, settings))
+        await use_each_service(up, _print_line)
+        _print_line("demo complete; stopping")
     if not settings.model:
-        _say("no language model is installed, so each answer repeats its question; `make model demo` runs a real model")
-    _say("next: `make devnet` starts a market, README.md shows how to buy in it, and `make test` runs the tests")
+        _print_line(
+            "no language model is installed, so each answer repeats its question; `make model demo` runs a real model"
+        )
+    _print_line("next: `make devnet` starts a market, README.md shows how to buy in it, and `make test` runs the tests")
 
 
-def _at(settings: DevnetSettings) -> str:
-    """Return the flag for a state directory other than the default."""
+def _state_dir_flag(settings: DevnetSettings) -> str:
+    """Return the --state-dir flag, or an empty string for the default directory."""
     usual = settings.state_dir == DEFAULTS.state_dir
     return "" if usual else f" --state-dir {shlex.quote(str(settings.state_dir.absolute()))}"
 
 
-async def _until_signalled(command: Callable[[DevnetSettings], Awaitable[None]], settings: DevnetSettings) -> None:
-    """Run `command`. The first signal cancels it, and further signals are ignored."""
+async def _run_until_signalled(command: Callable[[DevnetSettings], Awaitable[None]], settings: DevnetSettings) -> None:
+    """Run `command`. The first signal cancels the command. Further signals have no effect."""
     async with create_task_group() as tasks:
         with CancelScope() as running:
             await tasks.start(_cancel_on_signal, running)
@@ -184,17 +188,17 @@ async def _cancel_on_signal(running: CancelScope, *, task_status: TaskStatus[Non
     with open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for received in signals:
-            _say(f"{received.name}: stopping after svcd finishes its jobs and the coordinator its requests")
+            _print_line(f"{received.name}: stopping after svcd finishes its jobs and the coordinator its requests")
             running.cancel()
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
-def _leaves(error: BaseException | None) -> list[BaseException]:
+def _leaf_exceptions(error: BaseException | None) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+        return [leaf for inner in error.exceptions for leaf in _leaf_exceptions(inner)]
     return [] if error is None else [error]
 
 

@@ -1,7 +1,7 @@
 """Environment variables for a client of the running devnet: the coordinator, the gateway, and a funded wallet.
 
-The address book and the facts that clients remember about this market stay in the state directory, so a devnet adds
-nothing to the user's known markets.
+The address book and the clients' known-markets file stay in the state directory, so a devnet adds nothing to the
+user's known markets.
 """
 
 import json
@@ -14,7 +14,7 @@ from devnet.manifest import ADDRESSES, KNOWN_MARKETS
 
 
 def read_manifest(state_dir: Path) -> dict[str, Any]:
-    """Read the devnet.json of the devnet in `state_dir`. Raises `DevnetError` if no devnet runs there."""
+    """Read devnet.json in `state_dir`. Raise `DevnetError` if no devnet runs there."""
     try:
         manifest: dict[str, Any] = json.loads((state_dir / "devnet.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -22,10 +22,10 @@ def read_manifest(state_dir: Path) -> dict[str, Any]:
     return manifest
 
 
-def exports(state_dir: Path, key_file: Path | None = None) -> str:
-    """Return shell commands that set the variables, with the first client's wallet or with a key file.
+def export_commands(state_dir: Path, key_file: Path | None = None) -> str:
+    """Return shell commands that set the variables. The wallet is that of the first client, or the one in `key_file`.
 
-    Raises `DevnetError` if no devnet runs in `state_dir`.
+    Raise `DevnetError` if no devnet runs in `state_dir`.
     """
     manifest = read_manifest(state_dir)
     client = next(account for account in manifest["accounts"] if account["role"] == "client")

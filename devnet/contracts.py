@@ -1,4 +1,4 @@
-"""Deploy the contracts as `coordinatord market` does, and call them from the node's unlocked accounts."""
+"""Deploy the contracts with the code of `coordinatord market`, and call them from the node's unlocked accounts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,14 +20,14 @@ from coordinatord.market.node import connect
 from coordinatord.market.preflight import check_chain_and_token
 from coordinatord.market.sending import SendOptions
 from devnet.accounts import Cast
-from devnet.catalogue import terms_of_trade
+from devnet.catalogue import market_terms
 
-_RECEIPT_POLL_SECONDS: Final = 0.01
+_RECEIPT_POLL_INTERVAL_S: Final = 0.01
 
 
 @attrs.frozen
 class MarketContracts:
-    """Deployed contracts, and their address book."""
+    """Deployed contracts, the chain that they are on, and their address book."""
 
     chain: "MarketChain"
     book: AddressBook
@@ -39,24 +39,24 @@ class MarketContracts:
 
 @attrs.frozen
 class MarketChain:
-    """Node that signs for its accounts. Every call waits for the transaction's receipt."""
+    """Node that signs transactions for its accounts. Each method waits for the transaction's receipt."""
 
     web3: AsyncWeb3[AsyncHTTPProvider]
 
     async def deploy(self, name: str, sender: str, *arguments: object) -> tuple[AsyncContract, int]:
-        """Deploy a contract. Return it and its block."""
-        artifact = artifacts.load(name)
+        """Deploy a contract. Return the contract and the block number of its deployment."""
+        artifact = artifacts.load_artifact(name)
         factory = self.web3.eth.contract(abi=artifact.abi, bytecode=artifact.bytecode)
         transaction = await factory.constructor(*arguments).transact({"from": sender})
-        receipt = await self._mined(transaction)
-        return at(self, name, str(receipt["contractAddress"])), receipt["blockNumber"]
+        receipt = await self._wait_until_mined(transaction)
+        return contract_at(self, name, str(receipt["contractAddress"])), receipt["blockNumber"]
 
     async def send(self, contract: AsyncContract, sender: str, method: str, *arguments: object) -> None:
-        await self._mined(await contract.functions[method](*arguments).transact({"from": sender}))
+        await self._wait_until_mined(await contract.functions[method](*arguments).transact({"from": sender}))
 
-    async def _mined(self, transaction: Any) -> TxReceipt:
+    async def _wait_until_mined(self, transaction: Any) -> TxReceipt:
         receipt = await self.web3.eth.wait_for_transaction_receipt(
-            transaction, timeout=30, poll_latency=_RECEIPT_POLL_SECONDS
+            transaction, timeout=30, poll_latency=_RECEIPT_POLL_INTERVAL_S
         )
         if receipt["status"] != 1:
             raise RuntimeError(f"transaction {receipt['transactionHash'].to_0x_hex()} reverted")
@@ -72,50 +72,50 @@ async def connected(rpc_url: str) -> AsyncIterator[MarketChain]:
         await web3.provider.disconnect()
 
 
-def at(chain: MarketChain, name: str, address: str) -> AsyncContract:
+def contract_at(chain: MarketChain, name: str, address: str) -> AsyncContract:
     """Return the contract `name` at `address`."""
-    return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load(name).abi)
+    return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load_artifact(name).abi)
 
 
 async def deploy_all(chain: MarketChain, wallets: Cast, *, issued: bool = False) -> MarketContracts:
-    """Deploy a payment token and a complete market with its terms and relayers.
+    """Deploy a payment token and a complete market, with its terms and relayers.
 
-    With `issued`, the token is IssuedToken behind a proxy, which behaves like the large stablecoins.
+    With `issued`, the token is an IssuedToken behind a proxy, which behaves like a large stablecoin.
     """
     admin = wallets.admin.address
-    token, _ = await (deploy_issued(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
+    token, _ = await (deploy_issued_token(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
     rpc_url = str(chain.web3.provider.endpoint_uri)
     book = await to_thread.run_sync(_deploy_market, rpc_url, wallets, str(token.address))
     return MarketContracts(
         chain,
         book,
         token,
-        at(chain, "ProviderRegistry", book.provider_registry.hex()),
-        at(chain, "JobRegistry", book.job_registry.hex()),
-        at(chain, "AskRegistry", book.ask_registry.hex()),
+        contract_at(chain, "ProviderRegistry", book.provider_registry.hex()),
+        contract_at(chain, "JobRegistry", book.job_registry.hex()),
+        contract_at(chain, "AskRegistry", book.ask_registry.hex()),
     )
 
 
-async def deploy_issued(chain: MarketChain, wallets: Cast) -> tuple[AsyncContract, int]:
-    """Deploy an IssuedToken behind its proxy. The treasury can upgrade it, and the admin can mint."""
+async def deploy_issued_token(chain: MarketChain, wallets: Cast) -> tuple[AsyncContract, int]:
+    """Deploy an IssuedToken behind its proxy. The treasury can upgrade the token, and the admin can mint."""
     admin = wallets.admin.address
     implementation, block = await chain.deploy("IssuedToken", admin)
     proxy, _ = await chain.deploy("IssuedTokenProxy", admin, implementation.address, wallets.treasury.address)
-    token = at(chain, "IssuedToken", str(proxy.address))
+    token = contract_at(chain, "IssuedToken", str(proxy.address))
     await chain.send(token, admin, "initialize", admin, "Issued Dollar", "IUSD")
     return token, block
 
 
 def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
-    options = SendOptions(poll_seconds=_RECEIPT_POLL_SECONDS)
+    options = SendOptions(poll_seconds=_RECEIPT_POLL_INTERVAL_S)
     with connect(rpc_url) as node:
-        terms = terms_of_trade(wallets, token, node.eth.chain_id)
+        terms = market_terms(wallets, token, node.eth.chain_id)
         facts, _ = check_chain_and_token(node, terms)
-        admin = LocalKey.of(bytes.fromhex(wallets.admin.private_key[2:]))
+        admin = LocalKey.from_key(bytes.fromhex(wallets.admin.private_key[2:]))
         return MarketDeployment(node, admin, terms, options, _ignore_progress).carry_out(
             facts, DeploymentJournal(None, {})
         )
 
 
 def _ignore_progress(line: str) -> None:
-    """Print nothing: a local deployment takes about a second."""
+    """Print nothing, because a local deployment takes only about a second."""

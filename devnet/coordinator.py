@@ -1,4 +1,4 @@
-"""Run the devnet's coordinator, configured as an operator would."""
+"""Run the devnet's coordinator, configured by environment variables as in production."""
 
 import json
 import sys
@@ -10,11 +10,11 @@ from typing import Any, Final
 import attrs
 import httpx
 
-from devnet.child import Child, Program, running
+from devnet.child import Child, Program, run_program
 from devnet.pins import PinStoreService
 from devnet.ports import LOOPBACK
 
-_STOP_SECONDS: Final = 45  # longer than the daemon's grace period
+_STOP_TIMEOUT_S: Final = 45  # longer than the daemon's shutdown grace period
 _BLOCK_TIME_MS: Final = 500
 
 
@@ -38,7 +38,7 @@ async def running_coordinator(
     operator_key: str,
     logs: Path,
 ) -> AsyncIterator[CoordinatorService]:
-    """Run the coordinator. It is ready when its index has caught up with the chain."""
+    """Run the coordinator, and wait until its index has caught up with the chain."""
     program = Program(
         "coordinator",
         (sys.executable, "-m", "coordinatord", "serve"),
@@ -53,7 +53,7 @@ async def running_coordinator(
             "WEBHOOKS_PRIVATE": "allow",
             "RPC_URL": rpc_url,
             "PORT": str(port),
-            "BIND_HOST": LOOPBACK,  # its wallets' keys are public
+            "BIND_HOST": LOOPBACK,  # not reachable from other machines, because the wallets' keys are public
             "METRICS_PORT": str(metrics_port),
             "BLOCK_TIME_MS": str(_BLOCK_TIME_MS),
             "PIN_STORE": pins.kind,
@@ -64,10 +64,10 @@ async def running_coordinator(
             "PIN_STORE_REGION": pins.region,
             "GATEWAY_URL": pins.gateway,
         },
-        stop_seconds=_STOP_SECONDS,
+        stop_seconds=_STOP_TIMEOUT_S,
     )
     base_url = f"http://{LOOPBACK}:{port}"
-    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
+    async with run_program(program) as child, httpx.AsyncClient(trust_env=False) as client:
 
         async def ready() -> bool:
             try:

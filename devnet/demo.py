@@ -1,4 +1,4 @@
-"""Demo: use each service of a running devnet once."""
+"""Use each service of a running devnet once, as a demo."""
 
 import json
 import sys
@@ -19,32 +19,32 @@ from botocore.credentials import Credentials
 from common.cid import cid_of
 from devnet import ports
 from devnet.anvil import Anvil
-from devnet.child import Program, running
-from devnet.contracts import at, connected
+from devnet.child import Program, run_program
+from devnet.contracts import connected, contract_at
 from devnet.errors import DevnetError
 from devnet.pins import PinStoreService
 from devnet.postgres import Postgres
-from devnet.purchases import DEMO_TIMEOUT_S, MODEL, buy
+from devnet.purchases import DEMO_TIMEOUT_S, MODEL_NAME, buy_all
 from devnet.world import Devnet, World
 
-_BLOCK_POLL_SECONDS: Final = 0.1
-_BLOCK_WAIT_SECONDS: Final = 1.5  # enough at the default block time; otherwise mine a block on demand
-_CONTENT: Final = json.dumps({"written": datetime.now(UTC).isoformat()}).encode()
+_BLOCK_POLL_INTERVAL_S: Final = 0.1
+_BLOCK_TIMEOUT_S: Final = 1.5  # enough at the default block time; if no block comes, the demo mines one
+_PIN_CONTENT: Final = json.dumps({"written": datetime.now(UTC).isoformat()}).encode()
 
 
-async def prove(up: Devnet, say: Callable[[str], None]) -> None:
-    """Use each service and print its response. Raises `DevnetError` for a wrong response."""
+async def use_each_service(up: Devnet, say: Callable[[str], None]) -> None:
+    """Use each service and print its response. Raise `DevnetError` for a wrong response."""
     world = up.world
-    say(await _chain(world.anvil))
-    say(await _market(world))
-    say(await _database(world.postgres))
-    say(await _pin_store(world.pins))
-    await buy(up, say)
+    say(await _use_chain(world.anvil))
+    say(await _use_market(world))
+    say(await _use_database(world.postgres))
+    say(await _use_pin_store(world.pins))
+    await buy_all(up, say)
     with tempfile.TemporaryDirectory() as folder:
-        say(await _served(up, Path(folder)))
+        say(await _use_local_server(up, Path(folder)))
 
 
-async def _served(up: Devnet, folder: Path) -> str:
+async def _use_local_server(up: Devnet, folder: Path) -> str:
     """Send a chat request to `svc serve`, which answers it with a sealed job."""
     port = ports.pick_free()
     url, client = f"http://{ports.LOOPBACK}:{port}/v1", up.world.cast.with_role("client")[0]
@@ -55,8 +55,8 @@ async def _served(up: Devnet, folder: Path) -> str:
     line = (sys.executable, "-m", "svc", "serve", "--state", str(folder), "--port", str(port))
     program = Program("svc serve", line, folder / "serve.log", environment=environment, stop_seconds=10)
     question = {"role": "user", "content": "What is the capital of Japan?"}
-    body = {"model": MODEL, "messages": [question], "max_completion_tokens": 32}
-    async with running(program) as child, httpx.AsyncClient(trust_env=False, timeout=DEMO_TIMEOUT_S) as http:
+    body = {"model": MODEL_NAME, "messages": [question], "max_completion_tokens": 32}
+    async with run_program(program) as child, httpx.AsyncClient(trust_env=False, timeout=DEMO_TIMEOUT_S) as http:
 
         async def listens() -> bool:
             try:
@@ -69,30 +69,30 @@ async def _served(up: Devnet, folder: Path) -> str:
         headers = {"authorization": f"Bearer {key}"}
         answer = await http.post(f"{url}/chat/completions", json=body, headers=headers)
     if answer.status_code != 200:
-        raise DevnetError(f"svc serve answered {answer.status_code}: {answer.text}")
+        raise DevnetError(f"svc serve answered with status {answer.status_code}: {answer.text}")
     completion = answer.json()
     content = completion["choices"][0]["message"]["content"].strip()
     if not content:
-        raise DevnetError(f"svc serve answered {answer.text}")
+        raise DevnetError(f"svc serve returned an empty answer: {answer.text}")
     return (
         f"serve: an OpenAI client asked {question['content']!r}; job {completion['svc']['job_id']} answered {content!r}"
     )
 
 
-async def _chain(anvil: Anvil) -> str:
+async def _use_chain(anvil: Anvil) -> str:
     before = int(await anvil.call("eth_blockNumber"), 16)
-    with anyio.move_on_after(_BLOCK_WAIT_SECONDS):
+    with anyio.move_on_after(_BLOCK_TIMEOUT_S):
         while int(await anvil.call("eth_blockNumber"), 16) == before:  # noqa: ASYNC110 - JSON-RPC over HTTP has no notifications
-            await anyio.sleep(_BLOCK_POLL_SECONDS)
+            await anyio.sleep(_BLOCK_POLL_INTERVAL_S)
         return f"chain: block {before + 1} was mined on top of block {before}"
     await anvil.call("evm_mine")
     return f"chain: block {int(await anvil.call('eth_blockNumber'), 16)} was mined on demand"
 
 
-async def _market(world: World) -> str:
+async def _use_market(world: World) -> str:
     async with connected(world.anvil.rpc_url) as chain:
-        providers = at(chain, "ProviderRegistry", world.market.providers).functions
-        token = at(chain, "DevToken", world.market.token).functions
+        providers = contract_at(chain, "ProviderRegistry", world.market.providers).functions
+        token = contract_at(chain, "DevToken", world.market.token).functions
         listed = 0
         for provider_id in world.market.provider_ids.values():
             *_, is_listed, _, _, _, _, _ = await providers.provider(provider_id).call()
@@ -104,7 +104,7 @@ async def _market(world: World) -> str:
     return f"market: {listed} providers are listed; a client holds {balance:,.0f} {world.market.token_name}"
 
 
-async def _database(postgres: Postgres) -> str:
+async def _use_database(postgres: Postgres) -> str:
     connection = await asyncpg.connect(postgres.url())
     try:
         await connection.execute("create temporary table visit (at timestamptz not null default now())")
@@ -119,14 +119,17 @@ async def _database(postgres: Postgres) -> str:
     return f"database: PostgreSQL {version} stored a row and returned it"
 
 
-async def _pin_store(pins: PinStoreService) -> str:
-    cid = str(cid_of(_CONTENT))
+async def _use_pin_store(pins: PinStoreService) -> str:
+    cid = str(cid_of(_PIN_CONTENT))
     async with httpx.AsyncClient(trust_env=False) as client:
-        stored = await client.send(_signed_put(pins, f"ipfs/{cid}", _CONTENT))
+        stored = await client.send(_signed_put(pins, f"ipfs/{cid}", _PIN_CONTENT))
         fetched = await client.get(f"{pins.gateway}/ipfs/{cid}")
-    if fetched.content != _CONTENT:
-        raise DevnetError(f"the pin store answered {stored.status_code} to the PUT, {fetched.status_code} to the GET")
-    return f"pin store: {len(_CONTENT)} bytes were stored, and fetched from {fetched.url}"
+    if fetched.content != _PIN_CONTENT:
+        raise DevnetError(
+            f"the gateway did not return the stored bytes: status {stored.status_code} for the PUT to the pin store, "
+            f"{fetched.status_code} for the GET from the gateway"
+        )
+    return f"pin store: {len(_PIN_CONTENT)} bytes were stored, and fetched from {fetched.url}"
 
 
 def _signed_put(pins: PinStoreService, key: str, content: bytes) -> httpx.Request:

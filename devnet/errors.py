@@ -1,5 +1,5 @@
-"""Error of the devnet."""
+"""Exception that the devnet reports to the user."""
 
 
 class DevnetError(Exception):
-    """The devnet cannot start or continue. The message is one line with the problem and a remedy."""
+    """Error that ends the devnet or keeps it from starting. The message is one line with the problem and a remedy."""

@@ -1,7 +1,6 @@
 """Find the cause of a service's failure in its exit status and the end of its log, and suggest a remedy.
 
-Log messages are written for the developers of each service. The user of the devnet needs the port, folder, memory limit
-or library at fault.
+The logs of third-party services do not name the devnet's flags or folders, so this module explains common failures.
 """
 
 import re
@@ -13,12 +12,13 @@ from typing import Final
 _LOG_TAIL_LINES: Final = 40
 _MIB: Final = 2**20
 
-# The first matching pattern wins. Each explanation gets the match and the folder of the service's files.
+
+# The first pattern that matches decides. Its function gets the match and the folder of the service's files.
 _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     (
         r"(?i)address (already )?in use",
-        lambda _, __: "another program took one of its ports during the start: start again, or choose another port "
-        "(`devnet up --help` lists the flags)",
+        lambda _, __: "another program took one of the devnet's ports during the start: start again, or choose another "
+        "port (`devnet up --help` lists the flags)",
     ),
     (
         r"(?i)no space left on device|disk full|disk quota exceeded",
@@ -26,7 +26,7 @@ _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     ),
     (
         r"(?i)cannot allocate memory|out of memory|memoryerror",
-        lambda _, __: f"out of memory ({available_memory()}): close other programs, or raise the memory limit",
+        lambda _, __: f"out of memory ({describe_memory()}): close other programs, or raise the memory limit",
     ),
     (
         r"error while loading shared libraries: ([^\s:]+)",
@@ -50,13 +50,13 @@ _CAUSES: Final[tuple[tuple[str, Callable[[re.Match[str], Path], str]], ...]] = (
     ),
     (
         r"(?i)permission denied|operation not permitted",
-        lambda _, place: _closed(place),
+        lambda _, place: _permission_remedy(place),
     ),
 )  # fmt: skip
 
 
 def find_error_line(log: str) -> str:
-    """Return the last line about an error, or the last line if no line is about an error."""
+    """Return the last log line that mentions an error, or the last line if no line mentions an error."""
     lines = [line.strip() for line in log.strip().splitlines()][-_LOG_TAIL_LINES:]
     errors = [line for line in lines if re.search(r"(?i)\berror\b|\bfatal\b|panic|cannot|could not|denied", line)]
     return (errors or lines or [""])[-1]
@@ -70,13 +70,13 @@ def find_cause(status: int | None, log: str, place: Path) -> str | None:
             return explain(found, place)
     if status == -signal.SIGKILL:
         return (
-            f"it was killed, probably because the system ran out of memory ({available_memory()}): "
+            f"the service was killed, probably because the system ran out of memory ({describe_memory()}): "
             "close other programs, or raise the memory limit"
         )
     return None
 
 
-def available_memory() -> str:
+def describe_memory() -> str:
     """Describe the available memory, for an error message."""
     try:
         found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
@@ -85,8 +85,8 @@ def available_memory() -> str:
     return "available memory unknown" if found is None else f"{int(found[1]) * 1024 // _MIB} MiB available"
 
 
-def closed_folder(path: Path) -> Path | None:
-    """Return the first folder on the way to `path` that only its owner can enter."""
+def find_closed_folder(path: Path) -> Path | None:
+    """Return the first folder on the path that other users cannot enter, or None."""
     for folder in reversed((path, *path.parents)):
         try:
             if folder.is_dir() and not folder.stat().st_mode & 0o001:
@@ -96,8 +96,8 @@ def closed_folder(path: Path) -> Path | None:
     return None
 
 
-def _closed(place: Path) -> str:
-    folder = closed_folder(place)
+def _permission_remedy(place: Path) -> str:
+    folder = find_closed_folder(place)
     if folder is None:
         return f"permission denied below {place}: check the owner and mode of the file named in the error"
-    return f"it cannot enter {folder}: run `chmod o+x {folder}`, or use a folder that all users can enter"
+    return f"the service cannot enter {folder}: run `chmod o+x {folder}`, or use a folder that all users can enter"

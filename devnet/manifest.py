@@ -1,8 +1,8 @@
-"""Write devnet.json, with which a program can attach to the devnet, and addresses.json.
+"""Write devnet.json, which lets other programs use the running devnet, and addresses.json, the devnet's address book.
 
 Integers are JSON numbers, and keys and addresses are 0x-prefixed hex. `addresses` is the address book. `pin_store`
-holds the coordinator's PIN_STORE_* values. A provider's `box_secret` belongs to its `box_key`. Open orders are sealed
-to `escrow_key`.
+holds the coordinator's PIN_STORE_* values. A provider's `box_secret` is the secret of `box_key`. Clients seal open
+orders to `escrow_key`.
 """
 
 import json
@@ -18,17 +18,17 @@ ADDRESSES: Final = "addresses.json"
 KNOWN_MARKETS: Final = "known/markets.json"
 
 
-def write(path: Path, up: Devnet) -> None:
-    """Write both files atomically and readable by this user only, because they hold keys and passwords.
+def write_manifest(path: Path, up: Devnet) -> None:
+    """Write devnet.json and addresses.json atomically and readable only by this user. They hold keys and passwords.
 
-    Deletes the known markets of an earlier devnet in this directory, because its deployment was another one.
+    Delete the known-markets file of an earlier devnet in this directory, because the earlier market no longer exists.
     """
     (path.parent / KNOWN_MARKETS).unlink(missing_ok=True)
-    _write(path.parent / ADDRESSES, up.world.market.address_book)
-    _write(path, describe(up))
+    _write_json(path.parent / ADDRESSES, up.world.market.address_book)
+    _write_json(path, describe_devnet(up))
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write_json(path: Path, content: dict[str, Any]) -> None:
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -39,7 +39,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     partial.replace(path)
 
 
-def describe(up: Devnet) -> dict[str, Any]:
+def describe_devnet(up: Devnet) -> dict[str, Any]:
     world = up.world
     return {
         "base_url": up.coordinator.base_url,
@@ -51,7 +51,7 @@ def describe(up: Devnet) -> dict[str, Any]:
         "addresses": world.market.address_book,
         "escrow_key": "0x" + world.cast.escrow_key.hex(),
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
-        "accounts": [_account(world, wallet) for wallet in world.cast.wallets],
+        "accounts": [_account_json(world, wallet) for wallet in world.cast.wallets],
         "pin_store": {
             "kind": world.pins.kind,
             "endpoint": world.pins.endpoint,
@@ -64,7 +64,7 @@ def describe(up: Devnet) -> dict[str, Any]:
     }
 
 
-def _account(world: World, wallet: DevWallet) -> dict[str, Any]:
+def _account_json(world: World, wallet: DevWallet) -> dict[str, Any]:
     account: dict[str, Any] = {
         "role": wallet.role,
         "address": wallet.address,

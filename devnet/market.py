@@ -1,23 +1,25 @@
-"""Open a new market: fund the clients and list the providers."""
+"""Open a newly deployed market: fund the clients, and register and list the providers."""
 
 from collections.abc import Collection
 from typing import Any, Final
 
 import attrs
 
-from common.bundle import announcement
+from common import bundle
 from common.canonical_json import canonical
+from common.tab import terms
 from devnet.accounts import Cast, DevWallet
 from devnet.contracts import MarketContracts
 
 CLIENT_FUNDS: Final = 1_000_000 * 10**6  # one million tokens of six decimals
-_CAPACITY: Final = 64
-_CEILING: Final = 4_096  # high enough not to limit capacity: request and reputation decide
+_ANNOUNCEMENT: Final = canonical(bundle.announcement() | terms.announcement())
+_REQUESTED_CAPACITY: Final = 64
+_CEILING: Final = 4_096  # so high that only the requested capacity and the reputation limit a provider's jobs
 
 
 @attrs.frozen
 class DevnetMarket:
-    """Address book of the market in plain values, and the ids of its providers."""
+    """Addresses, token and provider ids of the deployed market, as plain values."""
 
     chain_id: int
     deploy_block: int
@@ -28,11 +30,11 @@ class DevnetMarket:
     providers: str
     jobs: str
     asks: str
-    provider_ids: dict[str, int]  # by operator
+    provider_ids: dict[str, int]  # by the operator's address
 
     @property
     def address_book(self) -> dict[str, Any]:
-        """Address book as the coordinator reads it."""
+        """Address book in the JSON form that the coordinator reads."""
         return {
             "chainId": self.chain_id,
             "deployBlock": self.deploy_block,
@@ -45,14 +47,15 @@ class DevnetMarket:
         }
 
 
-async def open_market(contracts: MarketContracts, cast: Cast, bundling: Collection[DevWallet] = ()) -> DevnetMarket:
-    """Open the market. The `bundling` providers announce that they take bundles."""
+async def open_market(contracts: MarketContracts, cast: Cast, announcing: Collection[DevWallet] = ()) -> DevnetMarket:
+    """Fund the clients, and register and list the providers. Providers in `announcing` announce that they accept
+    bundles and tabs."""
     book = contracts.book
     for client in cast.with_role("client"):
         await contracts.chain.send(contracts.token, cast.admin.address, "mint", client.address, CLIENT_FUNDS)
     provider_ids = {
-        provider.address: await _admit(
-            contracts, cast, provider, canonical(announcement()) if provider in bundling else b""
+        provider.address: await _register_provider(
+            contracts, cast, provider, _ANNOUNCEMENT if provider in announcing else b""
         )
         for provider in cast.with_role("provider")
     }
@@ -70,16 +73,18 @@ async def open_market(contracts: MarketContracts, cast: Cast, bundling: Collecti
     )
 
 
-async def _admit(contracts: MarketContracts, cast: Cast, provider: DevWallet, evidence: bytes) -> int:
-    """Register a provider and list it for every model. Return its id."""
+async def _register_provider(contracts: MarketContracts, cast: Cast, provider: DevWallet, evidence: bytes) -> int:
+    """Register a provider and list it for every model. Return the provider's id."""
     chain, providers, admin = contracts.chain, contracts.providers, cast.admin.address
     await chain.send(providers, provider.address, "register")
     provider_id = await providers.functions.providerIdOf(provider.address).call()
-    # The registry requires a time after the registration.
+
+    # The registry accepts only times after the registration.
     now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
-    # The provider sends these itself, so they need no signature.
+
+    # The provider sends these transactions itself, so they need no signature.
     await chain.send(providers, provider.address, "setIdentity", provider.box_key, evidence, now, b"")
-    await chain.send(providers, provider.address, "requestCapacity", _CAPACITY, now, b"")
+    await chain.send(providers, provider.address, "requestCapacity", _REQUESTED_CAPACITY, now, b"")
     await chain.send(providers, admin, "setCeiling", provider_id, _CEILING)
     await chain.send(providers, admin, "setAllowAllModels", provider_id, True)
     await chain.send(providers, admin, "setListed", provider_id, True)

@@ -9,13 +9,13 @@ from typing import Final
 import attrs
 import httpx
 
-from devnet.child import Child, Program, running
+from devnet.child import Child, Program, run_program
 from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK, pick_free
 
 SMOLLM: Final = "smollm"
-FOLDER: Final = Path(__file__).parents[1] / ".model"
-_SERVER: Final = Path(__file__).with_name("model_server.py")
+MODEL_FOLDER: Final = Path(__file__).parents[1] / ".model"
+_SERVER_SCRIPT: Final = Path(__file__).with_name("model_server.py")
 _START_TIMEOUT_S: Final = 90
 
 
@@ -26,7 +26,7 @@ class ModelService:
 
 
 def is_installed() -> bool:
-    return (FOLDER / ".ready").exists()
+    return (MODEL_FOLDER / ".ready").exists()
 
 
 @asynccontextmanager
@@ -34,9 +34,9 @@ async def running_model(logs: Path) -> AsyncIterator[ModelService]:
     if not is_installed():
         raise DevnetError('the model smollm is not installed: run "make model" (130 MB)')
     port = pick_free()
-    command = (sys.executable, str(_SERVER), str(port))
-    program = Program("model server", command, logs / "model.log", environment={"PYTHONPATH": str(FOLDER)})
-    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
+    command = (sys.executable, str(_SERVER_SCRIPT), str(port))
+    program = Program("model server", command, logs / "model.log", environment={"PYTHONPATH": str(MODEL_FOLDER)})
+    async with run_program(program) as child, httpx.AsyncClient(trust_env=False) as client:
         service = ModelService(f"http://{LOOPBACK}:{port}", child)
 
         async def answers() -> bool:

@@ -1,12 +1,12 @@
-"""SmolLM2, a real language model of 135 million parameters, behind OpenAI's routes.
+"""Serve SmolLM2, a real language model with 135 million parameters, on OpenAI's routes.
 
     PYTHONPATH=.model python devnet/model_server.py PORT
 
-llama.cpp runs the model. A small HTTP server in front of it adds what llama.cpp lacks for a model of this size:
+llama.cpp runs the model. A small HTTP server in front of llama.cpp adds:
 
-- Tool calls. The model never decides to call a tool. When a request has tools and no tool result yet, the front server
-  asks the model for arguments that match the first tool's JSON schema, and returns them as a call of that tool.
-- Conversations and JSON schemas on `/v1/responses`. The front server sends them to `/v1/chat/completions` instead, and
+- Tool calls. The model is too small to decide on its own to call a tool. If a request has tools and no tool result yet,
+  the front server lets the model fill in the first tool's JSON schema, and returns a call of that tool.
+- Conversations and JSON schemas on `/v1/responses`. The front server sends such requests to `/v1/chat/completions` and
   converts the answer.
 """
 
@@ -22,6 +22,8 @@ from typing import Any
 import xllamacpp  # type: ignore[import-not-found]  # in .model, not in the virtual environment
 
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
+MODELS = "/v1/models"
+MODEL = "text-small"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTEXT_TOKENS = 4096
 MAX_TOKENS = 160  # about three seconds on two cores
@@ -60,16 +62,19 @@ class FrontHandler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._send(404, {"error": {"message": "this server lists no models", "type": "invalid_request_error"}})
+        if self.path == MODELS:
+            self._send_json(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "smollm"}]})
+        else:
+            self._send_json(404, {"error": {"message": f"no such path: {self.path}", "type": "invalid_request_error"}})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         try:
-            self._send(200, self._answer(body))
+            self._send_json(200, self._build_answer(body))
         except urllib.error.HTTPError as error:
-            self._send(error.code, json.loads(error.read()))
+            self._send_json(error.code, json.loads(error.read()))
 
-    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _build_answer(self, body: dict[str, Any]) -> dict[str, Any]:
         if self.path == EMBEDDINGS:
             return self._post_to(self.server.embeddings, EMBEDDINGS, body)
         for name in ("stream", "stream_options"):
@@ -79,13 +84,13 @@ class FrontHandler(BaseHTTPRequestHandler):
                 body[name] = min(body[name], MAX_TOKENS)
         body.setdefault("temperature", 0)
         if wants_tool_call(body):
-            return self._tool_call(body)
+            return self._answer_with_tool_call(body)
         body = without_tools(body)
         if self.path == RESPONSES and (isinstance(body["input"], list) or body.get("text")):
-            return self._response_by_chat(body)
+            return self._answer_by_chat(body)
         return self._post_to(self.server.text, self.path, body)
 
-    def _response_by_chat(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _answer_by_chat(self, body: dict[str, Any]) -> dict[str, Any]:
         chat = as_chat(body) | {"max_tokens": body.get("max_output_tokens", MAX_TOKENS)}
         text_format = body.get("text", {}).get("format", {"type": "text"})
         if text_format["type"] == "json_schema":
@@ -97,7 +102,7 @@ class FrontHandler(BaseHTTPRequestHandler):
         item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
         return as_response(item, answer["usage"])
 
-    def _tool_call(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _answer_with_tool_call(self, body: dict[str, Any]) -> dict[str, Any]:
         tool = body["tools"][0]
         function = tool.get("function", tool)
         schema = {"name": "arguments", "schema": function["parameters"]}
@@ -120,7 +125,7 @@ class FrontHandler(BaseHTTPRequestHandler):
             read: dict[str, Any] = json.loads(answer.read())
             return read
 
-    def _send(self, status: int, value: object) -> None:
+    def _send_json(self, status: int, value: object) -> None:
         raw = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -130,7 +135,7 @@ class FrontHandler(BaseHTTPRequestHandler):
 
 
 def wants_tool_call(body: dict[str, Any]) -> bool:
-    """Return true for a request with tools that has no tool result yet."""
+    """Return True for a request that has tools, but no tool result yet."""
     conversation = body.get("messages", body.get("input"))
     items = conversation if isinstance(conversation, list) else []
     has_result = any(item.get("role") == "tool" or item.get("type") == "function_call_output" for item in items)
@@ -138,7 +143,7 @@ def wants_tool_call(body: dict[str, Any]) -> bool:
 
 
 def without_tools(body: dict[str, Any]) -> dict[str, Any]:
-    """Drop the tools, and turn tool results into messages of the user."""
+    """Return the request without its tools. Tool results become user messages."""
     kept = {name: value for name, value in body.items() if name not in {"tools", "tool_choice", "parallel_tool_calls"}}
     for name in ("messages", "input"):
         if isinstance(kept.get(name), list):
@@ -147,6 +152,7 @@ def without_tools(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_message(item: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the item as a chat message, or None for a tool call, because only the tool's result becomes a message."""
     if item.get("role") == "tool":
         return {"role": "user", "content": f"The result is: {item['content']}"}
     if item.get("type") == "function_call_output":

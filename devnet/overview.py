@@ -7,7 +7,7 @@ from devnet.settings import DevnetSettings
 from devnet.world import Devnet
 
 
-def overview(up: Devnet, settings: DevnetSettings) -> str:
+def format_overview(up: Devnet, settings: DevnetSettings) -> str:
     world = up.world
     market = world.market
     rows = [
@@ -25,13 +25,13 @@ def overview(up: Devnet, settings: DevnetSettings) -> str:
         ("ask registry", market.asks),
         (f"payment token ({market.token_name})", market.token),
         *((f"model {model.model_id} on {model.endpoint}", model.name) for model in MODELS),
-        *((_role(market, wallet), wallet.address) for wallet in world.cast.wallets),
+        *((_describe_role(market, wallet), wallet.address) for wallet in world.cast.wallets),
         ("all of this, with keys", str(settings.state_dir.absolute() / "devnet.json")),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
 
 
-def _role(market: DevnetMarket, wallet: DevWallet) -> str:
-    """Return the role of a wallet, with the id of a provider."""
+def _describe_role(market: DevnetMarket, wallet: DevWallet) -> str:
+    """Return the wallet's role. A provider's role includes the provider id."""
     return f"provider {market.provider_ids[wallet.address]}" if wallet.role == "provider" else wallet.role

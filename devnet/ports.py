@@ -15,7 +15,8 @@ from devnet.errors import DevnetError
 
 LOOPBACK: Final = "127.0.0.1"
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - only tested for being free
-# Below the range of outgoing connections, which could otherwise take a free port before the service listens.
+
+# Below the system's range for outgoing connections, which could take a port before its service listens.
 _FREE_RANGE: Final = range(20_000, 32_000)
 _MAX_RESERVATIONS: Final = 64
 _RESERVATIONS: Final[deque[ExitStack]] = deque()  # of the last ports from `pick_free`
@@ -23,42 +24,43 @@ _RESERVATIONS: Final[deque[ExitStack]] = deque()  # of the last ports from `pick
 
 @attrs.frozen
 class WantedPort:
-    """Port of a service: the one that the user has chosen, otherwise the usual one or a free one."""
+    """Port of a service: the user's choice in `chosen`, otherwise `usual`, or a free port if `usual` is in use."""
 
     service: str
-    flag: str  # of the command line
+    flag: str  # command-line option
     usual: int
     chosen: int | None = None
     host: str = LOOPBACK
 
 
 @contextmanager
-def held(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
-    """Reserve a port for each service, by flag. Other devnets on this machine cannot take them.
+def reserve_ports(wanted: Iterable[WantedPort]) -> Iterator[dict[str, int]]:
+    """Reserve a port for each service. Yield the ports, keyed by flag. Other devnets here do not take a reserved
+    port.
 
-    Raises `DevnetError` if a chosen port is in use, or is chosen for two services.
+    Raise `DevnetError` if a chosen port is in use, or is chosen for two services.
     """
     numbers: dict[str, int] = {}
     services: dict[int, WantedPort] = {}
     with ExitStack() as holds:
-        # Chosen ports first, because the usual ports can move.
+        # Reserve the ports that the user chose first, because the other services can use any port.
         for port in sorted(wanted, key=lambda each: each.chosen is None):
             number = port.usual if port.chosen is None else port.chosen
             other = services.get(number)
-            free = other is None and _hold(number, port.host, holds)
+            free = other is None and _reserve_port(number, port.host, holds)
             if not free and port.chosen is not None:
-                raise DevnetError(_refusal(port, other))
+                raise DevnetError(_port_taken_message(port, other))
             while not free:
                 number = pick_free(port.host)
-                free = _hold(number, port.host, holds)
+                free = _reserve_port(number, port.host, holds)
             numbers[port.flag] = number
             services[number] = port
         yield numbers
 
 
-def is_free(number: int, host: str = LOOPBACK) -> bool:
+def is_port_free(number: int, host: str = LOOPBACK) -> bool:
     with socket.socket() as probe:
-        # As servers do, so that a connection in TIME_WAIT does not block the port.
+        # Servers set the same option, and then a connection in TIME_WAIT does not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, number))
@@ -74,16 +76,17 @@ def pick_free(host: str = LOOPBACK) -> int:
     while True:
         number = secrets.choice(_FREE_RANGE)
         with ExitStack() as holds:
-            if _reserve_name(f"picked-{number}", holds) and is_free(number, host):
+            if _reserve_name(f"picked-{number}", holds) and is_port_free(number, host):
                 if len(_RESERVATIONS) == _MAX_RESERVATIONS:
                     _RESERVATIONS.popleft().close()
                 _RESERVATIONS.append(holds.pop_all())
                 return number
 
 
-def _hold(number: int, host: str, holds: ExitStack) -> bool:
-    """Reserve a free port. The service listens only seconds later, and another devnet could start in between."""
-    return _reserve_name(f"port-{number}", holds) and is_free(number, host)
+def _reserve_port(number: int, host: str, holds: ExitStack) -> bool:
+    """Reserve a port if it is free. The service listens only seconds later, and another devnet might take the port
+    first."""
+    return _reserve_name(f"port-{number}", holds) and is_port_free(number, host)
 
 
 def _reserve_name(name: str, holds: ExitStack) -> bool:
@@ -103,7 +106,7 @@ def _reserve_name(name: str, holds: ExitStack) -> bool:
     return True
 
 
-def _refusal(port: WantedPort, other: WantedPort | None) -> str:
+def _port_taken_message(port: WantedPort, other: WantedPort | None) -> str:
     if other is not None:
         return (
             f"port {port.chosen} is chosen for both the {other.service} and the {port.service}: "

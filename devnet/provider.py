@@ -1,4 +1,4 @@
-"""Run the devnet's provider: svcd, configured as an operator would."""
+"""Run the devnet's provider: svcd with a configuration file, as in production."""
 
 import json
 import re
@@ -12,14 +12,14 @@ import attrs
 import httpx
 
 from devnet.accounts import DevWallet
-from devnet.catalogue import MODELS, SLA_SECONDS, CatalogueModel
-from devnet.child import Child, Program, running
+from devnet.catalogue import MODELS, SLA_WINDOWS_S, CatalogueModel
+from devnet.child import Child, Program, run_program
 from devnet.ports import LOOPBACK
 from devnet.settings import SLOTS
 
-_PROVIDER_STOP_SECONDS: Final = 30  # longer than the daemon's grace period
-_GRACE_SECONDS: Final = 10
-_SERVES: Final = {
+_PROVIDER_STOP_TIMEOUT_S: Final = 30  # longer than the daemon's shutdown grace period
+_SHUTDOWN_GRACE_S: Final = 10
+_SERVES_BY_ENDPOINT: Final = {
     "/v1/responses": "text",
     "/v1/embeddings": "embeddings",
     "/v1/images/generations": "image",
@@ -54,7 +54,7 @@ async def running_provider(
     ahead: bool = False,
     model_url: str | None = None,
 ) -> AsyncIterator[ProviderService]:
-    """Run the provider. It is ready when its asks are published and it polls for every model."""
+    """Run the provider, and wait until its asks are published and it polls for every model."""
     config = write_config(
         directory,
         coordinator_url=coordinator_url,
@@ -71,18 +71,18 @@ async def running_provider(
         (sys.executable, "-m", "svcd", "run", "--config", str(config)),
         logs / "svcd.log",
         environment=key_variables(account),
-        stop_seconds=_PROVIDER_STOP_SECONDS,
+        stop_seconds=_PROVIDER_STOP_TIMEOUT_S,
     )
     base = f"http://{LOOPBACK}:{metrics_port}"
-    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
+    async with run_program(program) as child, httpx.AsyncClient(trust_env=False) as client:
 
         async def ready() -> bool:
             try:
                 text = (await client.get(f"{base}/metrics")).text
             except httpx.TransportError:
                 return False
-            asks = len(MODELS) * len(SLA_SECONDS)
-            return f"svcd_asks_published {asks:.1f}\n" in text and all_polled(text)
+            asks = len(MODELS) * len(SLA_WINDOWS_S)
+            return f"svcd_asks_published {asks:.1f}\n" in text and polls_for_all_models(text)
 
         await child.wait_until(ready, seconds=60)
         yield ProviderService(f"{base}/metrics", config, child)
@@ -102,8 +102,8 @@ def write_config(
 ) -> Path:
     """Write the daemon's configuration. The daemon reads its keys from the environment (`key_variables`).
 
-    With `rpc_url` it checks claims on the chain before it works. With `model_url` a model server makes texts and
-    embeddings; without it the `echo` backend does.
+    With `rpc_url`, the daemon checks claims on the chain before it runs a job. With `model_url`, a model server answers
+    text and embedding jobs. The `echo` backend answers all other jobs.
     """
     addresses, path = directory / "addresses.json", directory / "svcd.toml"
     addresses.write_text(json.dumps(address_book), encoding="utf-8")
@@ -121,8 +121,8 @@ def write_config(
         "[metrics]",
         f"port = {metrics_port}",
         "[limits]",
-        f"shutdown_grace_seconds = {_GRACE_SECONDS}",
-        *(line for model in MODELS for line in _model(model, slots, model_url, ahead=ahead)),
+        f"shutdown_grace_seconds = {_SHUTDOWN_GRACE_S}",
+        *(line for model in MODELS for line in _model_lines(model, slots, model_url, ahead=ahead)),
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -132,15 +132,15 @@ def key_variables(account: DevWallet) -> dict[str, str]:
     return {_WALLET_VARIABLE: account.private_key, _BOX_VARIABLE: "0x" + account.box_secret.hex()}
 
 
-def _model(model: CatalogueModel, slots: int, model_url: str | None, *, ahead: bool) -> list[str]:
+def _model_lines(model: CatalogueModel, slots: int, model_url: str | None, *, ahead: bool) -> list[str]:
     lines = [
         "[[model]]",
         f"name = {json.dumps(model.name)}",
-        f'serves = ["{_SERVES[model.endpoint]}"]',
+        f'serves = ["{_SERVES_BY_ENDPOINT[model.endpoint]}"]',
         f"slots = {slots}",
         "margin_seconds = 10",
     ]
-    for seconds in SLA_SECONDS:
+    for seconds in SLA_WINDOWS_S:
         lines += ["[[model.ask]]", f"sla_seconds = {seconds}", f'rate_in = "{_RATE_IN}"', f'rate_out = "{_RATE_OUT}"']
     if ahead:
         lines += ["[model.ahead]", 'max_amount = "1000000"', 'max_in_flight = "100000000"']
@@ -151,8 +151,8 @@ def _model(model: CatalogueModel, slots: int, model_url: str | None, *, ahead: b
     return [*lines, 'kind = "openai"', f'api = "{api}"', f"base_url = {json.dumps(model_url)}", "check_name = false"]
 
 
-def all_polled(metrics: str) -> bool:
-    """Return True if the provider polls for every model with at least one free slot."""
+def polls_for_all_models(metrics: str) -> bool:
+    """Return True if the last poll for each model requested at least one job."""
     return all(
         re.search(rf'^svcd_model_free{{model="{re.escape(model.name)}"}} 0*[1-9]', metrics, re.MULTILINE)
         for model in MODELS

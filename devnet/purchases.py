@@ -1,6 +1,6 @@
 """Buy an open job, a designated job and a batch with the client library, for the demo.
 
-The devnet's provider runs them.
+The devnet's provider runs the jobs.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -22,110 +22,114 @@ from svc.errors import SvcError
 from svc.records import Deployment, Job, Quote
 from svc.results import Result
 
-MODEL: Final = MODELS[0].name
+MODEL_NAME: Final = MODELS[0].name
 _WINDOW: Final = "1h"
-# Each line of the batch requests the capital of one country.
+# Each line of the batch asks for the capital of one country.
 _COUNTRIES: Final = (
     *("Austria", "Canada", "Chile", "Cuba", "Egypt", "England", "Finland", "Germany", "Greece", "India"),
     *("Iran", "Japan", "Kenya", "Nepal", "Norway", "Peru", "Poland", "Russia", "Sweden", "Turkey"),
 )
 DEMO_TIMEOUT_S: Final = 45.0  # for all purchases together
-_BATCH_POLL_SECONDS: Final = 0.5
+_BATCH_POLL_INTERVAL_S: Final = 0.5
 
 Say = Callable[[str], None]
 Input = dict[str, Any]
 
 
-async def buy(up: Devnet, say: Say) -> None:
-    """Buy, and print each step with its cost. Raises `DevnetError` if a job does not settle."""
+async def buy_all(up: Devnet, say: Say) -> None:
+    """Buy two jobs and a batch, and print each step with its cost. Raise `DevnetError` if a job does not settle."""
     began = anyio.current_time()
     try:
         with anyio.fail_after(DEMO_TIMEOUT_S):
-            async with _customer(up) as client:
-                shop = Shop(client, await client.chain(), say)
-                terms = await shop.open_job(_input("Why is the sky blue?"))
-                await shop.designated_job(_input("Name three uses of copper."))
-                questions = [_input(f"What is the capital of {country}?", 16) for country in _COUNTRIES]
-                await shop.batch(questions, terms)
+            async with _open_client(up) as client:
+                shopper = Shopper(client, await client.chain(), say)
+                terms = await shopper.buy_open_job(_chat_input("Why is the sky blue?"))
+                await shopper.buy_designated_job(_chat_input("Name three uses of copper."))
+                questions = [_chat_input(f"What is the capital of {country}?", 16) for country in _COUNTRIES]
+                await shopper.buy_batch(questions, terms)
     except SvcError as error:
-        raise DevnetError(f"the client was refused: {error}") from error
+        raise DevnetError(f"the client could not buy a job: {error}") from error
     except TimeoutError:
-        raise DevnetError(f"the jobs were not complete after {DEMO_TIMEOUT_S:g} s") from None
+        raise DevnetError(f"the jobs did not complete within {DEMO_TIMEOUT_S:g} s") from None
     say(f"client: {len(_COUNTRIES) + 2} jobs were bought and opened in {anyio.current_time() - began:.1f} s")
 
 
 @attrs.frozen
-class Shop:
+class Shopper:
+    """Client that buys jobs and prints each step."""
+
     client: Client
     chain: Deployment
     say: Say
 
-    async def open_job(self, model_input: Input) -> FeeTerms:
-        """Buy an open job at rates that every ask accepts. Return the quoted charges."""
+    async def buy_open_job(self, model_input: Input) -> FeeTerms:
+        """Buy an open job at rates that every ask accepts. Return the quoted fees."""
         asks = await self.client.market.asks(model=MODELS[0].model_id, limit=None)
         rate_in, rate_out = max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks)
         key = (await self.client.escrow()).escrow_public_key
         self.say(f"client: offers {rate_in}/{rate_out} to any provider; seals to the escrow {key[:16]}…")
-        return await self._one("open job", model_input, {"rate_in": rate_in, "rate_out": rate_out})
+        return await self._buy_job("open job", model_input, {"rate_in": rate_in, "rate_out": rate_out})
 
-    async def designated_job(self, model_input: Input) -> FeeTerms:
+    async def buy_designated_job(self, model_input: Input) -> FeeTerms:
         """Buy a job from the best live provider at its ask, sealed to that provider."""
-        best = (await self.client.probe(MODEL, model_input, window=_WINDOW))[0]
-        self.say(f"client: the market names provider {best.provider_id} at {best.rate_in}/{best.rate_out}; seals to it")
-        return await self._one("designated job", model_input, {"provider": best.provider_id})
+        best = (await self.client.probe(MODEL_NAME, model_input, window=_WINDOW))[0]
+        rates = f"{best.rate_in}/{best.rate_out}"
+        self.say(f"client: seals to provider {best.provider_id}, which the market names as the best at {rates}")
+        return await self._buy_job("designated job", model_input, {"provider": best.provider_id})
 
-    async def batch(self, inputs: list[Input], terms: FeeTerms) -> None:
-        """Plan a batch over the providers, post it as one file, and open each result."""
+    async def buy_batch(self, inputs: list[Input], terms: FeeTerms) -> None:
+        """Plan how the providers share a batch, post the batch as one file, and open each result."""
         lines = [
-            {"custom_id": f"line {number}", "body": {"model": MODEL, **each}} for number, each in enumerate(inputs, 1)
+            {"custom_id": f"line {number}", "body": {"model": MODEL_NAME, **each}}
+            for number, each in enumerate(inputs, 1)
         ]
         for plan in await self.client.batches.plan(lines, window=_WINDOW):
             shares = ", ".join(
                 f"provider {share.provider_id} {share.lines} at {share.rate_in}/{share.rate_out}"
                 for share in plan.allocation
             )
-            self.say(f"batch: {plan.lines} lines for {MODEL} are planned: {shares}")
+            self.say(f"batch: {plan.lines} lines for {MODEL_NAME} are planned: {shares}")
         prepared = await self.client.batches.prepare(lines, window=_WINDOW)
         batch = await self.client.batches.create(prepared)
-        self.say(f"batch: {batch.id} is posted; {self._money(prepared.amount)} authorised")
-        ended = await self.client.batches.wait(batch.id, every=_BATCH_POLL_SECONDS)
+        self.say(f"batch: {batch.id} is posted; {self._format_amount(prepared.amount)} authorised")
+        ended = await self.client.batches.wait(batch.id, every=_BATCH_POLL_INTERVAL_S)
         total = opened = 0
         async for result in self.client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees):
-            line = _settled(result)
+            line = _require_settled(result)
             text = answer_text(line.output)
             cost = 0 if result.cost is None else result.cost.total
-            self.say(f"batch: {result.custom_id} was answered {text!r}; cost {self._money(cost)}")
+            self.say(f"batch: {result.custom_id} was answered {text!r}; cost {self._format_amount(cost)}")
             total, opened = total + cost, opened + 1
         if opened != len(inputs):
-            raise DevnetError(f"the batch ended as {ended.status} with {opened} results")
-        self.say(f"batch: {ended.status}; {opened} lines cost {self._money(total)}")
+            raise DevnetError(f"the batch ended with status {ended.status} and {opened} of {len(inputs)} results")
+        self.say(f"batch: {ended.status}; {opened} lines cost {self._format_amount(total)}")
 
-    async def _one(self, what: str, model_input: Input, terms: dict[str, Any]) -> FeeTerms:
-        prepared = await self.client.prepare(MODEL, model_input, window=_WINDOW, **terms)
+    async def _buy_job(self, what: str, model_input: Input, terms: dict[str, Any]) -> FeeTerms:
+        prepared = await self.client.prepare(MODEL_NAME, model_input, window=_WINDOW, **terms)
         quote = (await self.client.quote(prepared)).quote
         submitted = await self.client.submit(prepared, final=True)
-        self.say(f"{what}: {submitted.job_id} is posted; {self._money(submitted.amount)} authorised")
+        self.say(f"{what}: {submitted.job_id} is posted; {self._format_amount(submitted.amount)} authorised")
         result = await self.client.open(await self.client.wait(submitted.job_id))
         text = answer_text(result.output)
-        charges = _charges(quote)
-        cost = self._cost(result.job, charges)
-        who, back = f"provider {result.job.svc.provider_id}", self._money(submitted.amount - cost)
+        charges = _fee_terms(quote)
+        cost = self._job_cost(result.job, charges)
+        who, back = f"provider {result.job.svc.provider_id}", self._format_amount(submitted.amount - cost)
         self.say(f"{what}: {who} claimed, ran and settled; {model_input['input']!r} was answered {text!r}")
-        self.say(f"{what}: cost {self._money(cost)}; {back} refunded")
+        self.say(f"{what}: cost {self._format_amount(cost)}; {back} refunded")
         return charges
 
-    def _cost(self, job: Job, charges: FeeTerms) -> int:
+    def _job_cost(self, job: Job, charges: FeeTerms) -> int:
         order = job.svc
         units = (order.rate_in, order.rate_out, order.units_in, order.units_out)
-        shares = quotes.settlement(*units, charges, completion_tok=order.completion_tok)
+        shares = quotes.divide_payment(*units, charges, completion_tok=order.completion_tok)
         return shares.provider + shares.treasury
 
-    def _money(self, amount: int) -> str:
+    def _format_amount(self, amount: int) -> str:
         return f"{amount / 10**self.chain.decimals:,.6f} {self.chain.token_domain.name}"
 
 
 @asynccontextmanager
-async def _customer(up: Devnet) -> AsyncIterator[Client]:
+async def _open_client(up: Devnet) -> AsyncIterator[Client]:
     """Open a client with the first client's wallet, independent of the environment."""
     url, gateway = up.coordinator.base_url, up.world.pins.gateway
     key = up.world.cast.with_role("client")[0].private_key
@@ -137,22 +141,22 @@ async def _customer(up: Devnet) -> AsyncIterator[Client]:
 
 
 def answer_text(output: object) -> str:
-    """Return the text of a model's response, or of the echo backend's output, which is the input."""
+    """Return the text of a model's response, or the input's text if the echo backend returned the input."""
     match output:
         case {"output": [*_, {"content": [{"text": str(text)}]}]} | {"input": str(text)} if text.strip():
             return text.strip()
-    raise DevnetError(f"a result holds no text: {output!r}")
+    raise DevnetError(f"the result of a job contains no text: {output!r}")
 
 
-def _input(text: str, max_tokens: int = 64) -> Input:
+def _chat_input(text: str, max_tokens: int = 64) -> Input:
     return {"input": text, "max_output_tokens": max_tokens}
 
 
-def _charges(quote: Quote) -> FeeTerms:
+def _fee_terms(quote: Quote) -> FeeTerms:
     return FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
 
 
-def _settled(line: BatchResult) -> Result:
+def _require_settled(line: BatchResult) -> Result:
     if line.result is None:
         raise DevnetError(f"{line.custom_id or line.id} of the batch ended without a result: {line.error}")
     return line.result

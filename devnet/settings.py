@@ -9,13 +9,13 @@ import attrs
 from coordinatord.chain.relayer.fees import DEVNET_CHAIN_IDS
 from devnet.ports import ANY_ADDRESS, WantedPort
 
-# Slots of each model. A job occupies a slot for two or three blocks, so a batch of 1,000 lines takes under a minute.
+# Slots per model. A job occupies a slot for two or three blocks, so a batch of 1,000 lines takes less than a minute.
 SLOTS: Final = 96
 
 
 @attrs.frozen
 class DevnetSettings:
-    """Settings of one run. A port of None means the service's usual port, or a free one if that is in use."""
+    """Settings of one run. A port of None means the service's usual port, or a free port if that port is in use."""
 
     state_dir: Path = Path(".devnet")
     chain_id: int | None = None  # None: random, so that two devnets differ
@@ -33,10 +33,11 @@ class DevnetSettings:
 
     @property
     def listening(self) -> tuple[WantedPort, ...]:
-        """Ports of all services."""
+        """Ports on which the services listen."""
         return (
             WantedPort("chain", RPC_FLAG, 8545, self.rpc_port),
-            WantedPort("database", DATABASE_FLAG, 5440, self.database_port),  # 5432 may be a PostgreSQL of the system
+            # Not 5432, which the system's PostgreSQL may use.
+            WantedPort("database", DATABASE_FLAG, 5440, self.database_port),
             WantedPort("pin store", PIN_STORE_FLAG, 8480, self.pin_store_port),
             WantedPort("gateway", GATEWAY_FLAG, 8481, self.gateway_port),
             WantedPort("coordinator", API_FLAG, 8402, self.api_port, ANY_ADDRESS),

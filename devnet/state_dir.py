@@ -1,13 +1,13 @@
-"""State directory of one devnet: locked while it runs, emptied before and after.
+"""Lock and empty the state directory of one devnet.
 
-    lock             locked while a devnet runs; contains its process id
-    devnet.json      how to attach (see devnet.manifest)
+lock             locked while a devnet runs; contains the devnet's process id
+devnet.json      addresses and keys for other programs (see devnet.manifest)
     addresses.json   the address book, for clients
-    known/           markets that clients remember
+    known/           the clients' known-markets file
     anvil/ postgres/ pins/ provider/   files of the services
     logs/            one file per service; kept until the next start
 
-Every start begins empty: the chain exists only in memory, and database and objects are useless without it.
+Every devnet starts empty: the chain exists only in memory, and the database and objects are useless without the chain.
 """
 
 import fcntl
@@ -26,8 +26,8 @@ from devnet.errors import DevnetError
 _LOCK: Final = "lock"
 _MANIFEST: Final = "devnet.json"
 _ADDRESSES: Final = "addresses.json"
-_SERVICES: Final = ("anvil", "postgres", "pins", "provider")
-_KNOWN: Final = "known"
+_SERVICE_DIRECTORIES: Final = ("anvil", "postgres", "pins", "provider")
+_KNOWN_MARKETS: Final = "known"
 _LOGS: Final = "logs"
 _MIB: Final = 2**20
 _NEEDED_BYTES: Final = 200 * _MIB  # twice the size of an empty market
@@ -37,7 +37,7 @@ _REMOVE_TIMEOUT_S: Final = 10.0
 @attrs.frozen
 class StateDir:
     path: Path
-    left_by_dead_run: bool  # a killed run had left files
+    left_by_dead_run: bool  # True if this start removed files of a killed run
 
     @property
     def manifest(self) -> Path:
@@ -65,16 +65,16 @@ class StateDir:
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[StateDir]:
-    """Lock `path` for this process and empty it. At the end, empty it again except for the logs."""
+def claim_state_dir(path: Path) -> Iterator[StateDir]:
+    """Lock the directory `path` for this process and empty it. At the end, delete everything except the logs."""
     path = path.absolute()
     with ExitStack() as held:
         try:
-            _require_owned(path)
-            # The kernel releases the lock when the process ends. A file with a process id would remain.
+            _require_usable(path)
+            # Lock the file, because the kernel releases a lock when its process ends. A process id could be stale.
             lock = held.enter_context(os.fdopen(os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600), "r+"))
-            _take(lock, path)
-            left_over = _clear(path)
+            _lock_state_dir(lock, path)
+            left_over = _clear_directory(path)
             shutil.rmtree(path / _LOGS, ignore_errors=True)
             state = StateDir(path, left_by_dead_run=left_over)
             for directory in (state.logs, state.anvil, state.postgres, state.pins, state.provider):
@@ -82,15 +82,15 @@ def claimed(path: Path) -> Iterator[StateDir]:
         except OSError as error:
             raise DevnetError(
                 f"cannot use {path} as state directory ({error.filename or path}: {error.strerror}; it may belong to "
-                "another user): choose another with --state-dir"
+                "another user): choose another directory with --state-dir"
             ) from None
         try:
             yield state
         finally:
-            _clear(path)
+            _clear_directory(path)
 
 
-def _take(lock: TextIO, path: Path) -> None:
+def _lock_state_dir(lock: TextIO, path: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -109,8 +109,9 @@ def _take(lock: TextIO, path: Path) -> None:
     lock.flush()
 
 
-def _require_owned(path: Path) -> None:
-    """Refuse a directory that a devnet did not create, because starting would delete its files."""
+def _require_usable(path: Path) -> None:
+    """Raise `DevnetError` if the disk is nearly full, or if the directory contains files that no devnet created. A
+    start would delete such files."""
     path.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(path).free
     if free < _NEEDED_BYTES:
@@ -124,19 +125,20 @@ def _require_owned(path: Path) -> None:
         )
 
 
-def _clear(path: Path) -> bool:
+def _clear_directory(path: Path) -> bool:
+    """Delete the files of a devnet, except the logs. Return True if there were any."""
     found = (path / _MANIFEST).exists()
-    (path / _MANIFEST).unlink(missing_ok=True)  # first, so that no program attaches to a devnet that stops
+    (path / _MANIFEST).unlink(missing_ok=True)  # first, so that no program uses a devnet that is stopping
     (path / _ADDRESSES).unlink(missing_ok=True)
-    for name in (*_SERVICES, _KNOWN):
+    for name in (*_SERVICE_DIRECTORIES, _KNOWN_MARKETS):
         if (path / name).exists():
-            _remove(path / name)
+            _remove_directory(path / name)
             found = True
     return found
 
 
-def _remove(directory: Path) -> None:
-    """Remove a directory. Retry while services of a killed run still write to it."""
+def _remove_directory(directory: Path) -> None:
+    """Remove a directory. Retry while services of a killed run still write to the directory."""
     deadline = time.monotonic() + _REMOVE_TIMEOUT_S
     while directory.exists():
         try:
@@ -145,14 +147,14 @@ def _remove(directory: Path) -> None:
             if isinstance(error, PermissionError):
                 if os.geteuid() != 0:
                     raise
-                _take_back(directory)
+                _take_ownership(directory)
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 
 
-def _take_back(directory: Path) -> None:
-    """Change the owner back to root. In some containers root cannot enter other users' directories."""
+def _take_ownership(directory: Path) -> None:
+    """Change the owner of all files to root, because root cannot enter other users' directories in some containers."""
     with suppress(PermissionError):
         for folder, _, _ in os.walk(directory):
             for name in os.listdir(folder):

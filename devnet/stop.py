@@ -2,7 +2,7 @@
 
     python -m devnet.stop DIRECTORY
 
-Imports only the standard library, because `make clean` must work without the virtual environment.
+This module imports only the standard library, because `make clean` must work without the virtual environment.
 """
 
 import fcntl
@@ -16,18 +16,18 @@ from typing import Final
 from devnet.errors import DevnetError
 
 _STOP_TIMEOUT_S: Final = 120.0  # each daemon has up to 45 s to finish its work
-_POLL_SECONDS: Final = 0.1
+_LOCK_POLL_INTERVAL_S: Final = 0.1
 
 
-def stop(state_dir: Path) -> int | None:
+def stop_devnet(state_dir: Path) -> int | None:
     """Stop the devnet that runs in `state_dir`. Return its process id, or None if no devnet runs there."""
     lock = state_dir / "lock"
-    if not lock.exists() or (process := _holder(lock)) is None:
+    if not lock.exists() or (process := _find_lock_holder(lock)) is None:
         return None
-    if not _holds(process, lock):
+    if not _has_lock_open(process, lock):
         raise DevnetError(
             f"{state_dir.absolute()} is locked by a process that is not visible here, perhaps in another container: "
-            "stop it there"
+            "stop the devnet there"
         )
     try:
         os.kill(process, signal.SIGTERM)
@@ -37,15 +37,15 @@ def stop(state_dir: Path) -> int | None:
         where = state_dir.absolute()
         raise DevnetError(f"process {process} runs a devnet in {where} as another user: stop it as that user") from None
     deadline = time.monotonic() + _STOP_TIMEOUT_S
-    while _holder(lock) == process:
+    while _find_lock_holder(lock) == process:
         if time.monotonic() > deadline:
             logs = state_dir.absolute() / "logs"
             raise DevnetError(f"process {process} has not stopped after {_STOP_TIMEOUT_S:g} s: see {logs}")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_LOCK_POLL_INTERVAL_S)
     return process
 
 
-def _holder(lock: Path) -> int | None:
+def _find_lock_holder(lock: Path) -> int | None:
     """Return the process id in the lock file if the file is locked, otherwise None."""
     try:
         file = lock.open(encoding="ascii")
@@ -60,8 +60,9 @@ def _holder(lock: Path) -> int | None:
     return None
 
 
-def _holds(process: int, lock: Path) -> bool:
-    """Return True if the process has the lock file open. In another container, its id may be another process's."""
+def _has_lock_open(process: int, lock: Path) -> bool:
+    """Return True if the process has the lock file open. If the devnet runs in another container, the devnet's process
+    id names no process here, or the wrong process."""
     if sys.platform != "linux":
         return True
     files = Path(f"/proc/{process}/fd")
@@ -70,13 +71,13 @@ def _holds(process: int, lock: Path) -> bool:
     except FileNotFoundError:
         return False
     except PermissionError:
-        return True  # another user's process: os.kill reports that
+        return True  # another user's process, for which os.kill raises PermissionError
 
 
 def main(arguments: list[str]) -> int:
     (state_dir,) = map(Path, arguments)
     try:
-        process = stop(state_dir)
+        process = stop_devnet(state_dir)
     except DevnetError as error:
         sys.stderr.write(f"devnet: {error}\n")
         return 1

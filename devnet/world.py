@@ -1,4 +1,4 @@
-"""Services of a running devnet. Tests also use `World` without the daemons."""
+"""Services of a running devnet. Tests also use a `World`, which has no daemons."""
 
 import attrs
 
@@ -14,7 +14,7 @@ from devnet.provider import ProviderService
 
 @attrs.frozen
 class World:
-    """Chain, pin store, database, wallets and deployed market."""
+    """Everything that the daemons need: chain, pin store, database, wallets and deployed market."""
 
     anvil: Anvil
     pins: PinStoreService
@@ -29,7 +29,7 @@ class World:
 
 @attrs.frozen
 class Devnet:
-    """A `World` with the coordinator and the provider."""
+    """A `World` with a running coordinator and provider."""
 
     world: World
     coordinator: CoordinatorService

@@ -5,7 +5,7 @@ import os
 import anyio
 
 from common.address_book import AddressBook
-from common.receipt import verified
+from common.receipt import verify_receipt
 from svc import Client
 from svc.chain.node import Chain
 from svc.receipts import check_blocks
@@ -23,7 +23,7 @@ async def buy() -> bytes:
 
 
 async def check(raw: bytes) -> None:
-    receipt = verified(raw)  # signatures, and proofs of the chain's logs
+    receipt = verify_receipt(raw)  # signatures, and proofs of the chain's logs
     book = await anyio.Path(os.environ["SVC_ADDRESSES_FILE"]).read_bytes()
     receipt.require_market(AddressBook.parse(book))
     async with open_client() as http:

@@ -1,7 +1,6 @@
 """Client of the market of sealed jobs: `from svc import Client, SyncClient`.
 
-Both are imported when they are first used: svcd imports `svc.wire` alone, and the processes that prepare the lines of a
-batch import `svc.core`.
+Each class is imported at its first use, because svcd needs only `svc.wire`.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +9,16 @@ if TYPE_CHECKING:
     from svc.client import Client
     from svc.sync_client import SyncClient
 
-__all__ = ["Client", "SyncClient"]
+__all__ = ["Client", "SyncClient", "enable_tracing"]
+
+
+def enable_tracing() -> None:
+    """Trace orders with this application's OpenTelemetry provider. Set up the provider before the call."""
+    from opentelemetry import trace  # noqa: PLC0415 - the application installs it
+
+    from common.tracing import spans  # noqa: PLC0415
+
+    spans.use_provider(trace.get_tracer_provider())
 
 
 def __getattr__(name: str) -> object:

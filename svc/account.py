@@ -1,7 +1,4 @@
-"""State that all parts of a client share: one wallet at one coordinator.
-
-The deployment is read once. Models and the escrow's key are cached.
-"""
+"""Account: the settings, transport, wallet, session and cached market data that all parts of a client share."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -18,7 +15,7 @@ from common.scalars import hex_of
 from svc.core import sealing
 from svc.core.market import Market
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
-from svc.core.typed_data import request
+from svc.core.typed_data import build_request
 from svc.errors import NO_WALLET, OrderRefused
 from svc.records import Deployment, EscrowKey, Model
 from svc.settings import Settings
@@ -30,47 +27,47 @@ from svc.wire.transport import Transport
 
 T = TypeVar("T")
 
-# For models and the escrow's key.
-_CACHE_S: Final = 60.0
+# Lifetime of the cached models and of the escrow's key.
+_CACHE_LIFETIME_S: Final = 60.0
 
 
 @attrs.define(eq=False)
 class Account:
-    """Wallet, transport and caches of a client."""
+    """One wallet at one coordinator."""
 
     settings: Settings
     transport: Transport
     gateways: CheckedReads
     signer: Signer | None
     vouching: Vouching
-    charges: FeeTerms | None = None  # charges of the last signed payment
+    charges: FeeTerms | None = None  # of the last signed payment
     supports_progress: bool | None = None  # None: not known yet
     _market: Market | None = None
     _windows: tuple[int, ...] | None = None
-    _derived: SecretKey | None = None
+    _derived_key: SecretKey | None = None
     _sessions: Sessions | None = None
     _cache: dict[str, tuple[float, Any]] = attrs.field(factory=dict)
-    _deriving: anyio.Lock = attrs.field(factory=anyio.Lock)
+    _derivation_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     async def market(self) -> Market:
-        """Return the deployment, read once and verified."""
+        """Return the verified market. The deployment is read only once."""
         if self._market is None:
             await self.deployment()
         if self._market is None:
-            raise AssertionError("reading the deployment sets it")
+            raise AssertionError("the market is still unknown after the deployment was read")
         return self._market
 
     async def deployment(self) -> Deployment:
-        """Read the deployment and verify it. It may then be signed for."""
+        """Read the deployment and verify it. Sign orders only after this."""
         answer = await self.transport.get("/evm/chain", Deployment)
-        self._market = await self.vouching.market(answer)
+        self._market = await self.vouching.verify_deployment(answer)
         self._windows = answer.windows
         return answer
 
     async def reported_windows(self, window: int) -> tuple[int, ...] | None:
-        """Return the allowed windows in seconds, as the coordinator reports them, or None if it does not.
+        """Return the allowed windows in seconds, or None if the coordinator does not report them.
 
-        The list is read again if `window` is not in it.
+        If `window` is not in the cached list, the list is read again.
         """
         await self.market()
         if self._windows is not None and window not in self._windows:
@@ -80,43 +77,43 @@ class Account:
     async def model(self, name: str) -> Model:
         await self.market()
         path = f"/v1/models/{quote(name)}"
-        is_new, answer = await self._read(path, Model)
+        is_new, answer = await self._read_cached(path, Model)
         if is_new:
             if answer.id != name:
-                raise OrderRefused(f"requested model {name!r}, got {answer.id!r}", param="model")
-            await self.vouching.model(answer)
+                raise OrderRefused(f"the coordinator returned model {answer.id!r} instead of {name!r}", param="model")
+            await self.vouching.check_model(answer)
             self._store(path, answer)
         return answer
 
     async def escrow(self) -> EscrowKey:
-        """Return the escrow's answer, verified. Raises EscrowUntrusted."""
+        """Return the escrow's verified key with its evidence. Raises EscrowUntrusted."""
         await self.market()
-        is_new, answer = await self._read("/key", EscrowKey)
-        await self.vouching.escrow_key(answer)
+        is_new, answer = await self._read_cached("/key", EscrowKey)
+        await self.vouching.verify_escrow_key(answer)
         if is_new:
             self._store("/key", answer)
         return answer
 
     async def escrow_key(self) -> PublicKey:
-        """Return the escrow's key, verified. Raises EscrowUntrusted."""
-        return await self.vouching.escrow_key(await self.escrow())
+        """Return the escrow's verified key. Raises EscrowUntrusted."""
+        return await self.vouching.verify_escrow_key(await self.escrow())
 
-    async def box_key(self, provider: int, reported: str) -> PublicKey:
-        """Verify a provider's reported key. Raises MarketChanged and ChainContradicts."""
+    async def verify_box_key(self, provider: int, reported: str) -> PublicKey:
+        """Verify the box key that the coordinator reports for a provider. Raises MarketChanged and ChainContradicts."""
         await self.market()
-        return await self.vouching.box_key(provider, reported)
+        return await self.vouching.verify_box_key(provider, reported)
 
-    async def order_ceiling(self, given: int | None) -> Ceiling:
+    async def order_ceiling(self, max_amount: int | None) -> Ceiling:
         await self.market()
-        return order_ceiling(self.vouching.token(), given, self.settings.max_amount)
+        return order_ceiling(self.vouching.token(), max_amount, self.settings.max_amount)
 
-    async def line_ceiling(self, given: int | None) -> Ceiling:
+    async def line_ceiling(self, max_amount: int | None) -> Ceiling:
         await self.market()
-        return line_ceiling(self.vouching.token(), given, self.settings.max_amount)
+        return line_ceiling(self.vouching.token(), max_amount, self.settings.max_amount)
 
-    async def batch_ceiling(self, given: int | None) -> Ceiling:
+    async def batch_ceiling(self, max_amount: int | None) -> Ceiling:
         await self.market()
-        return batch_ceiling(self.vouching.token(), given, self.settings.max_batch_amount)
+        return batch_ceiling(self.vouching.token(), max_amount, self.settings.max_batch_amount)
 
     def wallet(self) -> Signer:
         """Return the signer. Raises OrderRefused for a client without a wallet."""
@@ -125,13 +122,13 @@ class Account:
         return self.signer
 
     async def result_keys(self) -> tuple[SecretKey, ...]:
-        """Return every key that a result may be sealed to. New jobs use the first."""
-        given, first = self.settings.cipher_key, self.settings.cipher_key_first
-        async with self._deriving:
-            if self._derived is None and self.signer is not None and self.signer.deterministic:
-                signature = await self.signer.sign(sealing.to_sign((await self.market()).domains))
-                self._derived = result_key_from_signature(signature)
-        keys = sealing.order_keys(self._derived, given, given_first=first)
+        """Return the keys to which results may be sealed. Results of new jobs are sealed to the first key."""
+        configured, configured_first = self.settings.cipher_key, self.settings.cipher_key_first
+        async with self._derivation_lock:
+            if self._derived_key is None and self.signer is not None and self.signer.deterministic:
+                signature = await self.signer.sign(sealing.result_key_request((await self.market()).domains))
+                self._derived_key = result_key_from_signature(signature)
+        keys = sealing.list_result_keys(self._derived_key, configured, configured_first=configured_first)
         if not keys:
             if self.signer is None:
                 raise OrderRefused(NO_WALLET, param="SVC_WALLET_KEY_FILE")
@@ -143,7 +140,7 @@ class Account:
         return keys
 
     async def authorised(self, send: Callable[[dict[str, str]], Awaitable[T]]) -> T:
-        """Call `send` with this wallet's session."""
+        """Call `send` with the authorization header of this wallet's session, and return its result."""
         return await self.sessions().authorised(send)
 
     def sessions(self) -> Sessions:
@@ -153,13 +150,13 @@ class Account:
 
     async def _sign_in(self, nonce: str) -> dict[str, str]:
         signer, message = self.wallet(), SvcSession(self.wallet().address, nonce)
-        signature = await signer.sign(request("session", (await self.market()).domains.session, message))
+        signature = await signer.sign(build_request("session", (await self.market()).domains.session, message))
         return {"address": hex_of(signer.address), "nonce": nonce, "signature": hex_of(signature)}
 
-    async def _read(self, path: str, kind: type[T]) -> tuple[bool, T]:
-        """Return a cached answer, or a new one and True. The caller stores a new answer after verifying it."""
-        read_at, cached = self._cache.get(path, (-_CACHE_S, None))
-        if cached is not None and anyio.current_time() - read_at < _CACHE_S:
+    async def _read_cached(self, path: str, kind: type[T]) -> tuple[bool, T]:
+        """Return (False, cached answer) or (True, new answer). The caller must verify and store a new answer."""
+        read_at, cached = self._cache.get(path, (-_CACHE_LIFETIME_S, None))
+        if cached is not None and anyio.current_time() - read_at < _CACHE_LIFETIME_S:
             return False, cached
         return True, await self.transport.get(path, kind)
 

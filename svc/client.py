@@ -4,14 +4,18 @@
         result = await client.run("demo/text-small", "Write a haiku about seals.", window="async")
         print(result.output, result.cost)
 
-Options that are not given come from the environment, see `svc.settings`. `SyncClient` is the same without `await`.
+Missing options come from the environment or a profile (see `svc.settings`). `SyncClient` has the same methods without
+`await`.
 """
 
+import os
 import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
+from common.receipt_tab import build_tab_member
+from common.tracing import spans
 from svc.account import Account
 from svc.batches.batches import Batches
 from svc.batches.preparation import Preparation
@@ -40,23 +44,26 @@ from svc.records import Cancelled, Candidate, Checked, Deployment, EscrowKey, Jo
 from svc.results import Result, Results, read_job_id
 from svc.settings import Settings
 from svc.signers import Signer
-from svc.verification import Verification, Verified
+from svc.tabs.files import TabFiles, tabs_folder
+from svc.tabs.tabs import Tabs
+from svc.verification import Verification, VerifiedJob
 from svc.vouching import MarketRemembered, Vouching
 from svc.webhooks import Webhooks
 from svc.wire.checked_reads import CheckedReads
 from svc.wire.connections import open_client
 from svc.wire.gateways import Gateways
 from svc.wire.json_rpc import Node
-from svc.wire.transport import REQUEST_SECONDS, Transport, read
+from svc.wire.transport import REQUEST_TIMEOUT_S, Transport, read_record
 
 
 @raises_svc_errors
 class Client:
     """One wallet at one coordinator. Use it as an async context manager, or call `aclose()`.
 
-    `models`, `jobs`, `files`, `batches`, `webhooks` and `market` are the routes. The methods here are the steps of one
-    job. `orders` has the first steps for callers that cache models, candidates and charges. `vouching` checks the
-    coordinator's answers against the address book, known markets and nodes of the chain.
+    The attributes `models`, `jobs`, `files`, `batches`, `webhooks` and `market` call the coordinator's routes, and
+    `tabs` opens tabs. The methods of this class are the steps of one job. `orders` has smaller steps, for applications
+    that cache models, candidates and charges. `vouching` checks the coordinator's answers against the address book,
+    known markets and nodes of the chain.
     """
 
     models: Models
@@ -66,14 +73,15 @@ class Client:
     market: Market
     orders: Orders
     results: Results
+    tabs: Tabs
     webhooks: Webhooks
 
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         """Create a client with the options of `ClientOptions`. Raises OrderRefused for an invalid setting."""
         self.settings = _settings(base_url, options)
-        given = options.get("http")
-        pool = open_client(base_url=self.settings.base_url, timeout=REQUEST_SECONDS) if given is None else given
-        self._owned = pool if given is None else None
+        callers_pool = options.get("http")
+        pool = callers_pool or open_client(base_url=self.settings.base_url, timeout=REQUEST_TIMEOUT_S)
+        self._own_pool = pool if callers_pool is None else None
         signer = options.get("signer") or self.settings.signer
         trust = EscrowTrust(
             pinned=tuple(options.get("escrow_keys", ())),
@@ -83,11 +91,11 @@ class Client:
         vouching = Vouching(
             url=market_url(self.settings.base_url),
             book=self.settings.addresses,
-            known=_known(options, self.settings),
+            known=_known_markets(options, self.settings),
             escrow=trust,
             chain=Chain([Node(url, pool) for url in self.settings.rpc_urls]) if self.settings.rpc_urls else None,
             require_known=options.get("require_known_market", False),
-            report=options.get("on_first_use", _warn),
+            report=options.get("on_first_use", _warn_of_first_use),
         )
         self.vouching = vouching
         self._clock = ServerClock()
@@ -100,8 +108,10 @@ class Client:
         self.webhooks = Webhooks(account)
         self.orders, self.results = Orders(account, self.files), Results(account)
         self._provisional = ProvisionalResults(account, self.jobs, self.orders, self.results)
-        opened = BatchResults(self.files, self.jobs, self.results)
-        self.batches = Batches(account, self.files, Preparation(account, self.orders), opened)
+        batch_results = BatchResults(self.files, self.jobs, self.results)
+        self.batches = Batches(account, self.files, Preparation(account, self.orders), batch_results)
+        tab_files = TabFiles(tabs_folder(options.get("environment", os.environ)))
+        self.tabs = Tabs(account, self.orders, self.jobs, self.results, tab_files)
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,8 +122,8 @@ class Client:
         await self.aclose()
 
     async def aclose(self) -> None:
-        if self._owned is not None:
-            await self._owned.aclose()
+        if self._own_pool is not None:
+            await self._own_pool.aclose()
 
     @property
     def signer(self) -> Signer | None:
@@ -125,14 +135,23 @@ class Client:
         """Address of the wallet in hex. Raises OrderRefused for a client without a wallet."""
         return "0x" + self._account.wallet().address.hex()
 
-    async def receipt(self, job_id: str) -> bytes:
-        """Return the receipt of an ended job: a file that anyone can check. Reads the nodes of `rpc_url`."""
+    async def receipt(self, job_id: str, *, transcript: bool = False) -> bytes:
+        """Return the receipt of an ended job, a file that anyone can check. Needs a node (`rpc_url`).
+
+        With `transcript`, the receipt of a tab contains the tab's answers, and proves what was allowed, delivered and
+        charged.
+        """
         chain = self.vouching.chain
         if chain is None:
             message = "a receipt is read from the chain: set rpc_url=, SVC_RPC_URL or --rpc-url to a node"
             raise OrderRefused(message, param="SVC_RPC_URL")
         row, market = await self.jobs.row(job_id), await self._account.market()
-        return await Receipts(chain.later(), market.for_receipts).make(read_job_id(row.job_id), row.posted_block)
+        member = None
+        if transcript:
+            sealed = await self.results.read_sealed(await self.jobs.get(job_id))
+            member = build_tab_member(sealed, await self._account.result_keys())
+        receipts = Receipts(chain.new_snapshot(), market.receipt_market)
+        return await receipts.build_receipt(read_job_id(row.job_id), row.posted_block, member)
 
     async def run(
         self,
@@ -158,36 +177,37 @@ class Client:
         sealed to the escrow. Rates are base units of the payment token per 10^6 units. `max_amount` limits the
         authorised amount, charges included; it defaults to the client's `max_amount`, or one token.
 
-        The result is returned as soon as the coordinator has stored the settle, before the settle is in a block:
-        `provisional` is then True, and `settled` waits for the chain. With `final`, the result is returned once the
-        settle is in a block.
+        The result is returned as soon as the coordinator has stored the settle, before the settle is in a block. The
+        result's `provisional` is then True, and its method `settled` waits for the chain. With `final`, the result is
+        returned once the settle is in a block.
 
-        Raises SvcError; JobFailed if the job ended without a result and was refunded.
+        Raises SvcError. The error is JobFailed if the job ended without a result.
         """
         self.require_readable()
-        prepared = await self.prepare(
-            model,
-            input,
-            window=window,
-            provider=provider,
-            rate_in=rate_in,
-            rate_out=rate_out,
-            units_out=units_out,
-            endpoint=endpoint,
-            custom_id=custom_id,
-        )
-        await self.submit(prepared, max_amount=max_amount, final=final)
-        found: Result | Job
-        if final:
-            found = await self.wait(prepared.id, timeout=timeout, on_change=on_change)
-        else:
-            found = await self.first_result(prepared, timeout=timeout, on_change=on_change)
-        return found if isinstance(found, Result) else await self.open(found)
+        with spans.span("request", model=model):
+            prepared = await self.prepare(
+                model,
+                input,
+                window=window,
+                provider=provider,
+                rate_in=rate_in,
+                rate_out=rate_out,
+                units_out=units_out,
+                endpoint=endpoint,
+                custom_id=custom_id,
+            )
+            await self.submit(prepared, max_amount=max_amount, final=final)
+            found: Result | Job
+            if final:
+                found = await self.wait(prepared.id, timeout=timeout, on_change=on_change)
+            else:
+                found = await self.first_result(prepared, timeout=timeout, on_change=on_change)
+            return found if isinstance(found, Result) else await self.open(found)
 
     def require_readable(self) -> None:
-        """Raises OrderRefused (`reads_disabled`) if no result could be read, before anything is paid."""
+        """Raise OrderRefused (`reads_disabled`) if no gateway is set. Call this before paying for a result."""
         if not self.settings.gateways:
-            message = "no gateway is set, so the result could not be read: set one, or order with `submit`"
+            message = "no gateway is set, so the result could not be read: set a gateway, or order with `submit`"
             raise OrderRefused(message, code="reads_disabled", param="SVC_PIN_GATEWAY")
 
     async def probe(
@@ -200,7 +220,7 @@ class Client:
         units_out: int | None = None,
         endpoint: str | None = None,
     ) -> tuple[Candidate, ...]:
-        """Return the providers that would accept this now with their rates, best first."""
+        """Return the live providers that would accept this request, with their rates, best first."""
         return await self.orders.probe(
             OrderRequest(model, input, window, provider, units_out=units_out, endpoint=endpoint)
         )
@@ -218,25 +238,26 @@ class Client:
         endpoint: str | None = None,
         custom_id: str | None = None,
     ) -> PreparedOrder:
-        """Choose a provider, seal the payload and sign the order. Nothing is owed yet; `id` is the job's id.
+        """Choose a provider, seal the payload and sign the order. Nothing is owed yet.
 
-        Warns (UnlistedParameter) of a parameter that the model's schema does not list. The parameter is sent.
+        The `id` of the order is the id of its job. A parameter that the model's schema does not list is sent, with the
+        warning UnlistedParameter.
         """
         return await self.orders.prepare(
             OrderRequest(model, input, window, provider, rate_in, rate_out, units_out, endpoint, custom_id)
         )
 
     async def quote(self, prepared: PreparedOrder) -> Quoted:
-        """Return the price, and the live providers that would accept it."""
+        """Return the price of an order, and the live providers that would accept the order."""
         return await self.orders.quote(prepared)
 
     async def check(self, prepared: PreparedOrder) -> Checked:
-        """Return everything that would prevent the post. Nothing is posted, and no payment is signed."""
+        """Run every check of a post, and return the failures. Nothing is posted, and no payment is signed."""
         return await self.orders.check(prepared)
 
     async def check_quote(self, prepared: PreparedOrder, quoted: Quoted, *, max_amount: int | None = None) -> int:
         """Return the amount that `submit` would authorise. Raises QuoteRefused, OverCeiling and ChainContradicts."""
-        return await self.orders.payable(prepared, quoted.quote, max_amount)
+        return await self.orders.check_quote(prepared, quoted.quote, max_amount)
 
     async def submit(
         self,
@@ -248,8 +269,8 @@ class Client:
     ) -> Submitted:
         """Sign the payment and post the job. Repeating the call with the same order makes no second job.
 
-        Returns once the coordinator has stored the order; `rests_on` says how far it is. With `final`, returns once the
-        job is mined.
+        Returns once the coordinator has stored the order. `rests_on` of the return value says how far the order is.
+        With `final`, returns once the job is mined.
         """
         return await self.orders.submit(prepared, quoted, max_amount, final=final)
 
@@ -260,15 +281,15 @@ class Client:
         timeout: float | None = None,  # noqa: ASYNC109 - the job continues, and may be waited for again
         on_change: OnJobChange | None = None,
     ) -> Result | Job:
-        """Return a provisional result of a submitted order, or the ended job for `open`.
+        """Return a provisional result of a submitted order, or the job if it ended first. Pass the job to `open`.
 
-        `on_change` is called with the expected job at each new status. Raises WaitTimedOut; PostRefused if the stored
+        Calls `on_change` with the expected job at each new status. Raises WaitTimedOut, and PostRefused if the stored
         order could not be posted.
         """
-        return await self._provisional.first(prepared, timeout=timeout, on_change=on_change)
+        return await self._provisional.first_result(prepared, timeout=timeout, on_change=on_change)
 
     async def settled(self, result: Result, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109
-        """Wait until the chain has settled a provisional result, as `result.settled`. Raises ResultTakenBack."""
+        """Wait until the chain has settled a provisional result. Raises ResultTakenBack."""
         return await result.settled(timeout)
 
     async def wait(
@@ -286,10 +307,10 @@ class Client:
         return await self.results.open(job if isinstance(job, Job) else await self.jobs.get(job))
 
     async def save(self, job: Job | str, path: Path) -> int:
-        """Write the result of any size to a file. Return its size in bytes."""
+        """Write a result of any size to a file. Return the file's size in bytes."""
         return await self.results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
 
-    async def verify(self, job_id: str) -> Verified:
+    async def verify(self, job_id: str) -> VerifiedJob:
         """Return each fact of a job and how it is verified. Raises ChainContradicts."""
         return await Verification(self._account, self.jobs).verify(job_id)
 
@@ -298,7 +319,7 @@ class Client:
         return await self.jobs.cancel(job_id)
 
     async def chain(self) -> Deployment:
-        """Return the deployment. Raises MarketChanged if it is not the pinned or known one."""
+        """Return the verified deployment. Raises MarketChanged if the address book or known market differs."""
         return await self._account.deployment()
 
     async def reported_deployment(self) -> Deployment:
@@ -306,13 +327,13 @@ class Client:
         return await self._account.transport.get("/evm/chain", Deployment)
 
     async def readiness(self) -> Readiness:
-        answer = await self._account.transport.once("GET", "/readyz")
-        return read(answer, Readiness)
+        answer = await self._account.transport.send_once("GET", "/readyz")
+        return read_record(answer, Readiness)
 
     async def escrow(self) -> EscrowKey:
         """Return the verified key of the escrow.
 
-        Raises EscrowUntrusted; InvalidRequest (`escrow_unavailable`) without one.
+        Raises EscrowUntrusted, and InvalidRequest (`escrow_unavailable`) if the coordinator has no escrow.
         """
         return await self._account.escrow()
 
@@ -325,7 +346,7 @@ class Client:
         return self._account.transport.clock.now()
 
     def clock_skew(self) -> float:
-        """Return the seconds that the coordinator's clock was ahead of this machine's at its last answer."""
+        """Return how many seconds the coordinator's clock was ahead of the local clock at the last answer."""
         return self._clock.skew
 
 
@@ -343,6 +364,7 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
         rpc_url=options.get("rpc_url"),
         max_amount=options.get("max_amount"),
         max_batch_amount=options.get("max_batch_amount"),
+        tab_direct=options.get("tab_direct", "public"),
         insecure_http=options.get("insecure_http"),
         profile=options.get("profile"),
         without_wallet=options.get("without_wallet", False) or options.get("signer") is not None,
@@ -350,10 +372,10 @@ def _settings(base_url: str | None, options: ClientOptions) -> Settings:
     )
 
 
-def _known(options: ClientOptions, settings: Settings) -> KnownMarkets:
-    given = options.get("known_markets", settings.known_markets)
-    return given if isinstance(given, KnownMarkets) else KnownMarkets(Path(given) if given else None)
+def _known_markets(options: ClientOptions, settings: Settings) -> KnownMarkets:
+    known = options.get("known_markets", settings.known_markets)
+    return known if isinstance(known, KnownMarkets) else KnownMarkets(Path(known) if known else None)
 
 
-def _warn(fact: str) -> None:
+def _warn_of_first_use(fact: str) -> None:
     warnings.warn(fact, MarketRemembered, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Options of both clients."""
+"""Options of `Client` and `SyncClient`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,24 +12,26 @@ from common.secp256k1 import Wallet
 from svc.core.retries import RetryPolicy
 from svc.known_markets import KnownMarkets
 from svc.signers import Signer
+from svc.wire.direct import DirectUse
 
 
 class ClientOptions(TypedDict, total=False):
-    """Options of a client, all optional. An option overrides the environment. Give a wallet in one way only."""
+    """Options of a client, all optional. An option overrides its SVC_* variable. Set at most one wallet option."""
 
     signer: Signer | None  # a wallet that signs on request, see svc.signers
     wallet_key: str | bytes | Wallet | None  # a private key in this process
     without_wallet: bool  # use no wallet, not even one from the environment
     cipher_key: str | bytes | SecretKey | None  # the X25519 secret that opens results
-    gateways: str | Sequence[str] | None  # to read results from; empty disables reading
+    gateways: str | Sequence[str] | None  # gateways to read results from; empty disables reading
     settlement_margin: int | None  # seconds from the end of the window to the order's expiry
-    addresses: AddressBook | Path | str | None  # address book or its file; rejects other contracts
+    addresses: AddressBook | Path | str | None  # address book or its file; other contracts are rejected
     known_markets: KnownMarkets | Path | str | None  # file of known markets; None: keep them in memory
     require_known_market: bool  # reject a market that is neither in `addresses` nor known
     on_first_use: Callable[[str], object]  # called with each remembered fact, instead of the warning MarketRemembered
     rpc_url: str | Sequence[str] | None  # nodes of the chain to check the coordinator against; they must agree
     max_amount: int | None  # maximum amount of an order or a batch line, in base units
     max_batch_amount: int | None  # maximum amount of a whole batch; default: ten times max_amount
+    tab_direct: DirectUse  # addresses at which tabs connect to providers: "public" (default), "any" or "off"
     insecure_http: bool | None  # allow plain http:// to other machines
     profile: str | None  # name of a profile, see svc.profiles
     escrow_keys: Collection[str]  # accepted keys of the escrow; any other is rejected

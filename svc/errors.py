@@ -4,12 +4,12 @@
     ├── ApiError                the coordinator returned an error: one class per type, see below
     ├── ConnectionFailed        no answer
     │   └── OutcomeUnknown      an order or a batch was sent, and may or may not have been accepted
-    ├── OrderRefused            rejected here, before anything was signed or sent; `param` names the field
+    ├── OrderRefused            the client rejected the order before anything was signed; `param` names the field
     ├── FileFailed              a local file cannot be read or written
     ├── NoProvider              no live provider accepts the order
     ├── PlanShort               the network has no capacity for the whole batch in its window
     ├── EscrowUntrusted         the escrow's key could not be verified
-    ├── MarketChanged           the market is not the known one: other contracts, another key of a provider
+    ├── MarketChanged           the coordinator reports other contracts or another provider key than before
     ├── ChainContradicts        the chain contradicts the coordinator
     ├── NodeFailed              a node of the chain did not answer, or two nodes disagree
     ├── QuoteRefused            the quote does not match the order, or exceeds the ceiling
@@ -17,8 +17,11 @@
     ├── JobFailed, BatchFailed  the job or batch ended without a result
     │   └── PostRefused         the order was stored, but its post was rejected
     ├── ResultTakenBack         the chain did not confirm a provisional result
+    ├── TabEnded                the tab accepts no more requests
+    │   └── TabFaulty           the provider gave a wrong answer, or charged more than was acknowledged
+    ├── TabRequestFailed        the provider of a tab could not answer one request
     ├── WaitTimedOut            the job or batch did not end in time; it continues
-    └── ResultUnreadable        no gateway returned the result, or it did not open
+    └── ResultUnreadable        no gateway returned the result, or the result could not be opened
 
 Branch on the class and on `code`, never on the message.
 """
@@ -27,8 +30,8 @@ from typing import ClassVar, TypeVar
 
 from common.refusal import Refused
 
-# The payment is collected when the job is claimed, and refunded whenever a claimed job ends without a result.
-NO_RESULT_MONEY = {
+# The payment is collected when the job is claimed. If a claimed job ends without a result, the payment is refunded.
+REFUND_REMARKS = {
     "provider_fail": "the provider could not run it; fully refunded",
     "reclaim": "the provider missed the deadline; fully refunded",
     "cancelled": "no provider had claimed it; nothing was paid",
@@ -68,7 +71,7 @@ class SvcError(Exception):
 
 
 class ApiError(SvcError):
-    """Error returned by the coordinator. `status` is the HTTP status, `retryable` the value of its header."""
+    """Error returned by the coordinator. `status` is the HTTP status, `retryable` comes from `x-svc-retryable`."""
 
     _by_type: ClassVar[dict[str, "type[ApiError]"]] = {}
 
@@ -133,7 +136,7 @@ class PinnerUnavailable(ApiError):
 
 
 class ReceiptTimeout(ApiError):
-    """The transaction was broadcast but not mined within a minute. `code` is its hash. Poll, do not resend."""
+    """The transaction was broadcast but not mined within a minute. `code` is the transaction's hash. Poll the job."""
 
     type = "receipt_timeout"
 
@@ -143,7 +146,7 @@ class InternalError(ApiError):
 
 
 class ConnectionFailed(SvcError):
-    """The coordinator did not answer, or a proxy answered instead, which is not retryable.
+    """The coordinator did not answer (retryable), or a proxy answered in its place (not retryable).
 
     The request may still have arrived.
     """
@@ -153,9 +156,9 @@ class ConnectionFailed(SvcError):
 
 
 class OutcomeUnknown(ConnectionFailed):
-    """The request was sent, and neither an answer nor a look-up showed whether it was accepted.
+    """The request was sent, but neither an answer nor a look-up showed whether the coordinator accepted the request.
 
-    Look for the job or batch before you order again: a new order is another job, which is paid too.
+    Look for the job or batch before you order again, because a new order is a second job that you also pay for.
     """
 
     def __init__(self, message: str) -> None:
@@ -163,7 +166,7 @@ class OutcomeUnknown(ConnectionFailed):
 
 
 class OrderRefused(SvcError):
-    """Rejected before signing. Nothing was sent and nothing is owed."""
+    """The client rejected the order or another input before signing. Nothing was sent, and nothing is owed."""
 
     @classmethod
     def because(cls, refusal: Refused, place: str | None = None) -> "OrderRefused":
@@ -201,12 +204,12 @@ class EscrowUntrusted(SvcError):
     """The escrow's key is not accepted.
 
     `code`: `escrow_malformed`, `escrow_binding`, `escrow_debug`, `escrow_mock`, `escrow_not_pinned`, or
-    `escrow_changed` for a key that is not a known one.
+    `escrow_changed` if another key was remembered.
     """
 
 
 class MarketChanged(SvcError):
-    """The coordinator reports another market than the known one.
+    """The market that the coordinator reports differs from the known market.
 
     `code`: `deployment_changed`, `box_key_changed`, or `market_unknown` if only pinned or known markets are accepted.
     """
@@ -230,14 +233,14 @@ class NodeFailed(SvcError):
 class QuoteRefused(SvcError):
     """The quote is not accepted.
 
-    `code`: `quote_mismatch`, `over_max_amount`, or `price_changed` if the price changed before every attempt.
+    `code`: `quote_mismatch`, `over_max_amount`, or `price_changed` if the price changed at every attempt.
     """
 
 
 class OverCeiling(QuoteRefused):
     """The order or batch costs `amount`, which exceeds the ceiling.
 
-    `default`: the ceiling is the default one, so an interactive user may be asked.
+    `default` is True if no ceiling was set. An interactive command may then ask the user to confirm.
     """
 
     def __init__(self, message: str, *, amount: int, default: bool) -> None:
@@ -247,7 +250,7 @@ class OverCeiling(QuoteRefused):
 
 
 class SigningFailed(SvcError):
-    """The wallet refused to sign, or returned a signature that does not match."""
+    """The wallet refused to sign, or its signature does not match its address."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="signing_failed")
@@ -257,8 +260,8 @@ class JobFailed(SvcError):
     """The job ended without a result. `code`: `cancelled`, `provider_fail`, `reclaim` or `expired`."""
 
     def __init__(self, job_id: str, code: str, returned: str | None = None) -> None:
-        """`returned` is the refunded amount in words, if known."""
-        money = NO_RESULT_MONEY.get(code, _NOT_PAID) + (f" ({returned})" if returned is not None else "")
+        """`returned` is the refunded amount as text, if known."""
+        money = REFUND_REMARKS.get(code, _NOT_PAID) + (f" ({returned})" if returned is not None else "")
         super().__init__(f"job {job_id} failed ({code}): {money}", code=code)
         self.job_id = job_id
 
@@ -275,7 +278,8 @@ class PostRefused(JobFailed):
 class ResultTakenBack(SvcError):
     """The chain did not settle a provisional result.
 
-    `code`: how the job ended, as in JobFailed, or `other_result` if another result was settled, which `open` reads.
+    `code` says how the job ended (as in JobFailed). If another result was settled, `code` is `other_result`, and `open`
+    reads the settled result.
     """
 
     def __init__(self, job_id: str, code: str, how: str) -> None:
@@ -284,15 +288,42 @@ class ResultTakenBack(SvcError):
 
 
 class BatchFailed(SvcError):
-    """The input file of a batch was rejected. `code` is that of the first reason."""
+    """The input file of a batch was rejected. `code` is the code of the first error."""
 
     def __init__(self, batch_id: str, message: str, code: str | None) -> None:
         super().__init__(f"batch {batch_id} was rejected: {message}", code=code)
         self.batch_id = batch_id
 
 
+class TabEnded(SvcError):
+    """The tab accepts no more requests. The rejected request is not charged. Open another tab.
+
+    `code`: `tab_full` (the cap is used up), `tab_closing`, `tab_ended`, `tab_refused` (ended at once, before any
+    answer), `tab_stuck` (answers of an interrupted process cannot be checked: close the tab), or `request_too_large`.
+    """
+
+    def __init__(self, job_id: str, code: str, why: str) -> None:
+        super().__init__(f"tab {job_id}: {why}", code=code, retryable=code != "request_too_large")
+        self.job_id = job_id
+
+
+class TabFaulty(TabEnded):
+    """The provider broke the protocol of tabs. The client opens no more tabs with this provider.
+
+    `code`: `wrong_answer` (the client did not acknowledge the answer) or `overcharged` (the receipt proves it).
+    """
+
+
+class TabRequestFailed(SvcError):
+    """The provider could not answer this request, which is not charged. `code` is the provider's error code."""
+
+    def __init__(self, job_id: str, code: str) -> None:
+        super().__init__(f"tab {job_id}: the provider could not answer ({code}); the request is not charged", code=code)
+        self.job_id = job_id
+
+
 class WaitTimedOut(SvcError):
-    """The job or batch did not end in time. It continues; wait again with the same id."""
+    """The job or batch did not end in time, and continues. Wait again with the same id."""
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(f"{what} did not end within {seconds:g} s", code="wait_timed_out", retryable=True)
@@ -301,6 +332,6 @@ class WaitTimedOut(SvcError):
 class ResultUnreadable(SvcError):
     """The result cannot be read.
 
-    `code`: `no_result`, `reads_disabled`, `gateway_unavailable`, `gateway_status`, or why it did not open
-    (`unseal_failed` if it was sealed to another key).
+    `code`: `no_result`, `reads_disabled`, `gateway_unavailable`, `gateway_status`, or the reason why the result could
+    not be opened (`unseal_failed` if the result was sealed to another key).
     """

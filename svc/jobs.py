@@ -1,4 +1,4 @@
-"""Routes of jobs: get, wait, cancel, and the public list of jobs."""
+"""Read jobs, wait for them, cancel them, and read the public list of jobs."""
 
 from collections.abc import Callable
 from typing import Final, Literal
@@ -8,24 +8,24 @@ import attrs
 
 from common.scalars import hex_of
 from svc.account import Account
-from svc.core.orders import cancellation
+from svc.core.orders import cancellation_request
 from svc.error_conversion import raises_svc_errors
 from svc.errors import ApiError, ConnectionFailed, InternalError, InvalidRequest, NotFound, PostRefused, WaitTimedOut
-from svc.records import LIVE_JOB, BookRow, Cancelled, Job, Progress, Summary, Why
+from svc.records import LIVE_JOB_STATUSES, BookRow, Cancelled, Job, Progress, Summary, Why
 from svc.results import read_job_id
-from svc.wire.events import QUIET_S, ChangeListener, changes_of, unauthorised
-from svc.wire.pages import paged
+from svc.wire.events import STREAM_TIMEOUT_S, ChangeListener, call_without_session, open_change_listener
+from svc.wire.pages import read_pages
 
-FIRST_POLL_SECONDS: Final = 0.25
-MAX_POLL_SECONDS: Final = 5.0
-_STORED_POLL_SECONDS: Final = 1.0  # no event reports the block of a stored post
-# Until a broadcast post is mined and indexed.
+FIRST_POLL_PAUSE_S: Final = 0.25
+MAX_POLL_PAUSE_S: Final = 5.0
+_MAX_STORED_POLL_PAUSE_S: Final = 1.0  # shorter, because no event reports that a stored post was mined
+# How long a broadcast post may take to be mined and indexed.
 _APPEARANCE_TIMEOUT_S: Final = 300.0
-# Until a missed deadline is noticed and reclaimed.
+# How long the reclaim of a job may take after the job missed its deadline.
 _RECLAIM_GRACE_S: Final = 600.0
-_MAX_JOB_SECONDS: Final = 2 * 86_400 + _RECLAIM_GRACE_S  # at most a day until the claim, and a day for the window
-_NO_SUCH_JOB: Final = "NotTheOwner"  # also returned for a job that is in no block yet
-# Until a stored post is mined.
+_MAX_JOB_DURATION_S: Final = 2 * 86_400 + _RECLAIM_GRACE_S  # a day until the claim, a day for the window, the reclaim
+_NOT_THE_OWNER: Final = "NotTheOwner"  # also returned for a job that is in no block yet
+# How long to wait for a stored post to be mined.
 _POSTING_TIMEOUT_S: Final = 60.0
 
 State = Literal["Open", "Claimed", "Settled", "Cancelled"]
@@ -35,7 +35,7 @@ OnJobChange = Callable[[Job], object]
 @raises_svc_errors
 @attrs.frozen
 class Jobs:
-    """Routes of jobs."""
+    """Reads, follows and cancels jobs."""
 
     account: Account
 
@@ -43,13 +43,14 @@ class Jobs:
         """Return a job. Raises NotFound until the coordinator has a record of it."""
         expected_id = hex_of(read_job_id(job_id))
         job = await self.account.transport.get(f"/v1/jobs/{expected_id}", Job)
-        # Otherwise another job's result would be opened next.
+        # A coordinator that returns another job could make the client open that job's result.
         if (job.id.lower(), job.svc.job_id.lower()) != (expected_id, expected_id):
-            raise InternalError(f"requested job {expected_id}, got {job.id}", type_=InternalError.type, status=200)
+            message = f"the coordinator returned job {job.id} instead of {expected_id}"
+            raise InternalError(message, type_=InternalError.type, status=200)
         return job
 
     async def progress(self, job_id: str) -> Progress:
-        """Return a job with its steps that are in no block yet.
+        """Return the progress of a job, including steps that are in no block yet.
 
         Raises NotFound for an unknown job, or if the coordinator does not support progress.
         """
@@ -61,9 +62,8 @@ class Jobs:
                 self.account.supports_progress = False
             raise
         if progress.job_id.lower() != expected_id:
-            raise InternalError(
-                f"requested job {expected_id}, got {progress.job_id}", type_=InternalError.type, status=200
-            )
+            message = f"the coordinator returned the progress of job {progress.job_id} instead of {expected_id}"
+            raise InternalError(message, type_=InternalError.type, status=200)
         self.account.supports_progress = True
         return progress
 
@@ -74,24 +74,24 @@ class Jobs:
         timeout: float | None = None,  # noqa: ASYNC109 - the wait may be repeated
         on_change: OnJobChange | None = None,
     ) -> Job:
-        """Wait for the end of a job, and return it. `on_change` is called with the job at first and at each new status.
+        """Wait for the end of a job, and return it. Calls `on_change` after the first read and at each new status.
 
-        Reads the job when the coordinator reports a change and at intervals, or with increasing pauses if it reports no
-        changes. Without `timeout`, waits as long as the job can last: until its order expires, plus its window. Raises
-        WaitTimedOut; PostRefused if the stored order could not be posted.
+        Reads the job at intervals, and when the coordinator reports a change. If the coordinator cannot report changes,
+        polls with increasing pauses. Without `timeout`, waits as long as the job can last: until the order expires,
+        plus the window. Raises WaitTimedOut, and PostRefused if the stored order could not be posted.
         """
         path = f"/v1/jobs/{hex_of(read_job_id(job_id))}/events"
-        ignored = () if on_change is not None else LIVE_JOB  # without on_change, only the end matters
-        async with changes_of(self.account.transport, path, unauthorised, ignored=ignored) as changes:
-            return await self._until_ended(job_id, changes, timeout, on_change)
+        ignored = () if on_change is not None else LIVE_JOB_STATUSES  # without on_change, only the end matters
+        async with open_change_listener(self.account.transport, path, call_without_session, ignored=ignored) as changes:
+            return await self._poll_until_ended(job_id, changes, timeout, on_change)
 
-    async def _until_ended(
+    async def _poll_until_ended(
         self, job_id: str, changes: ChangeListener, timeout_seconds: float | None, on_change: OnJobChange | None
     ) -> Job:
-        started, pause = anyio.current_time(), FIRST_POLL_SECONDS
+        started, pause = anyio.current_time(), FIRST_POLL_PAUSE_S
         max_seconds = _APPEARANCE_TIMEOUT_S if timeout_seconds is None else timeout_seconds
         while True:
-            job = await self._find(job_id)
+            job = await self._find_job(job_id)
             if job is not None:
                 if job.status != changes.status:
                     changes.status = job.status
@@ -107,31 +107,31 @@ class Jobs:
                 changes.listen()
             elif (progress := await self._read_progress(job_id)) is not None:
                 require_posted(progress)
-                pause = min(pause, _STORED_POLL_SECONDS)
+                pause = min(pause, _MAX_STORED_POLL_PAUSE_S)
             remaining = started + max_seconds - anyio.current_time()
             if remaining <= 0:
                 raise WaitTimedOut(f"job {job_id}", max_seconds)
-            await changes.pause(min(pause, remaining), min(QUIET_S, remaining))
-            pause = min(pause * 1.5, MAX_POLL_SECONDS)
+            await changes.pause(min(pause, remaining), min(STREAM_TIMEOUT_S, remaining))
+            pause = min(pause * 1.5, MAX_POLL_PAUSE_S)
 
     async def cancel(self, job_id: str) -> Cancelled:
-        """Cancel an open job. If its post is only stored, wait for its block first.
+        """Cancel an open job. If the job's post is stored but not mined, first wait until the post is mined.
 
-        An ended job stays as it is. A claimed job raises InvalidRequest with code `NotCancellable`.
+        An ended job is not changed. Raises InvalidRequest with code `NotCancellable` for a claimed job.
         """
         raw = read_job_id(job_id)
         try:
             return await self._cancel(raw)
         except (NotFound, InvalidRequest) as error:
-            unknown = isinstance(error, NotFound) or error.code == _NO_SUCH_JOB
+            unknown = isinstance(error, NotFound) or error.code == _NOT_THE_OWNER
             if not (unknown and await self._wait_for_post(hex_of(raw))):
                 raise
         return await self._cancel(raw)
 
     async def _cancel(self, raw: bytes) -> Cancelled:
         market, signer = await self.account.market(), self.account.wallet()
-        issued_at = self.account.transport.clock.now()  # the first answer has set the clock by now
-        signature = await signer.sign(cancellation(market, raw, issued_at))
+        issued_at = self.account.transport.clock.now()  # an earlier answer has already set the clock
+        signature = await signer.sign(cancellation_request(market, raw, issued_at))
         body = {"issued_at": issued_at, "signature": hex_of(signature)}
         # Cancelling is idempotent.
         return await self.account.transport.post(f"/v1/jobs/{hex_of(raw)}/cancel", Cancelled, body, safe=True)
@@ -150,7 +150,7 @@ class Jobs:
         limit: int | None = 100,
         offset: int = 0,
     ) -> list[BookRow]:
-        """Return rows of the public list of jobs."""
+        """Return jobs from the public list."""
         query = {
             "state": state,
             "model": model,
@@ -162,7 +162,7 @@ class Jobs:
             "order": order,
         }
         transport = self.account.transport
-        return await paged(transport, "/evm/jobs", "jobs", BookRow, limit=limit, offset=offset, params=query)
+        return await read_pages(transport, "/evm/jobs", "jobs", BookRow, limit=limit, offset=offset, params=query)
 
     async def mine(self, *, limit: int | None = 100, offset: int = 0) -> list[BookRow]:
         """Return this wallet's jobs, newest first."""
@@ -177,11 +177,11 @@ class Jobs:
         return await self.account.transport.get(f"/v1/jobs/{hex_of(read_job_id(job_id))}/why", Why)
 
     async def summary(self, owner: str | None = None) -> Summary:
-        """Return totals of an owner's jobs, by default this wallet's."""
+        """Return totals of an owner's jobs. The default owner is this wallet."""
         address = owner if owner is not None else hex_of(self.account.wallet().address)
         return await self.account.transport.get("/evm/jobs/summary", Summary, {"owner": address})
 
-    async def _find(self, job_id: str) -> Job | None:
+    async def _find_job(self, job_id: str) -> Job | None:
         try:
             return await self.get(job_id)
         except NotFound:
@@ -201,24 +201,24 @@ class Jobs:
             return None
 
     async def _wait_for_post(self, job_id: str) -> bool:
-        """Return True once a job with a stored post has its block, and False for any other job."""
+        """Wait until a stored post is mined, and return True. Return False on timeout, or if no post is stored."""
         with anyio.move_on_after(_POSTING_TIMEOUT_S):
             while (progress := await self._read_progress(job_id)) is not None:
                 require_posted(progress)
-                if await self._find(job_id) is not None:
+                if await self._find_job(job_id) is not None:
                     return True
-                await self.account.transport.sleep(FIRST_POLL_SECONDS)
+                await self.account.transport.sleep(FIRST_POLL_PAUSE_S)
         return False
 
 
 def seconds_left(now: int, claimed_at: int | None, expires_at: int, sla_secs: int) -> float:
-    """Return how long a job can still last."""
+    """Return the seconds that a job can still last."""
     start = claimed_at if claimed_at is not None else expires_at
-    return min(max(0.0, start + sla_secs + _RECLAIM_GRACE_S - now), _MAX_JOB_SECONDS)
+    return min(max(0.0, start + sla_secs + _RECLAIM_GRACE_S - now), _MAX_JOB_DURATION_S)
 
 
 def require_posted(progress: Progress) -> None:
-    """Raises PostRefused if the job's post was rejected."""
+    """Raise PostRefused if the job's post was rejected."""
     if progress.status == "refused":
         reasons = [step.reason for step in progress.steps if step.op == "post" and step.reason is not None]
         raise PostRefused(progress.job_id, reasons[0] if reasons else "refused")

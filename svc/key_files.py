@@ -6,18 +6,18 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from common.keystores import new_key, write_keystore
+from common.keystores import encrypt_keystore, new_private_key
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 
-_OTHERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
+_OTHERS_PERMISSION_BITS: Final = stat.S_IRWXG | stat.S_IRWXO
 _MAX_FILE_BYTES: Final = 1 << 16
 
 
 def create_wallet(path: Path, password: str | None = None) -> Wallet:
-    """Create a wallet, and write its key to `path`, encrypted if there is a password. Never overwrites a file."""
-    secret = new_key()
-    text = f"0x{secret.hex()}\n" if password is None else write_keystore(secret, password)
+    """Create a wallet, and write its key to `path`. A password encrypts the key. Never overwrites a file."""
+    secret = new_private_key()
+    text = f"0x{secret.hex()}\n" if password is None else encrypt_keystore(secret, password)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write(text)
         file.flush()
@@ -27,10 +27,10 @@ def create_wallet(path: Path, password: str | None = None) -> Wallet:
 
 def read_wallet(path: Path) -> Wallet:
     """Return the wallet of a key file that only its owner can read. Raises Refused."""
-    return wallet_in(path, *read_key_text(path))
+    return parse_wallet(path, *read_key_text(path))
 
 
-def wallet_in(path: Path, text: str, readable_by_others: bool) -> Wallet:
+def parse_wallet(path: Path, text: str, readable_by_others: bool) -> Wallet:
     key = require_own_file(path, text, readable_by_others).strip().removeprefix("0x")
     try:
         return Wallet(bytes.fromhex(key))
@@ -45,8 +45,8 @@ def read_key_text(path: Path) -> tuple[str, bool]:
     """
     with path.open(encoding="utf-8", errors="replace") as file:
         mode = os.fstat(file.fileno()).st_mode
-        # Only one process reads a pipe, and Windows no permissions in the mode.
-        readable_by_others = sys.platform != "win32" and stat.S_ISREG(mode) and bool(mode & _OTHERS_MODE)
+        # Only one process can read a pipe, and Windows has no permission bits.
+        readable_by_others = sys.platform != "win32" and stat.S_ISREG(mode) and bool(mode & _OTHERS_PERMISSION_BITS)
         return file.read(_MAX_FILE_BYTES), readable_by_others
 
 

@@ -1,10 +1,10 @@
 """File of known markets: each coordinator's first report, in the user's configuration folder.
 
     <folder>/svc/known_markets.json       mode 0600, in a folder with mode 0700
-    <folder>/svc/known_markets.lock       held while the file is read and replaced
+    <folder>/svc/known_markets.lock       locked while the file is read and replaced
 
-The file decides who is paid, and is protected as such (see svc.own_files). Two commands at the same time keep each
-other's entries.
+The file decides who is paid, so it is protected (see svc.own_files). Commands that run at the same time do not
+overwrite each other's entries.
 """
 
 import json
@@ -21,13 +21,13 @@ from svc.own_files import OwnFile, configuration_folder
 PATH_VARIABLE: Final = "SVC_KNOWN_MARKETS"
 _MAX_FILE_BYTES: Final = 16 << 20
 
-Change = Callable[[KnownMarket | None], KnownMarket | None]
+Change = Callable[[KnownMarket | None], KnownMarket | None]  # returns None to forget the market
 
 
 def known_markets_path(named: str | None, environment: Mapping[str, str]) -> Path | None:
     """Return the path in SVC_KNOWN_MARKETS, or in the user's configuration folder.
 
-    Returns None if the variable is empty or there is no home folder: markets are then kept in memory.
+    Returns None if the variable is empty or there is no home folder. Known markets are then kept in memory.
     """
     if named is not None:
         return Path(named) if named else None
@@ -37,7 +37,7 @@ def known_markets_path(named: str | None, environment: Mapping[str, str]) -> Pat
 
 @attrs.define(eq=False)
 class KnownMarkets:
-    """Known markets by the address of their coordinator. Without a path they are kept in memory."""
+    """Known markets by their coordinator's address, in the file at `path`, or in memory if `path` is None."""
 
     path: Path | None = None
     _in_memory: dict[str, KnownMarket] = attrs.field(factory=dict)
@@ -46,32 +46,32 @@ class KnownMarkets:
         return self.all().get(url)
 
     def all(self) -> dict[str, KnownMarket]:
-        """Return all markets. Raises Refused for an unsafe file, and OSError for an unreadable one."""
+        """Return all markets. Raises Refused for an unsafe file, and OSError for an unreadable file."""
         if self.path is None:
             return dict(self._in_memory)
-        return _parse(self.path, _file(self.path).read())
+        return _parse(self.path, _own_file(self.path).read())
 
     def change(self, url: str, change: Change) -> KnownMarket | None:
-        """Replace a market by the result of `change` (None forgets it), under the lock.
+        """Lock the file, and replace a market with the result of `change`.
 
-        Raises as `all`, and OSError if the file cannot be written.
+        Raises the errors of `all`, and OSError if the file cannot be written.
         """
         if self.path is None:
-            return _apply(self._in_memory, url, change)
-        with _file(self.path).changing() as file:
+            return _change_entry(self._in_memory, url, change)
+        with _own_file(self.path).lock_for_change() as file:
             markets = _parse(self.path, file.read())
             old = dict(markets)
-            changed = _apply(markets, url, change)
+            changed = _change_entry(markets, url, change)
             if markets != old:
                 file.write(json.dumps(markets_as_json(markets), indent=2, sort_keys=True) + "\n")
             return changed
 
 
-def _file(path: Path) -> OwnFile:
+def _own_file(path: Path) -> OwnFile:
     return OwnFile(path, PATH_VARIABLE, _MAX_FILE_BYTES)
 
 
-def _apply(markets: dict[str, KnownMarket], url: str, change: Change) -> KnownMarket | None:
+def _change_entry(markets: dict[str, KnownMarket], url: str, change: Change) -> KnownMarket | None:
     changed = change(markets.get(url))
     if changed is None:
         markets.pop(url, None)
@@ -87,5 +87,5 @@ def _parse(path: Path, raw: bytes | None) -> dict[str, KnownMarket]:
         return read_markets(raw)
     except Refused as refusal:
         raise Refused(
-            f"{path}: {refusal.message}; move it, or set {PATH_VARIABLE} to another file", PATH_VARIABLE
+            f"{path}: {refusal.message}; move the file away, or set {PATH_VARIABLE} to another file", PATH_VARIABLE
         ) from None

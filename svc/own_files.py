@@ -1,10 +1,10 @@
 """Files of this user that decide who is paid: known markets and profiles, in the configuration folder.
 
 Anyone who can write such a file can redirect payments. On POSIX, neither the file nor its folder may be a link, belong
-to another user or be writable by others. On Windows, the access list of the application data folder protects it. A file
-is replaced atomically, under a lock that is held from the read to the write.
+to another user or be writable by others. On Windows, the access list of the application data folder protects the file.
+A file is replaced atomically, while a lock is held from the read to the write.
 
-This is the only module that handles the differences between platforms. It also writes other output files atomically.
+Differences between platforms are only in this module. The module also writes output files atomically.
 """
 
 import os
@@ -26,13 +26,13 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
-_LOCK_SECONDS: Final = 10.0
-_RETRY_SECONDS: Final = 0.05
+_OTHERS_WRITE_BITS: Final = stat.S_IWGRP | stat.S_IWOTH
+_REPLACE_TIMEOUT_S: Final = 10.0
+_REPLACE_RETRY_PAUSE_S: Final = 0.05
 
 
 def configuration_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return the folder `svc` in the user's configuration, or None without a home folder."""
+    """Return the folder `svc` in the user's configuration folder, or None if the user has no home folder."""
     if sys.platform == "win32":
         folder = environment.get("APPDATA")
         return Path(folder, "svc") if folder else None
@@ -46,7 +46,7 @@ def configuration_folder(environment: Mapping[str, str]) -> Path | None:
 class OwnFile:
     """File that only its owner may write.
 
-    `variable` is the setting of its path, for errors. At most `max_bytes` are read.
+    `variable` names the setting of the path, for error messages. A file of more than `max_bytes` is rejected.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class OwnFile:
     def read(self) -> bytes | None:
         """Return the content, or None if the file is missing.
 
-        Raises Refused for an unsafe file, and OSError for an unreadable one.
+        Raises Refused for an unsafe file, and OSError for an unreadable file.
         """
         try:
             with _open_folder(self) as folder:
@@ -65,20 +65,24 @@ class OwnFile:
             return None
 
     @contextmanager
-    def changing(self) -> Iterator["Change"]:
-        """Lock the file against other commands of this user. Raises like `read`, and OSError if writing fails."""
-        _make_folder(self.path.parent)
-        with _open_folder(self) as folder, _locked(folder, self.path.with_suffix(".lock")):
-            yield Change(self, folder)
+    def lock_for_change(self, *, wait: bool = True) -> Iterator["LockedFile"]:
+        """Lock the file against other processes, and yield it for reading and writing.
 
-    def unsafe(self, problem: str, path: Path | None = None) -> Refused:
+        Raises the errors of `read`, and OSError if writing fails. Without `wait`, raises Refused (`in_use`) if another
+        process holds the lock.
+        """
+        _make_folder(self.path.parent)
+        with _open_folder(self) as folder, _lock_file(folder, self.path.with_suffix(".lock"), wait=wait):
+            yield LockedFile(self, folder)
+
+    def unsafe_error(self, problem: str, path: Path | None = None) -> Refused:
         message = f"{path or self.path} {problem}: it decides who is paid; set {self.variable} to use another file"
         return Refused(message, self.variable)
 
 
 @attrs.frozen
-class Change:
-    """Locked file that may be read and written."""
+class LockedFile:
+    """Locked file, to read and then replace."""
 
     file: OwnFile
     _folder: int
@@ -86,8 +90,15 @@ class Change:
     def read(self) -> bytes | None:
         return _read(self._folder, self.file)
 
-    def write(self, text: str) -> None:
-        _write(self._folder, self.file.path, text)
+    def write(self, text: str, *, sync: bool = True) -> None:
+        """Replace the file. Without `sync`, a power failure may bring back the old content."""
+        _write(self._folder, self.file.path, text, sync=sync)
+
+    def remove(self) -> None:
+        """Remove the file and its lock."""
+        for path in (self.file.path, self.file.path.with_suffix(".lock")):
+            with suppress(PermissionError):  # Windows does not remove an open lock
+                path.unlink(missing_ok=True)
 
 
 def _make_folder(path: Path) -> None:
@@ -96,7 +107,11 @@ def _make_folder(path: Path) -> None:
         path.mkdir(mode=0o700)
 
 
-def _partial(path: Path) -> str:
+def _in_use_error(path: Path) -> Refused:
+    return Refused(f"another process is using {path.with_suffix('')}", code="in_use")
+
+
+def _partial_name(path: Path) -> str:
     return f".{path.name}.{secrets.token_hex(8)}"
 
 
@@ -110,44 +125,51 @@ if sys.platform == "win32":
 
     def _read(_: int, file: OwnFile) -> bytes | None:
         if file.path.is_symlink() or (file.path.exists() and not file.path.is_file()):
-            raise file.unsafe("must be a file and not a link")
+            raise file.unsafe_error("must be a file and not a link")
         try:
             with file.path.open("rb") as file_:
                 raw = file_.read(file.max_bytes + 1)
         except FileNotFoundError:
             return None
         if len(raw) > file.max_bytes:
-            raise file.unsafe(f"must be a file of at most {file.max_bytes >> 10} KiB")
+            raise file.unsafe_error(f"must be a file of at most {file.max_bytes >> 10} KiB")
         return raw
 
-    def _write(_: int, path: Path, text: str) -> None:
-        partial = path.with_name(_partial(path))
+    def _write(_: int, path: Path, text: str, *, sync: bool) -> None:
+        partial = path.with_name(_partial_name(path))
         try:
             with partial.open("x", encoding="utf-8", newline="\n") as target:
                 target.write(text)
                 target.flush()
-                os.fsync(target.fileno())
+                if sync:
+                    os.fsync(target.fileno())
             _replace(partial, path)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
 
     def _replace(partial: Path, path: Path) -> None:
-        """Replace a file. On Windows, retry while another process reads it."""
-        until = time.monotonic() + _LOCK_SECONDS
+        """Replace a file. Retry while another process reads the file, because Windows then rejects the replacement."""
+        until = time.monotonic() + _REPLACE_TIMEOUT_S
         while True:
             try:
                 return os.replace(partial, path)
             except PermissionError:
                 if time.monotonic() > until:
                     raise
-                time.sleep(_RETRY_SECONDS)
+                time.sleep(_REPLACE_RETRY_PAUSE_S)
 
     @contextmanager
-    def _locked(_: int, path: Path) -> Iterator[None]:
+    def _lock_file(_: int, path: Path, *, wait: bool) -> Iterator[None]:
         with path.open("ab") as lock:
             lock.seek(0)
-            msvcrt.locking(lock.fileno(), msvcrt.LK_LOCK, 1)  # retries for ten seconds
+            try:
+                # LK_LOCK retries for ten seconds.
+                msvcrt.locking(lock.fileno(), msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+            except OSError:
+                if wait:
+                    raise
+                raise _in_use_error(path) from None
             try:
                 yield
             finally:
@@ -162,7 +184,7 @@ else:
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except NotADirectoryError:
-            raise file.unsafe("must be a folder and not a link", path) from None
+            raise file.unsafe_error("must be a folder and not a link", path) from None
         try:
             _require_own(os.fstat(folder), file, path)
             yield folder
@@ -172,59 +194,64 @@ else:
     def _read(folder: int, file: OwnFile) -> bytes | None:
         path = file.path
         try:
-            # Non-blocking, so that a pipe at this path cannot block.
+            # Non-blocking, so that opening a pipe at this path returns at once.
             number = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             return None
         except OSError as error:
             if path.is_symlink():
-                raise file.unsafe("must be a file and not a link") from None
+                raise file.unsafe_error("must be a file and not a link") from None
             raise error
         with os.fdopen(number, "rb") as file_:
             status = os.fstat(number)
             if not stat.S_ISREG(status.st_mode) or status.st_size > file.max_bytes:
-                raise file.unsafe(f"must be a file of at most {file.max_bytes >> 10} KiB")
+                raise file.unsafe_error(f"must be a file of at most {file.max_bytes >> 10} KiB")
             _require_own(status, file, path)
             return file_.read(file.max_bytes)
 
-    def _write(folder: int, path: Path, text: str) -> None:
-        partial = _partial(path)
+    def _write(folder: int, path: Path, text: str, *, sync: bool) -> None:
+        partial = _partial_name(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(partial, flags, 0o600, dir_fd=folder), "w", encoding="utf-8") as target:
                 target.write(text)
                 target.flush()
-                os.fsync(target.fileno())
+                if sync:
+                    os.fsync(target.fileno())
             os.replace(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
+            if sync:
+                os.fsync(folder)
         except BaseException:
             with suppress(OSError):
                 os.unlink(partial, dir_fd=folder)
             raise
 
     @contextmanager
-    def _locked(folder: int, path: Path) -> Iterator[None]:
+    def _lock_file(folder: int, path: Path, *, wait: bool) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         lock = os.open(path.name, flags, 0o600, dir_fd=folder)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # held briefly
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _in_use_error(path) from None
             yield
         finally:
             os.close(lock)
 
     def _require_own(status: os.stat_result, file: OwnFile, path: Path) -> None:
         if status.st_uid != os.geteuid():
-            raise file.unsafe("must belong to you", path)
-        if status.st_mode & _OTHERS_WRITE:
-            raise file.unsafe(f"must be writable by you alone (chmod go-w {path})", path)
+            raise file.unsafe_error("must belong to you", path)
+        if status.st_mode & _OTHERS_WRITE_BITS:
+            raise file.unsafe_error(f"must be writable by you alone (chmod go-w {path})", path)
 
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing, readable only by its owner. It gets its name when the block ends without an error.
+    """Open a file for writing, readable only by its owner. The file appears when the block ends without an error.
 
-    Devices and pipes are written directly, and a link is followed, because replacing them would remove them. Until then
-    the bytes are in a file with an unpredictable name, so that no link can be prepared for it.
+    Until then the bytes are in a temporary file. Other users cannot prepare a link at its random name. Devices and
+    pipes are written directly and links are followed, because a replacement would remove the device, pipe or link.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as device:

@@ -1,4 +1,4 @@
-"""Change one setting in the file of profiles. tomlkit keeps the owner's comments, order and spacing."""
+"""Change one setting in the profiles file. The comments, order and spacing of the file stay as they are."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from tomlkit.items import AbstractTable
 
 from common.refusal import Refused
 from common.settings.kinds import read_text
-from common.settings.reader import Setting, read, settings_of, suggestion
+from common.settings.reader import Setting, read_from_sources, settings_of, suggestion
 from svc.profiles import FILE_VARIABLE, NAME_VARIABLE, own_file, parse_profiles
 from svc.variables import ProfileTable, Variables
 
@@ -18,13 +18,13 @@ SETTINGS: Final[dict[str, Setting]] = {each.name: each for each in settings_of(V
 
 
 def change_setting(path: Path, profile: str, key: str, value: str | None) -> None:
-    """Set a key of a profile, or remove it. Raise Refused, and OSError where nothing can be written."""
+    """Set a key of a profile, or remove the key if `value` is None. Raises Refused and OSError."""
     if key not in SETTINGS:
         raise Refused(f"{key} is not a setting{suggestion(key, SETTINGS)} (use one of {', '.join(SETTINGS)})", key)
     if not _PROFILE_NAME_PATTERN.fullmatch(profile):
-        raise Refused("a profile's name must have 1 to 64 letters, digits, - and _", NAME_VARIABLE)
-    typed = None if value is None else _typed(key, value)
-    with own_file(path).changing() as file:
+        raise Refused("a profile's name must be 1 to 64 letters, digits, - or _", NAME_VARIABLE)
+    typed = None if value is None else _to_toml_value(key, value)
+    with own_file(path).lock_for_change() as file:
         raw = file.read() or b""
         wanted = {name: dict(table) for name, table in parse_profiles(path, raw).items()}
         if typed is not None:
@@ -32,29 +32,29 @@ def change_setting(path: Path, profile: str, key: str, value: str | None) -> Non
         elif wanted.get(profile, {}).pop(key, None) is None:
             return
         try:
-            text = _edited(raw, profile, key, typed)
+            text = _edit_profile(raw, profile, key, typed)
             if parse_profiles(path, text.encode()) != wanted:
                 raise ValueError
-        except ValueError:  # such as a new profile in an inline table, which tomlkit cannot write
+        except ValueError:  # for example a new profile in an inline table, which tomlkit cannot write
             raise Refused(
-                f"{path} is written in a way that cannot be changed here: edit it by hand", FILE_VARIABLE
+                f"svc cannot change a file with the layout of {path}: edit the file by hand", FILE_VARIABLE
             ) from None
-        read(Variables, ProfileTable(wanted[profile], path, profile))
+        read_from_sources(Variables, ProfileTable(wanted[profile], path, profile))
         file.write(text)
 
 
-def _edited(raw: bytes, profile: str, key: str, value: Any) -> str:
+def _edit_profile(raw: bytes, profile: str, key: str, value: Any) -> str:
     document: Any = tomlkit.parse(raw)
     if value is None:
         del document["profile"][profile][key]
     else:
         profiles = document.setdefault("profile", tomlkit.table(is_super_table=True))
-        _set(profiles.setdefault(profile, tomlkit.table()), key, value)
+        _set_key(profiles.setdefault(profile, tomlkit.table()), key, value)
     return tomlkit.dumps(document)
 
 
-def _set(table: AbstractTable, key: str, value: Any) -> None:
-    """Set a key. A new one comes before the blank lines and comments that end the table: they belong to the next."""
+def _set_key(table: AbstractTable, key: str, value: Any) -> None:
+    """Set a key. A new key goes before blank lines and comments at the table's end, which belong to the next table."""
     if key in table:
         table[key] = value
         return
@@ -67,9 +67,9 @@ def _set(table: AbstractTable, key: str, value: Any) -> None:
         table.add(item)
 
 
-def _typed(key: str, value: str) -> Any:
-    """Return the value as TOML holds it."""
+def _to_toml_value(key: str, value: str) -> Any:
+    """Convert a text to the TOML type of the setting."""
     if not value.isprintable():
-        raise Refused(f"{key} must be a text without line breaks and control characters", key)
+        raise Refused(f"{key} must be a text without line breaks or control characters", key)
     typed = read_text(SETTINGS[key].kind, value, key)
     return list(typed) if isinstance(typed, tuple) else typed

@@ -1,4 +1,4 @@
-"""Profiles: named sets of settings in one file, used for settings that are neither arguments nor in the environment.
+"""Profiles: named sets of settings in one file. Arguments and the environment override the settings of a profile.
 
     <folder>/svc/config.toml             in the user's configuration folder, or the file in SVC_CONFIG
 
@@ -8,8 +8,8 @@
     max_amount = 250_000
 
 A key is the name of a variable without `SVC_`, in lower case. SVC_PROFILE chooses another profile than `default`. The
-file decides who is paid and how much, so it must belong to the user, who alone may write it. It holds no keys: set
-`wallet_key_file` to a file with one.
+file decides who is paid and how much, so it must belong to the user, and no other user may be able to write it. It must
+contain no private keys: set `wallet_key_file` to the file of the key.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from common.refusal import Refused
 from common.settings.errors import SettingError
-from common.settings.reader import read
-from common.settings.toml import parse
+from common.settings.reader import read_from_sources
+from common.settings.toml import parse_toml
 from svc.own_files import OwnFile, configuration_folder
-from svc.variables import PREFIX, WALLET_NAMES, ClientEnvironment, ProfileTable, Variables, variable_of
+from svc.variables import PREFIX, WALLET_NAMES, ClientEnvironment, ProfileTable, Variables, variable_name
 
 FILE_VARIABLE: Final = "SVC_CONFIG"
 NAME_VARIABLE: Final = "SVC_PROFILE"
@@ -31,46 +31,46 @@ _MAX_FILE_BYTES: Final = 1 << 16
 
 def read_variables(environment: Mapping[str, str]) -> Variables:
     """Read the environment, and the chosen profile for variables that are not set. Raises Refused."""
-    return read(Variables, *sources_of(environment))
+    return read_from_sources(Variables, *open_sources(environment))
 
 
-def sources_of(environment: Mapping[str, str]) -> tuple[ClientEnvironment, ProfileTable]:
+def open_sources(environment: Mapping[str, str]) -> tuple[ClientEnvironment, ProfileTable]:
     """Return the environment, and the chosen profile without the settings that the environment overrides.
 
-    Raises Refused for an unsafe or unreadable file and for a chosen profile that does not exist. A missing file has no
-    profiles.
+    Raises Refused for an unsafe or unreadable file, and for a chosen profile that does not exist. If no file exists,
+    there are no profiles.
     """
-    path, profiles = profiles_of(environment)
+    path, profiles = read_profiles(environment)
     chosen = environment.get(NAME_VARIABLE)
     name = chosen or DEFAULT_PROFILE
     if chosen and name not in profiles:
         available = ", ".join(sorted(profiles)) or "none"
         raise Refused(f"no profile {chosen!r} in {path} (available: {available})", NAME_VARIABLE)
     values = profiles.get(name, {})
-    hidden = overridden(environment, values)
+    hidden = find_overrides(environment, values)
     kept = {key: value for key, value in values.items() if key not in hidden}
     return ClientEnvironment(environment, PREFIX), ProfileTable(kept, path, name)
 
 
-def overridden(environment: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a profile that the environment overrides, each with the variable that does.
+def find_overrides(environment: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the settings in `values` that the environment overrides, each with the overriding variable.
 
     A variable overrides its setting even if it is empty. A wallet in the environment overrides every wallet setting, so
     that it is clear which account pays.
     """
-    found = {key: variable_of(key) for key in values if variable_of(key) in environment}
-    wallets = [variable_of(name) for name in WALLET_NAMES if environment.get(variable_of(name))]
+    found = {key: variable_name(key) for key in values if variable_name(key) in environment}
+    wallets = [variable_name(name) for name in WALLET_NAMES if environment.get(variable_name(name))]
     return found | ({name: wallets[0] for name in WALLET_NAMES if name in values} if wallets else {})
 
 
-def profiles_of(environment: Mapping[str, str]) -> tuple[Path | None, dict[str, dict[str, Any]]]:
-    """Return the path of the file, and its profiles by name. Raises Refused."""
+def read_profiles(environment: Mapping[str, str]) -> tuple[Path | None, dict[str, dict[str, Any]]]:
+    """Return the path of the profiles file, and the profiles by name. Raises Refused."""
     path = profiles_path(environment)
-    return path, {} if path is None else _read(path, named=FILE_VARIABLE in environment)
+    return path, {} if path is None else _read_profiles(path, named=FILE_VARIABLE in environment)
 
 
 def profiles_path(environment: Mapping[str, str]) -> Path | None:
-    """Return the path of the file, or None if SVC_CONFIG is empty or there is no configuration folder."""
+    """Return the path of the profiles file, or None if SVC_CONFIG is empty or there is no configuration folder."""
     named = environment.get(FILE_VARIABLE)
     if named is not None:
         return Path(named) if named else None
@@ -78,7 +78,7 @@ def profiles_path(environment: Mapping[str, str]) -> Path | None:
     return folder and folder / "config.toml"
 
 
-def _read(path: Path, *, named: bool) -> dict[str, dict[str, Any]]:
+def _read_profiles(path: Path, *, named: bool) -> dict[str, dict[str, Any]]:
     try:
         raw = own_file(path).read()
     except OSError as error:
@@ -93,7 +93,7 @@ def own_file(path: Path) -> OwnFile:
 
 
 def parse_profiles(path: Path, raw: bytes) -> dict[str, dict[str, Any]]:
-    document = parse(raw, path)
+    document = parse_toml(raw, path)
     profiles = document.pop("profile", {})
     if document or not isinstance(profiles, dict) or not all(isinstance(table, dict) for table in profiles.values()):
         raise SettingError.at((), "must hold only tables named [profile.NAME]", path)

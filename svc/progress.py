@@ -4,10 +4,10 @@
                                         │              │           └─► rejected by the chain: ResultTakenBack
                                         └──────────────┴─► missing or unreadable: wait for the chain
 
-Progress is unverified: only the coordinator reports it. Its result is checked like any other (content id, job key, job
-id in the body), so a false report can at most show an answer sealed by someone who knows the job's key. Such an answer
-costs nothing, because only the chain moves money. A provisional result names its evidence, and `settled` waits for the
-confirmation.
+Progress is unverified, because only the coordinator reports it. A provisional result is checked like any other result
+(content id, job key, job id in the body). So a false report can at most lead to an answer from someone who knows the
+job's key. Such an answer costs nothing, because only the chain moves money. `rests_on` of a provisional result says how
+far the settle is, and `settled` waits for the chain.
 """
 
 from typing import Final
@@ -18,31 +18,31 @@ import msgspec
 
 from common.api.states import EndedBecause, JobState
 from common.scalars import hex_of
-from common.strict_json import UNREADABLE
+from common.strict_json import DECODE_ERRORS
 from svc.account import Account
 from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut
-from svc.jobs import FIRST_POLL_SECONDS, MAX_POLL_SECONDS, Jobs, OnJobChange, require_posted, seconds_left
+from svc.jobs import FIRST_POLL_PAUSE_S, MAX_POLL_PAUSE_S, Jobs, OnJobChange, require_posted, seconds_left
 from svc.orders import Orders
-from svc.records import ENDED_BECAUSE, ENDED_JOB, LIVE_JOB, Job, JobDetails, Progress, ProgressStep
+from svc.records import CODE_BY_END, ENDED_JOB_STATUSES, LIVE_JOB_STATUSES, Job, JobDetails, Progress, ProgressStep
 from svc.results import Result, Results
-from svc.wire.events import QUIET_S, ChangeListener, changes_of, unauthorised
+from svc.wire.events import STREAM_TIMEOUT_S, ChangeListener, call_without_session, open_change_listener
 
 _PROVIDER_STEPS: Final = frozenset({"claim", "settle"})
-_STATES: Final = {
+_STATE_BY_STATUS: Final = {
     "queued": (JobState.OPEN, EndedBecause.NOT_ENDED),
     "in_progress": (JobState.CLAIMED, EndedBecause.NOT_ENDED),
     "completed": (JobState.SETTLED, EndedBecause.SETTLE),
     "failed": (JobState.CANCELLED, EndedBecause.PROVIDER_FAIL),
     "cancelled": (JobState.CANCELLED, EndedBecause.CANCEL),
 }
-if set(_STATES) != LIVE_JOB | ENDED_JOB:
-    raise AssertionError("each status of a job has its state")
+if set(_STATE_BY_STATUS) != LIVE_JOB_STATUSES | ENDED_JOB_STATUSES:
+    raise AssertionError("_STATE_BY_STATUS must have every status of a job")
 
 
 @attrs.define(eq=False)
 class _LatestProgress:
-    """Latest unread progress of a job from its event stream."""
+    """Latest progress from a job's event stream that has not been read yet."""
 
     job_id: str
     progress: Progress | None = None
@@ -51,7 +51,7 @@ class _LatestProgress:
         """Store a progress message. Return False for any other message."""
         try:
             progress = msgspec.json.decode(data, type=Progress, strict=False)
-        except UNREADABLE:
+        except DECODE_ERRORS:
             return False
         if progress.job_id.lower() == self.job_id:
             self.progress = progress
@@ -71,7 +71,7 @@ class ProvisionalResults:
     orders: Orders
     results: Results
 
-    async def first(
+    async def first_result(
         self,
         prepared: PreparedOrder,
         *,
@@ -81,33 +81,33 @@ class ProvisionalResults:
         """Return the first provisional result that opens, or the ended job. Raises WaitTimedOut and PostRefused."""
         started, last_status = anyio.current_time(), [""]
 
-        def changed(job: Job) -> None:
+        def report_change(job: Job) -> None:
             if on_change is not None and job.status != last_status[0]:
                 on_change(job)
             last_status[0] = job.status
 
         if self.account.supports_progress is not False:
-            result = await self._provisional(prepared, timeout, changed)
+            result = await self._find_provisional(prepared, timeout, report_change)
             if result is not None:
                 return result
         remaining = None if timeout is None else max(0.0, started + timeout - anyio.current_time())
         try:
-            return await self.jobs.wait(prepared.id, timeout=remaining, on_change=changed)
+            return await self.jobs.wait(prepared.id, timeout=remaining, on_change=report_change)
         except WaitTimedOut:
             if timeout is None:
                 raise
             raise WaitTimedOut(f"job {prepared.id}", timeout) from None  # report the whole timeout
 
-    async def _provisional(
+    async def _find_provisional(
         self, prepared: PreparedOrder, timeout_seconds: float | None, on_status: OnJobChange
     ) -> Result | None:
-        """Return a provisional result, or None if the job must be waited for on the chain.
+        """Return a provisional result, or None if the caller must wait for the chain.
 
-        That is the case once the job has ended, if there is no progress, or if the result does not open.
+        Returns None if the job has ended, if progress cannot be read, or if the result cannot be opened.
         """
         latest = _LatestProgress(prepared.id)
         path = f"/v1/jobs/{prepared.id}/events?provisional=1"
-        async with changes_of(self.account.transport, path, unauthorised, latest.store) as changes:
+        async with open_change_listener(self.account.transport, path, call_without_session, latest.store) as changes:
             changes.listen()
             return await self._follow(prepared, timeout_seconds, on_status, latest, changes)
 
@@ -119,7 +119,7 @@ class ProvisionalResults:
         latest: _LatestProgress,
         changes: ChangeListener,
     ) -> Result | None:
-        started, pause = anyio.current_time(), FIRST_POLL_SECONDS
+        started, pause = anyio.current_time(), FIRST_POLL_PAUSE_S
         max_seconds = self._max_seconds(prepared) if timeout_seconds is None else timeout_seconds
         while True:
             try:
@@ -131,28 +131,29 @@ class ProvisionalResults:
             if progress is not None:
                 require_posted(progress)
                 changes.status = progress.status
-                job = job_of(prepared, progress)
+                job = expected_job(prepared, progress)
                 on_status(job)
                 if job.ended and not progress.provisional:
                     return None
                 if job.result_cid is not None:
                     result = await self._open(prepared, job, progress)
-                    # None ends the search for provisional results. A result counts unless newer progress withdrew it.
+                    # Return None if the result cannot be opened. Return the opened result, unless newer progress has
+                    # withdrawn it.
                     if (
                         result is None
                         or latest.progress is None
-                        or _settled_cid(prepared, latest.progress) == job.result_cid
+                        or _find_settled_cid(prepared, latest.progress) == job.result_cid
                     ):
                         return result
             remaining = started + max_seconds - anyio.current_time()
             if remaining <= 0:
                 raise WaitTimedOut(f"job {prepared.id}", max_seconds)
             if latest.progress is None:
-                await changes.pause(min(pause, remaining), min(QUIET_S, remaining))
-            pause = min(pause * 1.5, MAX_POLL_SECONDS)
+                await changes.pause(min(pause, remaining), min(STREAM_TIMEOUT_S, remaining))
+            pause = min(pause * 1.5, MAX_POLL_PAUSE_S)
 
     async def _open(self, prepared: PreparedOrder, job: Job, progress: Progress) -> Result | None:
-        """Return the opened result, or None if it is unavailable or does not open."""
+        """Return the opened result, or None if the result is unavailable or cannot be opened."""
 
         async def confirm(result: Result, timeout_seconds: float | None) -> Result:
             return await self._wait_for_settle(prepared, result, timeout_seconds)
@@ -170,7 +171,7 @@ class ProvisionalResults:
         except PostRefused as error:
             raise ResultTakenBack(prepared.id, error.code or "refused", error.message) from None
         require_settled(job, result.job.result_cid)
-        await self.orders.require_on_chain(prepared)
+        await self.orders.confirm_on_chain(prepared)
         return attrs.evolve(result, job=job, rests_on="block", provisional=False, confirm=None)
 
     def _max_seconds(self, prepared: PreparedOrder) -> float:
@@ -179,25 +180,25 @@ class ProvisionalResults:
 
 
 def require_settled(job: Job, result_cid: str | None) -> None:
-    """Raises ResultTakenBack if the job ended without this result."""
+    """Raise ResultTakenBack if the job ended without this result."""
     if job.status != "completed":
-        because = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
+        because = CODE_BY_END.get(job.svc.ended_because, job.status)
         raise ResultTakenBack(job.id, because, f"job {job.id} ended without a result: {because}")
     if job.result_cid != result_cid:
         message = f"job {job.id} was settled with another result, {job.result_cid}"
         raise ResultTakenBack(job.id, "other_result", message)
 
 
-def job_of(prepared: PreparedOrder, progress: Progress) -> Job:
-    """Return the job as it will be once all steps are mined.
+def expected_job(prepared: PreparedOrder, progress: Progress) -> Job:
+    """Return the job as it will be once all steps of the progress are mined.
 
-    The order is the signed one; only the progress comes from the coordinator.
+    The terms come from the signed order. Only the status and the result come from the coordinator.
     """
     order, settle = prepared.sealed_order.order, _find_settle(prepared, progress)
     status = progress.status if progress.status != "refused" else "cancelled"
-    if status == "completed" and settle is None:  # the settle is by another provider, or for more than was ordered
+    if status == "completed" and settle is None:  # the settle is by another provider or charges too much
         status = "in_progress"
-    state, because = _STATES[status]
+    state, because = _STATE_BY_STATUS[status]
     providers = [
         step.provider_id for step in progress.steps if step.op in _PROVIDER_STEPS and step.provider_id is not None
     ]
@@ -223,7 +224,7 @@ def job_of(prepared: PreparedOrder, progress: Progress) -> Job:
 
 
 def _find_settle(prepared: PreparedOrder, progress: Progress) -> ProgressStep | None:
-    """Return the settle that names a result, if its provider may settle and it charges no more than was ordered."""
+    """Return the settle step, if its provider may settle the job and the step charges no more than was ordered."""
     terms = prepared.terms
     for step in progress.steps:
         if progress.status == "completed" and step.op == "settle" and step.rests_on != "refused":
@@ -234,6 +235,6 @@ def _find_settle(prepared: PreparedOrder, progress: Progress) -> ProgressStep | 
     return None
 
 
-def _settled_cid(prepared: PreparedOrder, progress: Progress) -> str | None:
+def _find_settled_cid(prepared: PreparedOrder, progress: Progress) -> str | None:
     settle = _find_settle(prepared, progress)
     return None if settle is None else settle.result_cid

@@ -1,4 +1,4 @@
-"""Receipts: proofs of an ended job from the chain, in one file that a third party can check."""
+"""Create and check receipts. A receipt is a file that proves an ended job to a third party, from the chain's data."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -6,26 +6,35 @@ from typing import Any, Final
 import attrs
 
 from common import canonical_json
-from common.artifacts import event_topic, load
+from common.artifacts import event_topic, load_artifact
 from common.contract_events import event_values
-from common.inclusion.contents import Contents
-from common.inclusion.node_values import objects, octets, texts
-from common.receipt import ENDS, Events, ReceiptMarket, VerifiedReceipt, claims_of, order_signature_in, verified
-from common.receipt_steps import step_of
+from common.inclusion.contents import BlockContents
+from common.inclusion.node_values import read_objects, read_octets, read_octets_list
+from common.receipt import (
+    END_EVENTS,
+    JobEvents,
+    ReceiptMarket,
+    VerifiedReceipt,
+    find_order_signature,
+    receipt_claims,
+    verify_receipt,
+)
+from common.receipt_steps import build_step
+from common.receipt_tab import TAB_FIELD
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.chain.node import Chain
 from svc.errors import ResultUnreadable
 from svc.wire.json_rpc import Node
 
-_JOBS: Final = load("JobRegistry")
-_NAMES: Final = {event_topic(_JOBS, name): name for name in ("JobPosted", "JobClaimed", *ENDS)}
-_ENDS: Final = frozenset(event_topic(_JOBS, name) for name in ENDS)
+_JOB_REGISTRY: Final = load_artifact("JobRegistry")
+_EVENT_NAMES: Final = {event_topic(_JOB_REGISTRY, name): name for name in ("JobPosted", "JobClaimed", *END_EVENTS)}
+_END_TOPICS: Final = frozenset(event_topic(_JOB_REGISTRY, name) for name in END_EVENTS)
 
 
 @attrs.frozen(slots=True)
 class _JobEvent:
-    """Event of the job, with its log."""
+    """Event of a job, with the log that contains it."""
 
     name: str
     values: Mapping[str, Any]
@@ -42,92 +51,103 @@ class _JobEvent:
 
 @attrs.frozen
 class Receipts:
-    """Creates receipts from nodes. The result proves itself, so the first node need not be trusted for blocks."""
+    """Creates receipts from a node's data. A receipt proves itself, so the node need not be trusted."""
 
     chain: Chain
     market: ReceiptMarket
 
-    async def make(self, job_id: bytes, first: int) -> bytes:
-        """Return the receipt of a job that was posted in block `first` or later.
+    async def build_receipt(self, job_id: bytes, first_block: int, tab: dict[str, str] | None = None) -> bytes:
+        """Return the receipt of a job that was posted in block `first_block` or later.
 
-        Raises ResultUnreadable with code `no_receipt` for a job that has not ended, and `receipt_unproved` if a node's
-        answers are inconsistent; NodeFailed.
+        `tab` is the field with a tab's transcript, from `build_tab_member`. Raises NodeFailed. Raises ResultUnreadable
+        with code `no_receipt` for a job that has not ended, or `receipt_unproved` if a node's answers are inconsistent.
         """
         node = self.chain.nodes[0]
         try:
-            found = await self._events(job_id, first)
-            steps = [await _step(node, each) for each in found]
-            events = Events(
+            found = await self._read_events(job_id, first_block)
+            steps = [await _build_step(node, each) for each in found]
+            events = JobEvents(
                 found[0].values, found[1].values if len(found) == 3 else None, found[-1].values, found[-1].name
             )
             transaction = await node.call("eth_getTransactionByHash", found[0].transaction)
-            call = octets(transaction, "input") if isinstance(transaction, dict) else b""
-            signature = order_signature_in(call, self.market, events.posted)
+            call = read_octets(transaction, "input") if isinstance(transaction, dict) else b""
+            signature = find_order_signature(call, self.market, events.posted)
             if signature is None:
                 raise Refused("the transaction that posted the job does not carry the owner's signature of the order")
-            raw = canonical_json.canonical(claims_of(self.market, events, signature) | {"steps": steps}) + b"\n"
-            verified(raw)  # never return a receipt that others could not verify
+            claims = receipt_claims(self.market, events, signature) | ({} if tab is None else {TAB_FIELD: tab})
+            raw = canonical_json.canonical(claims | {"steps": steps}) + b"\n"
+            verify_receipt(raw)  # never return a receipt that cannot be verified
         except Refused as refusal:
-            message = f"no receipt of job {hex_of(job_id)}: {refusal.message}"
+            message = f"cannot build a receipt of job {hex_of(job_id)}: {refusal.message}"
             raise ResultUnreadable(message, code="receipt_unproved", param=refusal.param) from None
         return raw
 
-    async def _events(self, job_id: bytes, first: int) -> list[_JobEvent]:
-        logs = await self.chain.logs(self.market.job_registry, [None, job_id], first, _ENDS)
-        found = [each for log in logs if (each := _job_event(log)) is not None]
-        if not found or found[-1].name not in ENDS:
+    async def _read_events(self, job_id: bytes, first_block: int) -> list[_JobEvent]:
+        logs = await self.chain.logs(self.market.job_registry, [None, job_id], first_block, _END_TOPICS)
+        found = [each for log in logs if (each := _event_from_log(log)) is not None]
+        if not found or found[-1].name not in END_EVENTS:
             raise ResultUnreadable(
                 f"job {hex_of(job_id)} has not ended on the chain and has no receipt yet", code="no_receipt"
             )
         if found[0].name != "JobPosted":
-            raise Refused(f"the chain has no post of the job from block {first} on, where the coordinator reports it")
+            raise Refused(
+                f"the coordinator reports the job's post in block {first_block}, but the chain has no such post"
+            )
         return found
 
 
-async def _step(node: Node, event: _JobEvent) -> dict[str, Any]:
+async def _build_step(node: Node, event: _JobEvent) -> dict[str, Any]:
     block = await node.call("eth_getBlockByHash", event.block, True)
     if not isinstance(block, dict):
         raise Refused(f"the node has no block {event.block}")
     answer = await node.call("eth_getBlockReceipts", event.block)
-    receipts = objects({"eth_getBlockReceipts": answer}, "eth_getBlockReceipts")
+    receipts = read_objects({"eth_getBlockReceipts": answer}, "eth_getBlockReceipts")
     at = [n for n, each in enumerate(receipts) if each.get("transactionHash") == event.transaction]
     if len(at) != 1:
         raise Refused(f"the node's block {event.block} does not contain transaction {event.transaction}")
-    contents = Contents.of(block, receipts)
-    for n, log in enumerate(objects(receipts[at[0]], "logs")):
+    contents = BlockContents.of(block, receipts)
+    for n, log in enumerate(read_objects(receipts[at[0]], "logs")):
         if all(event.log[name] == value for name, value in _log_fields(log).items()):
-            return step_of(event.name, block, contents, at[0], n)
-    raise Refused(f"the receipt of {event.transaction} does not contain the job's {event.name}")
+            return build_step(event.name, block, contents, at[0], n)
+    raise Refused(f"the receipt of {event.transaction} does not contain the job's {event.name} event")
 
 
 def _log_fields(log: Mapping[str, Any]) -> dict[str, Any]:
-    return {"address": octets(log, "address"), "topics": texts(log, "topics", 32), "data": octets(log, "data")}
+    return {
+        "address": read_octets(log, "address"),
+        "topics": read_octets_list(log, "topics", 32),
+        "data": read_octets(log, "data"),
+    }
 
 
-def _job_event(log: Mapping[str, Any]) -> _JobEvent | None:
-    """Return the event in a log, or None if the log is not an event of a job's life cycle."""
-    name = _NAMES.get(log["topics"][0]) if log["topics"] else None
-    return None if name is None else _JobEvent(name, event_values(_JOBS, name, log["topics"], log["data"]), log)
+def _event_from_log(log: Mapping[str, Any]) -> _JobEvent | None:
+    """Return the job event in a log, or None if the log is not the post, claim or end of a job."""
+    name = _EVENT_NAMES.get(log["topics"][0]) if log["topics"] else None
+    return None if name is None else _JobEvent(name, event_values(_JOB_REGISTRY, name, log["topics"], log["data"]), log)
 
 
 async def check_blocks(chain: Chain, receipt: VerifiedReceipt) -> None:
-    """Check that the blocks of a receipt are on the nodes' chain. Raises ResultUnreadable (`receipt_off_chain`)."""
+    """Compare the block hashes of a receipt with the nodes. Raises ResultUnreadable (`receipt_off_chain`)."""
     if (chain_id := await chain.chain_id()) != receipt.market.chain_id:
-        raise _off_chain(f"the receipt is of chain {receipt.market.chain_id}, the node follows {chain_id}")
+        raise _off_chain_error(
+            f"the receipt is for chain {receipt.market.chain_id}, but the node follows chain {chain_id}"
+        )
     head = await chain.head()
     for block in receipt.blocks:
         found = await chain.block_hash(block.number) if block.number <= head else None
         if found != block.hash:
             actual = f"the chain ends at block {head}" if found is None else f"the chain has {hex_of(found)}"
-            raise _off_chain(f"block {block.number} is {hex_of(block.hash)} in the receipt; {actual}")
+            raise _off_chain_error(f"block {block.number} is {hex_of(block.hash)} in the receipt; {actual}")
 
 
 def check_hashes(known: Sequence[bytes], receipt: VerifiedReceipt) -> None:
     """Check that the blocks of a receipt are among the given hashes. Raises ResultUnreadable (`receipt_off_chain`)."""
     for block in receipt.blocks:
         if block.hash not in known:
-            raise _off_chain(f"block {block.number} is {hex_of(block.hash)}, which is not one of the given hashes")
+            raise _off_chain_error(
+                f"block {block.number} is {hex_of(block.hash)}, which is not one of the given hashes"
+            )
 
 
-def _off_chain(message: str) -> ResultUnreadable:
+def _off_chain_error(message: str) -> ResultUnreadable:
     return ResultUnreadable(message, code="receipt_off_chain")

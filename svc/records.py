@@ -1,4 +1,4 @@
-"""Records returned by the coordinator: the API's shapes with integers instead of decimal strings.
+"""Records that the coordinator returns. They are the shapes of the API, with integers instead of decimal strings.
 
 Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text.
 """
@@ -11,10 +11,10 @@ Record = Shape
 Purpose = files.Purpose
 JobStatus = states.JobStatus
 BatchStatus = states.BatchStatus
-LIVE_JOB = states.LIVE_JOB
-ENDED_JOB = states.ENDED_JOB
-ENDED_BATCH = states.ENDED_BATCH
-ENDED_BECAUSE = states.ENDED_BECAUSE
+LIVE_JOB_STATUSES = states.LIVE_JOB_STATUSES
+ENDED_JOB_STATUSES = states.ENDED_JOB_STATUSES
+ENDED_BATCH_STATUSES = states.ENDED_BATCH_STATUSES
+CODE_BY_END = states.LINE_CODE_BY_END
 
 ModelDetails = market.ModelDetails[int]
 Model = market.ModelFields[int]

@@ -1,4 +1,4 @@
-"""Results: read from a gateway, opened, and checked against their job."""
+"""Read results from a gateway, open them, and check them against their job."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,17 +18,17 @@ from svc.core.sealing import ResultReader, read_body
 from svc.error_conversion import raises_svc_errors
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
 from svc.own_files import open_atomic
-from svc.records import ENDED_BECAUSE, Job, RestsOn
+from svc.records import CODE_BY_END, Job, RestsOn
 
-_MAX_INLINE_PARSE_BYTES: Final = 1 << 15  # parsing this much is faster than starting a thread
+_MAX_INLINE_PARSE_BYTES: Final = 1 << 15  # parsing a body of this size is faster than starting a thread
 
 
 @attrs.frozen(slots=True)
 class Result:
-    """Output of the model. `usage` is the provider's count; the job has the charged units.
+    """Output of the model. `usage` is what the provider counted, and `job` has the charged units.
 
-    `provisional`: the settle that names this result is not final yet. `rests_on` says how far the settle is, and `job`
-    is the expected job. `settled` waits for the chain.
+    `provisional` is True if the settle of this result was in no block yet. `rests_on` then says how far the settle was,
+    and `job` is the job as it is expected to end. `settled` waits for the chain.
     """
 
     job: Job
@@ -37,13 +37,13 @@ class Result:
     rests_on: RestsOn = "block"
     provisional: bool = False
     charges: FeeTerms | None = attrs.field(default=None, repr=False, eq=False)
-    share: CostParts | None = None  # of the job's cost, for a line of a bundle
+    share: CostParts | None = None  # share of a line in the cost of its bundle
     confirm: "Callable[[Result, float | None], Awaitable[Result]] | None" = attrs.field(
         default=None, repr=False, eq=False
     )
 
     async def settled(self, timeout: float | None = None) -> "Result":  # noqa: ASYNC109 - it may be repeated
-        """Wait until the chain has settled the result. Return it with the amount paid.
+        """Wait until the chain has settled the result. Return the result with the amount paid.
 
         Raises ResultTakenBack if the job ended without this result, and WaitTimedOut.
         """
@@ -60,7 +60,7 @@ class Result:
 
     @property
     def cost(self) -> int | None:
-        """Cost in base units of the job, or of this line's share of a bundle. None if the charges are unknown."""
+        """Cost of the job, or of this line of a bundle, in base units. None if the charges are unknown."""
         parts = self.cost_parts
         return None if parts is None else parts.total
 
@@ -79,7 +79,7 @@ def provider_cost(job: Job) -> int:
 
 
 def cost_parts_of(job: Job, charges: FeeTerms | None = None) -> CostParts | None:
-    """Return the parts of a completed job's cost, as reported or computed from `charges`. None if unknown."""
+    """Return the parts of a completed job's cost, as reported or computed from `charges`. Return None if unknown."""
     reported = job.svc.cost_parts
     if job.status != "completed":
         return None
@@ -103,12 +103,12 @@ class Results:
     account: Account
 
     async def open(self, job: Job) -> Result:
-        """Return the result of a job. Raises JobFailed if it ended without one, and ResultUnreadable."""
-        body = await self.read(job.id, self._cid(job))
+        """Return the result of a job. Raises JobFailed if the job ended without a result, and ResultUnreadable."""
+        body = await self.read(job.id, self._require_cid(job))
         return Result(job, body.output, body.usage, charges=self.account.charges)
 
     async def read(self, job_id: str, cid: str) -> ResultBody:
-        """Read the result with this content id, which must be of this job. Raises ResultUnreadable."""
+        """Read the result with this content id. Raises ResultUnreadable, also for a result that names another job."""
         raw = read_job_id(job_id)
         plaintext = bytearray()
 
@@ -128,12 +128,20 @@ class Results:
             return read_body(bytes(plaintext), raw)
         return await to_thread.run_sync(read_body, bytes(plaintext), raw)
 
+    async def read_sealed(self, job: Job) -> bytes:
+        """Return the sealed result of a job, as it was settled."""
+        content = bytearray()
+        await self.account.gateways.read(
+            self._require_cid(job), content.clear, lambda _, chunk: content.extend(chunk), lambda _: None
+        )
+        return bytes(content)
+
     async def save(self, job: Job, path: Path) -> int:
-        """Write a result of any size to a file, which appears once it is complete. Return its size in bytes.
+        """Write a result of any size to a file, which appears once it is complete. Return the file's size in bytes.
 
         The file holds the result's JSON, `{"job_id", "output", "usage", "v"}`.
         """
-        raw, cid = read_job_id(job.id), self._cid(job)
+        raw, cid = read_job_id(job.id), self._require_cid(job)
         market, keys = await self.account.market(), await self.account.result_keys()
         with open_atomic(path) as target:
 
@@ -151,9 +159,9 @@ class Results:
             await self.account.gateways.read(cid, open_reader, feed, finish_reader)
             return target.tell()
 
-    def _cid(self, job: Job) -> str:
+    def _require_cid(self, job: Job) -> str:
         if job.status in {"failed", "cancelled"}:
-            raise JobFailed(job.id, ENDED_BECAUSE.get(job.svc.ended_because, job.status))
+            raise JobFailed(job.id, CODE_BY_END.get(job.svc.ended_because, job.status))
         if job.result_cid is None:
             raise ResultUnreadable(f"job {job.id} is {job.status} and has no result yet", code="no_result")
         return job.result_cid

@@ -1,7 +1,7 @@
 """Settings of a client, from arguments, environment variables or a profile.
 
-An argument overrides the environment, which overrides the profile, which overrides the default. `svc.variables` has the
-variables.
+An argument overrides the environment, which overrides the profile, which overrides the default. The variables are in
+`svc.variables`.
 """
 
 import os
@@ -23,18 +23,20 @@ from svc.profiles import NAME_VARIABLE, read_variables
 from svc.signers import LocalSigner, Signer
 from svc.variables import Variables
 from svc.wallets import read_signer
+from svc.wire.direct import DirectUse
 
 _MAX_BOOK_BYTES: Final = 1 << 16
-_BATCH_FACTOR: Final = 10  # of the amount of an order, for the amount of a batch
+_BATCH_LIMIT_FACTOR: Final = 10  # default limit of a batch, as a multiple of an order's limit
 
 
 @attrs.frozen(slots=True)
 class Settings:
     """Resolved settings.
 
-    `gateways` is empty if reading is disabled. `cipher_key_first`: the cipher key was given as an argument, so it is
-    used even if the wallet could derive one. `addresses` pins the deployment. `known_markets` is their file, or
-    None.
+    `gateways` is empty if reading is disabled. `cipher_key_first` is True if the cipher key was passed as an argument.
+    New results are then sealed to the cipher key, not to the key derived from the wallet. `addresses` pins the
+    deployment. `known_markets` is the file of known markets, or None. `tab_direct`: addresses at which tabs connect
+    to providers.
     """
 
     base_url: str
@@ -48,6 +50,7 @@ class Settings:
     max_amount: int | None
     max_batch_amount: int | None
     known_markets: Path | None
+    tab_direct: DirectUse = "public"
 
     @classmethod
     def resolve(
@@ -62,6 +65,7 @@ class Settings:
         rpc_url: str | Sequence[str] | None = None,
         max_amount: int | None = None,
         max_batch_amount: int | None = None,
+        tab_direct: DirectUse = "public",
         insecure_http: bool | None = None,
         profile: str | None = None,
         without_wallet: bool = False,
@@ -69,64 +73,67 @@ class Settings:
     ) -> Self:
         """Resolve settings from arguments, `environment` (default: the process's) and the profile, in this order.
 
-        `without_wallet` ignores wallet settings, so that no password is asked for. Raises Refused with the name of the
-        wrong variable or argument; no message shows a key.
+        `without_wallet` ignores wallet settings, so that no password prompt appears. Raises Refused, which names the
+        wrong variable or argument. No message shows a key.
 
         >>> settings = Settings.resolve(gateways="https://a.example/, https://b.example", environment={})
         >>> settings.base_url, settings.gateways, settings.settlement_margin
         ('http://127.0.0.1:8402', ('https://a.example', 'https://b.example'), 3600)
         """
-        given = os.environ if environment is None else environment
-        variables = read_variables({**given, NAME_VARIABLE: profile} if profile else given)
+        environ = os.environ if environment is None else environment
+        variables = read_variables({**environ, NAME_VARIABLE: profile} if profile else environ)
         cipher = cipher_key or variables.cipher_key
         if settlement_margin is not None and settlement_margin < 0:
             raise Refused("settlement_margin must not be negative", "settlement_margin")
         insecure = variables.insecure_http if insecure_http is None else insecure_http
-        ceiling = _amount(max_amount, "max_amount", variables.max_amount)
+        ceiling = _resolve_amount(max_amount, "max_amount", variables.max_amount)
         return cls(
-            base_url=secure_url(base_url or variables.base_url, "SVC_BASE_URL", insecure),
-            gateways=variables.pin_gateway if gateways is None else _urls(gateways, "SVC_PIN_GATEWAY"),
-            signer=_signer(wallet_key, without_wallet, variables),
+            base_url=require_secure_url(base_url or variables.base_url, "SVC_BASE_URL", insecure),
+            gateways=variables.pin_gateway if gateways is None else _read_urls(gateways, "SVC_PIN_GATEWAY"),
+            signer=_resolve_signer(wallet_key, without_wallet, variables),
             cipher_key=(
-                cipher if cipher is None or isinstance(cipher, SecretKey) else SecretKey(_key(cipher, "SVC_CIPHER_KEY"))
+                cipher
+                if cipher is None or isinstance(cipher, SecretKey)
+                else SecretKey(_read_key(cipher, "SVC_CIPHER_KEY"))
             ),
             cipher_key_first=bool(cipher_key),
             settlement_margin=variables.settlement_margin if settlement_margin is None else settlement_margin,
-            addresses=_book(addresses or variables.addresses_file),
-            rpc_urls=_nodes(rpc_url, insecure, variables),
+            addresses=_resolve_address_book(addresses or variables.addresses_file),
+            rpc_urls=_resolve_nodes(rpc_url, insecure, variables),
             max_amount=ceiling,
-            max_batch_amount=_amount(
-                max_batch_amount, "max_batch_amount", None if ceiling is None else _BATCH_FACTOR * ceiling
+            max_batch_amount=_resolve_amount(
+                max_batch_amount, "max_batch_amount", None if ceiling is None else _BATCH_LIMIT_FACTOR * ceiling
             ),
-            known_markets=known_markets_path(variables.known_markets, given),
+            known_markets=known_markets_path(variables.known_markets, environ),
+            tab_direct=tab_direct,
         )
 
 
-def _signer(value: str | bytes | Wallet | None, without_wallet: bool, variables: Variables) -> Signer | None:
+def _resolve_signer(value: str | bytes | Wallet | None, without_wallet: bool, variables: Variables) -> Signer | None:
     if without_wallet:
         return None
     if not value:
         return read_signer(variables)
-    return LocalSigner(value if isinstance(value, Wallet) else Wallet(_key(value, "SVC_WALLET_KEY")))
+    return LocalSigner(value if isinstance(value, Wallet) else Wallet(_read_key(value, "SVC_WALLET_KEY")))
 
 
-def _urls(value: str | Sequence[str], name: str) -> tuple[str, ...]:
+def _read_urls(value: str | Sequence[str], name: str) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     return tuple(dict.fromkeys(read_text(url, part.strip(), name) for part in parts if part.strip()))
 
 
 def node_urls(value: str | Sequence[str] | None, insecure: bool | None = None) -> tuple[str, ...]:
-    """Return the given nodes, or else the nodes in SVC_RPC_URL. Raises Refused."""
+    """Return the nodes in `value`, or the nodes in SVC_RPC_URL if `value` is None. Raises Refused."""
     variables = read_variables(os.environ)
-    return _nodes(value, variables.insecure_http if insecure is None else insecure, variables)
+    return _resolve_nodes(value, variables.insecure_http if insecure is None else insecure, variables)
 
 
-def _nodes(value: str | Sequence[str] | None, insecure: bool, variables: Variables) -> tuple[str, ...]:
-    nodes = variables.rpc_url if value is None else _urls(value, "SVC_RPC_URL")
-    return tuple(dict.fromkeys(secure_url(node, "SVC_RPC_URL", insecure) for node in nodes))
+def _resolve_nodes(value: str | Sequence[str] | None, insecure: bool, variables: Variables) -> tuple[str, ...]:
+    nodes = variables.rpc_url if value is None else _read_urls(value, "SVC_RPC_URL")
+    return tuple(dict.fromkeys(require_secure_url(node, "SVC_RPC_URL", insecure) for node in nodes))
 
 
-def _book(value: AddressBook | Path | str | None) -> AddressBook | None:
+def _resolve_address_book(value: AddressBook | Path | str | None) -> AddressBook | None:
     if value is None or isinstance(value, AddressBook):
         return value
     try:
@@ -141,19 +148,19 @@ def _book(value: AddressBook | Path | str | None) -> AddressBook | None:
         raise Refused(f"the address book {value}: {refusal.message}", "SVC_ADDRESSES_FILE") from None
 
 
-def _amount(value: int | None, name: str, default: int | None) -> int | None:
+def _resolve_amount(value: int | None, name: str, default: int | None) -> int | None:
     if value is not None and value < 0:
         raise Refused(f"{name} must not be negative", name)
     return default if value is None else value
 
 
-def secure_url(value: str, name: str, insecure: bool) -> str:
-    """Check that a URL is https, or plain http to this machine."""
+def require_secure_url(value: str, name: str, insecure: bool) -> str:
+    """Return a URL after checking that it is https or points to this machine. `insecure` allows http to any host."""
     address = read_text(url, value.strip(), name)
     parts = urlsplit(address)
     if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname or ""):
-        message = f"{name} must be an https:// address: the network can change plain http to {parts.hostname}"
-        raise Refused(f"{message}; use --insecure-http or SVC_INSECURE_HTTP=1 to allow it", name)
+        message = f"{name} must be an https:// address, because others can change plain http to {parts.hostname}"
+        raise Refused(f"{message}; to allow plain http, use --insecure-http or SVC_INSECURE_HTTP=1", name)
     return address
 
 
@@ -166,7 +173,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _key(value: str | bytes, name: str) -> bytes:
+def _read_key(value: str | bytes, name: str) -> bytes:
     if isinstance(value, bytes):
         return value
     try:

@@ -1,7 +1,7 @@
-"""Wallets behind a program that signs: a tool of a hardware wallet, an agent, or the client of a service.
+"""Sign with an external program, for example the tool of a hardware wallet.
 
     SVC_SIGNER_COMMAND    the program and its arguments
-    SVC_WALLET_ADDRESS    the account that it signs for; every signature is checked
+    SVC_WALLET_ADDRESS    the account that the program signs for; every signature is checked
 
 The program reads EIP-712 JSON from standard input and writes the signature to standard output: 65 bytes as 0x-hex.
 """
@@ -19,9 +19,9 @@ from common.scalars import read_hex
 from svc.errors import SigningFailed
 from svc.signers import RemoteSigner, Signer
 
-COMMAND: Final = "SVC_SIGNER_COMMAND"
-ADDRESS: Final = "SVC_WALLET_ADDRESS"
-_TIMEOUT_SECONDS: Final = 300.0  # a person may have to press a button on a device
+COMMAND_VARIABLE: Final = "SVC_SIGNER_COMMAND"
+ADDRESS_VARIABLE: Final = "SVC_WALLET_ADDRESS"
+_SIGNING_TIMEOUT_S: Final = 300.0  # the user may have to press a button on a device
 
 
 @attrs.frozen
@@ -36,37 +36,39 @@ class SignerCommand:
                 self.command,
                 input=json.dumps(typed_data).encode(),
                 stdout=subprocess.PIPE,
-                timeout=_TIMEOUT_SECONDS,
+                timeout=_SIGNING_TIMEOUT_S,
                 check=False,
             )
         except OSError as error:
-            raise SigningFailed(f"{COMMAND}: {self.command[0]}: {error.strerror}") from None
+            raise SigningFailed(f"{COMMAND_VARIABLE}: {self.command[0]}: {error.strerror}") from None
         except subprocess.TimeoutExpired:
             raise SigningFailed(
-                f"{COMMAND}: {self.command[0]} returned no signature within {_TIMEOUT_SECONDS:g} s"
+                f"{COMMAND_VARIABLE}: {self.command[0]} returned no signature within {_SIGNING_TIMEOUT_S:g} s"
             ) from None
         if completed.returncode:
-            raise SigningFailed(f"{COMMAND}: {self.command[0]} failed with exit code {completed.returncode}")
+            raise SigningFailed(f"{COMMAND_VARIABLE}: {self.command[0]} failed with exit code {completed.returncode}")
         answer = completed.stdout.decode("ascii", "replace").strip()
         try:
-            read_hex(answer, 65, COMMAND)
+            read_hex(answer, 65, COMMAND_VARIABLE)
         except Refused:
-            raise SigningFailed(f"{COMMAND}: {self.command[0]} must print a signature: 65 bytes as 0x-hex") from None
+            raise SigningFailed(
+                f"{COMMAND_VARIABLE}: {self.command[0]} must print a signature: 65 bytes as 0x-hex"
+            ) from None
         return answer
 
 
-def signer_by_command(command_line: str, address: str | None) -> Signer:
-    """Return the signer. Its results need a cipher key, because its signatures may differ from time to time."""
+def signer_from_command(command_line: str, address: str | None) -> Signer:
+    """Return a signer that runs the program. The signer is not deterministic, so results need SVC_CIPHER_KEY."""
     posix = sys.platform != "win32"  # on Windows, backslashes are parts of paths
     try:
         command = tuple(word if posix else word.strip('"') for word in shlex.split(command_line, posix=posix))
     except ValueError as error:
-        raise Refused(f"{COMMAND} must be a command line: {error}", COMMAND) from None
+        raise Refused(f"{COMMAND_VARIABLE} must be a command line: {error}", COMMAND_VARIABLE) from None
     if not command:
-        raise Refused(f"{COMMAND} must name a program", COMMAND)
+        raise Refused(f"{COMMAND_VARIABLE} must name a program", COMMAND_VARIABLE)
     if not address:
         raise Refused(
-            f"{ADDRESS} must be the address that {COMMAND} signs for: each signature is checked",
-            ADDRESS,
+            f"{ADDRESS_VARIABLE} must be the address that {COMMAND_VARIABLE} signs for, to check each signature",
+            ADDRESS_VARIABLE,
         )
-    return RemoteSigner(read_hex(address, 20, ADDRESS), by_typed_data=SignerCommand(command).sign)
+    return RemoteSigner(read_hex(address, 20, ADDRESS_VARIABLE), by_typed_data=SignerCommand(command).sign)

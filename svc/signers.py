@@ -1,6 +1,6 @@
 """Signers: a private key in this process, or a remote or hardware wallet.
 
-The signature of a remote wallet is verified before use: it must be by its address over exactly the requested message.
+Each signature of a remote wallet is checked against the wallet's address and the requested message.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ import attrs
 from anyio import to_thread
 
 from common.scalars import read_hex
-from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
+from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover_address
 from svc.errors import SigningFailed
 
 if TYPE_CHECKING:
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 _CURVE_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
-Signed = bytes | str
-DigestSigning = Callable[[bytes], Signed | Awaitable[Signed]]
-TypedDataSigning = Callable[[dict[str, Any]], Signed | Awaitable[Signed]]
+RawSignature = bytes | str
+SignDigest = Callable[[bytes], RawSignature | Awaitable[RawSignature]]
+SignTypedData = Callable[[dict[str, Any]], RawSignature | Awaitable[RawSignature]]
 
 
 class Signer(Protocol):
-    """Wallet that signs. `deterministic`: equal requests give equal signatures (RFC 6979), so keys may be derived."""
+    """Wallet that signs.
+
+    `deterministic` is True if equal requests give equal signatures (RFC 6979), so that keys may be derived from them.
+    """
 
     @property
     def address(self) -> bytes: ...
@@ -62,11 +65,12 @@ class LocalSigner:
 
 @attrs.frozen(slots=True)
 class RemoteSigner:
-    """Wallet behind a callable, which gets a digest (`by_digest`) or EIP-712 JSON (`by_typed_data`); give one of them.
+    """Wallet that signs through a callable. `by_digest` is called with a digest, `by_typed_data` with EIP-712 JSON.
 
-    The callable returns 65 bytes or their 0x-hex, or an awaitable. It runs in a thread, because devices are slow.
-    `deterministic=True` declares that the wallet follows RFC 6979; without it, the client derives no result key and
-    needs a `cipher_key`.
+    The callable returns a signature (65 bytes, or 0x-hex), or an awaitable of a signature. The callable runs in a
+    thread, because devices are slow.
+    `deterministic=True` declares that the wallet follows RFC 6979. Otherwise the client derives no result key from
+    signatures, and needs a `cipher_key`.
 
     >>> from common.secp256k1 import Wallet
     >>> device = Wallet(bytes(31) + b"\\x01")
@@ -74,42 +78,43 @@ class RemoteSigner:
     """
 
     address: bytes
-    by_digest: DigestSigning | None = None
-    by_typed_data: TypedDataSigning | None = None
+    by_digest: SignDigest | None = None
+    by_typed_data: SignTypedData | None = None
     deterministic: bool = False
 
     def __attrs_post_init__(self) -> None:
         if (self.by_digest is None) == (self.by_typed_data is None):
-            raise TypeError("a remote signer takes either by_digest or by_typed_data")
+            raise TypeError("set either by_digest or by_typed_data, not both")
 
     async def sign(self, request: "SigningRequest") -> bytes:
         try:
-            signature = _normalize(await self._request_signature(request))
+            signature = _normalize_signature(await self._request_signature(request))
         except SigningFailed:
             raise
-        except Exception as error:  # any error of a wallet's library means that there is no signature
+        except Exception as error:  # a wallet's library may raise any error
             raise SigningFailed(f"the wallet did not sign the {request.purpose}: {error}") from error
-        if recover(request.digest, signature) != self.address:
-            raise SigningFailed(f"the wallet's signature of the {request.purpose} does not match its address")
+        if recover_address(request.digest, signature) != self.address:
+            raise SigningFailed(f"the wallet's signature of the {request.purpose} does not match the wallet's address")
         return signature
 
-    async def _request_signature(self, request: "SigningRequest") -> Signed:
-        def call_wallet() -> tuple[Signed | Awaitable[Signed]]:  # in a tuple, because threads cannot return a coroutine
+    async def _request_signature(self, request: "SigningRequest") -> RawSignature:
+        # The answer is in a tuple, because to_thread.run_sync cannot return a coroutine.
+        def call_wallet() -> tuple[RawSignature | Awaitable[RawSignature]]:
             if self.by_digest is not None:
                 return (self.by_digest(request.digest),)
             if self.by_typed_data is not None:
                 return (self.by_typed_data(request.typed_data()),)
-            raise AssertionError("checked at creation")
+            raise AssertionError("neither by_digest nor by_typed_data is set")
 
         (answer,) = await to_thread.run_sync(call_wallet)
         return await answer if isawaitable(answer) else answer
 
 
-def _normalize(signed: Signed) -> bytes:
+def _normalize_signature(signature: RawSignature) -> bytes:
     """Return the signature with s in the lower half and v 27 or 28. Devices may use v 0 or 1, or a high s."""
-    raw = read_hex(signed, SIGNATURE_LENGTH, "signature") if isinstance(signed, str) else bytes(signed)
+    raw = read_hex(signature, SIGNATURE_LENGTH, "signature") if isinstance(signature, str) else bytes(signature)
     if len(raw) != SIGNATURE_LENGTH:
-        raise SigningFailed(f"a signature has {SIGNATURE_LENGTH} bytes, not {len(raw)}")
+        raise SigningFailed(f"a signature must have {SIGNATURE_LENGTH} bytes, and the wallet returned {len(raw)}")
     parity = raw[64] - 27 if raw[64] >= 27 else raw[64]
     s = int.from_bytes(raw[32:64], "big")
     if s > _CURVE_ORDER // 2:

@@ -3,12 +3,12 @@
     with SyncClient() as client:
         print(client.run("demo/text-small", "Write a haiku about seals.", window="async").output)
 
-An event loop runs in its own thread; calls may come from any thread.
+The client runs an event loop in a separate thread. Its methods may be called from any thread.
 """
 
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
@@ -20,19 +20,23 @@ from svc.batches.batches import Batches
 from svc.batches.results import BatchResult
 from svc.client import Client
 from svc.client_options import ClientOptions
+from svc.core.model_input import ModelInput
 from svc.files import Files
 from svc.jobs import Jobs
 from svc.market import Market, Models
 from svc.records import Batch
 from svc.signers import Signer
+from svc.tabs.outcome import TabOutcome
+from svc.tabs.tab import Tab, TabStream
+from svc.tabs.tabs import TabOptions, Tabs
 from svc.webhooks import Webhooks
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _close_unclosed(stack: ExitStack) -> None:
-    """Close a client that was not closed. The exception cancels calls that other threads still wait for."""
+def _close_open_client(stack: ExitStack) -> None:
+    """Close a client that was left open. Exiting with SystemExit cancels the calls of other threads."""
     with suppress(BaseException):
         stack.__exit__(SystemExit, SystemExit(), None)
 
@@ -106,6 +110,7 @@ class SyncWebhooks(_SyncRoutes):
 class SyncBatches(_SyncRoutes):
     plan = blocking(Batches.plan)
     prepare = blocking(Batches.prepare)
+    price = blocking(Batches.price)
     create = blocking(Batches.create)
     get = blocking(Batches.get)
     list = blocking(Batches.list)
@@ -119,7 +124,7 @@ class SyncBatches(_SyncRoutes):
         custom_ids: Mapping[int, str] | None = None,
         charges: FeeTerms | None = None,
     ) -> Iterator[BatchResult]:
-        """Yield the results of `Batches.results`."""
+        """Yield the same results as `Batches.results`."""
         inner: Batches = self._inner  # type: ignore[assignment] # always a Batches
         results = inner.results(batch, custom_ids=custom_ids, charges=charges)
 
@@ -131,6 +136,82 @@ class SyncBatches(_SyncRoutes):
                 yield result
         finally:
             self._portal.call(results.aclose)
+
+
+class SyncTabStream(_SyncRoutes):
+    """Answer to one request. Iterate over its chunks, or wait for the whole answer with `answer()`."""
+
+    answer = blocking(TabStream.answer)
+
+    @property
+    def id(self) -> int:
+        inner: TabStream = self._inner  # type: ignore[assignment] # always a TabStream
+        return inner.id
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        inner: Any = self._inner
+        chunks = aiter(inner)
+
+        async def next_chunk() -> dict[str, object] | None:
+            return await anext(chunks, None)
+
+        try:
+            while (chunk := self._portal.call(next_chunk)) is not None:
+                yield chunk
+        finally:
+            self._portal.call(chunks.aclose)
+
+
+class SyncTab(_SyncRoutes):
+    """Open tab, see `svc.tabs.tab.Tab`."""
+
+    def keep(self) -> None:
+        """Leave the tab open at the end of the block, for `resume`."""
+        self._tab.keep()
+
+    def request(self, input: ModelInput) -> SyncTabStream:
+        """Send a request, and return the stream of its answer. The answer arrives in the background."""
+        return SyncTabStream(self._portal.call(self._tab.request, input), self._portal)
+
+    @property
+    def id(self) -> str:
+        return self._tab.id
+
+    @property
+    def provider(self) -> int:
+        return self._tab.provider
+
+    @property
+    def outcome(self) -> TabOutcome | None:
+        """Outcome of the tab, available after the `with` block."""
+        return self._tab.outcome
+
+    @property
+    def _tab(self) -> Tab:
+        return self._inner  # type: ignore[return-value] # always a Tab
+
+
+class SyncTabs(_SyncRoutes):
+    list = blocking(Tabs.list)
+    close = blocking(Tabs.close)
+    faulty_providers = blocking(Tabs.faulty_providers)
+    forgive = blocking(Tabs.forgive)
+
+    @contextmanager
+    def open(self, model: str, **terms: Unpack[TabOptions]) -> Iterator[SyncTab]:
+        """Open a tab with the arguments of `Tabs.open`."""
+        with self._portal.wrap_async_context_manager(self._tabs.open(model, **terms)) as tab:
+            yield SyncTab(tab, self._portal)
+
+    @contextmanager
+    def resume(self, job_id: str) -> Iterator[SyncTab]:
+        """Continue an open tab with the arguments of `Tabs.resume`."""
+        with self._portal.wrap_async_context_manager(self._tabs.resume(job_id)) as tab:
+            yield SyncTab(tab, self._portal)
+
+    @property
+    def _tabs(self) -> Tabs:
+        return self._inner  # type: ignore[return-value] # always Tabs
 
 
 class SyncClient:
@@ -177,12 +258,13 @@ class SyncClient:
     batches: SyncBatches
     market: SyncMarket
     webhooks: SyncWebhooks
+    tabs: SyncTabs
 
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self._inner = Client(base_url, **options)
         self._stack = ExitStack()
         # Close at exit or with the last reference, before Python tears down the event loop's thread.
-        weakref.finalize(self, _close_unclosed, self._stack)
+        weakref.finalize(self, _close_open_client, self._stack)
         self._portal = self._stack.enter_context(start_blocking_portal())
         self._stack.enter_context(self._portal.wrap_async_context_manager(self._inner))
         self.models = SyncModels(self._inner.models, self._portal)
@@ -191,6 +273,7 @@ class SyncClient:
         self.batches = SyncBatches(self._inner.batches, self._portal)
         self.market = SyncMarket(self._inner.market, self._portal)
         self.webhooks = SyncWebhooks(self._inner.webhooks, self._portal)
+        self.tabs = SyncTabs(self._inner.tabs, self._portal)
 
     def __enter__(self) -> Self:
         return self

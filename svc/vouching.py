@@ -1,12 +1,14 @@
-"""Checks of a coordinator's reports about its market: against an address book, known markets and the chain.
+"""Check a coordinator's reports about its market against an address book, known markets and the chain.
 
-    deployment      the address book, or the first use; with nodes, the chain: code, signing domains, links
-    escrow's key    the pinned keys, or the known ones; the key of a development escrow is accepted if allowed
+    report          checked against
+    deployment      the address book, or the first use; with nodes, also the code, signing domains and registries
+    escrow's key    the pinned keys, or the known keys; a development escrow may change its key if it is allowed
     box keys        the chain, or the first use of the provider
-    fees, models    the chain; without it, the ceiling limits the cost of a false report
+    fees, models    the chain; without nodes, a false report costs at most the ceiling
 
-The first report is remembered, and passed to `report`. A later difference is rejected with both values and the command
-that accepts it. A provider's new key is accepted at once if the chain confirms it.
+At the first use, the reported value is remembered and the callable `report` is called. A later change is rejected. The
+error shows both values and the command that accepts the new value. If the chain confirms a provider's new key, the key
+is accepted at once.
 """
 
 from collections.abc import Callable
@@ -26,7 +28,7 @@ from common.scalars import hex_of
 from svc.chain import facts
 from svc.chain.deployment import check_deployment
 from svc.chain.node import Chain
-from svc.core.escrow_trust import EscrowTrust, verified_key
+from svc.core.escrow_trust import EscrowTrust, verify_escrow_key
 from svc.core.known_market import KnownMarket, fingerprint, read_key
 from svc.core.market import Market
 from svc.core.money import Token
@@ -37,11 +39,11 @@ from svc.wire.json_rpc import NodeRefusal
 
 Report = Callable[[str], object]
 
-_UNPINNED: Final = "compare it with the operator's address book (--addresses); a later change is rejected"
+_UNPINNED_ADVICE: Final = "compare this with the operator's address book (--addresses); a later change is rejected"
 
 
 class Voucher(StrEnum):
-    """Sources that verify a fact, as they are shown."""
+    """Source that verifies a fact. The values are shown to the user."""
 
     SIGNATURE = "your own signature"
     OWNER = "its owner's signature"
@@ -49,7 +51,7 @@ class Voucher(StrEnum):
     PINNED = "pinned here"
     CHAIN = "the chain"
     KNOWN = "remembered from the first use"
-    WORD = "unverified"
+    UNVERIFIED = "unverified"
 
 
 class MarketRemembered(UserWarning):
@@ -58,7 +60,7 @@ class MarketRemembered(UserWarning):
 
 @attrs.define(eq=False)
 class Vouching:
-    """Checks of one market. `url` identifies the market."""
+    """Checks the coordinator's reports about one market, which `url` identifies."""
 
     url: str
     book: AddressBook | None
@@ -70,8 +72,8 @@ class Vouching:
     _deployment: AddressBook | None = None  # verified
     _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)  # verified
 
-    async def market(self, answer: Deployment) -> Market:
-        """Verify a deployment, which may then be signed for.
+    async def verify_deployment(self, answer: Deployment) -> Market:
+        """Verify a deployment, and return the market to sign orders for.
 
         Raises MarketChanged, ChainContradicts, NodeFailed and OrderRefused.
         """
@@ -81,14 +83,14 @@ class Vouching:
             raise OrderRefused.because(refusal, "the coordinator's deployment") from None
         if reported == self._deployment:
             return Market.of(reported)
-        known = await self._read()
-        self._require_same(reported, known)
+        known = await self._read_known()
+        self._require_same_deployment(reported, known)
         if self.chain is not None:
-            await check_deployment(self.chain.later(), reported)
+            await check_deployment(self.chain.new_snapshot(), reported)
         if known is None or known.deployment.differences(reported):
             pinned = self.book is not None
             remembered = await self._remember(lambda entry: entry if entry and not pinned else KnownMarket(reported))
-            self._require_same(reported, remembered)  # another command may have written first
+            self._require_same_deployment(reported, remembered)  # another command may have remembered it first
             if not pinned:
                 self._report_first_use(reported)
         self._deployment = reported
@@ -97,40 +99,40 @@ class Vouching:
     def token(self) -> Token:
         """Return the payment token of a verified market."""
         if self._deployment is None:
-            raise AssertionError("the market is read first")
+            raise AssertionError("the deployment must be verified before its token is read")
         vouched = self.book is not None or self.chain is not None
         return Token(self._deployment.token_domain.name, self._deployment.payment_token_decimals, vouched)
 
     def deployment_voucher(self) -> Voucher:
         return Voucher.BOOK if self.book is not None else Voucher.KNOWN
 
-    async def escrow_key(self, answer: EscrowKey) -> PublicKey:
-        """Verify the escrow's key, in a verified market. Raises EscrowUntrusted."""
-        public = verified_key(answer, self.escrow)
+    async def verify_escrow_key(self, answer: EscrowKey) -> PublicKey:
+        """Verify the escrow's key. The market must already be verified. Raises EscrowUntrusted."""
+        public = verify_escrow_key(answer, self.escrow)
         key, kind = public.raw.hex(), answer.evidence.type
         if self.escrow.pinned:
             return public
-        known = await self._read()
+        known = await self._read_known()
         keys = {} if known is None else known.escrow_keys
         if key in keys:
             return public
-        mock = kind == escrow_evidence.MOCK
+        mock = kind == escrow_evidence.MOCK_EVIDENCE_TYPE
         if keys and not (mock and set(keys.values()) == {kind}):
             accept_command = f"svc market accept --coordinator {self.url} --escrow {key}"
             message = f"the escrow key of {self.url} changed: known {', '.join(keys)}, reported {key}"
             raise EscrowUntrusted(
-                f"{message}; if the operator announced it, accept it with: {accept_command}", code="escrow_changed"
+                f"{message}; if the operator announced the new key, accept it with: {accept_command}",
+                code="escrow_changed",
             )
-        # A development escrow makes a new key at every start, and anyone may read it. Only its last key is kept, so
-        # that a market which once had a development escrow does not seem to have a known key.
-        await self._change(
+        # A development escrow makes a new key at every start. Keep only the newest.
+        await self._change_known(
             lambda entry: attrs.evolve(entry, escrow_keys={key: kind}) if mock else entry.with_escrow_key(key, kind)
         )
         self._report(f"{self.url}: remembered the escrow key {key} ({kind}); its operator can read open orders")
         return public
 
-    async def box_key(self, provider: int, reported: str) -> PublicKey:
-        """Verify a provider's key, in a verified market. Raises MarketChanged and ChainContradicts."""
+    async def verify_box_key(self, provider: int, reported: str) -> PublicKey:
+        """Verify a provider's key. The market must already be verified. Raises MarketChanged and ChainContradicts."""
         if not 0 < provider < 2**32:
             raise OrderRefused(f"{provider} is not a valid provider id", param="provider")
         try:
@@ -141,47 +143,47 @@ class Vouching:
         if self._box_keys.get(provider) == public:
             return public
         if self.chain is not None:
-            await self._check_provider(self.chain.later(), provider, public)
-        known = await self._read()
+            await self._check_provider(self.chain.new_snapshot(), provider, public)
+        known = await self._read_known()
         known_key = None if known is None else known.box_keys.get(provider)
         if known_key != key:
             if known_key is not None and self.chain is None:
                 accept_command = f"svc market accept --coordinator {self.url} --provider {provider} --box-key 0x{key}"
                 message = f"the key of provider {provider} of {self.url} changed: known 0x{known_key}, reported 0x{key}"
-                advice = f"confirm it on the chain with SVC_RPC_URL, or accept it with: {accept_command}"
+                advice = f"confirm the new key on the chain with SVC_RPC_URL, or accept the key with: {accept_command}"
                 raise MarketChanged(f"{message}; {advice}", code="box_key_changed", param="box_key")
-            await self._change(lambda entry: entry.with_box_key(provider, key))
+            await self._change_known(lambda entry: entry.with_box_key(provider, key))
             confirmed = "confirmed by the chain" if self.chain is not None else "unverified"
             self._report(f"{self.url}: remembered the key of provider {provider}, {confirmed}: 0x{key}")
         self._box_keys[provider] = public
         return public
 
-    async def fees(self, quote: Quote) -> None:
-        """Raises ChainContradicts if the chain has other charges."""
+    async def check_fees(self, quote: Quote) -> None:
+        """Compare the charges of a quote with the chain. Raises ChainContradicts."""
         if self.chain is None or self._deployment is None:
             return
-        charged = await facts.fees(self.chain.later(), self._deployment.job_registry)
+        charged = await facts.read_fees(self.chain.new_snapshot(), self._deployment.job_registry)
         if charged != FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee):
             reported = f"{quote.fee_bps} basis points and {quote.gas_fee}"
             raise ChainContradicts("fees", reported, f"{charged.fee_bps} basis points and {charged.gas_fee}")
 
-    async def model(self, model: Model) -> bool:
-        """Compare a model's name with the chain. Return False if the node cannot answer. Raises ChainContradicts."""
+    async def check_model(self, model: Model) -> bool:
+        """Compare a model's name with the chain. Return False if no node can answer. Raises ChainContradicts."""
         if self.chain is None or self._deployment is None:
             return False
-        chain, registry, number = self.chain.later(), self._deployment.job_registry, model.svc.model_id
-        if model.svc.enabled and not await facts.model_enabled(chain, registry, number):
+        chain, registry, number = self.chain.new_snapshot(), self._deployment.job_registry, model.svc.model_id
+        if model.svc.enabled and not await facts.is_model_enabled(chain, registry, number):
             raise ChainContradicts(f"model {model.id}", f"number {number}, enabled", "not enabled")
         first = 0 if self.book is None else self.book.deploy_block
         try:
-            name = await facts.model_name(chain, registry, number, first)
-        except NodeRefusal:  # the node has no old logs, or limits ranges too much
+            name = await facts.find_model_name(chain, registry, number, first)
+        except NodeRefusal:  # the node has no old logs, or allows only small block ranges
             return False
         if name != model.id:
             raise ChainContradicts(f"model {number}", repr(model.id), repr(name))
         return True
 
-    def _require_same(self, reported: AddressBook, known: KnownMarket | None) -> None:
+    def _require_same_deployment(self, reported: AddressBook, known: KnownMarket | None) -> None:
         if self.book is not None:
             if changes := self.book.differences(reported):
                 message = f"the deployment of {self.url} differs from the address book: {'; '.join(changes)}"
@@ -196,13 +198,14 @@ class Vouching:
             accept_command = f"svc market accept --coordinator {self.url} --deployment {fingerprint(reported)}"
             message = f"the deployment of {self.url} changed: {'; '.join(changes)}"
             raise MarketChanged(
-                f"{message}; if the operator announced it, accept it with: {accept_command}", code="deployment_changed"
+                f"{message}; if the operator announced the change, accept it with: {accept_command}",
+                code="deployment_changed",
             )
 
     async def _check_provider(self, chain: Chain, provider: int, reported: PublicKey) -> None:
         if self._deployment is None:
-            raise AssertionError("the market is read first")
-        on_chain = await facts.provider(chain, self._deployment.provider_registry, provider)
+            raise AssertionError("the deployment must be verified before its providers are checked")
+        on_chain = await facts.read_provider(chain, self._deployment.provider_registry, provider)
         if not any(on_chain.operator):
             raise ChainContradicts(f"provider {provider}", "registered", "not registered")
         if on_chain.box_key != reported.raw:
@@ -216,9 +219,9 @@ class Vouching:
         )
         contracts = f"chain {reported.chain_id}, job registry {hex_of(reported.job_registry)}, paid in {token}"
         chain_note = "" if self.chain is None else "; verified on the chain"
-        self._report(f"first use of {self.url}: remembered {contracts}{chain_note}; {_UNPINNED}")
+        self._report(f"first use of {self.url}: remembered {contracts}{chain_note}; {_UNPINNED_ADVICE}")
 
-    async def _read(self) -> KnownMarket | None:
+    async def _read_known(self) -> KnownMarket | None:
         try:
             return await to_thread.run_sync(self.known.get, self.url)
         except Refused as refusal:
@@ -227,8 +230,8 @@ class Vouching:
             self._stop_remembering(error)
             return self.known.get(self.url)
 
-    async def _change(self, change: Callable[[KnownMarket], KnownMarket]) -> None:
-        """Change a remembered market. A market forgotten in the meantime stays forgotten."""
+    async def _change_known(self, change: Callable[[KnownMarket], KnownMarket]) -> None:
+        """Change a remembered market. If another command has forgotten the market, it stays forgotten."""
         await self._remember(lambda entry: None if entry is None else change(entry))
 
     async def _remember(self, change: Change) -> KnownMarket | None:
@@ -241,12 +244,12 @@ class Vouching:
             return self.known.change(self.url, change)
 
     def _report(self, message: str) -> None:
-        """Report a remembered fact, unless nothing is stored by choice: then every use is a first use."""
+        """Report a remembered fact. Without a file of known markets, every use is a first use, so report nothing."""
         if self.known.path is not None:
             self.report(message)
 
     def _stop_remembering(self, error: OSError) -> None:
-        """Store nothing from now on, and report why."""
+        """Keep known markets only in memory from now on, and report why."""
         path, reason = self.known.path, error.strerror
         self.report(f"cannot store known markets in {path}: {reason}; set {PATH_VARIABLE} to another file")
         self.known = KnownMarkets()

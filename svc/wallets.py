@@ -6,7 +6,7 @@
                             SVC_KEYSTORE_PASSWORD_FILE, or the command line prompts for it
     SVC_SIGNER_COMMAND      a program that reads EIP-712 JSON and prints the signature for SVC_WALLET_ADDRESS
 
-Only one of them may be set, so that it is clear which account pays.
+Set only one of these variables, so that it is clear which account pays.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from typing import Final
 from common.keystores import open_keystore
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc.key_files import read_key_text, require_own_file, wallet_in
-from svc.signer_command import COMMAND, signer_by_command
+from svc.key_files import parse_wallet, read_key_text, require_own_file
+from svc.signer_command import COMMAND_VARIABLE, signer_from_command
 from svc.signers import LocalSigner, Signer
 from svc.variables import Variables
 
-KEY: Final = "SVC_WALLET_KEY"
-KEY_FILE: Final = "SVC_WALLET_KEY_FILE"
-PASSWORD_FILE: Final = "SVC_KEYSTORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
-WALLET_VARIABLES: Final = (KEY, KEY_FILE, COMMAND)
+KEY_VARIABLE: Final = "SVC_WALLET_KEY"
+KEY_FILE_VARIABLE: Final = "SVC_WALLET_KEY_FILE"
+PASSWORD_FILE_VARIABLE: Final = "SVC_KEYSTORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
+WALLET_VARIABLES: Final = (KEY_VARIABLE, KEY_FILE_VARIABLE, COMMAND_VARIABLE)
 
-_OWN_PARAMETERS: Final = frozenset({PASSWORD_FILE})
+_KEPT_ERROR_PARAMS: Final = frozenset({PASSWORD_FILE_VARIABLE})
 
 AskPassword = Callable[[Path], str]
 
@@ -34,23 +34,23 @@ AskPassword = Callable[[Path], str]
 def read_signer(
     variables: Variables, key_file: Path | None = None, ask_password: AskPassword | None = None
 ) -> Signer | None:
-    """Return the wallet, or None if none is set. Raises Refused; no message shows a key.
+    """Return the signer of the configured wallet, or None if no wallet is set. Raises Refused. No message shows a key.
 
-    `key_file`, encrypted or not, overrides the variables. `ask_password` returns the password of a keystore that has no
-    password file.
+    `key_file`, encrypted or not, overrides the variables. `ask_password` is called for a keystore if no password file
+    is set.
     """
     if key_file is not None:
         return LocalSigner(_open_wallet(key_file, variables, ask_password))
     ways = (variables.wallet_key, variables.wallet_key_file, variables.signer_command)
     named = [name for name, way in zip(WALLET_VARIABLES, ways, strict=True) if way]
     if len(named) > 1:
-        raise Refused(f"{' and '.join(named)} are both set: unset one", named[0])
+        raise Refused(f"{' and '.join(named)} are set at the same time: unset all but one", named[0])
     if variables.wallet_key:
         return LocalSigner(_parse_key(variables.wallet_key))
     if variables.wallet_key_file:
         return LocalSigner(_open_wallet(Path(variables.wallet_key_file), variables, ask_password))
     if variables.signer_command:
-        return signer_by_command(variables.signer_command, variables.wallet_address)
+        return signer_from_command(variables.signer_command, variables.wallet_address)
     return None
 
 
@@ -58,31 +58,33 @@ def _parse_key(key: str) -> Wallet:
     try:
         return Wallet(bytes.fromhex(key.strip().removeprefix("0x")))
     except ValueError:  # includes Refused, for a number that is not a valid key
-        raise Refused(f"{KEY} does not hold a private key: it must be 32 bytes of hex", KEY) from None
+        raise Refused(f"{KEY_VARIABLE} does not hold a private key: it must be 32 bytes of hex", KEY_VARIABLE) from None
 
 
 def _open_wallet(path: Path, variables: Variables, ask_password: AskPassword | None) -> Wallet:
     try:
-        text, others_read = read_key_text(path)
+        text, readable_by_others = read_key_text(path)
         if text.lstrip().startswith("{"):
             return open_keystore(text, read_password(path, variables.keystore_password_file, ask_password))
-        return wallet_in(path, text, others_read)
+        return parse_wallet(path, text, readable_by_others)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", KEY_FILE) from None
+        raise Refused(f"{path}: {error.strerror}", KEY_FILE_VARIABLE) from None
     except Refused as error:
         message = error.message if str(path) in error.message or error.param else f"{path} {error.message}"
-        raise Refused(message, error.param if error.param in _OWN_PARAMETERS else KEY_FILE) from None
+        raise Refused(message, error.param if error.param in _KEPT_ERROR_PARAMS else KEY_FILE_VARIABLE) from None
 
 
 def read_password(path: Path, named: str | None, ask_password: AskPassword | None) -> str:
-    """Read the password of a keystore from the named file, or call `ask_password`. Raises Refused."""
+    """Return the password of the keystore at `path` from the file `named`, or from `ask_password`. Raises Refused."""
     if named:
         try:
             return require_own_file(Path(named), *read_key_text(Path(named))).rstrip("\r\n")
         except OSError as error:
-            raise Refused(f"{PASSWORD_FILE}: {named}: {error.strerror}", PASSWORD_FILE) from None
+            raise Refused(f"{PASSWORD_FILE_VARIABLE}: {named}: {error.strerror}", PASSWORD_FILE_VARIABLE) from None
         except Refused as error:
-            raise Refused(error.message, PASSWORD_FILE) from None
+            raise Refused(error.message, PASSWORD_FILE_VARIABLE) from None
     if ask_password is None:
-        raise Refused(f"{path} is encrypted: set {PASSWORD_FILE} to a file with its password", PASSWORD_FILE)
+        raise Refused(
+            f"{path} is encrypted: set {PASSWORD_FILE_VARIABLE} to a file with its password", PASSWORD_FILE_VARIABLE
+        )
     return ask_password(path)

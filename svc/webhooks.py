@@ -1,4 +1,4 @@
-"""Routes of this wallet's webhooks, and the verification of their messages."""
+"""Manage this wallet's webhooks, and verify their messages."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,28 +11,28 @@ from common.api.webhooks import NewWebhook, WebhookFields, WebhookTested
 from svc.account import Account
 from svc.error_conversion import raises_svc_errors
 from svc.records import Record
-from svc.wire.transport import read
+from svc.wire.transport import read_record
 
 
 class ListedWebhook(WebhookFields, frozen=True):
     """Endpoint and the state of its deliveries."""
 
 
-class _Listed(Record, frozen=True):
+class _WebhookList(Record, frozen=True):
     data: tuple[ListedWebhook, ...]
 
 
 @raises_svc_errors
 @attrs.frozen
 class Webhooks:
-    """Routes of webhooks."""
+    """Manages the webhooks of this wallet."""
 
     account: Account
 
     async def add(self, url: str, events: Sequence[str] = (), *, secret: str | None = None) -> NewWebhook:
-        """Add an endpoint for the named events, or for all. Keep the answer's `secret`, which is not shown again.
+        """Add an endpoint for the named events, or for all events. The `secret` is returned only once.
 
-        Not idempotent: after a lost answer, check the list.
+        The call is not idempotent. After a lost answer, check `list` before you add the endpoint again.
         """
         body: dict[str, Any] = {"url": url, "events": list(events)}
         if secret is not None:
@@ -45,32 +45,34 @@ class Webhooks:
     async def list(self) -> tuple[ListedWebhook, ...]:
         """Return the endpoints, oldest first."""
         transport = self.account.transport
-        listed = await self.account.authorised(lambda headers: transport.get("/v1/webhooks", _Listed, headers=headers))
+        listed = await self.account.authorised(
+            lambda headers: transport.get("/v1/webhooks", _WebhookList, headers=headers)
+        )
         return listed.data
 
     async def remove(self, webhook_id: str) -> None:
         """Remove an endpoint and its waiting messages."""
         transport = self.account.transport
         await self.account.authorised(
-            lambda headers: transport.send("DELETE", _path(webhook_id), safe=False, headers=headers)
+            lambda headers: transport.send("DELETE", _webhook_path(webhook_id), safe=False, headers=headers)
         )
 
     async def test(self, webhook_id: str) -> str:
-        """Send a message of type `webhook.test`. Return its `webhook-id`."""
+        """Send a message of type `webhook.test`. Return the message's `webhook-id`."""
         transport = self.account.transport
         answer = await self.account.authorised(
-            lambda headers: transport.send("POST", f"{_path(webhook_id)}/test", safe=False, headers=headers)
+            lambda headers: transport.send("POST", f"{_webhook_path(webhook_id)}/test", safe=False, headers=headers)
         )
-        return read(answer, WebhookTested).id
+        return read_record(answer, WebhookTested).id
 
 
 def verify_webhook(secret: str, headers: Mapping[str, str], body: bytes, now: float | None = None) -> str:
-    """Check a message's signature and that it is at most five minutes old, and return its id.
+    """Check the signature and the age of a message (at most five minutes), and return the message's id.
 
-    Process each id once. `headers` has lower-case names, or ignores case. Raises Refused.
+    Process each id only once. `headers` must have lower-case names or ignore case. Raises Refused.
     """
     return webhooks.verify(secret, headers, body, time.time() if now is None else now)
 
 
-def _path(webhook_id: str) -> str:
+def _webhook_path(webhook_id: str) -> str:
     return f"/v1/webhooks/{webhook_id}"

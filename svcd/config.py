@@ -1,4 +1,4 @@
-"""Configuration of the daemon: a TOML file, read into frozen values.
+"""Read the daemon's configuration, a TOML file, into frozen values.
 
 `config/svcd.toml` documents every key. Fields without `setting` are constants, which only tests change.
 """
@@ -12,23 +12,23 @@ from typing import Final, Literal
 import attrs
 
 from common.address_book import AddressBook
-from common.api.limits import MAX_SLA_S, SNAPSHOT_QUOTES
+from common.api.limits import MAX_SLA_S, MAX_SNAPSHOT_QUOTES
 from common.box import SecretKey
 from common.daemon.process import Fatal
 from common.pricing.model_input import Modality
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from common.settings.errors import KeyPath, SettingError
-from common.settings.kinds import Kind, choice, integer, listed, number, path, text
+from common.settings.kinds import Kind, choice, integer, list_of, number, path, text
 from common.settings.reader import setting
-from common.settings.toml import read_file, table, tables
+from common.settings.toml import read_settings_file, table, tables
 from svcd.backends.discount import AskRates
 from svcd.backends.load_settings import ProbeSettings, SlotsSettings, probe
 from svcd.backends.settings import BackendSettings, HttpSettings, OpenAISettings, backend, with_api_key
 from svcd.base.keys import SecretPlace, read_key, read_wallet, secret_place
-from svcd.base.kinds import base_units, http_url, unordered
+from svcd.base.kinds import base_units, host_and_port, http_url, https_url, unordered_list
 
-_MODALITY: Final[Kind[Modality]] = choice("text", "embeddings", "image", "video")
+_MODALITY_KIND: Final[Kind[Modality]] = choice("text", "embeddings", "image", "video")
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -44,28 +44,39 @@ class CoordinatorTable:
 
 @attrs.frozen(slots=True, kw_only=True)
 class GatewayTable:
-    urls: tuple[str, ...] = setting(listed(http_url, at_least=1), "gateways that serve payloads, tried in turn")
+    urls: tuple[str, ...] = setting(list_of(http_url, at_least=1), "gateways that serve payloads, tried in turn")
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class KeysTable:
-    wallet: SecretPlace = setting(secret_place, "place of the wallet's key", SecretPlace("wallet.key"), secret=True)
-    wallet_password: SecretPlace | None = setting(secret_place, "place of a keystore's password", None, secret=True)
-    box: SecretPlace | None = setting(secret_place, "place of the box key", None, secret=True)
+    wallet: SecretPlace = setting(secret_place, "location of the wallet's key", SecretPlace("wallet.key"), secret=True)
+    wallet_password: SecretPlace | None = setting(secret_place, "location of a keystore's password", None, secret=True)
+    box: SecretPlace | None = setting(secret_place, "location of the box key", None, secret=True)
     evidence_file: Path | None = setting(path, "evidence that `svcd identity` publishes", None)
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class MetricsTable:
-    host: str = setting(text, "address of /metrics and /healthz", "127.0.0.1")
+    host: str = setting(text, "address of /metrics, /healthz and the page", "127.0.0.1")
     port: int = setting(integer(0, 65_535), "port of /metrics and /healthz; 0: none", 9403)
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class LimitsTable:
-    shutdown_grace_seconds: float = setting(number(0, 86_400), "time for the held jobs after SIGTERM", 60.0)
-    # At most the highest MAX_BLOB_BYTES of a coordinator.
+    shutdown_grace_seconds: float = setting(number(0, 86_400), "time to finish the held jobs after SIGTERM", 60.0)
+
+    # The upper limit is the highest MAX_BLOB_BYTES that a coordinator can have.
     max_container_bytes: int = setting(integer(1024, 1_073_741_824), "largest payload", 209_715_200)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class TabsTable:
+    """Settings of the HTTPS endpoint to which owners of this provider's tabs connect directly."""
+
+    listen: tuple[str, int] = setting(host_and_port, "address and port of the server")
+    url: str = setting(https_url, "URL at which owners reach the server")
+    certificate: Path = setting(path, "file with the certificate (PEM)")
+    private_key: Path = setting(path, "file with the certificate's key (PEM)", secret=True)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -85,16 +96,16 @@ class AheadTable:
 
     max_amount: int = setting(base_units, "highest amount of one job")
     max_in_flight: int = setting(base_units, "highest amount of all such jobs at a time")
-    settled_jobs: int = 5  # of the owner, by this daemon's own record
+    settled_jobs: int = 5  # number of the owner's settled jobs that this daemon's journal must have
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class ModelConfig:
-    """Model to offer. Only the SLA windows of its asks are claimed."""
+    """Settings of an offered model. The daemon claims only jobs whose window has an ask."""
 
     name: str = setting(text, "the model's name in the coordinator's catalogue")
     serves: frozenset[Modality] = setting(
-        unordered(_MODALITY, at_least=1), "kinds of jobs", frozenset[Modality]({"text"})
+        unordered_list(_MODALITY_KIND, at_least=1), "kinds of jobs", frozenset[Modality]({"text"})
     )
     slots: int = setting(integer(1, 10_000), "jobs held at a time")
     margin_seconds: float = setting(number(0, 86_400), "time to leave for sealing, uploading and settling", 30.0)
@@ -107,7 +118,7 @@ class ModelConfig:
 
     @property
     def asks(self) -> dict[int, AskRates]:
-        """The rates per SLA window in seconds."""
+        """Rates by SLA window in seconds."""
         return {ask.sla_seconds: AskRates(ask.rate_in, ask.rate_out) for ask in self.ask}
 
 
@@ -122,19 +133,26 @@ class ConfigFile:
     keys: KeysTable = setting(table(KeysTable), "", KeysTable())
     metrics: MetricsTable = setting(table(MetricsTable), "", MetricsTable())
     limits: LimitsTable = setting(table(LimitsTable), "", LimitsTable())
+    tabs: TabsTable | None = setting(table(TabsTable), "direct connections of tabs (default: none)", None)
     model: tuple[ModelConfig, ...] = setting(tables(ModelConfig, at_least=1))
 
     def __attrs_post_init__(self) -> None:
         for n, model in enumerate(self.model):
             if model.name in {other.name for other in self.model[:n]}:
-                raise SettingError.at(("model", n, "name"), f"must differ from other models, not {model.name!r} again")
+                raise SettingError.at(
+                    ("model", n, "name"), f"must differ from the other models' names: {model.name!r} is used twice"
+                )
             windows = [ask.sla_seconds for ask in model.ask]
             for k, window in enumerate(windows):
                 if window in windows[:k]:
                     place = ("model", n, "ask", k, "sla_seconds")
-                    raise SettingError.at(place, f"must differ from the model's other asks, not {window} again")
-        if sum(len(model.ask) for model in self.model) > SNAPSHOT_QUOTES:
-            raise Refused(f"must have at most {SNAPSHOT_QUOTES} asks in all, because a snapshot holds no more", "model")
+                    raise SettingError.at(
+                        place, f"must differ from the windows of the model's other asks: {window} is used twice"
+                    )
+        if sum(len(model.ask) for model in self.model) > MAX_SNAPSHOT_QUOTES:
+            raise Refused(
+                f"must have at most {MAX_SNAPSHOT_QUOTES} asks in all, because a snapshot holds no more", "model"
+            )
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -147,13 +165,14 @@ class DaemonConfig:
     addresses: AddressBook | None
     rpc_url: str | None = attrs.field(default=None, repr=False)  # may carry a key
     gateways: tuple[str, ...]
-    gateway_attempts: int = 8  # answered rounds over the gateways before giving up
+    gateway_attempts: int = 8  # rounds over all gateways; a round without any answer does not count
     gateway_pause_seconds: float = 1.5
     wallet: Wallet
     box: SecretKey | None
     evidence_file: Path | None
     metrics_host: str
     metrics_port: int
+    tabs: TabsTable | None = None
     models: tuple[ModelConfig, ...]
     private: tuple[Path, ...] = ()  # paths that programs of exec backends must not access
 
@@ -163,14 +182,14 @@ class DaemonConfig:
 
 
 def read_config(path: Path, environ: Mapping[str, str] = os.environ) -> DaemonConfig:
-    """Read the configuration and its keys. Raise `Fatal` with the file and key of a mistake."""
+    """Read the configuration and its secret keys. Raise `Fatal` with the file and the setting that is wrong."""
     file = read_settings(path)
     beside = path.absolute().parent / "credentials"
     if not environ.get("CREDENTIALS_DIRECTORY") and beside.is_dir():
-        # Outside of the unit, for the commands of an operator: the files that it hands over.
+        # Outside the systemd unit, an operator's commands read the files that systemd gives the unit.
         environ = {**environ, "CREDENTIALS_DIRECTORY": str(beside)}
     try:
-        return _with_keys(file, environ)
+        return _read_keys(file, environ)
     except SettingError as error:
         raise Fatal(str(error.in_file(path))) from None
 
@@ -180,22 +199,22 @@ def read_settings(path: Path) -> ConfigFile:
     if not path.exists():
         raise Fatal(f'settings file not found: {path} (create it with "svcd init --config {path}")')
     try:
-        return read_file(path, ConfigFile)
+        return read_settings_file(path, ConfigFile)
     except SettingError as error:
         raise Fatal(str(error)) from None
 
 
-def _with_keys(file: ConfigFile, environ: Mapping[str, str]) -> DaemonConfig:
+def _read_keys(file: ConfigFile, environ: Mapping[str, str]) -> DaemonConfig:
     keys = file.keys
-    with _refusals_at("keys", "wallet_password"):
+    with _locate_errors("keys", "wallet_password"):
         password = None if keys.wallet_password is None else keys.wallet_password.read(environ)
-    with _refusals_at("keys", "wallet"):
+    with _locate_errors("keys", "wallet"):
         wallet = read_wallet(keys.wallet, password, environ)
-    with _refusals_at("keys", "box"):
+    with _locate_errors("keys", "box"):
         box = None if keys.box is None else read_key(keys.box, environ, SecretKey)
     models = []
     for n, model in enumerate(file.model):
-        with _refusals_at("model", n, "backend", "api_key"):
+        with _locate_errors("model", n, "backend", "api_key"):
             models.append(attrs.evolve(model, backend=with_api_key(model.backend, environ)))
     return DaemonConfig(
         state_directory=file.state_directory,
@@ -203,7 +222,7 @@ def _with_keys(file: ConfigFile, environ: Mapping[str, str]) -> DaemonConfig:
         shutdown_grace_seconds=file.limits.shutdown_grace_seconds,
         max_container_bytes=file.limits.max_container_bytes,
         coordinator_url=file.coordinator.url.rstrip("/"),
-        addresses=_addresses(file.coordinator.addresses_file),
+        addresses=_read_address_book(file.coordinator.addresses_file),
         rpc_url=file.coordinator.rpc_url,
         gateways=tuple(url.rstrip("/") for url in file.gateway.urls),
         wallet=wallet,
@@ -211,20 +230,21 @@ def _with_keys(file: ConfigFile, environ: Mapping[str, str]) -> DaemonConfig:
         evidence_file=keys.evidence_file,
         metrics_host=file.metrics.host,
         metrics_port=file.metrics.port,
+        tabs=file.tabs,
         models=tuple(models),
-        private=_private(file, environ),
+        private=_private_paths(file, environ),
     )
 
 
 @contextmanager
-def _refusals_at(*path: str | int) -> Iterator[None]:
+def _locate_errors(*path: str | int) -> Iterator[None]:
     try:
         yield
     except Refused as error:
         raise SettingError.at(path, error.message) from None
 
 
-def _addresses(path: Path | None) -> AddressBook | None:
+def _read_address_book(path: Path | None) -> AddressBook | None:
     if path is None:
         return None
     place: KeyPath = ("coordinator", "addresses_file")
@@ -236,8 +256,8 @@ def _addresses(path: Path | None) -> AddressBook | None:
         raise SettingError.at(place, f"names {path}: {error.message}") from None
 
 
-def _private(file: ConfigFile, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the state directory, systemd's credentials, and every file that a key is read from."""
+def _private_paths(file: ConfigFile, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the state directory, systemd's credentials, and every key file."""
     places = [file.keys.wallet, file.keys.wallet_password, file.keys.box]
     for model in file.model:
         if isinstance(model.backend, OpenAISettings | HttpSettings):
@@ -247,5 +267,6 @@ def _private(file: ConfigFile, environ: Mapping[str, str]) -> tuple[Path, ...]:
     return (
         file.state_directory,
         *([Path(credentials)] if credentials else []),
-        *(file for file in files if file is not None),
+        *(each for each in files if each is not None),
+        *([] if file.tabs is None else [file.tabs.private_key]),
     )

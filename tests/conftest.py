@@ -1,13 +1,20 @@
 import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx._transports.default as _transports
 import hypothesis
 import pytest
 from httpx import create_ssl_context
 
-pytest_plugins = ("tests.skips",)
+from common.tracing import spans
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+pytest_plugins = ("tests.support.skips",)
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,6 +33,21 @@ os.environ.setdefault("MPLCONFIGDIR", str(ROOT / "build" / "matplotlib"))
 if "CI" in os.environ:
     hypothesis.settings.register_profile("new examples", hypothesis.settings.get_profile("ci"), derandomize=False)
     hypothesis.settings.load_profile("new examples")
+
+
+@pytest.fixture
+def made_spans() -> Iterator["InMemorySpanExporter"]:
+    """Switch tracing on in this process. Return the spans that are made."""
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - most tests run without
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: PLC0415
+
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    spans.use_provider(provider)
+    yield exporter
+    spans.use_provider(None)
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,14 @@
-"""Shapes of batches: a batch and lists of them, the plan for one, and the lines of its output and error files."""
+"""Shapes of the batch API: batches, pages of batches, plans, and the lines of output and error files."""
 
 from typing import Annotated, Any, Generic, Literal
 
 from common.api.shapes import Bytes32, Digits, N, Shape, described
-from common.api.states import BATCH_STATUS, ENDED_BATCH, BatchStatus
-from common.api.worked_order import BATCH_ID, JOB
+from common.api.states import BATCH_STATUS_DESCRIPTION, ENDED_BATCH_STATUSES, BatchStatus
+from common.api.worked_order import BATCH_ID, JOB_ID
 
 
 class BatchError(Shape, frozen=True):
-    """Why an input could not be read."""
+    """Reason why the input file could not be read."""
 
     code: Annotated[
         str, described("the error's name: `object_missing`, when the store lost the file", "object_missing")
@@ -26,7 +26,7 @@ class BatchErrors(Shape, frozen=True):
 
 
 class RequestCounts(Shape, frozen=True):
-    """Numbers of lines by outcome."""
+    """Number of lines by outcome."""
 
     completed: Annotated[int, described("lines whose jobs settled", 1)]
     failed: Annotated[int, described("lines that were skipped, or whose jobs ended without a result", 0)]
@@ -44,7 +44,7 @@ class BatchFields(Shape, frozen=True):
     endpoint: str
     input_file_id: str
     completion_window: str
-    status: Annotated[BatchStatus, described(BATCH_STATUS, "completed")]
+    status: Annotated[BatchStatus, described(BATCH_STATUS_DESCRIPTION, "completed")]
     created_at: int
     expires_at: Annotated[int, described("end of the window, in Unix seconds", 1800003600)]
     request_counts: RequestCounts
@@ -65,18 +65,18 @@ class BatchFields(Shape, frozen=True):
 
     @property
     def ended(self) -> bool:
-        return self.status in ENDED_BATCH
+        return self.status in ENDED_BATCH_STATUSES
 
 
 class Batch(BatchFields, frozen=True, kw_only=True, tag_field="object", tag="batch"):
-    """A batch: the jobs of the lines of one file, followed together."""
+    """A batch: one job for each line of an uploaded file."""
 
     errors: BatchErrors | None
     metadata: dict[str, str]
 
 
 class BatchAsOf(Batch, frozen=True, kw_only=True, tag="batch"):
-    """A batch, and when it was read."""
+    """A batch, with the block at which it was read."""
 
     as_of_block: Digits
 
@@ -93,25 +93,25 @@ class BatchList(Shape, frozen=True):
 
 
 class PlannedShare(Shape, Generic[N], frozen=True):
-    """Lines that one provider could take, at its ask."""
+    """Number of lines that one provider could take, with the rates of its ask."""
 
     provider_id: N
     box_key: Bytes32
     rate_in: N
     rate_out: N
-    lines: Annotated[N, described("lines that it could take", "100")]
+    lines: Annotated[N, described("lines that this provider could take", "100")]
 
 
 class PlannedModelShape(Shape, Generic[N], frozen=True):
-    """Who could take the lines of one model; fewer than asked for where the network has no room."""
+    """Providers for the lines of one model. Their lines add up to fewer than `lines` if capacity is short."""
 
     model_id: N
-    lines: Annotated[N, described("lines that were asked for", "100")]
+    lines: Annotated[N, described("lines that the request named", "100")]
     allocation: tuple[PlannedShare[N], ...]
 
 
 class PlanShape(Shape, Generic[N], frozen=True):
-    """Who could take a batch now."""
+    """Providers that could take a batch now."""
 
     plan: tuple[PlannedModelShape[N], ...]
 
@@ -120,11 +120,11 @@ LineId = Annotated[
     str,
     described("`batch_req_`, the batch's id, `_` and the line's number in the input file", f"batch_req_{BATCH_ID}_1"),
 ]
-CustomId = Annotated[None, described("null: it travels sealed, in the envelope", None)]
+CustomId = Annotated[None, described("null: `custom_id` is sealed in the envelope", None)]
 
 
 class OutputDetails(Shape, Generic[N], frozen=True):
-    """The job of a line that settled."""
+    """Job of a line that settled."""
 
     job_id: Bytes32
     result_cid: str
@@ -138,35 +138,35 @@ class LineResponse(Shape, frozen=True):
     """`body` is null: the result is sealed to its owner, and fetched by its CID."""
 
     status_code: Annotated[int, described("200: the job settled", 200)]
-    request_id: Annotated[str, described("id of the job again", JOB)]
+    request_id: Annotated[str, described("id of the job", JOB_ID)]
     body: Annotated[None, described("null: the result is sealed; fetch `svc.result_cid`", None)]
 
 
 class OutputLine(Shape, Generic[N], frozen=True):
-    """A line of a batch's output file: one settled job. `custom_id` travels sealed: the coordinator never sees it."""
+    """A line of a batch's output file: one settled job. The coordinator never sees `custom_id`, which is sealed."""
 
     id: LineId
     custom_id: CustomId
-    response: Annotated[LineResponse, described("in the shape of an answer, without its body")]
+    response: Annotated[LineResponse, described("HTTP response in OpenAI's format, without its body")]
     error: Annotated[None, described("null: the job settled", None)]
     svc: OutputDetails[N]
 
 
 class LineError(Shape, frozen=True):
-    """Why a line did not end in a settled job."""
+    """Reason why a line did not end in a settled job."""
 
     code: Annotated[str, described("the error's name: branch on it", "provider_fail")]
     message: Annotated[str, described("sentence for a person; may change at any time", "the provider failed the job")]
 
 
 class ErrorDetails(Shape, frozen=True):
-    """State of a line, and its job."""
+    """Job id and line number of a failed line."""
 
     job_id: Annotated[
         Bytes32 | None,
         described(
-            "the line's id, or null if the line was rejected before its id was read; GET /v1/jobs/{id} tells"
-            " whether it ever was a job",
+            "the line's job id, or null if the line was rejected before its id was read; GET /v1/jobs/{id} shows"
+            " whether the job was posted",
             "0x" + "0a" * 32,
         ),
     ]

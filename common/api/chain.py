@@ -1,4 +1,4 @@
-"""Shapes of health, readiness, the deployment, and the sessions that are opened under it."""
+"""Shapes of health, readiness, the deployment and sessions."""
 
 from typing import Annotated, Final, Generic, Literal
 
@@ -7,11 +7,12 @@ from msgspec import Meta
 from common.address_book import AddressBook
 from common.api.shapes import Address, Digits, N, Omittable, Shape, SignedDigits, described
 
-_NO_BLOCK: Final = 0  # the API does not report the deploy block, and no signature depends on it
+# Placeholder, because the API does not report the deploy block. No signature depends on the deploy block.
+_UNREPORTED_DEPLOY_BLOCK: Final = 0
 
 
 class HealthShape(Shape, frozen=True):
-    """The server listens."""
+    """Answer of a server that is running."""
 
     status: Annotated[Literal["ok"], described("`ok`", "ok")]
 
@@ -26,7 +27,7 @@ class ReadinessFields(Shape, Generic[N], frozen=True):
 
 
 class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
-    """Positions of the index and of the chain."""
+    """Readiness, with the last indexed block and the head of the chain."""
 
     reason: Annotated[
         Literal["ready", "cold_start", "trailing", "reorg", "chain_unreachable"],
@@ -40,7 +41,7 @@ class ReadinessShape(ReadinessFields[Digits], frozen=True, kw_only=True):
     code: Annotated[
         Omittable[str],
         described(
-            "anything else that keeps the process from being ready: `stopping`, `no_relayer_role` (the account may not"
+            "another cause why the process is not ready: `stopping`, `no_relayer_role` (the account may not"
             " post or settle), `relayer_absent` (no process has held the relayer's role for ten seconds),"
             " `database_unavailable`, `database_read_only` (the database rejects writes), or `task_failing:NAME` (a"
             " background task fails again and again)",
@@ -78,18 +79,18 @@ class DeploymentFields(Shape, Generic[N], frozen=True):
 
 
 class DeploymentShape(DeploymentFields[Digits], frozen=True, kw_only=True):
-    """The deployment, and the chain as the coordinator's node sees it now."""
+    """The market's deployment, and the chain's head and gas price as the coordinator's node reports them."""
 
     gas_fee: Digits
     gateway_url: Omittable[str] = None
 
 
 def reported_book(deployment: DeploymentFields[int]) -> AddressBook:
-    """Return the address book of the deployment that a coordinator reported. Raises Refused if it is malformed."""
+    """Return the address book of the deployment that a coordinator reported. Refuse malformed values."""
     return AddressBook.of(
         {
             "chainId": deployment.chain_id,
-            "deployBlock": _NO_BLOCK,
+            "deployBlock": _UNREPORTED_DEPLOY_BLOCK,
             "jobRegistry": deployment.contracts.job_registry,
             "providerRegistry": deployment.contracts.provider_registry,
             "askRegistry": deployment.contracts.ask_registry,
@@ -101,11 +102,11 @@ def reported_book(deployment: DeploymentFields[int]) -> AddressBook:
 
 
 class Nonce(Shape, frozen=True):
-    """A nonce to be signed."""
+    """A nonce that the wallet signs to open a session."""
 
     nonce: Annotated[
         str,
-        described("text to sign as it is: 32 hex digits, for one use", "00112233445566778899aabbccddeeff"),
+        described("text to sign unchanged: 32 hex digits, valid once", "00112233445566778899aabbccddeeff"),
         Meta(extra_json_schema={"pattern": "^[0-9a-f]{32}$"}),
     ]
     expires_at: Annotated[int, described("end of the nonce, in Unix seconds", 1800000300)]
@@ -113,8 +114,8 @@ class Nonce(Shape, frozen=True):
 
 
 class SessionShape(Shape, frozen=True):
-    """A session."""
+    """An open session and its bearer token."""
 
     token: str
     expires_at: Annotated[int, described("end of the session, in Unix seconds", 1800086400)]
-    provider_id: Annotated[Omittable[int], described("id of the provider; of a provider's session only", 2)] = None
+    provider_id: Annotated[Omittable[int], described("id of the provider; only in a provider's session", 2)] = None

@@ -1,4 +1,4 @@
-"""Error bodies: the types that the specification names, and the two envelopes that carry them."""
+"""Error types of the specification, and the two shapes of an error response."""
 
 from typing import Annotated, Literal
 
@@ -34,13 +34,13 @@ class ErrorBody(Shape, frozen=True):
 
 
 class Error(Shape, frozen=True):
-    """The envelope that all errors come in."""
+    """Body of an error response."""
 
     error: ErrorBody
 
 
 class ModelNotFoundBody(Shape, frozen=True):
-    """Error that the specification defines without `param` and without the header `x-svc-retryable`."""
+    """The error `model_not_found`. The specification gives it neither `param` nor the header `x-svc-retryable`."""
 
     message: ErrorMessage
     type: Annotated[Literal["not_found"], described("class of the error", "not_found")]
@@ -48,6 +48,6 @@ class ModelNotFoundBody(Shape, frozen=True):
 
 
 class ModelNotFound(Shape, frozen=True):
-    """Answer to a name that no model has."""
+    """Response to a request for an unknown model."""
 
     error: ModelNotFoundBody

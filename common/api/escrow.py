@@ -1,12 +1,12 @@
-"""Shapes of the escrow's answers: its keys, their evidence, released payload keys and handovers.
+"""Shapes of the escrow's responses: public key, evidence, released data keys and handovers of escrow keys.
 
-Keys and hashes are written without 0x, as the specification has them.
+The specification writes these keys and hashes without 0x.
 """
 
 from typing import Annotated, Generic, TypeVar
 
 from common.api.shapes import BareBytes32, Base64, Shape, described
-from common.escrow_evidence import MOCK, STATIC
+from common.escrow_evidence import MOCK_EVIDENCE_TYPE, STATIC_EVIDENCE_TYPE
 
 E = TypeVar("E")
 
@@ -18,28 +18,28 @@ class BoundEvidence(Shape, frozen=True):
 
 
 class EvidenceShape(BoundEvidence, frozen=True):
-    """Evidence of any type, as clients read it."""
+    """Fields that evidence of every type has. Clients parse evidence as this shape."""
 
-    type: Annotated[str, described("kind of the evidence", STATIC)]
-
-
-class StaticEvidence(BoundEvidence, frozen=True, tag_field="type", tag=STATIC):
-    """Evidence of an escrow with its operator's key."""
+    type: Annotated[str, described("kind of the evidence", STATIC_EVIDENCE_TYPE)]
 
 
-class MockEvidenceShape(BoundEvidence, frozen=True, tag_field="type", tag=MOCK):
+class StaticEvidence(BoundEvidence, frozen=True, tag_field="type", tag=STATIC_EVIDENCE_TYPE):
+    """Evidence of an escrow whose operator keeps the keys, without a trusted execution environment."""
+
+
+class MockEvidenceShape(BoundEvidence, frozen=True, tag_field="type", tag=MOCK_EVIDENCE_TYPE):
     """Evidence of a development instance, which proves nothing."""
 
     measurement: BareBytes32
     tcb: str
-    quote: Annotated[Base64, described("measurement and report_data again, in base64", "AAAA")]
+    quote: Annotated[Base64, described("measurement and report_data, in base64", "AAAA")]
 
 
 PublishedEvidence = StaticEvidence | MockEvidenceShape
 
 
 class Key(Shape, Generic[E], frozen=True):
-    """The key that open orders are sealed to, with its evidence."""
+    """Public key to which clients seal open orders, with its evidence."""
 
     escrow_public_key: BareBytes32
     evidence: Annotated[E, described("evidence for the key; compare `report_data` with the key before you seal to it")]
@@ -47,13 +47,13 @@ class Key(Shape, Generic[E], frozen=True):
 
 
 class ReleasedShape(Shape, frozen=True):
-    """The data key of a claimed job's payload."""
+    """Data key of a claimed job's payload, sealed to the provider."""
 
     dek_sealed: Base64
 
 
 class HandedOverShape(Shape, frozen=True):
-    """Escrow keys for a peer."""
+    """Escrow keys, sealed to another instance of the escrow."""
 
     keys_sealed: Base64
     key_count: int

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from common.api.shapes import Address, Bytes32, Digits, N, Shape, described
 from common.api.states import (
-    JOB_STATUS,
+    JOB_STATUS_DESCRIPTION,
     EndedBecause,
     EndedBecauseNumber,
     JobState,
@@ -20,7 +20,7 @@ from common.api.states import (
 
 
 class EventKind(enum.IntEnum):
-    """Kinds of events, with the numbers of the coordinator's table. The API uses the names in lower case."""
+    """Kinds of events, numbered as in the coordinator's database table. The API uses the names in lower case."""
 
     POSTED = 0
     CLAIMED = 1
@@ -33,7 +33,7 @@ class EventKind(enum.IntEnum):
 
 
 JobEventName = Literal["posted", "claimed", "settled", "cancelled", "failed", "reclaimed", "expired"]
-JOB_EVENTS: Final[dict[EventKind, JobEventName]] = {
+JOB_EVENT_NAMES: Final[dict[EventKind, JobEventName]] = {
     EventKind.POSTED: "posted",
     EventKind.CLAIMED: "claimed",
     EventKind.SETTLED: "settled",
@@ -43,7 +43,7 @@ JOB_EVENTS: Final[dict[EventKind, JobEventName]] = {
     EventKind.EXPIRED: "expired",
 }
 # State and `ended_because` of a job after each event.
-OUTCOMES: Final[dict[EventKind, tuple[JobState, EndedBecause]]] = {
+OUTCOME_BY_EVENT: Final[dict[EventKind, tuple[JobState, EndedBecause]]] = {
     EventKind.POSTED: (JobState.OPEN, EndedBecause.NOT_ENDED),
     EventKind.CLAIMED: (JobState.CLAIMED, EndedBecause.NOT_ENDED),
     EventKind.SETTLED: (JobState.SETTLED, EndedBecause.SETTLE),
@@ -53,10 +53,10 @@ OUTCOMES: Final[dict[EventKind, tuple[JobState, EndedBecause]]] = {
     EventKind.EXPIRED: (JobState.CANCELLED, EndedBecause.EXPIRY),
 }
 
-EventId = Annotated[Digits, described("id of the event: send it as `Last-Event-ID` to go on after it", "123")]
-_TAKEN_BACK = described(
-    "null, or the id of the event that a reorganisation undid: the other members are then those of that event, which"
-    " is not true any more",
+EventId = Annotated[Digits, described("id of the event: send it as `Last-Event-ID` to resume after this event", "123")]
+_TAKEN_BACK_META = described(
+    "null, or the id of an earlier event that a reorganisation undid; the other members then repeat that event, which"
+    " no longer holds",
     None,
 )
 
@@ -64,7 +64,7 @@ _TAKEN_BACK = described(
 class JobEventFields(Shape, Generic[N], frozen=True):
     id: EventId
     event: Annotated[JobEventName, described("what happened to the job", "claimed")]
-    taken_back: Annotated[Digits | None, _TAKEN_BACK]
+    taken_back: Annotated[Digits | None, _TAKEN_BACK_META]
     job_id: Bytes32
     owner: Address
     model_id: N
@@ -72,17 +72,17 @@ class JobEventFields(Shape, Generic[N], frozen=True):
     designated: N
     state: Annotated[JobStateNumber, Meta(examples=[JobState.CLAIMED])]
     ended_because: Annotated[EndedBecauseNumber, Meta(examples=[EndedBecause.NOT_ENDED])]
-    status: Annotated[JobStatus, described(JOB_STATUS, "in_progress")]
+    status: Annotated[JobStatus, described(JOB_STATUS_DESCRIPTION, "in_progress")]
     block_number: Annotated[N, described("block in which it happened", "43")]
     block_time: Annotated[N, described("time of that block, in Unix seconds", "1800000030")]
 
 
 class JobEvent(JobEventFields[Digits], frozen=True):
-    """Something that happened to a job, or that a reorganisation took back."""
+    """A change of a job's state, or the removal of an earlier change by a reorganisation."""
 
 
 class EventsReset(Shape, frozen=True):
-    """A gap in the events: read again what you follow."""
+    """Notice that events were lost. Read the state of the followed jobs again."""
 
     id: EventId
-    event: Annotated[Literal["reset"], described("that there are events which were not sent", "reset")]
+    event: Annotated[Literal["reset"], described("`reset`: some events were not sent", "reset")]

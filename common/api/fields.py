@@ -1,6 +1,6 @@
 """Kinds of request fields. Each kind validates a value and describes it as a JSON Schema.
 
-A request body is an attrs class with fields from `wire(...)`. `read_object` reads and validates the body, and
+A request body is an attrs class with fields from `body_field(...)`. `read_object` reads and validates the body, and
 `object_schema` returns the JSON Schema. Query parameters and path segments use the kinds directly. `null` counts as
 missing, and so does an empty value in a query.
 """
@@ -12,8 +12,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import attrs
 
 from common import scalars, strict_json
-from common.api.limits import VALUES_PER_BODY
-from common.api.words import NOTHING, WORDS
+from common.api.limits import MAX_VALUES_PER_BODY
+from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from common.refusal import Refused
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ _MAX_JSON_NUMBER_BITS: Final = 64  # examples write wider integers as strings
 
 
 class Kind(Protocol[T_co]):
-    """Format of a value."""
+    """Kind of a value. A kind reads and validates a value, and describes valid values as a JSON Schema."""
 
     def read(self, value: object, param: str) -> T_co: ...
     def schema(self) -> Schema: ...
@@ -40,27 +40,34 @@ class Uint:
 
     @read.default
     def _reader(self) -> Callable[[object, str], int]:
-        return self._bounded if self.minimum or self.maximum is not None else scalars.uint_reader(self.bits)
+        return self._read_bounded if self.minimum or self.maximum is not None else scalars.uint_reader(self.bits)
 
-    def _bounded(self, value: object, param: str) -> int:
+    def _read_bounded(self, value: object, param: str) -> int:
         number = scalars.read_uint(value, self.bits, param)
-        if number < self.minimum or number > self._top():
-            raise Refused(f"{param} must be in {self.minimum}..{self._top()}", param)
+        if number < self.minimum or number > self._largest_value():
+            raise Refused(f"{param} must be in {self.minimum}..{self._largest_value()}", param)
         return number
 
-    def _top(self) -> int:
+    def _largest_value(self) -> int:
         return self.maximum if self.maximum is not None else 2**self.bits - 1
 
     def schema(self) -> Schema:
-        number = {"type": "integer", "minimum": self.minimum, "maximum": min(self._top(), scalars.MAX_SAFE_INTEGER)}
+        number = {
+            "type": "integer",
+            "minimum": self.minimum,
+            "maximum": min(self._largest_value(), scalars.MAX_SAFE_INTEGER),
+        }
         return {
-            "anyOf": [number, {"type": "string", "pattern": r"^(0|[1-9][0-9]*)$", "maxLength": len(str(self._top()))}]
+            "anyOf": [
+                number,
+                {"type": "string", "pattern": r"^(0|[1-9][0-9]*)$", "maxLength": len(str(self._largest_value()))},
+            ]
         }
 
 
 @attrs.frozen(slots=True)
-class Decimal:
-    """Unsigned integer in a query parameter or path segment."""
+class QueryUint:
+    """Unsigned integer in a query parameter or path segment, written as a decimal string."""
 
     bits: int
     minimum: int = 0
@@ -81,7 +88,7 @@ class Decimal:
 
 @attrs.frozen(slots=True)
 class Hex:
-    """Exactly `length` bytes, with 0x."""
+    """Exactly `length` bytes in hex, with 0x."""
 
     length: int
     read: Callable[[object, str], bytes] = attrs.field(init=False, eq=False, repr=False)
@@ -96,7 +103,7 @@ class Hex:
 
 @attrs.frozen(slots=True)
 class BareHex:
-    """Exactly `length` bytes, without 0x."""
+    """Exactly `length` bytes in hex, without 0x."""
 
     length: int
 
@@ -109,7 +116,7 @@ class BareHex:
 
 @attrs.frozen(slots=True)
 class HexUpTo:
-    """At most `max_bytes` bytes, with 0x."""
+    """At most `max_bytes` bytes in hex, with 0x."""
 
     max_bytes: int
 
@@ -151,7 +158,7 @@ class Text:
 
 
 @attrs.frozen(slots=True)
-class Visible:
+class VisibleAscii:
     """1 to `max_length` visible ASCII characters, which a header can hold."""
 
     max_length: int
@@ -159,7 +166,7 @@ class Visible:
     def read(self, value: object, param: str) -> str:
         text = Text(self.max_length).read(value, param)
         if not text or any(not "!" <= character <= "~" for character in text):
-            raise Refused(f"{param} must be visible ASCII characters", param)
+            raise Refused(f"{param} must consist of visible ASCII characters", param)
         return text
 
     def schema(self) -> Schema:
@@ -168,7 +175,7 @@ class Visible:
 
 @attrs.frozen(slots=True)
 class Choice:
-    """One of a few words. `code` is the error code for any other word."""
+    """One of the strings in `choices`. `code` is the error code for any other value."""
 
     choices: tuple[str, ...]
     code: str | None = None
@@ -184,7 +191,7 @@ class Choice:
 
 @attrs.frozen(slots=True)
 class Boolean:
-    """true or false."""
+    """A JSON boolean."""
 
     def read(self, value: object, param: str) -> bool:
         if not isinstance(value, bool):
@@ -196,8 +203,8 @@ class Boolean:
 
 
 @attrs.frozen(slots=True)
-class Coded(Generic[T]):
-    """Another kind, with an error code for malformed values."""
+class WithErrorCode(Generic[T]):
+    """Kind that sets the error code of another kind's refusals."""
 
     kind: Kind[T]
     code: str
@@ -242,7 +249,7 @@ class StringPairs:
 
 
 @attrs.frozen(slots=True)
-class Nested(Generic[T]):
+class NestedObject(Generic[T]):
     """An object inside an object."""
 
     shape: type[T]
@@ -257,7 +264,7 @@ class Nested(Generic[T]):
 
 
 @attrs.frozen(slots=True)
-class Several(Generic[T]):
+class ListOf(Generic[T]):
     """An array of at most `max_items` items."""
 
     item: Kind[T]
@@ -276,36 +283,40 @@ class Several(Generic[T]):
             except Refused as fault:
                 faults.append(fault)
         if faults:
-            raise Refused.together(faults)
+            raise Refused.combine(faults)
         return tuple(items)
 
     def schema(self) -> Schema:
         return {"type": "array", "items": self.item.schema(), "maxItems": self.max_items}
 
 
-def parse_sent(raw: bytes) -> object:
-    """Parse a request's JSON. Limit the number of values first, because each may take 100 bytes of memory."""
-    if len(raw) > VALUES_PER_BODY and _has_more_parts(raw, VALUES_PER_BODY):
-        raise Refused(f"too many JSON values (limit {VALUES_PER_BODY})")
+def parse_request_json(raw: bytes) -> object:
+    """Parse a request's JSON. Check the number of values before parsing, because each may take 100 bytes of memory."""
+    if len(raw) > MAX_VALUES_PER_BODY and _may_have_more_values(raw, MAX_VALUES_PER_BODY):
+        raise Refused(f"too many JSON values (limit {MAX_VALUES_PER_BODY})")
     return strict_json.parse(raw)
 
 
-def _has_more_parts(raw: bytes, limit: int) -> bool:
-    """Return True if the JSON may hold more than `limit` values. Faster than `count` for a megabyte of base64."""
-    for sign in (b",", b"[", b"{"):
-        at = raw.find(sign)
+def _may_have_more_values(raw: bytes, limit: int) -> bool:
+    """Return True if the JSON has more than `limit` commas and opening brackets.
+
+    Every value except the first comes after one of these characters. The loop uses `bytes.find`, which is faster than
+    `bytes.count` on long base64.
+    """
+    for separator in (b",", b"[", b"{"):
+        at = raw.find(separator)
         while at >= 0:
             limit -= 1
             if limit < 0:
                 return True
-            at = raw.find(sign, at + 1)
+            at = raw.find(separator, at + 1)
     return False
 
 
-def wire(
-    kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None, example: Any = NOTHING
+def body_field(
+    kind: Kind[Any], about: str = "", *, optional: bool = False, default: object = None, example: Any = NO_EXAMPLE
 ) -> Any:
-    """Declare a field of a body. `about` and `example` default to those in `WORDS`."""
+    """Declare a field of a request body. `about` and `example` default to the field's entry in `MEMBER_TEXTS`."""
     metadata = {"kind": kind, "about": about, "example": example}
     if optional:
         return attrs.field(default=default, kw_only=True, metadata=metadata)
@@ -313,24 +324,24 @@ def wire(
 
 
 def read_object(shape: type[T], values: Mapping[str, object], prefix: str = "") -> T:
-    """Read a body as `shape`. Refused, naming every field at fault, if it is malformed. Ignores unknown members."""
+    """Read a body as `shape` and ignore unknown members. Raise one Refused for all malformed or missing fields."""
     faults: list[Refused] = []
-    read = _read(shape, values, prefix, faults)
+    read = _read_fields(shape, values, prefix, faults)
     if faults:
-        raise Refused.together(faults)
+        raise Refused.combine(faults)
     return shape(**read)
 
 
-def try_object(shape: type[T], values: Mapping[str, object]) -> T | list[Refused]:
-    """Read a body as `shape`, or return the fault of each field."""
+def read_object_or_faults(shape: type[T], values: Mapping[str, object]) -> T | list[Refused]:
+    """Read a body as `shape`, or return the errors of all malformed or missing fields."""
     faults: list[Refused] = []
-    read = _read(shape, values, "", faults)
+    read = _read_fields(shape, values, "", faults)
     return faults or shape(**read)
 
 
-def _read(shape: type[T], values: Mapping[str, object], prefix: str, faults: list[Refused]) -> dict[str, object]:
+def _read_fields(shape: type[T], values: Mapping[str, object], prefix: str, faults: list[Refused]) -> dict[str, object]:
     read: dict[str, object] = {}
-    for name, param, read_value, required in _readers(shape, prefix):  # type: ignore[arg-type] # every class is hashable
+    for name, param, read_value, required in _field_readers(shape, prefix):  # type: ignore[arg-type] # every class is hashable
         value = values.get(name)
         if value is not None:
             try:
@@ -342,48 +353,58 @@ def _read(shape: type[T], values: Mapping[str, object], prefix: str, faults: lis
     return read
 
 
-@functools.lru_cache(maxsize=1024)  # bounded, because prefixes contain array positions of the client's choice
-def _readers(shape: type[Any], prefix: str) -> "tuple[tuple[str, str, Callable[[object, str], object], bool], ...]":
-    """Return name, parameter, reader and required flag of each field. Cached for batch lines."""
-    return tuple((f.name, prefix + f.name, f.metadata["kind"].read, f.default is attrs.NOTHING) for f in _fields(shape))
+@functools.lru_cache(maxsize=1024)  # bounded, because clients choose the array positions in the prefix
+def _field_readers(
+    shape: type[Any], prefix: str
+) -> "tuple[tuple[str, str, Callable[[object, str], object], bool], ...]":
+    """Return name, parameter, reader and required flag of each field. The cache speeds up reading batch lines."""
+    return tuple(
+        (f.name, prefix + f.name, f.metadata["kind"].read, f.default is attrs.NOTHING) for f in _body_fields(shape)
+    )
 
 
 def object_schema(shape: type[object]) -> Schema:
     properties: Schema = {}
     required: list[str] = []
-    for field in _fields(shape):
+    for field in _body_fields(shape):
         schema = field.metadata["kind"].schema()
         if field.default is attrs.NOTHING:
             required.append(field.name)
         else:
             schema = {"anyOf": [schema, {"type": "null"}]}
-        properties[field.name] = {"description": field.metadata["about"] or WORDS[field.name].about, **schema}
+        properties[field.name] = {"description": field.metadata["about"] or MEMBER_TEXTS[field.name].about, **schema}
     return {"title": shape.__name__, "type": "object", "properties": properties, "required": required}
 
 
 def object_example(shape: type[object], *without: str) -> dict[str, Any]:
-    """Return an example body, without the named fields."""
+    """Return an example body without the fields in `without`."""
     return {
         field.name: example_of(field.metadata["kind"], field.name, field.metadata["example"])
-        for field in _fields(shape)
+        for field in _body_fields(shape)
         if field.name not in without
     }
 
 
-def example_of(kind: Kind[Any], name: str, own: Any = NOTHING) -> Any:
-    """Return an example value: `own`, that of the word, or one built from the parts."""
+def example_of(kind: Kind[Any], name: str, own_example: Any = NO_EXAMPLE) -> Any:
+    """Return an example value of a field.
+
+    Build the example of a nested object or list from the examples of its fields or item. For other kinds, use
+    `own_example` if given, otherwise the example in `MEMBER_TEXTS` or the first choice.
+    """
     match kind:
-        case Nested():
+        case NestedObject():
             return object_example(kind.shape)
-        case Several():
+        case ListOf():
             return [example_of(kind.item, name)]
-        case Choice() if own is NOTHING and (name not in WORDS or WORDS[name].example not in kind.choices):
+        case Choice() if own_example is NO_EXAMPLE and (
+            name not in MEMBER_TEXTS or MEMBER_TEXTS[name].example not in kind.choices
+        ):
             return kind.choices[0]
-    value = WORDS[name].example if own is NOTHING else own
-    return int(value) if isinstance(kind, Uint | Decimal) and kind.bits <= _MAX_JSON_NUMBER_BITS else value
+    value = MEMBER_TEXTS[name].example if own_example is NO_EXAMPLE else own_example
+    return int(value) if isinstance(kind, Uint | QueryUint) and kind.bits <= _MAX_JSON_NUMBER_BITS else value
 
 
-def _fields(shape: type[Any]) -> Iterable["attrs.Attribute[Any]"]:
+def _body_fields(shape: type[Any]) -> Iterable["attrs.Attribute[Any]"]:
     return [field for field in attrs.fields(shape) if "kind" in field.metadata]
 
 

@@ -22,7 +22,8 @@ class FileFields(Shape, frozen=True):
     expires_at: Annotated[
         int,
         described(
-            "end of the file, in Unix seconds: 300 s after its upload, until a job, settle or batch uses it", 1800000300
+            "expiry in Unix seconds: 300 s after the upload, and later once a job, settle or batch uses the file",
+            1800000300,
         ),
     ]
     filename: str

@@ -1,25 +1,25 @@
-"""Shapes of jobs: rows of the job book, jobs as their owners follow them, and the answers to posting and cancelling."""
+"""Shapes of jobs: rows of the job book (the public list of jobs), a client's view of its job, posts and cancels."""
 
 from typing import Annotated, Generic, Literal
 
 from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, described
-from common.api.states import ENDED_JOB, JOB_STATUS, EndedBecauseNumber, JobStateNumber, JobStatus
-from common.api.words import WORDS
+from common.api.states import ENDED_JOB_STATUSES, JOB_STATUS_DESCRIPTION, EndedBecauseNumber, JobStateNumber, JobStatus
+from common.api.words import MEMBER_TEXTS
 from common.api.worked_order import ORDER_SIGNATURE
 
-_TX = WORDS["tx_hash"].example
+_EXAMPLE_TX_HASH = MEMBER_TEXTS["tx_hash"].example
 ReclaimableAt = Annotated[
     Omittable[N],
     described(
-        "of a claimed job, the last second in which it can be settled, in Unix seconds: after that anybody may reclaim"
-        " it, and the payment goes back",
+        "of a claimed job, the last second in which it can be settled, in Unix seconds; afterwards any account may"
+        " reclaim the job, which returns the payment",
         "1800003630",
     ),
 ]
 ReclaimableBlock = Annotated[
     Omittable[N],
     described(
-        "an estimate: the block from which on a claimed job may be reclaimed, if blocks go on coming as they do;"
+        "estimate of the first block in which a claimed job may be reclaimed, from the current block time;"
         " `reclaimable_at` decides",
         "1845",
     ),
@@ -27,8 +27,8 @@ ReclaimableBlock = Annotated[
 EndedAt = Annotated[
     Omittable[N],
     described(
-        "time of the block that ended the job, or `expires_at` of one that expired, in Unix seconds; absent until then,"
-        " and of jobs that ended before the coordinator kept it",
+        "time of the block that ended the job, or `expires_at` of an expired job, in Unix seconds; absent while the job"
+        " runs, and for old jobs whose end was not recorded",
         "1800000061",
     ),
 ]
@@ -61,13 +61,13 @@ class JobShape(Shape, Generic[N], frozen=True):
 
 
 class JobAsOf(JobShape[Digits], frozen=True, kw_only=True):
-    """A row of the job book, and when it was read."""
+    """A row of the job book, with the block at which it was read."""
 
     as_of_block: Digits
 
 
 class PendingJobShape(Shape, frozen=True):
-    """Job with a pending post, and the data for a provider to check it without the chain."""
+    """Job without a mined post, with the data that a provider needs to check the order itself."""
 
     job_id: Bytes32
     owner: Address
@@ -88,6 +88,18 @@ class PendingJobShape(Shape, frozen=True):
     gas_fee: Digits
 
 
+class JobTraceShape(Shape, frozen=True):
+    """Trace context of a job's order."""
+
+    job_id: Bytes32
+    traceparent: Annotated[
+        str,
+        described(
+            "W3C trace context of the order, in version 00", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        ),
+    ]
+
+
 class JobList(Shape, frozen=True):
     """A page of the job book."""
 
@@ -96,14 +108,21 @@ class JobList(Shape, frozen=True):
     pending: Annotated[
         Omittable[list[PendingJobShape]],
         described(
-            "to a poll with `pending=1`: jobs whose post is under way, offered to this provider alone for one second,"
-            " in which it may claim them"
+            "in the answer to a poll with `pending=1`: jobs whose post is not mined yet; for one second, only this"
+            " provider is offered these jobs and may claim them"
+        ),
+    ] = None
+    traces: Annotated[
+        Omittable[list[JobTraceShape]],
+        described(
+            "in the answer to a poll: trace contexts of these jobs, if the client sent one and the coordinator traces."
+            " Unverified, and without effect on the job"
         ),
     ] = None
 
 
 class JobCounts(Shape, frozen=True):
-    """Numbers of jobs by state."""
+    """Number of jobs by state."""
 
     open: Annotated[Digits, described("jobs that no provider has claimed yet", "12")]
     claimed: Annotated[Digits, described("jobs that a provider works on", "3")]
@@ -117,17 +136,17 @@ class JobTransactionShape(Shape, Generic[N], frozen=True):
 
     kind: Annotated[
         Literal["post", "claim", "settle", "fail", "cancel", "reclaim", "end"],
-        described("call that it carried; `end` where only the hash of what ended the job is kept", "claim"),
+        described("call in the transaction; `end` if only the hash of the call that ended the job is stored", "claim"),
     ]
     tx_hash: Bytes32
-    block_number: Annotated[N | None, described("block that it was mined in, or null where it is not kept", "43")]
+    block_number: Annotated[N | None, described("block that mined the transaction, or null if it is not stored", "43")]
 
 
 class JobTransactions(Shape, Generic[N], frozen=True):
-    """Transactions of a job that the coordinator knows of, the oldest first."""
+    """Transactions of a job that the coordinator knows, oldest first."""
 
     transactions: Annotated[
-        tuple[JobTransactionShape[N], ...], described("those transactions; empty where none is known")
+        tuple[JobTransactionShape[N], ...], described("transactions of the job, oldest first; empty if none is known")
     ]
 
 
@@ -160,7 +179,7 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
     amount: Annotated[
         Omittable[N],
         described(
-            "cap + fee + gas_fee as it was posted, in base units of the payment token: collected at the claim", "2014"
+            "cap + fee + gas_fee at the post, in base units of the payment token; collected at the claim", "2014"
         ),
     ] = None
     reclaimable_at: ReclaimableAt[N] = None
@@ -170,20 +189,20 @@ class ClientJobDetails(Shape, Generic[N], frozen=True):
         Omittable[N],
         described("the client's total payment for a settled job: provider + fee + gas_fee, in base units", "2012"),
     ] = None
-    cost_parts: Annotated[Omittable[CostPartsShape[N]], described("parts of that cost")] = None
+    cost_parts: Annotated[Omittable[CostPartsShape[N]], described("parts of `cost`")] = None
 
 
 class ClientJobFields(Shape, Generic[N], frozen=True):
-    id: Annotated[Bytes32, described("id of the job: keccak256(owner ‖ c)", WORDS["job_id"].example)]
+    id: Annotated[Bytes32, described("id of the job: keccak256(owner ‖ c)", MEMBER_TEXTS["job_id"].example)]
     model: Annotated[str | None, described("name of the model; null if the catalogue has none", "demo/text-small")]
-    status: Annotated[JobStatus, described(JOB_STATUS, "completed")]
+    status: Annotated[JobStatus, described(JOB_STATUS_DESCRIPTION, "completed")]
     in_progress_at: Annotated[N | None, described("time of the claim, in Unix seconds, or null", "1800000030")]
     result_cid: str | None
     svc: ClientJobDetails[N]
 
     @property
     def ended(self) -> bool:
-        return self.status in ENDED_JOB
+        return self.status in ENDED_JOB_STATUSES
 
 
 class ClientJob(ClientJobFields[Digits], frozen=True, tag_field="object", tag="job"):
@@ -192,36 +211,36 @@ class ClientJob(ClientJobFields[Digits], frozen=True, tag_field="object", tag="j
     as_of_block: Digits
 
 
-Jobs = Annotated[N, described("how many jobs", "1")]
-Completed = Annotated[N, described("how many of them are settled", "1")]
+JobCount = Annotated[N, described("number of jobs", "1")]
+CompletedCount = Annotated[N, described("number of settled jobs", "1")]
 
 
 class ModelSummary(Shape, Generic[N], frozen=True):
-    """An owner's jobs of one model, summed up."""
+    """Totals of an owner's jobs for one model."""
 
-    jobs: Jobs[N]
-    completed: Completed[N]
+    jobs: JobCount[N]
+    completed: CompletedCount[N]
     priced: N
     escrowed: N
     model_id: N
 
 
 class SummaryFields(Shape, Generic[N], frozen=True):
-    jobs: Jobs[N]
-    completed: Completed[N]
+    jobs: JobCount[N]
+    completed: CompletedCount[N]
     priced: N
     escrowed: N
     by_model: tuple[ModelSummary[N], ...]
 
 
 class Summary(SummaryFields[Digits], frozen=True):
-    """An owner's jobs, summed up."""
+    """Totals of an owner's jobs."""
 
     as_of_block: Digits
 
 
 class PostedShape(Shape, frozen=True):
-    """Posted job."""
+    """Response to a posted order."""
 
     job_id: Bytes32
     task_cid: str
@@ -229,7 +248,7 @@ class PostedShape(Shape, frozen=True):
 
 
 class Cancelled(Shape, frozen=True):
-    """Job that was cancelled now or had ended before."""
+    """Response to a cancel. The job may have ended earlier."""
 
     job_id: Bytes32
-    tx_hash: Annotated[Bytes32, described("transaction that cancelled it, or that had ended it before", _TX)]
+    tx_hash: Annotated[Bytes32, described("transaction that ended the job", _EXAMPLE_TX_HASH)]

@@ -5,13 +5,14 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from common.api.limits import RELIABILITY_PERIOD_S
 from common.api.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, described
-from common.api.states import meanings
-from common.api.words import WORDS
+from common.api.states import described_enum
+from common.api.words import MEMBER_TEXTS
 
 ENDPOINT_KEYWORD: Final = "x-svc-endpoint"
-"""Key in a model's published schema, because the registry has no field for the endpoint."""
+"""Key in a model's published schema that holds the endpoint, because the registry has no field for endpoints."""
 
-Zero = TypeVar("Zero")  # the coordinator promises "0"; clients read a number and check it
+# Type of a member that is always 0: the coordinator writes "0", and clients read a number and check it.
+Zero = TypeVar("Zero")
 
 
 class ModelDetails(Shape, Generic[N], frozen=True):
@@ -23,8 +24,8 @@ class ModelDetails(Shape, Generic[N], frozen=True):
     endpoint: Annotated[
         Omittable[str],
         described(
-            "OpenAI route whose requests and answers the model's `input` and `output` are like, as the admin published"
-            f" it in `{ENDPOINT_KEYWORD}` of the schema; absent where none is published",
+            "OpenAI route whose request and response formats the model's `input` and `output` follow. The admin"
+            f" publishes the route in `{ENDPOINT_KEYWORD}` of the schema; absent if the schema has none",
             "/v1/responses",
         ),
     ] = None
@@ -41,7 +42,7 @@ class ModelShape(ModelFields[Digits], frozen=True, tag_field="object", tag="mode
 
 
 class ModelAsOf(ModelShape, frozen=True, tag="model"):
-    """A model of the catalogue, and when it was read."""
+    """A model of the catalogue, with the block at which it was read."""
 
     as_of_block: Digits
 
@@ -57,30 +58,30 @@ class ModelList(Shape, frozen=True):
 class Reliability(Shape, Generic[N], frozen=True):
     """Outcomes of a provider's recently claimed jobs. A new provider has low counts."""
 
-    window_secs: Annotated[N, described("how far back the counts go, in seconds", str(RELIABILITY_PERIOD_S))]
-    settled: Annotated[N, described("jobs that it settled", "12")]
-    failed: Annotated[N, described("jobs that it gave up", "1")]
-    reclaimed: Annotated[N, described("jobs whose window it missed", "0")]
+    window_secs: Annotated[N, described("period of the counts, in seconds", str(RELIABILITY_PERIOD_S))]
+    settled: Annotated[N, described("jobs that the provider settled", "12")]
+    failed: Annotated[N, described("jobs that the provider failed", "1")]
+    reclaimed: Annotated[N, described("jobs whose window the provider missed", "0")]
     median_secs: Annotated[
-        N | None, described("median time from the claim to the settle, in seconds; null where nothing settled", "31")
+        N | None, described("median time from the claim to the settle, in seconds; null if no job settled", "31")
     ]
     units_per_sec: Annotated[
         Omittable[N],
-        described("output units charged per second from the claim to the settle; absent where none was charged", "120"),
+        described("output units charged per second from the claim to the settle; absent if none were charged", "120"),
     ] = None
 
 
-Reliable = Annotated[
+ReliabilityMember = Annotated[
     Omittable[Reliability[N]],
-    described("how the jobs that it claimed ended in the last seven days: of the model, or of a provider's all models"),
+    described(
+        "outcomes of the jobs that the provider claimed in the last seven days, for the model or over all models"
+    ),
 ]
 
 
-LargestBundle = Annotated[
+LargestBundleMember = Annotated[
     Omittable[int],
-    described(
-        "most requests in one job, as the provider announces it; absent for a provider that takes no bundles", 500
-    ),
+    described("most requests in one job that the provider accepts; absent if it accepts no bundles", 500),
 ]
 
 
@@ -95,18 +96,18 @@ class ProviderFields(Shape, Generic[N], frozen=True):
     allowed_models: tuple[N, ...]
     capacity: N
     active_jobs: N
-    reliability: Reliable[N] = None
-    largest_bundle: LargestBundle = None
+    reliability: ReliabilityMember[N] = None
+    largest_bundle: LargestBundleMember = None
 
 
 class ProviderShape(ProviderFields[Digits], frozen=True, kw_only=True):
-    """A provider as the registry knows it."""
+    """A provider in the registry."""
 
     requested: Digits
 
 
 class ProviderAsOf(ProviderShape, frozen=True, kw_only=True):
-    """A provider, and when it was read."""
+    """A provider, with the block at which it was read."""
 
     as_of_block: Digits
 
@@ -126,8 +127,8 @@ class AskShape(Shape, Generic[N], frozen=True):
     sla: N
     rate_in: N
     rate_out: N
-    reliability: Reliable[N] = None
-    largest_bundle: LargestBundle = None
+    reliability: ReliabilityMember[N] = None
+    largest_bundle: LargestBundleMember = None
 
 
 class AskList(Shape, frozen=True):
@@ -153,35 +154,79 @@ class FloorList(Shape, frozen=True):
     as_of_block: Digits
 
 
-_RATES: Final = {"low": "90000", "median": "100000", "high": "120000"}
+_EXAMPLE_RATES: Final = {"low": "90000", "median": "100000", "high": "120000"}
 
 
 class RateRangeShape(Shape, Generic[N], frozen=True):
-    """Rates that jobs were settled at, in base units for 10^6 units."""
+    """Rates of settled jobs, in base units for 10^6 units."""
 
-    low: Annotated[N, described("the lowest of them", "90000")]
-    median: Annotated[N, described("the median of them; of two in the middle the lower", "100000")]
-    high: Annotated[N, described("the highest of them", "120000")]
+    low: Annotated[N, described("lowest rate", "90000")]
+    median: Annotated[N, described("median rate; of two in the middle, the lower", "100000")]
+    high: Annotated[N, described("highest rate", "120000")]
 
 
 class PricePoint(Shape, Generic[N], frozen=True):
-    """Rates of the jobs that were claimed in one stretch of time and settled."""
+    """Rates of the settled jobs that were claimed in one period."""
 
-    since: Annotated[N, described("beginning of the stretch, in Unix seconds", "1800000000")]
-    jobs: Annotated[N, described("jobs of the stretch that were looked at", "12")]
-    rate_in: Annotated[RateRangeShape[N], described("rates for 10^6 input units, in base units", _RATES)]
-    rate_out: Annotated[RateRangeShape[N], described("rates for 10^6 output units, in base units", _RATES)]
+    since: Annotated[N, described("start of the period, in Unix seconds", "1800000000")]
+    jobs: Annotated[N, described("number of jobs in the period's sample", "12")]
+    rate_in: Annotated[RateRangeShape[N], described("rates for 10^6 input units, in base units", _EXAMPLE_RATES)]
+    rate_out: Annotated[RateRangeShape[N], described("rates for 10^6 output units, in base units", _EXAMPLE_RATES)]
 
 
 class PriceHistoryFields(Shape, Generic[N], frozen=True):
     model_id: N
-    bucket_secs: Annotated[N, described("length of each stretch, in seconds", "3600")]
-    prices: Annotated[tuple[PricePoint[N], ...], described("stretches that hold a settled job, the oldest first")]
+    bucket_secs: Annotated[N, described("length of each period, in seconds", "3600")]
+    prices: Annotated[tuple[PricePoint[N], ...], described("periods with a settled job, oldest first")]
 
 
 class PriceHistory(PriceHistoryFields[Digits], frozen=True):
     """Rates paid for a model over time, from a sample of its settled jobs."""
 
+    as_of_block: Digits
+
+
+class SlotCountsShape(Shape, frozen=True):
+    """Total slots of the listed providers that polled recently. A slot is room for one job."""
+
+    providers: Annotated[Digits, described("listed providers that polled recently", "2")]
+    slots: Annotated[Digits, described("jobs that the registry allows these providers at once", "16")]
+    free: Annotated[Digits, described("slots without a claimed job", "12")]
+    as_of_block: Digits
+
+
+class SearchMatch(Shape, frozen=True):
+    """Job, owner or provider with an id that starts with the searched digits."""
+
+    kind: Annotated[
+        Literal["job", "owner", "provider"],
+        described("`job` by its id, `owner` of a job by its address, `provider` by the address of its operator", "job"),
+    ]
+    id: Annotated[
+        str,
+        described("id of the job, address of the owner, or number of the provider", MEMBER_TEXTS["job_id"].example),
+    ]
+
+
+class SearchMatches(Shape, frozen=True):
+    """Jobs, owners and providers with ids that start with the searched digits."""
+
+    matches: Annotated[tuple[SearchMatch, ...], described("at most eight of each kind, sorted by id")]
+    more: Annotated[bool, described("true if more ids match", False)]
+    as_of_block: Digits
+
+
+class BlockTime(Shape, frozen=True):
+    """Time of a block."""
+
+    number: Annotated[Digits, described("number of the block", "43")]
+    time: Annotated[Digits, described("time of the block, in Unix seconds", "1800000061")]
+
+
+class BlockTimes(Shape, frozen=True):
+    """Times of blocks."""
+
+    blocks: Annotated[tuple[BlockTime, ...], described("blocks whose time is known, in ascending order")]
     as_of_block: Digits
 
 
@@ -193,13 +238,13 @@ class AllowlistStatus(enum.IntEnum):
 
 AllowlistStatusNumber = Annotated[
     int,
-    meanings(
-        "note of the market's admin on such instances",
+    described_enum(
+        "the market admin's decision about instances with this measurement",
         AllowlistStatus.ALLOWED,
         {
-            AllowlistStatus.NOT_LISTED: "nothing, or no more",
-            AllowlistStatus.ALLOWED: "keys may be handed to them",
-            AllowlistStatus.TOMBSTONED: "withdrawn: they get no keys",
+            AllowlistStatus.NOT_LISTED: "no entry, or a removed one",
+            AllowlistStatus.ALLOWED: "they may receive escrow keys",
+            AllowlistStatus.TOMBSTONED: "withdrawn: they receive no escrow keys",
         },
     ),
 ]
@@ -227,19 +272,19 @@ class ListedCandidate(Shape, Generic[N], frozen=True):
     box_key: Bytes32
     rate_in: N
     rate_out: N
-    reliability: Reliable[N] = None
+    reliability: ReliabilityMember[N] = None
     room: Annotated[
         Omittable[N],
         described(
-            "jobs that it may take now, over all models: its capacity less the jobs that it claimed and the open orders"
-            " designated to it",
+            "jobs that the provider may take now, over all models: its capacity minus its claimed jobs and minus the"
+            " open orders designated to it",
             "4",
         ),
     ] = None
 
 
 class Candidates(Shape, Generic[N], frozen=True):
-    """Every live provider's ask for a model and window, ranked, those without room last; there is no quote."""
+    """Ranked asks of every live provider for a model and window, without a quote. Full providers come last."""
 
     candidates: tuple[ListedCandidate[N], ...]
 
@@ -261,7 +306,7 @@ class Authorization(Shape, Generic[N, Zero], frozen=True):
     value: N
     valid_after: Zero
     valid_before: N
-    nonce: Annotated[Bytes32, described("nonce of the authorization: the job id", WORDS["job_id"].example)]
+    nonce: Annotated[Bytes32, described("nonce of the authorization: the job id", MEMBER_TEXTS["job_id"].example)]
 
 
 class QuoteShape(Shape, Generic[N, Zero], frozen=True):
@@ -276,7 +321,7 @@ class QuoteShape(Shape, Generic[N, Zero], frozen=True):
 
 
 class Accepts(Shape, frozen=True):
-    """A way to pay."""
+    """A payment scheme that the coordinator accepts, and its chain."""
 
     scheme: Literal["eip3009"]
     network: str
@@ -302,18 +347,18 @@ class CheckedFields(Shape, Generic[N, Zero], frozen=True):
     ok: Annotated[bool, described("true when no check fails", False)]
     checked: Annotated[
         Literal["order", "submission"],
-        described("`submission` with `auth_sig`: payment, container and the post itself are checked, too", "order"),
+        described("`submission` if `auth_sig` was sent: the payment, container and post are checked as well", "order"),
     ]
-    failures: Annotated[tuple[FailedCheck, ...], described("all checks that fail")]
-    quote: Annotated[QuoteShape[N, Zero] | None, described("the price, or null where the order has none")]
+    failures: Annotated[tuple[FailedCheck, ...], described("checks that failed")]
+    quote: Annotated[QuoteShape[N, Zero] | None, described("the price, or null if the order is too malformed to price")]
     candidates: tuple[ListedCandidate[N], ...]
 
 
 class CheckedShape(CheckedFields[Digits, Literal["0"]], frozen=True):
-    """Every check that an order fails, its price, and who would take it now. Nothing was posted or kept."""
+    """An order's failed checks, price, and providers that would take it now. Nothing was posted or stored."""
 
 
 class QuoteBodyShape(QuoteFields[Digits, Literal["0"]], frozen=True):
-    """The price of an order, who would take it now, and how it may be paid."""
+    """The price of an order, the providers that would take it now, and the accepted payments."""
 
     accepts: list[Accepts]

@@ -7,7 +7,7 @@ from typing import Annotated, Generic, Literal
 
 from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, described
 from common.api.states import JobStatus
-from common.api.words import WORDS
+from common.api.words import MEMBER_TEXTS
 
 RestsOn = Literal["stored", "broadcast", "block", "refused"]
 ProgressOp = Literal["post", "claim", "settle", "fail", "cancel", "reclaim"]
@@ -16,28 +16,29 @@ ProgressOp = Literal["post", "claim", "settle", "fail", "cancel", "reclaim"]
 class ProgressStep(Shape, Generic[N], frozen=True):
     """A call for a job, such as its post or settle, and whether it is stored, broadcast, mined or refused."""
 
-    op: Annotated[ProgressOp, described("call that it makes", "settle")]
+    op: Annotated[ProgressOp, described("call of this step", "settle")]
     rests_on: Annotated[
         RestsOn,
         described(
-            "`stored`: the coordinator will send it, over restarts too; `broadcast`: signed in a transaction that the"
-            " nodes get; `block`: mined, in a block that a reorganisation may still undo; `refused`: it will not"
-            " happen",
+            "`stored`: the coordinator will send the op, even after a restart; `broadcast`: sent to the nodes in a"
+            " signed transaction; `block`: mined, in a block that a reorganisation may still undo; `refused`: the op"
+            " will never take effect",
             "stored",
         ),
     ]
-    tx_hash: Annotated[Omittable[Bytes32], described("transaction that carries it", WORDS["tx_hash"].example)] = None
-    block: Annotated[Omittable[N], described("block that it was mined in", "43")] = None
+    tx_hash: Annotated[Omittable[Bytes32], described("transaction of the op", MEMBER_TEXTS["tx_hash"].example)] = None
+    block: Annotated[Omittable[N], described("block that mined the op", "43")] = None
     reason: Annotated[
-        Omittable[str], described("of a refused one, the contract's error, or the code of why it was not sent")
+        Omittable[str],
+        described("of a refused op, the contract's error, or the code of the error that kept it from being sent"),
     ] = None
     wallet: Annotated[Omittable[Address], described("wallet of the provider, of a claim, settle or fail")] = None
     provider_id: Annotated[Omittable[N], described("id of that provider", "1")] = None
     result_cid: Annotated[
         Omittable[str],
-        described("of a settle, content id of the sealed result: it can be fetched and opened from now on"),
+        described("of a settle, content id of the sealed result, which can be fetched and opened now"),
     ] = None
-    completion_tok: Annotated[Omittable[N], described("of a settle, output units that it charges for", "7")] = None
+    completion_tok: Annotated[Omittable[N], described("of a settle, output units charged", "7")] = None
 
 
 class JobProgress(Shape, Generic[N], frozen=True):
@@ -47,19 +48,16 @@ class JobProgress(Shape, Generic[N], frozen=True):
     status: Annotated[
         JobStatus | Literal["refused"],
         described(
-            "status that the job has once all of its steps that are under way have taken effect; `refused` when its"
-            " post will not happen",
+            "status of the job after all unfinished steps have taken effect; `refused` if its post failed for good",
             "completed",
         ),
     ]
     provisional: Annotated[
-        bool, described("true while `status` rests on anything that the index does not have from a block", True)
+        bool, described("true while `status` depends on an op that is not in an indexed block", True)
     ]
-    steps: Annotated[
-        tuple[ProgressStep[N], ...], described("its ops in order, each once, with the final or the current state")
-    ]
+    steps: Annotated[tuple[ProgressStep[N], ...], described("the job's ops in order, each once, with its latest state")]
     block: Annotated[N, described("last indexed block", "43")]
 
 
 class ProvisionalJob(JobProgress[Digits], frozen=True):
-    """Progress of a job, as the coordinator answers with it."""
+    """Progress of a job, as the coordinator's response has it."""

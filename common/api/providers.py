@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from common.api.errors import OPS, contract_errors
+from common.api.errors import PROVIDER_OPS, contract_error_names
 from common.api.shapes import Bytes32, Digits, HexBytes, Omittable, Shape, described
 from common.api.worked_order import RESULT_CID
 
@@ -21,24 +21,24 @@ class OpDoneShape(Shape, frozen=True):
 
 
 class OpRefused(Shape, frozen=True):
-    """`reason` is the contract error's name; `unknown` comes with the revert data in `raw`."""
+    """Rejected op. `reason` is the contract error's name, or `unknown` with the revert data in `raw`."""
 
     ok: Annotated[Literal[False], described("false: nothing took effect", False)]
     reason: Annotated[
         str,
         described("name of the contract error, or `unknown`", "NotOpen"),
-        Meta(extra_json_schema={"enum": [*contract_errors(*OPS), "unknown"]}),
+        Meta(extra_json_schema={"enum": [*contract_error_names(*PROVIDER_OPS), "unknown"]}),
     ]
     raw: Omittable[HexBytes] = None
 
 
 class ClaimAccepted(Shape, frozen=True):
-    """The chain would take the claim."""
+    """The chain would accept the claim."""
 
     ok: Annotated[Literal[True], described("true", True)]
 
 
-_CLAIM_CHECKS: Final = (
+_CLAIM_REFUSAL_REASONS: Final = (
     "UnknownJob",
     "NotOpen",
     "UnknownProvider",
@@ -51,16 +51,18 @@ _CLAIM_CHECKS: Final = (
 
 
 class ClaimRefused(Shape, frozen=True):
-    """The chain would refuse the claim."""
+    """The chain would reject the claim."""
 
     ok: Annotated[Literal[False], described("false", False)]
     reason: Annotated[
-        str, described("the first check that fails", "NotOpen"), Meta(extra_json_schema={"enum": list(_CLAIM_CHECKS)})
+        str,
+        described("the first check that fails", "NotOpen"),
+        Meta(extra_json_schema={"enum": list(_CLAIM_REFUSAL_REASONS)}),
     ]
 
 
 class PublishedShape(Shape, frozen=True):
-    """Asks that are published."""
+    """Response to published asks."""
 
     provider_id: Digits
     signed_at: Digits

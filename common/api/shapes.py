@@ -1,12 +1,12 @@
 """Base class and scalar types of the API's response bodies.
 
-Each response field is declared once, in a module of this package. Shapes are generic over their number type N: the
-coordinator writes `Digits`, because many JSON parsers round integers above 2**53, and clients read `int` (msgspec with
-`strict=False`). If clients read only part of a shape, that part is `...Fields`, and the coordinator's full shape
-derives from it. Small enumerations are numbers on both sides.
+Each response field is declared once, in a module of this package. Shapes are generic over their number type N. The
+coordinator writes `Digits`, because many JSON parsers round integers above 2**53. Clients read `int` (msgspec with
+`strict=False`). If clients read only part of a shape, that part is a class named `...Fields`, and the coordinator's
+full shape derives from this class. Small enumerations are numbers on both sides.
 
-The OpenAPI document is generated from these types. Readers do not enforce the patterns, because clients verify the
-values that matter against the chain or their own order.
+The OpenAPI document is generated from these types. `read_shape` does not enforce the patterns, because clients verify
+the values that matter against the chain or their own order.
 """
 
 from typing import Annotated, Any, Final, TypeVar
@@ -29,14 +29,14 @@ Base64 = Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
 
 
 def described(about: str, *example: Any) -> Meta:
-    """Describe a member, with an example, if it is not in `WORDS` or differs from the description there."""
+    """Return the description of a member that `MEMBER_TEXTS` lacks or describes differently. `example` is optional."""
     return Meta(description=about, examples=list(example) or None, extra_json_schema={DESCRIBED_HERE: True})
 
 
 DESCRIBED_HERE: Final = "described_here"
-"""Marks a member of a generated schema that has its description in `described` and not in `WORDS`."""
+"""Key that marks a schema member whose description comes from `described`, not from `MEMBER_TEXTS`."""
 OMITTABLE: Final = "omittable"
-"""Marks a member in a generated schema that may be missing and is never null."""
+"""Key that marks a schema member that may be missing and is never null."""
 
 # A member that the coordinator omits instead of sending null. Readers see None.
 Omittable = Annotated[T | None, Meta(extra_json_schema={OMITTABLE: True})]
@@ -45,15 +45,15 @@ OMITTED: Final[Any] = UNSET
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """A body of the API, or a part of one. `msgspec.to_builtins` gives it back as plain JSON values."""
+    """Body of the API, or part of a body. `msgspec.to_builtins` converts a shape to plain JSON values."""
 
 
 S = TypeVar("S", bound=Shape)
 
 
 def read_shape(kind: type[S], value: object) -> S:
-    """Read a parsed response body. Ignores unknown members. Raises Refused for another shape."""
+    """Read a parsed response body and ignore unknown members. Raise Refused if the body does not match `kind`."""
     try:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as odd:
-        raise Refused(f"the answer is of another shape: {odd}") from None
+        raise Refused(f"the response does not have the expected shape: {odd}") from None

@@ -1,4 +1,4 @@
-"""States of jobs and batches: the registry's numbers and the specification's names."""
+"""States of jobs and batches, with the job registry's numbers and the specification's names."""
 
 import enum
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from msgspec import Meta
 Numbered = TypeVar("Numbered", bound=enum.IntEnum)
 
 
-def meanings(about: str, example: int, numbers: Mapping[Numbered, str]) -> Meta:
-    """Describe an enumerated number and each of its values, for the OpenAPI document."""
+def described_enum(about: str, example: int, numbers: Mapping[Numbered, str]) -> Meta:
+    """Return the description of an enumerated number and of each value, for the OpenAPI document."""
     listed = "".join(f"\n- {number.value} {number.name}: {meaning}" for number, meaning in numbers.items())
     described: dict[str, Any] = {
         "enum": [number.value for number in numbers],
@@ -21,7 +21,7 @@ def meanings(about: str, example: int, numbers: Mapping[Numbered, str]) -> Meta:
 
 
 class JobState(enum.IntEnum):
-    """States with the job registry's numbers."""
+    """State of a job, numbered as in the job registry."""
 
     OPEN = 0
     CLAIMED = 1
@@ -42,35 +42,35 @@ class EndedBecause(enum.IntEnum):
 
 JobStateNumber = Annotated[
     int,
-    meanings(
-        "state of the job, as the registry numbers it",
+    described_enum(
+        "state of the job, by its number in the registry",
         JobState.SETTLED,
         {
             JobState.OPEN: "posted, and not claimed yet",
             JobState.CLAIMED: "a provider works on it; its payment is in the registry",
-            JobState.SETTLED: "the result is there, and paid for",
-            JobState.CANCELLED: "ended without a result: `ended_because` says how",
+            JobState.SETTLED: "the result is delivered and paid",
+            JobState.CANCELLED: "ended without a result; `ended_because` has the reason",
         },
     ),
 ]
 EndedBecauseNumber = Annotated[
     int,
-    meanings(
+    described_enum(
         "event that ended the job",
         EndedBecause.SETTLE,
         {
-            EndedBecause.NOT_ENDED: "it has not ended",
-            EndedBecause.SETTLE: "the provider settled it",
-            EndedBecause.CANCEL: "its owner cancelled it while it was open",
-            EndedBecause.PROVIDER_FAIL: "the provider failed it; the payment went back",
+            EndedBecause.NOT_ENDED: "the job has not ended",
+            EndedBecause.SETTLE: "the provider settled the job",
+            EndedBecause.CANCEL: "the owner cancelled the open job",
+            EndedBecause.PROVIDER_FAIL: "the provider failed the job; the payment went back",
             EndedBecause.RECLAIM: "the provider missed the window; the payment went back",
-            EndedBecause.EXPIRY: "no provider claimed it before `expires_at`",
+            EndedBecause.EXPIRY: "no provider claimed the job before `expires_at`",
         },
     ),
 ]
 
 # Codes in batch error lines for jobs that ended without a settle.
-ENDED_BECAUSE: Final[dict[int, str]] = {
+LINE_CODE_BY_END: Final[dict[int, str]] = {
     EndedBecause.CANCEL: "cancelled",
     EndedBecause.PROVIDER_FAIL: "provider_fail",
     EndedBecause.RECLAIM: "reclaim",
@@ -78,28 +78,28 @@ ENDED_BECAUSE: Final[dict[int, str]] = {
 }
 
 JobStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
-JOB_STATUS: Final = (
+JOB_STATUS_DESCRIPTION: Final = (
     "the job as its client sees it: `queued` (open), `in_progress` (claimed), `completed` (settled), `failed` (failed"
     " by the provider, or reclaimed) or `cancelled` (cancelled, or expired)"
 )
-LIVE_JOB: Final = frozenset({"queued", "in_progress"})
-ENDED_JOB: Final = frozenset({"completed", "failed", "cancelled"})
+LIVE_JOB_STATUSES: Final = frozenset({"queued", "in_progress"})
+ENDED_JOB_STATUSES: Final = frozenset({"completed", "failed", "cancelled"})
 
 BatchStatus = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
 ]
-BATCH_STATUS: Final = (
-    "`validating` (no line was looked at yet), `in_progress`, `finalizing` (every line has ended), `cancelling`; and in"
-    " the end `completed` (even where every line failed), `failed` (unreadable input), `expired` or `cancelled`"
+BATCH_STATUS_DESCRIPTION: Final = (
+    "`validating` (no line was read yet), `in_progress`, `finalizing` (every line has ended) or `cancelling`; finally"
+    " `completed` (even if every line failed), `failed` (unreadable input), `expired` or `cancelled`"
 )
-ENDED_BATCH: Final = frozenset({"completed", "failed", "expired", "cancelled"})
+ENDED_BATCH_STATUSES: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
-_STATUS: Final[dict[int, JobStatus]] = {
+_STATUS_BY_STATE: Final[dict[int, JobStatus]] = {
     JobState.OPEN: "queued",
     JobState.CLAIMED: "in_progress",
     JobState.SETTLED: "completed",
 }
-_FAILURES: Final = frozenset({EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM})
+_FAILED_REASONS: Final = frozenset({EndedBecause.PROVIDER_FAIL, EndedBecause.RECLAIM})
 
 
 def job_status(state: int, ended_because: int) -> JobStatus:
@@ -108,4 +108,4 @@ def job_status(state: int, ended_because: int) -> JobStatus:
     >>> job_status(JobState.CANCELLED, EndedBecause.EXPIRY)
     'cancelled'
     """
-    return _STATUS.get(state) or ("failed" if ended_because in _FAILURES else "cancelled")
+    return _STATUS_BY_STATE.get(state) or ("failed" if ended_because in _FAILED_REASONS else "cancelled")

@@ -8,16 +8,16 @@ from typing import Annotated, Literal
 from common.api.batches import RequestCounts
 from common.api.events import EventId, JobEvent
 from common.api.shapes import Shape, described
-from common.api.states import BATCH_STATUS, BatchStatus
-from common.api.webhooks import TIMESTAMP, WEBHOOK_ID, BatchMessageType, JobMessageType
+from common.api.states import BATCH_STATUS_DESCRIPTION, BatchStatus
+from common.api.webhooks import EXAMPLE_WEBHOOK_ID, TIMESTAMP_META, BatchMessageType, JobMessageType
 from common.api.worked_order import BATCH_ID
 
 
 class JobMessage(Shape, frozen=True):
-    """Something that happened to a job of the owner; `job.taken_back`: a reorganisation undid it."""
+    """A change of an owner's job. `job.taken_back` means that a reorganisation undid an earlier change."""
 
     type: JobMessageType | Literal["job.taken_back"]
-    timestamp: Annotated[str, TIMESTAMP]
+    timestamp: Annotated[str, TIMESTAMP_META]
     data: JobEvent
 
 
@@ -25,8 +25,10 @@ class BatchChange(Shape, frozen=True):
     """State of a batch after a change."""
 
     id: Annotated[str, described("id of the batch", BATCH_ID)]
-    status: Annotated[BatchStatus, described(BATCH_STATUS, "completed")]
-    request_counts: Annotated[RequestCounts | None, described("how its lines ended, or null while it is running")]
+    status: Annotated[BatchStatus, described(BATCH_STATUS_DESCRIPTION, "completed")]
+    request_counts: Annotated[
+        RequestCounts | None, described("number of lines by outcome, or null while the batch runs")
+    ]
     output_file_id: str | None
     error_file_id: str | None
 
@@ -35,7 +37,7 @@ class BatchMessage(Shape, frozen=True):
     """A change of a batch."""
 
     type: BatchMessageType
-    timestamp: Annotated[str, TIMESTAMP]
+    timestamp: Annotated[str, TIMESTAMP_META]
     data: BatchChange
 
 
@@ -46,22 +48,22 @@ class GapData(Shape, frozen=True):
 
 
 class GapMessage(Shape, frozen=True):
-    """A gap: events were lost because the index was rebuilt or too many messages waited. Read your jobs again."""
+    """Notice that events were lost: the index was rebuilt or too many messages waited. Read your jobs again."""
 
     type: Literal["events.reset"]
-    timestamp: Annotated[str, TIMESTAMP]
+    timestamp: Annotated[str, TIMESTAMP_META]
     data: GapData
 
 
 class TestData(Shape, frozen=True):
     """The tested endpoint."""
 
-    webhook_id: Annotated[str, described("id of the endpoint", WEBHOOK_ID)]
+    webhook_id: Annotated[str, described("id of the endpoint", EXAMPLE_WEBHOOK_ID)]
 
 
 class TestMessage(Shape, frozen=True):
     """A test message that the owner requested."""
 
     type: Literal["webhook.test"]
-    timestamp: Annotated[str, TIMESTAMP]
+    timestamp: Annotated[str, TIMESTAMP_META]
     data: TestData

@@ -9,35 +9,36 @@ from common.api import shapes
 from common.api.shapes import Bytes32, Digits, N, Shape
 from common.api.states import JobStateNumber
 
-# Reasons that affect all providers, in the order of the response.
-OF_THE_JOB: Final[Mapping[str, str]] = {
+# Reasons that affect all providers, with the remedy. The response lists them in this order.
+JOB_REASON_REMEDIES: Final[Mapping[str, str]] = {
     "model_disabled": "cancel it; order a model that is `enabled` (GET /v1/models)",
     "escrow_key_lost": "cancel it; seal and order again",
     "authorization_used": "cancel it; seal and order again",
     "unfunded": "add to the owner's balance, or cancel other open jobs",
     "held_back": "wait: it is offered again automatically",
 }
-# Reasons that affect one provider, in the order of the response: permanent ones first.
-OF_A_PROVIDER: Final[Mapping[str, str]] = {
+
+# Reasons that affect one provider, with the remedy. The response lists them in this order, permanent ones first.
+PROVIDER_REASON_REMEDIES: Final[Mapping[str, str]] = {
     "not_listed": "order of a listed provider",
     "model_not_allowed": "order of a provider that may run the model",
     "designated": "none for an order to one provider; otherwise cancel it and order again",
     "no_ask": "cancel it; order from a provider with an ask for the model (GET /evm/asks)",
-    "window": "cancel it; order with a window that it has an ask for",
-    "price": "cancel it; order at its rates, or above",
-    "not_live": "wait until it polls again, or cancel and order of another",
-    "full": "wait until one of its jobs has ended",
-    "no_free_slots": "wait: it says with each poll how many jobs it has room for",
-    "behind_others": "wait: older jobs are handed out first",
-    "leased": "wait: the job is offered to others when the time of that offer is over",
+    "window": "cancel it; order with a window for which the provider has an ask",
+    "price": "cancel it; order at the provider's rates, or above",
+    "not_live": "wait until the provider polls again, or cancel and order from another",
+    "full": "wait until one of the provider's jobs has ended",
+    "no_free_slots": "wait: each poll of the provider states how many jobs it has room for",
+    "behind_others": "wait: older jobs are offered first",
+    "leased": "wait: the job is offered to other providers when this offer ends",
 }
-_VERDICTS: Final = (
+_VERDICT_CODES: Final = (
     "can_be_taken",
     "leased",
     "nobody_live",
     "kept_away",
-    *OF_THE_JOB,
-    *(code for code in OF_A_PROVIDER if code != "leased"),
+    *JOB_REASON_REMEDIES,
+    *(code for code in PROVIDER_REASON_REMEDIES if code != "leased"),
     "claimed",
     "settled",
     "cancelled",
@@ -53,7 +54,7 @@ class WhyReason(Shape, frozen=True):
     code: Annotated[
         str,
         shapes.described("the reason's name", "price"),
-        Meta(extra_json_schema={"enum": [*OF_THE_JOB, *OF_A_PROVIDER]}),
+        Meta(extra_json_schema={"enum": [*JOB_REASON_REMEDIES, *PROVIDER_REASON_REMEDIES]}),
     ]
     said: Annotated[
         str,
@@ -62,7 +63,7 @@ class WhyReason(Shape, frozen=True):
             "it asks 200000 in and 400000 out; the order pays 100000 in and 200000 out",
         ),
     ]
-    remedy: Annotated[str, shapes.described("remedy, for a person", OF_A_PROVIDER["price"])]
+    remedy: Annotated[str, shapes.described("remedy, for a person", PROVIDER_REASON_REMEDIES["price"])]
 
 
 class WhyProvider(Shape, Generic[N], frozen=True):
@@ -71,10 +72,10 @@ class WhyProvider(Shape, Generic[N], frozen=True):
     provider_id: N
     takes: Annotated[
         bool,
-        shapes.described("true when its next poll would be handed the job, and its asks say that it wants it", False),
+        shapes.described("true if the provider's next poll would return the job and its asks accept the job", False),
     ]
     reasons: Annotated[
-        tuple[WhyReason, ...], shapes.described("the reasons why it will not take the job; empty when `takes` is true")
+        tuple[WhyReason, ...], shapes.described("why the provider will not take the job; empty if `takes` is true")
     ]
 
 
@@ -89,11 +90,11 @@ class WhyHelp(Shape, Generic[N], frozen=True):
     value: Annotated[
         dict[str, N],
         shapes.described(
-            "members of the order as they would have to be; for `funds`, the least `balance` of the owner",
+            "required values of the order's members; for `funds`, the owner's least sufficient `balance`",
             {"rate_in": "200000", "rate_out": "400000"},
         ),
     ]
-    providers: Annotated[N, shapes.described("how many of `providers` could take it then", "1")]
+    providers: Annotated[N, shapes.described("number of `providers` that could take the job after the change", "1")]
 
 
 class WhyFields(Shape, Generic[N], frozen=True):
@@ -101,13 +102,13 @@ class WhyFields(Shape, Generic[N], frozen=True):
     state: JobStateNumber
     verdict: Annotated[
         str,
-        shapes.described("verdict in one word", "price"),
-        Meta(extra_json_schema={"enum": list(_VERDICTS)}),
+        shapes.described("code of the verdict", "price"),
+        Meta(extra_json_schema={"enum": list(_VERDICT_CODES)}),
     ]
     said: Annotated[
         str,
         shapes.described(
-            "the same in a sentence, for a person; may change at any time", "each of 1 live providers asks more"
+            "the verdict as a sentence for a person; may change at any time", "each of 1 live providers asks more"
         ),
     ]
     providers: Annotated[
@@ -122,6 +123,6 @@ class WhyFields(Shape, Generic[N], frozen=True):
 
 
 class Why(WhyFields[Digits], frozen=True):
-    """Why a job is where it is: of an open one, what keeps each provider from it."""
+    """Explanation of a job's state. For an open job, the reasons that keep each provider from taking it."""
 
     as_of_block: Digits

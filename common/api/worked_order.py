@@ -1,11 +1,13 @@
-"""Values of the worked order (`docs/protocol/vectors.md`) for the API's examples, compared by a test."""
+"""Example values for the API, from the worked order in `docs/protocol/vectors.md`. A test compares these
+values with that page.
+"""
 
 from typing import Final
 
-TX: Final = "0x9c1f0b7c4a53e2b1d8f6a7095e3c2d41b8a7f60594e3d2c1b0a99887766554f3"
+TX_HASH: Final = "0x9c1f0b7c4a53e2b1d8f6a7095e3c2d41b8a7f60594e3d2c1b0a99887766554f3"
 OWNER: Final = "0x19e7e376e7c213b7e7e7e46cc70a5dd086daff2a"
-JOB: Final = "0x7c5ae8bce03b96e38f40acb33c05e70769be307bf4d17f091e074ba41d4c6b2e"
-C: Final = "0x02c9eadcd5728ec0189e3ec798e6c36079d61388e13bc739c445dafc1ff64648"
+JOB_ID: Final = "0x7c5ae8bce03b96e38f40acb33c05e70769be307bf4d17f091e074ba41d4c6b2e"
+COMMITMENT: Final = "0x02c9eadcd5728ec0189e3ec798e6c36079d61388e13bc739c445dafc1ff64648"
 BOX_KEY: Final = "0x0faa684ed28867b97f4a6a2dee5df8ce974e76b7018e3f22a1c4cf2678570f20"
 ORDER_HASH: Final = "0x805ce8735615330617e53234742fa20039e8340e5523777ae3248281d1966457"
 ORDER_SIGNATURE: Final = (
@@ -18,7 +20,7 @@ SETTLE_SIGNATURE: Final = (
     "0x3a51b6f7c9b9305a6e89090d3764565cb48c780a6b0b0727d6ec13be8952f29345ac3cc8ce54daba2e2f2551c51489c3f6fcf7b7516798137d"
     "328a35888c82971b"
 )
-PAYMENT: Final = (
+PAYMENT_SIGNATURE: Final = (
     "0xd729f8054f567569e86d522a353168e118745f199e3214d7b6be249798b7618816c3cedbc106efd34b74ee6a572dc1716284b29634ea3e5e85"
     "e2e71f6cb0f9e41c"
 )

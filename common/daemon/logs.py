@@ -17,7 +17,7 @@ from common.daemon.process import Fatal
 
 log = structlog.get_logger(__name__)
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @attrs.frozen(slots=True)
@@ -36,16 +36,16 @@ class _LossyStream:
             self.stream.flush()
 
 
-def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
+def set_up_logging(level: str, *extra_processors: structlog.typing.Processor) -> None:
     """Log readable lines to a terminal and JSON lines otherwise, including the logs of libraries.
 
-    The processors `also` see every event before its exception becomes text.
+    `extra_processors` see every event before its exception becomes text.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        *also,
+        *extra_processors,
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (
@@ -53,7 +53,7 @@ def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
     )
     structlog.configure(
         processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(_LOG_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(_LossyStream(sys.stderr)),  # type: ignore[arg-type] # has write and flush
         cache_logger_on_first_use=True,
     )
@@ -67,14 +67,14 @@ def set_up_logging(level: str, *also: structlog.typing.Processor) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     # Drop the libraries' DEBUG and INFO logs, which contain every request and its headers.
-    root.setLevel(max(_LEVELS[level], logging.WARNING))
+    root.setLevel(max(_LOG_LEVELS[level], logging.WARNING))
 
 
-def error_reporting(dsn: str, environment: str | None, release: str | None, transport: Any = None) -> Processor:
+def start_error_reporting(dsn: str, environment: str | None, release: str | None, transport: Any = None) -> Processor:
     """Start error reporting, and return the log processor that reports events with an exception.
 
     Reports contain only the exception and its stack: no bodies, headers or client addresses, no local variables (which
-    may hold keys), no performance data. Fatal if the extra is not installed.
+    may hold keys), no performance data. Raise Fatal if the extra `sentry` is not installed or the DSN is malformed.
     """
     try:
         import sentry_sdk  # noqa: PLC0415 - an extra
@@ -109,5 +109,5 @@ def error_reporting(dsn: str, environment: str | None, release: str | None, tran
 
 
 def log_task_failure(task: str, failures_in_a_row: int, error: BaseException) -> None:
-    """Log the failure of a background task (`log_failure` of `Supervisor`)."""
+    """Log the failure of a background task. Pass this function to `Supervisor` as `log_failure`."""
     log.exception("task failed", task=task, failures_in_a_row=failures_in_a_row, exc_info=error)

@@ -5,8 +5,7 @@ from typing import Final
 import attrs
 
 RELEASE: Final = "0.1.0"
-"""Version of all programs, as in pyproject.toml (a test compares them). Reading the package metadata would slow the
-start."""
+"""Version of all programs. A test compares it with pyproject.toml. Reading package metadata would be slow."""
 
 
 @attrs.frozen(slots=True)
@@ -19,9 +18,9 @@ class Fatal(Exception):
         return self.message
 
 
-def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the exceptions of nested groups."""
+def leaf_exceptions(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    """Return the exceptions in a group and in all groups nested in the group."""
     found: list[BaseException] = []
     for inner in group.exceptions:
-        found += leaves(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
+        found += leaf_exceptions(inner) if isinstance(inner, BaseExceptionGroup) else [inner]
     return found

@@ -1,4 +1,4 @@
-"""Retries with exponential backoff, by tenacity and anyio."""
+"""Retry a call with exponential backoff (tenacity on anyio)."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 import anyio
 import tenacity
 
-FIRST_WAIT_S: Final = 1.0
+DEFAULT_FIRST_WAIT_S: Final = 1.0
 
 T = TypeVar("T")
 
@@ -16,33 +16,33 @@ async def retry(
     call: Callable[[], Awaitable[T]],
     *,
     on: type[Exception] | tuple[type[Exception], ...],
-    first_s: float = FIRST_WAIT_S,
+    first_s: float = DEFAULT_FIRST_WAIT_S,
     max_s: float,
     until: Callable[[], float] = lambda: math.inf,
     report: Callable[[Exception], object] = lambda _: None,
 ) -> T:
-    """Repeat `call` while it raises `on`. Return its result, or raise its last error after the deadline.
+    """Repeat `call` while it raises `on`. Return the result of `call`, or raise the last error after the deadline.
 
-    The wait before the first retry is `first_s`. It doubles with each retry, up to `max_s`. No attempt starts after the
-    deadline `until`, in loop time. `report` receives the error of each attempt that will be retried.
+    The wait before the first retry is `first_s`. The wait doubles with each retry, up to `max_s`. No attempt starts
+    after the deadline `until`, in loop time. `report` receives the error of each attempt that will be retried.
     """
 
-    def is_over(state: tenacity.RetryCallState) -> bool:
+    def is_past_deadline(state: tenacity.RetryCallState) -> bool:
         return anyio.current_time() + state.upcoming_sleep >= until()
 
-    def waits(state: tenacity.RetryCallState) -> None:
+    def report_retry(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         if isinstance(error, Exception):
             report(error)
 
-    async def run_once() -> T:  # tenacity only awaits coroutine functions
+    async def run_once() -> T:  # tenacity awaits only coroutine functions, and `call` may be another callable
         return await call()
 
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(on),
         wait=tenacity.wait_exponential(first_s, max=max_s),
-        stop=is_over,
-        before_sleep=waits,
+        stop=is_past_deadline,
+        before_sleep=report_retry,
         sleep=anyio.sleep,
         reraise=True,
     )

@@ -6,8 +6,8 @@
     running ──raises──► waiting (backoff with jitter, at most 30 s) ──► running again
        └──returns, is cancelled, or raises Fatal──► ended
 
-`failing` names a task that has failed ten times in a row. The supervisor still restarts such a task. A minute without a
-failure resets the count.
+`failing_task` names a task that has failed ten times in a row. The supervisor still restarts such a task. A minute
+without a failure resets the count.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,72 +21,76 @@ import tenacity
 
 from common.daemon.process import Fatal
 
-FAILURES_IN_A_ROW: Final = 10
+FAILING_AFTER_FAILURES: Final = 10
 HEALTHY_AFTER_S: Final = 60.0
 MAX_BACKOFF_S: Final = 30.0
 _FIRST_BACKOFF_S: Final = 0.2
 
 T = TypeVar("T")
-Loop = Callable[[], Awaitable[object]]
+TaskFunction = Callable[[], Awaitable[object]]
 
 
 class StrayCancellation(Exception):
-    """A task raised a cancellation although the daemon did not cancel the task."""
+    """A cancellation that a task raised although the daemon did not cancel the task."""
 
 
 @attrs.define(eq=False)
 class Supervisor:
     """Run the background tasks of one process.
 
-    `count_failures` receives the name of a task and the number of failures to add. It receives 0 when the task starts,
-    so that the metric exists from then on. `log_failure` receives the name, the failures in a row and the error.
+    `count_failures` receives the name of a task and the number of failures to add. The number is 0 when the task
+    starts, so that the metric exists from then on. `log_failure` receives the name, the failures in a row and the
+    error.
     """
 
     count_failures: Callable[[str, int], object]
     log_failure: Callable[[str, int, BaseException], object]
-    _rows: list["_FailureRow"] = attrs.field(factory=list)
+    _streaks: list["_FailureStreak"] = attrs.field(factory=list)
 
     @property
-    def failing(self) -> str | None:
+    def failing_task(self) -> str | None:
         """Name of a task that has failed ten times in a row, or None."""
-        return next((row.task for row in self._rows if row.is_long), None)
+        return next((streak.task for streak in self._streaks if streak.is_failing), None)
 
     async def run(self, task: str, loop: Callable[[], Awaitable[T]]) -> T:
-        """Run `loop` until it returns, is cancelled or raises Fatal. Restart it after any other exception."""
-        row = _FailureRow(task)
-        self._rows.append(row)
+        """Run `loop` until it returns, is cancelled or raises Fatal. Restart the loop after any other exception."""
+        streak = _FailureStreak(task)
+        self._streaks.append(streak)
         self.count_failures(task, 0)
 
-        def failed(state: tenacity.RetryCallState) -> None:
+        def record_attempt(state: tenacity.RetryCallState) -> None:
             if state.outcome is not None and (error := state.outcome.exception()) is not None:
-                self._failed(row, error)
-            state.attempt_number = row.failures  # tenacity computes the backoff from it
+                self._record_failure(streak, error)
+            state.attempt_number = streak.failures  # tenacity computes the backoff from this number
 
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(lambda error: isinstance(error, Exception) and not _is_fatal(error)),
-            after=failed,
+            after=record_attempt,
             wait=tenacity.wait_random_exponential(multiplier=_FIRST_BACKOFF_S, max=MAX_BACKOFF_S),
             sleep=anyio.sleep,
             reraise=True,
         )
         try:
-            return await retrying(self._attempt, row, loop)
+            return await retrying(self._attempt, streak, loop)
         finally:
-            self._rows.remove(row)
+            self._streaks.remove(streak)
 
-    async def run_once(self, task: str, work: Loop) -> None:
-        """Run `work`, which must not be repeated. Report any exception but Fatal, and return."""
-        row = _FailureRow(task)
+    async def run_once(self, task: str, work: TaskFunction) -> None:
+        """Run `work` once. Log and count any exception but Fatal, then return without a restart."""
+        streak = _FailureStreak(task)
         try:
-            await self._attempt(row, work)
+            await self._attempt(streak, work)
         except Exception as error:
             if _is_fatal(error):
                 raise
-            self._failed(row, error)
+            self._record_failure(streak, error)
 
-    async def _attempt(self, row: "_FailureRow", loop: Callable[[], Awaitable[T]]) -> T:
-        """Run `loop` once. Raise an Exception if the loop failed, and any other exception if the task must end."""
-        row.running_since = anyio.current_time()
+    async def _attempt(self, streak: "_FailureStreak", loop: Callable[[], Awaitable[T]]) -> T:
+        """Run `loop` once. Raise an Exception if the loop failed, or the cancellation if the daemon cancelled the task.
+
+        A cancellation that a library leaked counts as a failure.
+        """
+        streak.running_since = anyio.current_time()
         try:
             return await loop()
         except Exception:
@@ -99,36 +103,36 @@ class Supervisor:
                 await anyio.lowlevel.checkpoint()
             except BaseException:  # the daemon cancelled the task
                 if failures is not None:
-                    self._failed(row, failures)
+                    self._record_failure(streak, failures)
                 raise
             # The daemon did not cancel the task: a library leaked an internal cancellation.
             raise failures or StrayCancellation from error
 
-    def _failed(self, row: "_FailureRow", error: BaseException) -> None:
-        row.add()
-        self.count_failures(row.task, 1)
+    def _record_failure(self, streak: "_FailureStreak", error: BaseException) -> None:
+        streak.add()
+        self.count_failures(streak.task, 1)
         with suppress(Exception):  # a failed log write, e.g. on a full disk, must not end the task
-            self.log_failure(row.task, row.failures, error)
+            self.log_failure(streak.task, streak.failures, error)
 
 
 @attrs.define(eq=False)
-class _FailureRow:
-    """Failures of one task, each within a minute of the restart before it."""
+class _FailureStreak:
+    """Consecutive failures of one task. A minute without a failure ends the streak."""
 
     task: str
     failures: int = 0
     running_since: float | None = None  # None during a backoff
 
     def add(self) -> None:
-        self.failures = 1 if self._is_over else self.failures + 1
+        self.failures = 1 if self._has_recovered else self.failures + 1
         self.running_since = None
 
     @property
-    def is_long(self) -> bool:
-        return self.failures >= FAILURES_IN_A_ROW and not self._is_over
+    def is_failing(self) -> bool:
+        return self.failures >= FAILING_AFTER_FAILURES and not self._has_recovered
 
     @property
-    def _is_over(self) -> bool:
+    def _has_recovered(self) -> bool:
         return self.running_since is not None and anyio.current_time() - self.running_since >= HEALTHY_AFTER_S
 
 

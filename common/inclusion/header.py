@@ -1,10 +1,11 @@
-"""Encode a node's block header as the bytes that hash to the block hash (keccak256), and decode such bytes.
+"""Encode a block header from a node into the bytes whose keccak256 is the block hash, and decode such bytes.
 
     rlp([parent, uncles, miner, state root, transactions root, receipts root, bloom, difficulty, number, gas limit,
          gas used, time, extra data, mix hash, nonce,
          base fee?, withdrawals root?, blob gas used?, excess blob gas?, parent beacon root?, requests hash?])
 
-London, Shanghai, Cancun (three) and Prague added the optional fields. Each requires all earlier ones.
+London, Shanghai, Cancun (three fields) and Prague added the optional fields. A header that has an optional field also
+has all fields before it.
 """
 
 from collections.abc import Mapping
@@ -13,11 +14,11 @@ from typing import Any, Final
 import attrs
 
 from common.inclusion import rlp
-from common.inclusion.node_values import octets, quantity
+from common.inclusion.node_values import read_octets, read_quantity
 from common.keccak import keccak256
 from common.refusal import Refused
 
-# name in JSON-RPC, and length in bytes (None: an integer, 0: any length)
+# JSON-RPC name and byte length of each field. The length None means an integer, and 0 means bytes of any length.
 _FIELDS: Final[tuple[tuple[str, int | None], ...]] = (
     *(("parentHash", 32), ("sha3Uncles", 32), ("miner", 20), ("stateRoot", 32)),
     *(("transactionsRoot", 32), ("receiptsRoot", 32), ("logsBloom", 256), ("difficulty", None), ("number", None)),
@@ -25,14 +26,14 @@ _FIELDS: Final[tuple[tuple[str, int | None], ...]] = (
     *(("baseFeePerGas", None), ("withdrawalsRoot", 32), ("blobGasUsed", None), ("excessBlobGas", None)),
     *(("parentBeaconBlockRoot", 32), ("requestsHash", 32)),
 )
-_REQUIRED_FIELDS: Final = 15
-_FIELD_COUNTS: Final = frozenset({15, 16, 17, 20, 21})  # of the forks
-_TRANSACTIONS, _RECEIPTS, _NUMBER, _TIME = 4, 5, 8, 11
+_REQUIRED_FIELD_COUNT: Final = 15
+_FIELD_COUNTS: Final = frozenset({15, 16, 17, 20, 21})  # before London, London, Shanghai, Cancun, Prague
+_TRANSACTIONS_INDEX, _RECEIPTS_INDEX, _NUMBER_INDEX, _TIME_INDEX = 4, 5, 8, 11
 
 
 @attrs.frozen(slots=True)
 class Header:
-    """Fields of a header. `hash` is computed from the header's bytes."""
+    """Fields of a block header. `hash` is computed from the header's bytes."""
 
     hash: bytes
     number: int
@@ -42,14 +43,18 @@ class Header:
 
 
 def encode_header(block: Mapping[str, Any]) -> bytes:
-    """Encode the header of a block from JSON-RPC. Refused if it is malformed, or its hash does not match its fields."""
+    """Encode the header of a JSON-RPC block. Refuse a malformed header, and a hash that does not match the fields."""
     items: list[rlp.Item] = []
     for n, (name, length) in enumerate(_FIELDS):
-        if n >= _REQUIRED_FIELDS and block.get(name) is None:
+        if n >= _REQUIRED_FIELD_COUNT and block.get(name) is None:
             break
-        items.append(rlp.integer(quantity(block, name)) if length is None else octets(block, name, length or None))
+        items.append(
+            rlp.integer_content(read_quantity(block, name))
+            if length is None
+            else read_octets(block, name, length or None)
+        )
     raw = rlp.encode(items)
-    if keccak256(raw) != octets(block, "hash", 32):
+    if keccak256(raw) != read_octets(block, "hash", 32):
         raise Refused(
             "the block's hash does not match its header fields; this chain may use non-standard headers", "hash"
         )
@@ -59,16 +64,16 @@ def encode_header(block: Mapping[str, Any]) -> bytes:
 def read_header(raw: bytes, param: str | None = None) -> Header:
     items = rlp.decode_list(raw, param)
     if len(items) not in _FIELD_COUNTS:
-        raise Refused(f"{param or 'the header'} has {len(items)} fields; no fork has headers like this", param)
+        raise Refused(f"{param or 'the header'} has {len(items)} fields; expected 15, 16, 17, 20 or 21", param)
     for item, (_, length) in zip(items, _FIELDS, strict=False):
         if length is None:
             rlp.integer_of(item, param)
         else:
-            rlp.text_of(item, param, length or None)
+            rlp.string_of(item, param, length or None)
     return Header(
         hash=keccak256(raw),
-        number=rlp.integer_of(items[_NUMBER]),
-        time=rlp.integer_of(items[_TIME]),
-        transactions_root=rlp.text_of(items[_TRANSACTIONS]),
-        receipts_root=rlp.text_of(items[_RECEIPTS]),
+        number=rlp.integer_of(items[_NUMBER_INDEX]),
+        time=rlp.integer_of(items[_TIME_INDEX]),
+        transactions_root=rlp.string_of(items[_TRANSACTIONS_INDEX]),
+        receipts_root=rlp.string_of(items[_RECEIPTS_INDEX]),
     )

@@ -6,21 +6,24 @@ from typing import Any, Final
 
 from common.refusal import Refused
 
-_QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,64}")
+_QUANTITY_PATTERN: Final = re.compile(r"0x[0-9a-fA-F]{1,64}")
 
 
-def quantity(answer: Mapping[str, Any], name: str) -> int:
+def read_quantity(answer: Mapping[str, Any], name: str) -> int:
+    """Read member `name` of a result as a hex integer."""
     value = answer.get(name)
-    if isinstance(value, str) and _QUANTITY.fullmatch(value):
+    if isinstance(value, str) and _QUANTITY_PATTERN.fullmatch(value):
         return int(value, 16)
-    raise Refused(f"a node's {name} must be a hex quantity", name)
+    raise Refused(f"the node returned a malformed {name}: it must be a hex quantity", name)
 
 
-def octets(answer: Mapping[str, Any], name: str, length: int | None = None) -> bytes:
-    return octets_of(answer.get(name), name, length)
+def read_octets(answer: Mapping[str, Any], name: str, length: int | None = None) -> bytes:
+    """Read member `name` of a result as bytes: exactly `length` bytes, or any number if `length` is None."""
+    return octets_from_hex(answer.get(name), name, length)
 
 
-def octets_of(value: object, name: str, length: int | None = None) -> bytes:
+def octets_from_hex(value: object, name: str, length: int | None = None) -> bytes:
+    """Read a hex string as bytes. The error calls the value `name`."""
     if isinstance(value, str) and value.startswith("0x"):
         try:
             raw = bytes.fromhex(value[2:])
@@ -28,18 +31,22 @@ def octets_of(value: object, name: str, length: int | None = None) -> bytes:
             raw = None
         if raw is not None and (length is None or len(raw) == length):
             return raw
-    raise Refused(f"a node's {name} must be hex{'' if length is None else f' of {length} bytes'}", name)
+    raise Refused(
+        f"the node returned a malformed {name}: it must be hex{'' if length is None else f' of {length} bytes'}", name
+    )
 
 
-def objects(answer: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+def read_objects(answer: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """Read member `name` of a result as a list of JSON objects."""
     value = answer.get(name)
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
-        raise Refused(f"a node's {name} must be a list of objects", name)
+        raise Refused(f"the node returned a malformed {name}: it must be a list of objects", name)
     return value
 
 
-def texts(answer: Mapping[str, Any], name: str, length: int) -> list[bytes]:
+def read_octets_list(answer: Mapping[str, Any], name: str, length: int) -> list[bytes]:
+    """Read member `name` of a result as a list of hex strings of `length` bytes each."""
     value = answer.get(name)
     if not isinstance(value, list):
-        raise Refused(f"a node's {name} must be a list", name)
-    return [octets_of(each, name, length) for each in value]
+        raise Refused(f"the node returned a malformed {name}: it must be a list", name)
+    return [octets_from_hex(each, name, length) for each in value]

@@ -5,8 +5,8 @@
     branch     rlp([child for each of 16 digits, value])
 
 A path holds two hex digits per byte. The first digit is the flag, and a zero digit follows flags 0 and 2.
-A child is the child's encoding if that is shorter than 32 bytes, otherwise its keccak256.
-A proof holds the encodings of the nodes from the root to the value, except nodes that are embedded in another one.
+A node refers to a child by the child's encoding if the encoding is shorter than 32 bytes, otherwise by its keccak256.
+A proof holds the encodings of the nodes from the root to the value, except nodes that are embedded in their parent.
 
 In a block, rlp(n) is the key of transaction n and of its receipt.
 """
@@ -24,26 +24,26 @@ EMPTY_ROOT: Final = keccak256(rlp.encode(b""))
 _Digits = tuple[int, ...]
 
 
-def key_of(index: int) -> bytes:
+def trie_key(index: int) -> bytes:
     """Return the key of a transaction, or of its receipt, by its index in the block."""
-    return rlp.encode(rlp.integer(index))
+    return rlp.encode(rlp.integer_content(index))
 
 
 class Trie:
-    """Trie over given values, none of which may be empty: an empty string marks a missing value."""
+    """Trie of the given values. No value may be empty, because an empty string marks a missing value."""
 
     def __init__(self, values: Mapping[bytes, bytes]) -> None:
         if not all(values.values()):
-            raise ValueError("a trie holds no empty values")
-        self._pairs = sorted((_digits(key), value) for key, value in values.items())
+            raise ValueError("a trie must not hold an empty value")
+        self._pairs = sorted((_hex_digits(key), value) for key, value in values.items())
         self._nodes: dict[bytes, bytes] = {}  # encodings by hash
-        top = rlp.encode(self._built(self._pairs, 0)) if self._pairs else rlp.encode(b"")
+        top = rlp.encode(self._build_node(self._pairs, 0)) if self._pairs else rlp.encode(b"")
         self.root = keccak256(top)
         self._nodes[self.root] = top
 
     def proof(self, key: bytes) -> list[bytes]:
-        """Return the inclusion proof of a key. KeyError if the trie does not hold the key."""
-        digits = _digits(key)
+        """Return the inclusion proof of a key. Raise KeyError if the trie does not hold the key."""
+        digits = _hex_digits(key)
         if all(digits != path for path, _ in self._pairs):
             raise KeyError(key)
         nodes: list[bytes] = []
@@ -52,26 +52,30 @@ class Trie:
             if isinstance(child, bytes):
                 nodes.append(self._nodes[child])
                 child = rlp.decode(nodes[-1])
-            step = _step(child, digits)
+            step = _descend(child, digits)
             if isinstance(step, bytes):
                 return nodes
             child, digits = step
 
-    def _built(self, pairs: Sequence[tuple[_Digits, bytes]], depth: int) -> Item:
-        """Return the node over these pairs. Their paths share the first `depth` digits."""
+    def _build_node(self, pairs: Sequence[tuple[_Digits, bytes]], depth: int) -> Item:
+        """Return the node that covers these pairs. All paths in `pairs` share the first `depth` digits."""
         first, last = pairs[0][0], pairs[-1][0]
         if len(pairs) == 1:
-            return [_path(first[depth:], leaf=True), pairs[0][1]]
+            return [_encode_path(first[depth:], leaf=True), pairs[0][1]]
         shared = depth
         while shared < min(len(first), len(last)) and first[shared] == last[shared]:
             shared += 1
         if shared > depth:
-            return [_path(first[depth:shared], leaf=False), self._child(self._built(pairs, shared))]
+            return [
+                _encode_path(first[depth:shared], leaf=False),
+                self._child_reference(self._build_node(pairs, shared)),
+            ]
         ends = pairs[0][1] if len(first) == depth else b""
         below = [[pair for pair in pairs if len(pair[0]) > depth and pair[0][depth] == digit] for digit in range(16)]
-        return [*(self._child(self._built(each, depth + 1)) if each else b"" for each in below), ends]
+        return [*(self._child_reference(self._build_node(each, depth + 1)) if each else b"" for each in below), ends]
 
-    def _child(self, node: Item) -> Item:
+    def _child_reference(self, node: Item) -> Item:
+        """Return the item by which a parent refers to this node. Store the node's encoding if the item is a hash."""
         encoded = rlp.encode(node)
         if len(encoded) < 32:
             return node
@@ -80,9 +84,9 @@ class Trie:
         return name
 
 
-def proved(root: bytes, key: bytes, proof: Sequence[bytes], param: str | None = None) -> bytes:
-    """Check a proof and return the value at `key`. Refused if the proof is wrong or holds unneeded nodes."""
-    digits, left = _digits(key), list(proof)
+def verify_proof(root: bytes, key: bytes, proof: Sequence[bytes], param: str | None = None) -> bytes:
+    """Check a proof and return the value at `key`. Refuse a wrong proof, and a proof with unneeded nodes."""
+    digits, left = _hex_digits(key), list(proof)
     child: Item = root
     while True:
         if isinstance(child, bytes):
@@ -90,7 +94,7 @@ def proved(root: bytes, key: bytes, proof: Sequence[bytes], param: str | None = 
                 raise Refused(f"{param or 'the proof'} does not match its root", param)
             child = rlp.decode(left.pop(0), param)
         try:
-            step = _step(child, digits)
+            step = _descend(child, digits)
         except Refused as wrong:
             raise Refused(f"{param or 'the proof'}: {wrong.message}", param) from None
         if isinstance(step, bytes):
@@ -100,7 +104,7 @@ def proved(root: bytes, key: bytes, proof: Sequence[bytes], param: str | None = 
         child, digits = step
 
 
-def _step(node: Item, digits: _Digits) -> bytes | tuple[Item, _Digits]:
+def _descend(node: Item, digits: _Digits) -> bytes | tuple[Item, _Digits]:
     """Return the value if the path ends here, otherwise the next node and the remaining path."""
     if isinstance(node, bytes) or len(node) not in {2, 17}:
         raise Refused("malformed trie node")
@@ -108,25 +112,25 @@ def _step(node: Item, digits: _Digits) -> bytes | tuple[Item, _Digits]:
         child = node[digits[0]] if digits else node[16]
         if not child:
             raise Refused("the trie holds no value at this key")
-        return (child, digits[1:]) if digits else rlp.text_of(child)
-    path, leaf = _read_path(rlp.text_of(node[0]))
+        return (child, digits[1:]) if digits else rlp.string_of(child)
+    path, leaf = _decode_path(rlp.string_of(node[0]))
     if digits[: len(path)] != path or (leaf and len(path) != len(digits)):
         raise Refused("the trie holds no value at this key")
-    return rlp.text_of(node[1]) if leaf else (node[1], digits[len(path) :])
+    return rlp.string_of(node[1]) if leaf else (node[1], digits[len(path) :])
 
 
-def _digits(key: bytes) -> _Digits:
+def _hex_digits(key: bytes) -> _Digits:
     return tuple(digit for byte in key for digit in (byte >> 4, byte & 15))
 
 
-def _path(digits: _Digits, *, leaf: bool) -> bytes:
+def _encode_path(digits: _Digits, *, leaf: bool) -> bytes:
     odd = len(digits) % 2
-    led = (2 * leaf + odd, *digits) if odd else (2 * leaf, 0, *digits)
-    return bytes(high << 4 | low for high, low in zip(led[::2], led[1::2], strict=True))
+    flagged = (2 * leaf + odd, *digits) if odd else (2 * leaf, 0, *digits)
+    return bytes(high << 4 | low for high, low in zip(flagged[::2], flagged[1::2], strict=True))
 
 
-def _read_path(path: bytes) -> tuple[_Digits, bool]:
-    flag, *digits = _digits(path) or (16,)
+def _decode_path(path: bytes) -> tuple[_Digits, bool]:
+    flag, *digits = _hex_digits(path) or (16,)
     if flag > 3 or (flag % 2 == 0 and digits[0] != 0):
         raise Refused("malformed path in a trie node")
     return tuple(digits[1 - flag % 2 :]), flag >= 2

@@ -1,4 +1,4 @@
-"""Structs that are signed for the escrow, in the domain `SVC Escrow`, which has no contract."""
+"""Structs that providers and escrow instances sign (domain `SVC Escrow`, which has no contract)."""
 
 from struct import Struct
 from typing import ClassVar, Final
@@ -8,14 +8,14 @@ from attrs import field, frozen
 from common.keccak import keccak256
 from common.messages.fields import bytes32, uint64
 
-_RELEASE: Final = Struct(">32s 32s 32s 32s 32s 24xQ")
-_HANDOVER_AUTH: Final = Struct(">32s 32s 24xQ")
-_HANDOVER_KEYS: Final = Struct(">32s 32s 24xQ 32s")
+_RELEASE_LAYOUT: Final = Struct(">32s 32s 32s 32s 32s 24xQ")
+_HANDOVER_AUTH_LAYOUT: Final = Struct(">32s 32s 24xQ")
+_HANDOVER_KEYS_LAYOUT: Final = Struct(">32s 32s 24xQ 32s")
 
 
 @frozen(slots=True)
 class Release:
-    """Request of the claiming provider for the payload key, to be sealed to `response_pubkey`."""
+    """Request of the claiming provider for the payload's data key. The escrow seals the key to `response_pubkey`."""
 
     TYPE: ClassVar[str] = "Release(bytes32 jobId,bytes seedWrap,bytes32 ctHash,bytes32 responsePubkey,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -27,7 +27,7 @@ class Release:
     issued_at: int = field(validator=uint64)
 
     def packed(self) -> bytes:
-        return _RELEASE.pack(
+        return _RELEASE_LAYOUT.pack(
             self.TYPE_HASH,
             self.job_id,
             keccak256(self.seed_wrap),
@@ -39,7 +39,7 @@ class Release:
 
 @frozen(slots=True)
 class HandoverAuth:
-    """Request of an instance for a peer's escrow keys, to be sealed to `channel_pubkey`. Signed by an operator key."""
+    """Request for a peer's escrow keys, signed by an operator key. The peer seals the keys to `channel_pubkey`."""
 
     TYPE: ClassVar[str] = "HandoverAuth(bytes32 channelPubkey,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -48,12 +48,12 @@ class HandoverAuth:
     issued_at: int = field(validator=uint64)
 
     def packed(self) -> bytes:
-        return _HANDOVER_AUTH.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at)
+        return _HANDOVER_AUTH_LAYOUT.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at)
 
 
 @frozen(slots=True)
 class HandoverKeys:
-    """Keys that the holder hands over, bound to the channel and the time of the request."""
+    """Escrow keys that an instance hands over, bound to the channel key and the time of the request."""
 
     TYPE: ClassVar[str] = "HandoverKeys(bytes32 channelPubkey,uint64 issuedAt,bytes keys)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -63,4 +63,4 @@ class HandoverKeys:
     keys: bytes | bytearray = field(repr=lambda _: "<SECRET>")
 
     def packed(self) -> bytes:
-        return _HANDOVER_KEYS.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at, keccak256(self.keys))
+        return _HANDOVER_KEYS_LAYOUT.pack(self.TYPE_HASH, self.channel_pubkey, self.issued_at, keccak256(self.keys))

@@ -1,7 +1,7 @@
-"""attrs validators for the value ranges of EIP-712 fields.
+"""Validators (attrs) for the value ranges of EIP-712 fields.
 
-They ensure that every message can be packed and hashed. Readers of requests reject such values earlier and name the
-field of the request.
+A message with valid values can be packed and hashed. Request parsers reject other values earlier, with the name of the
+request's field.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import attrs
 _Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 MASK64: Final = 2**64 - 1
-_VALIDATOR: Final = "validator"
+_VALIDATOR_KEY: Final = "validator"
 
 
 def _uint(bits: int) -> _Validator:
@@ -23,7 +23,7 @@ def _uint(bits: int) -> _Validator:
     return check
 
 
-def _fixed(length: int) -> _Validator:
+def _fixed_bytes(length: int) -> _Validator:
     def check(_: object, field: "attrs.Attribute[Any]", value: bytes) -> None:
         if len(value) != length:
             raise ValueError(f"{field.name} must be {length} bytes")
@@ -32,23 +32,23 @@ def _fixed(length: int) -> _Validator:
 
 
 def checked_by_class(validator: _Validator) -> Any:
-    """Declare a field of a class that checks all fields in one expression.
+    """Declare a field of a class whose `__attrs_post_init__` checks all fields in one expression.
 
-    Used for messages of batch lines, where calling one validator per field takes longer than hashing the message. If
-    the class's check fails, it calls `raise_misfit`.
+    In messages of batch lines, calling one validator per field would take longer than hashing the message. The class
+    calls `raise_invalid_field` when its check fails.
     """
-    return attrs.field(metadata={_VALIDATOR: validator})
+    return attrs.field(metadata={_VALIDATOR_KEY: validator})
 
 
-def raise_misfit(message: "attrs.AttrsInstance") -> None:
-    """Raise ValueError for the field that does not fit."""
+def raise_invalid_field(message: "attrs.AttrsInstance") -> None:
+    """Raise ValueError for the first field whose value does not fit. The error names the field."""
     for field in attrs.fields(type(message)):
-        field.metadata[_VALIDATOR](message, field, getattr(message, field.name))
+        field.metadata[_VALIDATOR_KEY](message, field, getattr(message, field.name))
 
 
 uint32: Final = _uint(32)
 uint64: Final = _uint(64)
 uint128: Final = _uint(128)
 uint256: Final = _uint(256)
-bytes32: Final = _fixed(32)
-address: Final = _fixed(20)
+bytes32: Final = _fixed_bytes(32)
+address: Final = _fixed_bytes(20)

@@ -10,16 +10,16 @@ from typing import ClassVar, Final
 from attrs import field, frozen
 
 from common.keccak import keccak256
-from common.messages.fields import MASK64, bytes32, checked_by_class, raise_misfit, uint32, uint64, uint128
+from common.messages.fields import MASK64, bytes32, checked_by_class, raise_invalid_field, uint32, uint64, uint128
 
-_ORDER: Final = Struct(">32s 32s 28xI 28xI 16xQQ 16xQQ 28xI 28xI 28xI 24xQ")
-_JOB_AND_TIME: Final = Struct(">32s 32s 24xQ")
-_SETTLE: Final = Struct(">32s 32s 28xI 24xQ")
+_ORDER_LAYOUT: Final = Struct(">32s 32s 28xI 28xI 16xQQ 16xQQ 28xI 28xI 28xI 24xQ")
+_JOB_AND_TIME_LAYOUT: Final = Struct(">32s 32s 24xQ")
+_SETTLE_LAYOUT: Final = Struct(">32s 32s 28xI 24xQ")
 
 
 @frozen(slots=True)
 class Order:
-    """Terms of a job. The signature covers the container through `c`, but not the task CID."""
+    """Order of a job. The signature covers the container through its commitment `c`, but not the task CID."""
 
     TYPE: ClassVar[str] = (
         "Order(bytes32 c,uint32 modelId,uint32 slaSecs,uint128 rateIn,uint128 rateOut,"
@@ -44,10 +44,10 @@ class Order:
             or self.expires_at >> 64
             or len(self.c) != 32
         ):
-            raise_misfit(self)
+            raise_invalid_field(self)
 
     def packed(self) -> bytes:
-        return _ORDER.pack(
+        return _ORDER_LAYOUT.pack(
             self.TYPE_HASH,
             self.c,
             self.model_id,
@@ -65,7 +65,7 @@ class Order:
 
 @frozen(slots=True)
 class Cancel:
-    """The owner cancels an open job."""
+    """Cancellation of an open job by its owner."""
 
     TYPE: ClassVar[str] = "Cancel(bytes32 jobId,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -74,12 +74,12 @@ class Cancel:
     issued_at: int = field(validator=uint64)
 
     def packed(self) -> bytes:
-        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)
+        return _JOB_AND_TIME_LAYOUT.pack(self.TYPE_HASH, self.job_id, self.issued_at)
 
 
 @frozen(slots=True)
 class Claim:
-    """A provider claims an open job."""
+    """Claim of an open job by a provider."""
 
     TYPE: ClassVar[str] = "Claim(bytes32 jobId,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -88,12 +88,12 @@ class Claim:
     issued_at: int = field(validator=uint64)
 
     def packed(self) -> bytes:
-        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)
+        return _JOB_AND_TIME_LAYOUT.pack(self.TYPE_HASH, self.job_id, self.issued_at)
 
 
 @frozen(slots=True)
 class Settle:
-    """The claiming provider delivers the result. The signature does not cover the result CID."""
+    """Delivery of a result by the claiming provider. The signature does not cover the result CID."""
 
     TYPE: ClassVar[str] = "Settle(bytes32 jobId,uint32 completionTok,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -103,12 +103,12 @@ class Settle:
     issued_at: int = field(validator=uint64)
 
     def packed(self) -> bytes:
-        return _SETTLE.pack(self.TYPE_HASH, self.job_id, self.completion_tok, self.issued_at)
+        return _SETTLE_LAYOUT.pack(self.TYPE_HASH, self.job_id, self.completion_tok, self.issued_at)
 
 
 @frozen(slots=True)
 class Fail:
-    """The claiming provider gives up, and the owner gets a refund."""
+    """Abandonment of a job by the claiming provider. The owner gets a refund."""
 
     TYPE: ClassVar[str] = "Fail(bytes32 jobId,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -117,4 +117,4 @@ class Fail:
     issued_at: int = field(validator=uint64)
 
     def packed(self) -> bytes:
-        return _JOB_AND_TIME.pack(self.TYPE_HASH, self.job_id, self.issued_at)
+        return _JOB_AND_TIME_LAYOUT.pack(self.TYPE_HASH, self.job_id, self.issued_at)

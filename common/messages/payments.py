@@ -1,4 +1,4 @@
-"""Payment authorization that an owner signs for the payment token (EIP-3009)."""
+"""Payment authorization (EIP-3009) with which an owner pays for a job."""
 
 from struct import Struct
 from typing import ClassVar, Final
@@ -6,14 +6,14 @@ from typing import ClassVar, Final
 from attrs import frozen
 
 from common.keccak import keccak256
-from common.messages.fields import address, bytes32, checked_by_class, raise_misfit, uint256
+from common.messages.fields import address, bytes32, checked_by_class, raise_invalid_field, uint256
 
-_AUTHORIZATION: Final = Struct(">32s 12x20s 12x20s 32s 32s 32s 32s")
+_AUTHORIZATION_LAYOUT: Final = Struct(">32s 12x20s 12x20s 32s 32s 32s 32s")
 
 
 @frozen(slots=True)
 class ReceiveWithAuthorization:
-    """Allows only `to` to collect exactly `value` once, strictly between the two times."""
+    """Authorization for `to` to collect exactly `value` once, after `valid_after` and before `valid_before`."""
 
     TYPE: ClassVar[str] = (
         "ReceiveWithAuthorization(address from,address to,uint256 value,"
@@ -35,15 +35,15 @@ class ReceiveWithAuthorization:
             or len(self.to) != 20
             or len(self.nonce) != 32
         ):
-            raise_misfit(self)
+            raise_invalid_field(self)
 
     def packed(self) -> bytes:
-        return _packed((self.from_, self.to), self.value, (self.valid_after, self.valid_before), self.nonce)
+        return _pack((self.from_, self.to), self.value, (self.valid_after, self.valid_before), self.nonce)
 
 
-def _packed(between: tuple[bytes, bytes], value: int, window: tuple[int, int], nonce: bytes) -> bytes:
-    (from_, to), (valid_after, valid_before) = between, window
-    return _AUTHORIZATION.pack(
+def _pack(parties: tuple[bytes, bytes], value: int, window: tuple[int, int], nonce: bytes) -> bytes:
+    (from_, to), (valid_after, valid_before) = parties, window
+    return _AUTHORIZATION_LAYOUT.pack(
         ReceiveWithAuthorization.TYPE_HASH,
         from_,
         to,
@@ -54,20 +54,20 @@ def _packed(between: tuple[bytes, bytes], value: int, window: tuple[int, int], n
     )
 
 
-def _job_window(expires_at: int) -> tuple[int, int]:
+def _payment_window(expires_at: int) -> tuple[int, int]:
     return 0, expires_at + 1
 
 
 def job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> ReceiveWithAuthorization:
     """Return the authorization that pays for a job.
 
-    Its nonce is the job id, so it pays only for this job. It is valid one second longer than the order, so that a claim
-    in the order's last second is paid.
+    The nonce is the job id, so the authorization pays only for this job. The authorization is valid one second longer
+    than the order, so that a claim in the order's last second is paid.
     """
-    valid_after, valid_before = _job_window(expires_at)
+    valid_after, valid_before = _payment_window(expires_at)
     return ReceiveWithAuthorization(owner, registry, amount, valid_after, valid_before, job_id)
 
 
 def packed_job_payment(owner: bytes, registry: bytes, amount: int, expires_at: int, job_id: bytes) -> bytes:
     """Return `job_payment(...).packed()` in a third of the time, for batches. The values must fit their fields."""
-    return _packed((owner, registry), amount, _job_window(expires_at), job_id)
+    return _pack((owner, registry), amount, _payment_window(expires_at), job_id)

@@ -11,15 +11,15 @@ from attrs import field, frozen
 from common.keccak import keccak256
 from common.messages.fields import MASK64, bytes32, uint32, uint64, uint128
 
-_SET_IDENTITY: Final = Struct(">32s 32s 32s 24xQ")
-_REQUEST_CAPACITY: Final = Struct(">32s 28xI 24xQ")
-_ASK: Final = Struct(">32s 28xI 28xI 16xQQ 16xQQ")
-_ASK_SNAPSHOT: Final = Struct(">32s 28xI 24xQ 32s")
+_SET_IDENTITY_LAYOUT: Final = Struct(">32s 32s 32s 24xQ")
+_REQUEST_CAPACITY_LAYOUT: Final = Struct(">32s 28xI 24xQ")
+_ASK_LAYOUT: Final = Struct(">32s 28xI 28xI 16xQQ 16xQQ")
+_ASK_SNAPSHOT_LAYOUT: Final = Struct(">32s 28xI 24xQ 32s")
 
 
 @frozen(slots=True)
 class SetIdentity:
-    """X25519 key that designated orders are sealed to, and the evidence for this key."""
+    """X25519 key to which clients seal designated orders, and the evidence for this key."""
 
     TYPE: ClassVar[str] = "SetIdentity(bytes32 boxKey,bytes evidence,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -29,12 +29,12 @@ class SetIdentity:
     issued_at: int = field(validator=uint64)
 
     def packed(self) -> bytes:
-        return _SET_IDENTITY.pack(self.TYPE_HASH, self.box_key, keccak256(self.evidence), self.issued_at)
+        return _SET_IDENTITY_LAYOUT.pack(self.TYPE_HASH, self.box_key, keccak256(self.evidence), self.issued_at)
 
 
 @frozen(slots=True)
 class RequestCapacity:
-    """Number of jobs that the provider wants to hold at a time."""
+    """Number of jobs that the provider wants to hold at once."""
 
     TYPE: ClassVar[str] = "RequestCapacity(uint32 n,uint64 issuedAt)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -43,12 +43,12 @@ class RequestCapacity:
     issued_at: int = field(validator=uint64)
 
     def packed(self) -> bytes:
-        return _REQUEST_CAPACITY.pack(self.TYPE_HASH, self.n, self.issued_at)
+        return _REQUEST_CAPACITY_LAYOUT.pack(self.TYPE_HASH, self.n, self.issued_at)
 
 
 @frozen(slots=True)
 class Ask:
-    """One price of a snapshot, or its withdrawal if both rates are 0. Signed only as part of an `AskSnapshot`."""
+    """One price in an `AskSnapshot`. An ask with both rates 0 withdraws the price."""
 
     TYPE: ClassVar[str] = "Ask(uint32 modelId,uint32 sla,uint128 rateIn,uint128 rateOut)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -59,7 +59,7 @@ class Ask:
     rate_out: int = field(validator=uint128)
 
     def packed(self) -> bytes:
-        return _ASK.pack(
+        return _ASK_LAYOUT.pack(
             self.TYPE_HASH,
             self.model_id,
             self.sla,
@@ -72,7 +72,7 @@ class Ask:
 
 @frozen(slots=True)
 class AskSnapshot:
-    """Prices of one provider at one time."""
+    """Prices that one provider publishes at one time."""
 
     TYPE: ClassVar[str] = "AskSnapshot(uint32 providerId,uint64 signedAt,Ask[] quotes)" + Ask.TYPE
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -83,4 +83,4 @@ class AskSnapshot:
 
     def packed(self) -> bytes:
         quotes = keccak256(b"".join([keccak256(quote.packed()) for quote in self.quotes]))
-        return _ASK_SNAPSHOT.pack(self.TYPE_HASH, self.provider_id, self.signed_at, quotes)
+        return _ASK_SNAPSHOT_LAYOUT.pack(self.TYPE_HASH, self.provider_id, self.signed_at, quotes)

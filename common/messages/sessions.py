@@ -8,8 +8,8 @@ from attrs import field, frozen
 from common.keccak import keccak256
 from common.messages.fields import address
 
-_SVC_SESSION: Final = Struct(">32s 12x20s 32s")
-_RESULT_KEY: Final = Struct(">32s 32s")
+_SVC_SESSION_LAYOUT: Final = Struct(">32s 12x20s 32s")
+_RESULT_KEY_LAYOUT: Final = Struct(">32s 32s")
 
 
 @frozen(slots=True)
@@ -23,12 +23,12 @@ class SvcSession:
     nonce: str
 
     def packed(self) -> bytes:
-        return _SVC_SESSION.pack(self.TYPE_HASH, self.address, keccak256(self.nonce.encode("utf-8")))
+        return _SVC_SESSION_LAYOUT.pack(self.TYPE_HASH, self.address, keccak256(self.nonce.encode("utf-8")))
 
 
 @frozen(slots=True)
 class ResultKey:
-    """Seed of the key that results are sealed to: its deterministic signature, which is never sent."""
+    """Message whose deterministic signature is the seed of a wallet's result key. The signature is never sent."""
 
     TYPE: ClassVar[str] = "ResultKey(string purpose)"
     TYPE_HASH: ClassVar[bytes] = keccak256(TYPE.encode("ascii"))
@@ -36,4 +36,4 @@ class ResultKey:
     purpose: str
 
     def packed(self) -> bytes:
-        return _RESULT_KEY.pack(self.TYPE_HASH, keccak256(self.purpose.encode("utf-8")))
+        return _RESULT_KEY_LAYOUT.pack(self.TYPE_HASH, keccak256(self.purpose.encode("utf-8")))

@@ -1,36 +1,36 @@
-"""Duration in seconds at which a video request is priced."""
+"""Read the duration at which a video request is priced."""
 
 import re
 from typing import Final
 
-from common.pricing.model_input import DURATIONS, Input
+from common.pricing.model_input import DURATION_PARAMS, Input
 from common.refusal import Refused
 from common.scalars import MAX_SAFE_INTEGER
 
-AUTO_SECONDS: Final = 15
-DEFAULT_SECONDS: Final = 5
-_DIGITS: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+AUTO_DURATION_S: Final = 15
+DEFAULT_DURATION_S: Final = 5
+_SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
-def seconds_of(model_input: Input) -> int:
-    """Return the seconds in `duration_secs`, or otherwise in `duration`.
+def priced_seconds(model_input: Input) -> int:
+    """Return the seconds in `duration_secs` or, if that is missing, in `duration`.
 
-    The value is a number, which is truncated, a string of digits, or `auto`. A missing or non-positive value counts as
-    5. Refused for any other value.
+    The value is a number (truncated), a string of digits, or `auto` (15 seconds). If the value is missing or not
+    positive, return 5. Refuse any other value.
     """
-    for param in DURATIONS:
+    for param in DURATION_PARAMS:
         value = model_input.get(param)
         if value is not None:
-            seconds = _seconds(value, param)
-            return seconds if seconds > 0 else DEFAULT_SECONDS
-    return DEFAULT_SECONDS
+            seconds = _read_seconds(value, param)
+            return seconds if seconds > 0 else DEFAULT_DURATION_S
+    return DEFAULT_DURATION_S
 
 
-def _seconds(value: object, param: str) -> int:
+def _read_seconds(value: object, param: str) -> int:
     if isinstance(value, str):
         if value == "auto":
-            return AUTO_SECONDS
-        if _DIGITS.fullmatch(value):
+            return AUTO_DURATION_S
+        if _SECONDS_PATTERN.fullmatch(value):
             return int(value)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_SAFE_INTEGER:
         return int(value)

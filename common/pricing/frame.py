@@ -1,8 +1,8 @@
-"""Frame size at which an image or video request is priced.
+"""Compute the frame size at which an image or video request is priced.
 
-    explicit width × height, with 1024 for a missing side
-    otherwise a resolution tier at an aspect ratio
-    otherwise 1024 × 1024
+    with width or height           width × height, with 1024 for a missing side
+    otherwise with a resolution    the resolution tier at the aspect ratio
+    otherwise                      1024 × 1024
 
 A tier is named after its 16:9 frame. At another ratio the frame has about the same area, and both sides are rounded to
 the nearest even number, as encoders need:
@@ -18,16 +18,16 @@ from common.pricing.assets import Asset
 from common.pricing.model_input import Input, read_count
 from common.refusal import Refused
 
-MISSING_SIDE: Final = 1024
-WIDE: Final = "16:9"
+DEFAULT_SIDE_PIXELS: Final = 1024
+WIDE_RATIO: Final = "16:9"
 
-TIERS: Final[dict[str, tuple[int, int]]] = {
+RESOLUTION_TIERS: Final[dict[str, tuple[int, int]]] = {
     "480p": (854, 480),
     "720p": (1280, 720),
     "1080p": (1920, 1080),
     "4k": (3840, 2160),
 }
-RATIOS: Final[dict[str, tuple[int, int]]] = {
+ASPECT_RATIOS: Final[dict[str, tuple[int, int]]] = {
     "21:9": (21, 9),
     "16:9": (16, 9),
     "4:3": (4, 3),
@@ -35,66 +35,74 @@ RATIOS: Final[dict[str, tuple[int, int]]] = {
     "3:4": (3, 4),
     "9:16": (9, 16),
 }
-AUTO: Final = "auto"
-ADAPTIVE: Final = "adaptive"
+AUTO_RATIO: Final = "auto"
+ADAPTIVE_RATIO: Final = "adaptive"
 
 
-def frame_of(tier: str, ratio: str) -> tuple[int, int]:
+def frame_size(tier: str, ratio: str) -> tuple[int, int]:
     """Return width and height of a tier at one of the six ratios."""
-    width, height = TIERS[tier]
-    if ratio == WIDE:
+    width, height = RESOLUTION_TIERS[tier]
+    if ratio == WIDE_RATIO:
         return width, height
-    across, down = RATIOS[ratio]
+    across, down = ASPECT_RATIOS[ratio]
     area = width * height
     return _even_root(area * across, down), _even_root(area * down, across)
 
 
 def largest_frame(tier: str) -> tuple[int, int]:
-    """Return the largest frame of a tier. `adaptive` is priced at it, because the model chooses the ratio."""
-    return max((frame_of(tier, ratio) for ratio in RATIOS), key=_area)
+    """Return the largest frame of a tier. It sets the price of the ratio `adaptive`: the model chooses the frame."""
+    return max((frame_size(tier, ratio) for ratio in ASPECT_RATIOS), key=_area)
 
 
 def closest_ratio(width: int, height: int) -> str:
-    """Return the ratio closest to a picture's, by the quotient of the two ratios. The first listed wins a tie."""
-    return min(RATIOS, key=lambda name: _factor(width * RATIOS[name][1], height * RATIOS[name][0]))
+    """Return the aspect ratio that is closest to width : height. In a tie, the first of `ASPECT_RATIOS` wins."""
+    return min(
+        ASPECT_RATIOS,
+        key=lambda name: _larger_over_smaller(width * ASPECT_RATIOS[name][1], height * ASPECT_RATIOS[name][0]),
+    )
 
 
 def frame_pixels(model_input: Input, assets: tuple[Asset, ...]) -> int:
-    """Return the pixels of one frame. Refuses an unknown ratio or tier, even if the price does not depend on it."""
-    ratio = _ratio(model_input.get("aspect_ratio"))
+    """Return the pixels of one frame.
+
+    Always refuse an unknown ratio. Refuse an unknown tier only if the request has neither width nor height.
+    """
+    ratio = _read_ratio(model_input.get("aspect_ratio"))
     tier = model_input.get("resolution")
     width, height = model_input.get("width"), model_input.get("height")
     if width is not None or height is not None:
-        return _side(width, "width") * _side(height, "height")
+        return _read_side(width, "width") * _read_side(height, "height")
     if tier is None:
-        return MISSING_SIDE * MISSING_SIDE
-    if not isinstance(tier, str) or tier not in TIERS:
-        raise Refused(f"resolution must be one of {', '.join(TIERS)}", "resolution")
-    if ratio == ADAPTIVE:
+        return DEFAULT_SIDE_PIXELS * DEFAULT_SIDE_PIXELS
+    if not isinstance(tier, str) or tier not in RESOLUTION_TIERS:
+        raise Refused(f"resolution must be one of {', '.join(RESOLUTION_TIERS)}", "resolution")
+    if ratio == ADAPTIVE_RATIO:
         return _area(largest_frame(tier))
-    if ratio == AUTO:
+    if ratio == AUTO_RATIO:
         pictures = [asset for asset in assets if asset.kind != "audio"]
-        ratio = closest_ratio(pictures[0].width, pictures[0].height) if pictures else WIDE
-    return _area(frame_of(tier, ratio))
+        ratio = closest_ratio(pictures[0].width, pictures[0].height) if pictures else WIDE_RATIO
+    return _area(frame_size(tier, ratio))
 
 
-def _ratio(value: object) -> str:
+def _read_ratio(value: object) -> str:
     if value is None:
-        return AUTO
-    if not isinstance(value, str) or (value not in RATIOS and value not in {AUTO, ADAPTIVE}):
-        raise Refused(f"aspect_ratio must be one of {', '.join(RATIOS)}, {AUTO}, {ADAPTIVE}", "aspect_ratio")
+        return AUTO_RATIO
+    if not isinstance(value, str) or (value not in ASPECT_RATIOS and value not in {AUTO_RATIO, ADAPTIVE_RATIO}):
+        raise Refused(
+            f"aspect_ratio must be one of {', '.join(ASPECT_RATIOS)}, {AUTO_RATIO}, {ADAPTIVE_RATIO}", "aspect_ratio"
+        )
     return value
 
 
-def _side(value: object, param: str) -> int:
-    return MISSING_SIDE if value is None else read_count(value, param, minimum=1)
+def _read_side(value: object, param: str) -> int:
+    return DEFAULT_SIDE_PIXELS if value is None else read_count(value, param, minimum=1)
 
 
 def _area(frame: tuple[int, int]) -> int:
     return frame[0] * frame[1]
 
 
-def _factor(one: int, other: int) -> Fraction:
+def _larger_over_smaller(one: int, other: int) -> Fraction:
     return Fraction(max(one, other), min(one, other))
 
 

@@ -7,15 +7,15 @@ import attrs
 from common.refusal import Refused
 
 KeyPath = tuple[str | int, ...]
-"""Place of a value: `("model", 1, "slots")`. Elements of arrays are counted from 0."""
+"""Path of a value in a TOML file, e.g. `("model", 1, "slots")`. Array indexes start at 0."""
 
 
 @attrs.frozen(slots=True)
 class SettingError(Refused):
-    """A setting is wrong. The message has the file, the key and the problem.
+    """Error in a setting. The message has the file, the key and the problem.
 
-    `problem` continues a sentence that begins with the key: `must be an integer in 1..10, not 11`. `param` is the path
-    with dots. `file` is None for the environment.
+    `problem` completes a sentence after the key, e.g. `must be an integer in 1..10, not 11`. `param` is the path as
+    text. `file` is None for a variable.
     """
 
     path: KeyPath = ()
@@ -24,11 +24,12 @@ class SettingError(Refused):
 
     @classmethod
     def at(cls, path: KeyPath, problem: str, file: Path | None = None) -> "SettingError":
-        """
+        """Build the error with its message.
+
         >>> str(SettingError.at(("model", 1, "slots"), "must be an integer in 1..10, not 11", Path("svcd.toml")))
         'svcd.toml: model[1].slots must be an integer in 1..10, not 11'
         """
-        key = dotted(path)
+        key = dotted_path(path)
         sentence = f"{key} {problem}" if key else problem
         message = sentence if file is None else f"{file}: {sentence}"
         return cls(message, param=key or None, path=path, problem=problem, file=file)
@@ -41,8 +42,8 @@ class SettingError(Refused):
         return SettingError.at(self.path, self.problem, file)
 
 
-def dotted(path: KeyPath) -> str:
-    """Return the path as messages write it: `model[1].slots`."""
+def dotted_path(path: KeyPath) -> str:
+    """Return the path as text for messages, e.g. `model[1].slots`."""
     written = ""
     for part in path:
         written += f"[{part}]" if isinstance(part, int) else f".{part}" if written else part

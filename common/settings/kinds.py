@@ -1,4 +1,4 @@
-"""Kinds of values that a setting may have. Each reads the text of a variable and the value in a TOML file."""
+"""Kinds of settings' values. A kind parses the text of a variable and the value in a TOML file."""
 
 import re
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from common.settings.errors import SettingError
 T = TypeVar("T")
 Choice = TypeVar("Choice", bound=str)
 
-_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
-_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
-_MAX_SHOWN: Final = 60
-_URL: Final = re.compile(r"https?://[^\s/?#]+(/[^\s#]*)?")
+_INTEGER_PATTERN: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
+_NUMBER_PATTERN: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
+_MAX_SHOWN_LENGTH: Final = 60
+_URL_PATTERN: Final = re.compile(r"https?://[^\s/?#]+(/[^\s#]*)?")
 
 
 @attrs.frozen(slots=True)
 class Kind(Generic[T]):
     """Kind of a value.
 
-    `expected` completes the sentence "KEY must be …". `range` is its short form in the table of settings. A reader
-    raises ValueError for a value that is not as expected. It raises `Refused` for another problem, with a text that
-    continues a sentence after the key.
+    `expected` completes the sentence "KEY must be …". `range` is a shorter text for the settings table.
+    `from_text` and `from_toml` raise ValueError if `expected` describes the problem well enough. Otherwise, they raise
+    `Refused` with a message that completes a sentence after the key.
     """
 
     expected: str
@@ -35,8 +35,9 @@ class Kind(Generic[T]):
     range: str = ""
 
 
-def parsed(expected: str, parse: Callable[[str], T], values: str = "") -> Kind[T]:
-    """Return the kind of a value that is text in every source. `values` is its range in the table of settings."""
+def parsed_string(expected: str, parse: Callable[[str], T], values: str = "") -> Kind[T]:
+    """Return a kind for values that every source gives as a string. `values` describes the valid values in the settings
+    table."""
 
     def from_toml(value: object) -> T:
         if not isinstance(value, str) or not value:
@@ -53,7 +54,7 @@ def integer(low: int, high: int) -> Kind[int]:
         return value
 
     def from_text(text: str) -> int:
-        if not _INTEGER.fullmatch(text):
+        if not _INTEGER_PATTERN.fullmatch(text):
             raise ValueError
         return checked(int(text))
 
@@ -67,20 +68,20 @@ def number(low: float, high: float) -> Kind[float]:
         return float(value)
 
     def from_text(text: str) -> float:
-        if not _NUMBER.fullmatch(text):
+        if not _NUMBER_PATTERN.fullmatch(text):
             raise ValueError
         return checked(float(text))
 
     return Kind(f"a number in {low:g}..{high:g}", from_text, checked, f"{low:g}..{high:g}")
 
 
-def _flag_of_text(text: str) -> bool:
+def _flag_from_text(text: str) -> bool:
     if text not in ("1", "0", "true", "false"):
         raise ValueError
     return text in ("1", "true")
 
 
-def _flag_of_toml(value: object) -> bool:
+def _flag_from_toml(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError
     return value
@@ -93,24 +94,24 @@ def choice(*choices: Choice) -> Kind[Choice]:
                 return each
         raise ValueError
 
-    return parsed(f"one of {', '.join(choices)}", parse, ", ".join(choices))
+    return parsed_string(f"one of {', '.join(choices)}", parse, ", ".join(choices))
 
 
-def _absolute_path(text: str) -> Path:
+def _parse_absolute_path(text: str) -> Path:
     path = Path(text)
     if not path.is_absolute():
         raise ValueError
     return path
 
 
-def _http_url(text: str) -> str:
-    parts = urlsplit(text)  # raises ValueError for a wrong host, and `port` for a wrong port
-    if not _URL.fullmatch(text) or not parts.hostname or parts.port == 0:
+def _parse_http_url(text: str) -> str:
+    parts = urlsplit(text)  # raises ValueError for a malformed host, as `parts.port` does for a malformed port
+    if not _URL_PATTERN.fullmatch(text) or not parts.hostname or parts.port == 0:
         raise ValueError
     return text.rstrip("/")
 
 
-def listed(kind: Kind[T], at_least: int = 0) -> Kind[tuple[T, ...]]:
+def list_of(kind: Kind[T], at_least: int = 0) -> Kind[tuple[T, ...]]:
     """Return the kind of a list: comma-separated in a variable, an array in a TOML file."""
 
     def counted(values: tuple[T, ...]) -> tuple[T, ...]:
@@ -130,8 +131,8 @@ def listed(kind: Kind[T], at_least: int = 0) -> Kind[tuple[T, ...]]:
     return Kind(expected, from_text, from_toml, f"list of {kind.range}" if kind.range else "list")
 
 
-def mapping(kind: Kind[T]) -> Kind[dict[str, T]]:
-    """Return the kind of a TOML table with keys of the operator's choice."""
+def table_of(kind: Kind[T]) -> Kind[dict[str, T]]:
+    """Return the kind of a TOML table with keys that the operator chooses."""
 
     def from_text(text: str) -> dict[str, T]:
         raise ValueError
@@ -145,16 +146,16 @@ def mapping(kind: Kind[T]) -> Kind[dict[str, T]]:
 
 
 def read_value(kind: Kind[T], value: object, key: str | int, *, secret: bool = False) -> T:
-    """Read a TOML value at `key`. Raise `SettingError`, which shows the value unless it is secret."""
-    return _with_key(lambda: kind.from_toml(value), kind.expected, value, key, secret)
+    """Read a TOML value at `key`. Raise `SettingError` for an invalid value. The error shows no secrets."""
+    return _read_with_key(lambda: kind.from_toml(value), kind.expected, value, key, secret)
 
 
 def read_text(kind: Kind[T], value: str, key: str, *, secret: bool = False) -> T:
-    """Read the text of a variable or credential like `read_value`."""
-    return _with_key(lambda: kind.from_text(value), kind.expected, value, key, secret)
+    """Read the text of a variable or credential. Raise `SettingError` like `read_value`."""
+    return _read_with_key(lambda: kind.from_text(value), kind.expected, value, key, secret)
 
 
-def _with_key(read: Callable[[], T], expected: str, value: object, key: str | int, secret: bool) -> T:
+def _read_with_key(read: Callable[[], T], expected: str, value: object, key: str | int, secret: bool) -> T:
     try:
         return read()
     except SettingError as error:
@@ -162,18 +163,18 @@ def _with_key(read: Callable[[], T], expected: str, value: object, key: str | in
     except Refused as error:
         raise SettingError.at((key, error.param) if error.param else (key,), error.message) from None
     except ValueError:
-        shown = "" if secret else f", not {_short(value)}"
+        shown = "" if secret else f", not {_short_text(value)}"
         raise SettingError.at((key,), f"must be {expected}{shown}") from None
 
 
-def _short(value: object) -> str:
+def _short_text(value: object) -> str:
     if isinstance(value, dict | list):
         return "a table" if isinstance(value, dict) else "an array"
     written = str(value).lower() if isinstance(value, bool) else repr(value)
-    return written if len(written) <= _MAX_SHOWN else f"{written[:_MAX_SHOWN]}…"
+    return written if len(written) <= _MAX_SHOWN_LENGTH else f"{written[:_MAX_SHOWN_LENGTH]}…"
 
 
-text: Final = parsed("a string that is not empty", str)
-boolean: Final = Kind("1, 0, true or false", _flag_of_text, _flag_of_toml, "1, 0, true, false")
-path: Final = parsed("an absolute path", _absolute_path, "absolute path")
-url: Final = parsed("an http:// or https:// address", _http_url, "http(s):// address")
+text: Final = parsed_string("a string that is not empty", str)
+boolean: Final = Kind("1, 0, true or false", _flag_from_text, _flag_from_toml, "1, 0, true, false")
+path: Final = parsed_string("an absolute path", _parse_absolute_path, "absolute path")
+url: Final = parsed_string("an http:// or https:// address", _parse_http_url, "http(s):// address")

@@ -1,4 +1,4 @@
-"""Table of a program's settings: name, default, range, meaning, current value and its source."""
+"""List a program's settings with name, default, range, meaning, current value and source."""
 
 import json
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from typing import Final
 import attrs
 
 from common.settings.errors import SettingError
-from common.settings.reader import Setting, Source, find, settings_of, value_of
-from common.text_table import hanging
+from common.settings.reader import Setting, Source, convert_value, find_setting, settings_of
+from common.text_table import hanging_text
 
-_HIDDEN: Final = "<SECRET>"
+_HIDDEN_VALUE: Final = "<SECRET>"
 _INDENT: Final = "    "
-_MAX_SHOWN: Final = 60
+_MAX_SHOWN_LENGTH: Final = 60
 
 
 @attrs.frozen(slots=True)
-class Row:
-    """One setting. `value` is None if it is not set and has no default. `problem` says why a value is invalid."""
+class SettingRow:
+    """One setting. `value` is None for an unset setting without a default. `problem` explains an invalid value."""
 
     name: str
     default: str | None
@@ -28,27 +28,27 @@ class Row:
     problem: str | None
 
 
-def rows(cls: type, *sources: Source) -> list[Row]:
-    """Return one row per setting, named as the first source spells it. A row's `problem` reports an invalid value."""
-    return [_row(each, sources) for each in settings_of(cls)]
+def describe_settings(cls: type, *sources: Source) -> list[SettingRow]:
+    """Return one row per setting, with the setting's name in the first source, usually the variable's name."""
+    return [_describe_setting(each, sources) for each in settings_of(cls)]
 
 
-def _row(setting: Setting, sources: tuple[Source, ...]) -> Row:
-    default = None if setting.required else _shown(setting.default)
+def _describe_setting(setting: Setting, sources: tuple[Source, ...]) -> SettingRow:
+    default = None if setting.required else _shown_value(setting.default)
     value, source, problem = default, None if default is None else "default", None
     try:
-        found = find(setting, *sources)
+        found = find_setting(setting, *sources)
         if found is not None:
-            value, source = _HIDDEN if setting.secret else _shown(found[1]), found[0].label
-            value_of(setting, *found)
+            value, source = _HIDDEN_VALUE if setting.secret else _shown_value(found[1]), found[0].label
+            convert_value(setting, *found)
         elif setting.required:
             problem = "is required"
     except SettingError as error:
         problem = error.problem
-    return Row(sources[0].key(setting), default, setting.kind.range, setting.about, value, source, problem)
+    return SettingRow(sources[0].key(setting), default, setting.kind.range, setting.about, value, source, problem)
 
 
-def _shown(value: object) -> str | None:
+def _shown_value(value: object) -> str | None:
     if value is None or value == ():
         return None
     if isinstance(value, bool):
@@ -58,11 +58,11 @@ def _shown(value: object) -> str | None:
     return str(value)
 
 
-def settings_json(rows: Sequence[Row]) -> str:
+def settings_json(rows: Sequence[SettingRow]) -> str:
     return json.dumps([attrs.asdict(row) for row in rows], indent=2)
 
 
-def settings_text(rows: Sequence[Row], columns: int | None = None) -> str:
+def settings_text(rows: Sequence[SettingRow], columns: int | None = None) -> str:
     """Return two lines per setting: its name, value and source, then its meaning, range and default."""
     width = max(len(row.name) for row in rows)
     lines = []
@@ -70,11 +70,11 @@ def settings_text(rows: Sequence[Row], columns: int | None = None) -> str:
         value = "unset" if row.value is None else _shortened(row.value)
         origin = "" if row.source is None else f" ({row.source})"
         problem = "" if row.problem is None else f"  WRONG: {row.problem}"
-        lines.append(hanging(f"{row.name:{width}}  ", f"{value}{origin}{problem}", columns))
+        lines.append(hanging_text(f"{row.name:{width}}  ", f"{value}{origin}{problem}", columns))
         facts = [row.meaning, row.range, f"default {row.default}" if row.default is not None else ""]
-        lines.append(hanging(_INDENT, "; ".join(fact for fact in facts if fact), columns))
+        lines.append(hanging_text(_INDENT, "; ".join(fact for fact in facts if fact), columns))
     return "\n".join(lines)
 
 
 def _shortened(value: str) -> str:
-    return value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}…"
+    return value if len(value) <= _MAX_SHOWN_LENGTH else f"{value[:_MAX_SHOWN_LENGTH]}…"

@@ -1,4 +1,4 @@
-"""Declaration of settings, and the sources that they are read from."""
+"""Declare settings, and read them from environment variables, credentials and TOML tables."""
 
 import difflib
 import re
@@ -16,16 +16,14 @@ from common.settings.kinds import Kind, read_text, read_value
 T = TypeVar("T")
 
 _REQUIRED: Final = object()
-_VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
-# Of a misspelt name to a setting.
-_MIN_SIMILARITY: Final = 0.7
-# Higher, because the variable may belong to another program.
-_MIN_VARIABLE_SIMILARITY: Final = 0.84
+_VARIABLE_PATTERN: Final = re.compile(r"[A-Z][A-Z0-9_]*", re.ASCII)
+_MIN_SIMILARITY: Final = 0.7  # between a misspelt key and the setting that was probably meant
+_MIN_VARIABLE_SIMILARITY: Final = 0.84  # higher, because the variable may belong to another program
 
 
 @attrs.frozen(slots=True)
 class Setting:
-    """Declared setting. `name` is its key in a TOML file, and its variable in lower case without a prefix."""
+    """Declared setting. `name` is the key in a TOML file; the variable is the prefix and `name` in upper case."""
 
     field: str
     name: str
@@ -52,7 +50,7 @@ def setting(
 ) -> Any:
     """Declare a field of an attrs class as a setting. Without a default, the setting is required.
 
-    `name` is the setting's name if it differs from the field's. A secret is never shown, and may be a credential.
+    `name` overrides the field's name. A secret is never shown, and may come from a credential file.
     """
     declared = {"kind": kind, "about": about, "default": default, "name": name, "secret": secret}
     initial = attrs.NOTHING if default is _REQUIRED else default
@@ -69,7 +67,7 @@ def settings_of(cls: type) -> list[Setting]:
 
 
 class Source(Protocol):
-    """Place that settings are read from."""
+    """Source of settings: environment, credentials or a TOML table."""
 
     @property
     def file(self) -> Path | None:
@@ -83,13 +81,13 @@ class Source(Protocol):
         """Return the setting's name as this source writes it."""
 
     def find(self, setting: Setting) -> object | None:
-        """Return the value as it was given, or None if the setting is not set here."""
+        """Return the raw value, or None if this source does not set the setting."""
 
     def read(self, setting: Setting, value: object) -> Any:
-        """Return the value of the setting's kind. Raise `SettingError`."""
+        """Convert a raw value to the setting's kind. Raise `SettingError` for an invalid value."""
 
     def check(self, settings: Sequence[Setting]) -> None:
-        """Raise `SettingError` if the source has something else than these settings."""
+        """Raise `SettingError` if the source has a key that is not one of these settings."""
 
 
 @attrs.frozen(slots=True)
@@ -114,12 +112,12 @@ class Environment:
         return read_text(setting.kind, str(value), self.key(setting), secret=setting.secret)
 
     def check(self, settings: Sequence[Setting]) -> None:
-        """Accept every variable: most of an environment belongs to other programs. See `unknown_variables`."""
+        """Accept every variable, because most belong to other programs. `unknown_variables` finds misspelt settings."""
 
 
 @attrs.frozen(slots=True)
 class Credentials:
-    """Files of systemd's credentials, each named like a secret setting. None: the program has no credentials."""
+    """Files of systemd's credentials. A file is named like its secret setting. `file` is the folder, or None."""
 
     file: Path | None
 
@@ -151,12 +149,12 @@ class Credentials:
         return read_text(setting.kind, str(value), self.key(setting), secret=setting.secret)
 
     def check(self, settings: Sequence[Setting]) -> None:
-        """Accept every file: a unit may load credentials for other programs."""
+        """Accept every file, because a unit may load credentials for other programs."""
 
 
 @attrs.frozen(slots=True)
-class Table:
-    """Table of a TOML file. Unknown keys are rejected."""
+class TomlTable:
+    """Table of a TOML file. The table must not have unknown keys."""
 
     values: Mapping[str, object]
     file: Path | None = None
@@ -181,25 +179,27 @@ class Table:
                 raise SettingError.at((key,), f"is not a setting{suggestion(key, known)}")
 
 
-def read(cls: type[T], *sources: Source) -> T:
-    """Read an attrs class of settings. An earlier source overrides a later one. Raise `SettingError`.
+def read_from_sources(cls: type[T], *sources: Source) -> T:
+    """Read an attrs class of settings. An earlier source overrides a later one.
 
-    The class may check its fields against each other in `__attrs_post_init__`. It raises `Refused` with the name of the
-    field at fault as `param` and a message that continues a sentence beginning with that name.
+    Raise `SettingError` if a setting is missing, unknown or invalid.
+
+    The class may check its fields against each other in `__attrs_post_init__`. For a wrong combination, the class
+    raises `Refused` with the name of a field as `param`, and a message that completes a sentence after that name.
     """
     settings = settings_of(cls)
     for source in sources:
-        with _errors_in(source):
+        with _errors_with_file(source):
             source.check(settings)
     values = {}
     for each in settings:
-        found = find(each, *sources)
+        found = find_setting(each, *sources)
         if found is not None:
-            values[each.field] = value_of(each, *found)
+            values[each.field] = convert_value(each, *found)
         elif each.required:
             about = f" ({each.about})" if each.about else ""
             raise SettingError.at((sources[0].key(each),), f"is required{about}", sources[0].file)
-    with _errors_in(sources[0]):
+    with _errors_with_file(sources[0]):
         try:
             return cls(**values)
         except SettingError:
@@ -210,8 +210,8 @@ def read(cls: type[T], *sources: Source) -> T:
             raise SettingError.at(place, error.message) from None
 
 
-def find(setting: Setting, *sources: Source) -> tuple[Source, object] | None:
-    """Return the first source that has the setting, and its value as given, or None."""
+def find_setting(setting: Setting, *sources: Source) -> tuple[Source, object] | None:
+    """Return the first source that has the setting, and the raw value. Return None if no source has the setting."""
     for source in sources:
         value = source.find(setting)
         if value is not None:
@@ -219,32 +219,33 @@ def find(setting: Setting, *sources: Source) -> tuple[Source, object] | None:
     return None
 
 
-def value_of(setting: Setting, source: Source, given: object) -> Any:
-    """Return the value of the setting's kind. Raise `SettingError`."""
-    with _errors_in(source):
+def convert_value(setting: Setting, source: Source, given: object) -> Any:
+    """Convert a raw value to the setting's kind. Raise `SettingError` for an invalid value."""
+    with _errors_with_file(source):
         return source.read(setting, given)
 
 
 @contextmanager
-def _errors_in(source: Source) -> Iterator[None]:
+def _errors_with_file(source: Source) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
         raise (error if source.file is None else error.in_file(source.file)) from None
 
 
-def similar(name: str, known: Collection[str], similarity: float = _MIN_SIMILARITY) -> str | None:
-    """Return the known name that `name` is probably a misspelling of."""
+def most_similar_name(name: str, known: Collection[str], similarity: float = _MIN_SIMILARITY) -> str | None:
+    """Return the known name that is most similar to the misspelt `name`, or None."""
     found = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
     return found[0] if found else None
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """
+    """Return a hint with the most similar known name, or an empty string.
+
     >>> suggestion("slot", ["slots", "name"])
     ' (did you mean slots?)'
     """
-    near = similar(name, known)
+    near = most_similar_name(name, known)
     return f" (did you mean {near}?)" if near else ""
 
 
@@ -253,17 +254,18 @@ def unknown_variables(
 ) -> dict[str, str | None]:
     """Return the variables that look like settings but are not, each with the most similar setting or None.
 
-    A variable looks like a setting if it begins with the first word of one, or is spelt almost like one. `foreign` has
-    names of other programs, and first words with `_` that other programs use too.
+    A variable looks like a setting if its first word is the first word of a setting, or if its name is similar to the
+    name of a setting. `foreign` lists variables of other programs, and first words (with `_`) that other programs also
+    use.
     """
     first_words = {
         name.partition("_")[0] for name in known if "_" in name and f"{name.partition('_')[0]}_" not in foreign
     }
     found = {}
     for name in sorted(name for name, value in environ.items() if value):
-        if name in known or name in foreign or not _VARIABLE.fullmatch(name):
+        if name in known or name in foreign or not _VARIABLE_PATTERN.fullmatch(name):
             continue
-        near = similar(name, known, _MIN_VARIABLE_SIMILARITY)
+        near = most_similar_name(name, known, _MIN_VARIABLE_SIMILARITY)
         first_word, _, rest = name.partition("_")
         if near or (rest and first_word in first_words):
             found[name] = near

@@ -8,12 +8,12 @@ from typing import Final
 
 from common.api import limits
 
-# Unix seconds.
+# Function that returns the time in Unix seconds.
 Clock = Callable[[], float]
 
 MAX_OP_SKEW_S: Final = limits.MAX_OP_SKEW_S
-MAX_AHEAD_S: Final = limits.MAX_AHEAD_S
-ORDER_LIFETIME_S: Final = limits.ORDER_LIFETIME_S
+MAX_AHEAD_S: Final = limits.MAX_SIGNED_AHEAD_S
+ORDER_LIFETIME_S: Final = limits.MAX_ORDER_LIFETIME_S
 
 system_clock: Clock = time.time
 
@@ -24,11 +24,13 @@ def is_fresh(issued_at: int, now: float) -> bool:
 
 
 def is_too_far_ahead(signed_at: int, now: float) -> bool:
+    """Return True if a signing time is ahead of this clock by more than two clocks may differ (MAX_AHEAD_S)."""
     return signed_at > now + MAX_AHEAD_S
 
 
 def read_http_date(text: str | None) -> float | None:
-    """Return the Unix seconds of a `Date` or `Retry-After` header, or None when it holds no date."""
+    """Return the Unix seconds of a `Date` or `Retry-After` header, or None if the header is missing or holds no valid
+    date."""
     try:
         at = parsedate_to_datetime(text) if text is not None else None
         if at is None:

@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
-    """Task group that raises a single error itself instead of an exception group, so that callers can match on it."""
+    """Open a task group that raises a single error as itself, not in an exception group, so that callers can catch the
+    error by its type."""
     try:
         async with anyio.create_task_group() as tasks:
             yield tasks
@@ -26,12 +27,13 @@ async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
 
 @asynccontextmanager
 async def read_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
-    """Read `source` in a separate task. An error of the source ends the block and is raised from it.
+    """Read `source` ahead in a separate task. An error of the source is raised from the block.
 
         async with read_ahead(source) as pieces:
             async for piece in pieces: ...
 
-    The next piece is produced while the block works on one. At most `slack` finished pieces wait, which bounds memory.
+    The source produces the next piece while the block handles the previous piece. At most `slack` + 1 finished pieces
+    wait, which bounds memory.
     """
     send, receive = anyio.create_memory_object_stream[T](slack)
     async with send, receive, unwrap_single_error() as tasks:

@@ -1,8 +1,8 @@
-"""Errors from outside this process, in the specification's words.
+"""Errors from outside this process, with the error types of the specification.
 
-The code that sees the error classifies it. `Retryable` says that the same request may succeed later and that nothing
-took effect. `Fatal` (`common.daemon.process`) stops the daemon. Answers to callers, such as a rejected op or an
-unknown job, are not errors: they are returned as values.
+The code that sees the error classifies it. `Retryable` says that the same request is safe to repeat and may succeed
+later. `Fatal` (`common.daemon.process`) stops the daemon. Answers to callers, such as a rejected op or an unknown job,
+are not errors: they are returned as values.
 """
 
 from typing import Literal
@@ -14,12 +14,12 @@ ErrorKind = Literal["chain_unreachable", "relay_unavailable", "pinner_unavailabl
 
 @attrs.frozen(slots=True)
 class Retryable(Exception):
-    """Failure outside this process. `kind` is the error type of the response, and `code` its code."""
+    """Failure outside this process. `kind` and `code` are the error type and the error code of the response."""
 
     kind: ErrorKind
     message: str
     code: str | None = None
-    # Seconds, if the delay is known.
+    # Seconds to wait before the next attempt, if known.
     retry_after: int | None = None
 
     def __str__(self) -> str:

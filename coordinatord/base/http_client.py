@@ -1,10 +1,10 @@
-"""HTTP client on aiohttp: kept connections, limits on time and length, streamed bodies.
+"""HTTP client on aiohttp, with persistent connections, limits on time and length, and streamed bodies.
 
     async with open_http(connections=4, timeout_s=30) as http:
         async with http("GET", url, headers) as response:
             body = await response.read(max_bytes=1 << 20)
 
-A request ends with a response or with NoResponse.
+A request yields a response or raises NoResponse.
 """
 
 import ssl
@@ -20,21 +20,21 @@ import attrs
 from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
-from common.plain_answers import IDENTITY, require_plain, require_short
+from common.plain_answers import IDENTITY_HEADERS, check_response_encoding, check_response_length
 from common.refusal import Refused
 
 # Common servers close idle connections after five seconds or more. Closing first avoids lost requests.
 _KEEPALIVE_S: Final = 4.0
-# A smaller body is sent in one write with its head, a larger one without a copy.
-_JOINED_BYTES: Final = 1 << 16
+# A body up to this size is copied and sent in one write with the head of the request. A larger body is not copied.
+_MAX_JOINED_BYTES: Final = 1 << 16
 # ValueError: an invalid host name or port. OSError includes TimeoutError and ssl.SSLError.
-_FAILURES: Final = (aiohttp.ClientError, OSError, ValueError)
-_SKIPPED_HEADERS: Final = ("user-agent", "accept", "content-type")
+_REQUEST_ERRORS: Final = (aiohttp.ClientError, OSError, ValueError)
+_OMITTED_DEFAULT_HEADERS: Final = ("user-agent", "accept", "content-type")
 
 
 @cache
-def trusted() -> ssl.SSLContext:
-    """Return the system's certificates, read on the first use of https."""
+def system_tls_context() -> ssl.SSLContext:
+    """Return a TLS context with the system's certificates, which are read on the first use of https."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(("http/1.1",))
     return context
@@ -45,33 +45,34 @@ class NoResponse(Exception):
 
 
 class UnfitResponse(NoResponse):
-    """A response that was encoded or exceeded its limit, and was not read."""
+    """The response was rejected: its body is encoded, too long, or has too many values."""
 
 
 @attrs.frozen(slots=True)
 class HttpResponse:
-    """Head of a response. Stream the body with `pieces`, or `read` it whole. Both raise NoResponse."""
+    """Head of a response. Stream the body with `pieces`, or `read` it whole. Both raise NoResponse if the response
+    breaks off or is rejected."""
 
     status: int
     headers: Mapping[str, str]
     pieces: AsyncIterator[bytes]
 
-    def require_plain(self) -> None:
-        """Raise UnfitResponse for an encoded body, because its length does not limit the decoded length."""
+    def require_unencoded(self) -> None:
+        """Raise UnfitResponse for an encoded body, because the encoded length does not limit the decoded length."""
         try:
-            require_plain(self.headers)
+            check_response_encoding(self.headers)
         except Refused as error:
             raise UnfitResponse(error.message) from None
 
     async def read(self, max_bytes: int) -> bytes:
         """Return the whole body, up to `max_bytes` bytes."""
-        self.require_plain()
+        self.require_unencoded()
         pieces: list[bytes] = []
         length = 0
         async for piece in self.pieces:
             length += len(piece)
             try:
-                require_short(length, max_bytes)
+                check_response_length(length, max_bytes)
             except Refused as error:
                 raise UnfitResponse(error.message) from None
             pieces.append(piece)
@@ -79,9 +80,10 @@ class HttpResponse:
 
 
 class Http(Protocol):
-    """Sends one request. The response is closed at the end of the block.
+    """Function that sends one request and yields the response, which is closed at the end of the `async with` block.
 
-    `url` must be quoted. Redirects are not followed. Content of unknown length is sent in chunks and cannot be resent.
+    `url` must be percent-encoded. Redirects are not followed. Content of unknown length is sent in chunks and cannot be
+    resent.
     """
 
     def __call__(
@@ -102,30 +104,30 @@ async def open_http(
 ) -> AsyncIterator[Http]:
     """Open an HTTP client.
 
-    `timeout_s` applies to sending each piece of content and between two reads of the response.
-    `connecting` is the timeout for a connection (default: `timeout_s`). `tls` verifies https (default: `trusted()`).
-    With `proxies`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply. `settings` are passed to aiohttp's session, and
-    `connector` to its connector.
+    `timeout_s` limits the sending of each piece of content and the time between two reads of the response. `connecting`
+    is the timeout for a connection (default: `timeout_s`). `tls` verifies https (default: `system_tls_context()`). With
+    `proxies`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply. `settings` are passed to aiohttp's session, and `connector`
+    to its connector.
     """
     limits = aiohttp.ClientTimeout(total=None, connect=connecting or timeout_s, sock_read=timeout_s)
     # Without a proxy in the environment, aiohttp would still look for one and read ~/.netrc on every request.
     trust_env = proxies and bool(getproxies())
-    async with _session(connections, limits, connector or {}, {**settings, "trust_env": trust_env}) as session:
+    async with _open_session(connections, limits, connector or {}, {**settings, "trust_env": trust_env}) as session:
 
         @asynccontextmanager
         async def http(
             method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] | AsyncIterable[bytes] = ()
         ) -> AsyncIterator[HttpResponse]:
-            with _answering(within=3 * timeout_s) as until_answered:
-                data: bytes | _Content | None
+            with _limit_response_wait(within=3 * timeout_s) as until_answered:
+                data: bytes | _RequestBody | None
                 if isinstance(content, AsyncIterable):
-                    data = _Content(content, until_answered, timeout_s)
-                elif sum(len(piece) for piece in content) <= _JOINED_BYTES:
+                    data = _RequestBody(content, until_answered, timeout_s)
+                elif sum(len(piece) for piece in content) <= _MAX_JOINED_BYTES:
                     data = b"".join(content) or None
                 else:
-                    data = _Content(content, until_answered, timeout_s)
+                    data = _RequestBody(content, until_answered, timeout_s)
                 target = URL(url, encoded=True)
-                verified = (tls or trusted()) if target.scheme == "https" else True
+                verified = (tls or system_tls_context()) if target.scheme == "https" else True
                 opened = await session.request(
                     method, target, headers=headers, data=data, allow_redirects=False, ssl=verified
                 )
@@ -135,11 +137,11 @@ async def open_http(
         yield http
 
 
-class _Content(aiohttp.Payload):
-    """Body of a request, in pieces. The deadline moves with each piece.
+class _RequestBody(aiohttp.Payload):
+    """Request body in pieces. Sending a piece extends the deadline of the request.
 
-    aiohttp may send the body again, from its first piece, when a kept connection turns out to be closed. It never does
-    so for POST, and only POST requests have pieces that cannot be resent.
+    aiohttp may send the body again, from its first piece, when a reused connection turns out to be closed. aiohttp
+    never resends a POST, and only POST requests have pieces that cannot be resent.
     """
 
     def __init__(
@@ -152,11 +154,11 @@ class _Content(aiohttp.Payload):
 
     @property
     def size(self) -> int | None:
-        """Return the length of the content, or None where it is sent in chunks."""
+        """Return the length of the content, or None if the content is sent in chunks."""
         return None if isinstance(self._pieces, AsyncIterable) else sum(map(len, self._pieces))
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        async for piece in _iterate(self._pieces):
+        async for piece in _iterate_pieces(self._pieces):
             self._deadline.deadline = anyio.current_time() + self._timeout_s
             await writer.write(piece)
         self._deadline.deadline = anyio.current_time() + 3 * self._timeout_s
@@ -165,10 +167,10 @@ class _Content(aiohttp.Payload):
         await self.write(writer)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        raise TypeError("content of any size is not text")
+        raise TypeError("a request body is bytes and cannot be decoded as text")
 
 
-async def _iterate(pieces: Sequence[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def _iterate_pieces(pieces: Sequence[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     if isinstance(pieces, AsyncIterable):
         async for piece in pieces:
             yield piece
@@ -178,7 +180,7 @@ async def _iterate(pieces: Sequence[bytes] | AsyncIterable[bytes]) -> AsyncItera
 
 
 @asynccontextmanager
-async def _session(
+async def _open_session(
     connections: int, limits: aiohttp.ClientTimeout, connector: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> AsyncIterator[aiohttp.ClientSession]:
     session = aiohttp.ClientSession(
@@ -186,14 +188,14 @@ async def _session(
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=limits,
         auto_decompress=False,
-        headers=IDENTITY,
-        skip_auto_headers=_SKIPPED_HEADERS,
+        headers=IDENTITY_HEADERS,
+        skip_auto_headers=_OMITTED_DEFAULT_HEADERS,
         **settings,
     )
     try:
         yield session
     finally:
-        # Short, because it only waits for the event loop.
+        # The shield is safe: `close` waits only for the event loop, not for the network.
         with anyio.CancelScope(shield=True):
             await session.close()
 
@@ -201,26 +203,26 @@ async def _session(
 async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Yield the body of a response. Raise NoResponse when the response breaks off.
 
-    The loop checks for the end, because all empty bodies share one stream in aiohttp, and its iter_chunks() ends only
-    once.
+    The loop checks `at_eof()` and does not use iter_chunks(). In aiohttp, all empty bodies share one stream, and
+    iter_chunks() ends only at its first use on a stream.
     """
     try:
         while not answer.content.at_eof():
             piece, _ = await answer.content.readchunk()
             if piece:
                 yield piece
-    except _FAILURES as error:
+    except _REQUEST_ERRORS as error:
         raise NoResponse(type(error).__name__) from error
 
 
 @contextmanager
-def _answering(within: float) -> Iterator[anyio.CancelScope]:
-    """Deadline of one request, which streamed content extends.
+def _limit_response_wait(within: float) -> Iterator[anyio.CancelScope]:
+    """Raise NoResponse unless a response begins within this many seconds. Streamed content extends the limit.
 
     aiohttp limits connecting and reading, but would send forever to a server that reads nothing.
     """
     try:
         with anyio.fail_after(within) as scope:
             yield scope
-    except _FAILURES as error:
+    except _REQUEST_ERRORS as error:
         raise NoResponse(type(error).__name__) from error

@@ -1,12 +1,14 @@
-"""Every metric of the coordinator. Other modules record them, and the operators' server exposes them."""
+"""All metrics of the coordinator. Other modules record values, and the operators' server exposes the metrics."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 
-_LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
-build_info = Gauge("coordinatord_build_info", "1, by the version that runs", ["version"], registry=REGISTRY)
+build_info = Gauge(
+    "coordinatord_build_info", "Always 1, labelled with the running version", ["version"], registry=REGISTRY
+)
 task_failures = Counter(
     "coordinatord_task_failures_total",
     "Unexpected failures of background tasks, each followed by a restart",
@@ -15,7 +17,7 @@ task_failures = Counter(
 )
 clock_ahead = Gauge(
     "coordinatord_clock_ahead_seconds",
-    "Seconds that this clock is ahead of another clock, by the other clock",
+    "Seconds that this machine's clock is ahead of another clock (source)",
     ["source"],
     registry=REGISTRY,
 )
@@ -25,12 +27,12 @@ http_requests = Histogram(
     "Time from the first byte of a request's head to the last byte of its answer",
     ["route", "method", "status"],
     registry=REGISTRY,
-    buckets=_LATENCY,
+    buckets=_LATENCY_BUCKETS_S,
 )
 
 connections_ended = Counter(
     "coordinatord_connections_ended_total",
-    "Connections, event streams and waiting polls that were ended or refused for want of room, or because of a stop",
+    "Connections, event streams and waiting polls that a limit or a stop ended or refused",
     ["kind", "reason"],
     registry=REGISTRY,
 )
@@ -58,9 +60,15 @@ relay_fees_above_ceiling = Gauge(
     "1 while the chain's fee exceeds RELAY_MAX_FEE_GWEI: exits wait, other ops are rejected",
     registry=REGISTRY,
 )
+relay_gas_price = Gauge(
+    "coordinatord_relay_gas_price_wei",
+    "Gas price that the next block requires, by part: base_fee and tip",
+    ["part"],
+    registry=REGISTRY,
+)
 relay_chained = Counter(
     "coordinatord_relay_chained_total",
-    "Ops signed on top of an undecided op of their job, and those that the chain refused because that op failed",
+    "Ops signed on top of an undecided op of their job, and ops refused because that earlier op failed",
     ["kind", "outcome"],
     registry=REGISTRY,
 )
@@ -69,7 +77,7 @@ relay_mined_seconds = Histogram(
     "Time from a relay's insertion to its receipt",
     ["kind"],
     registry=REGISTRY,
-    buckets=_LATENCY,
+    buckets=_LATENCY_BUCKETS_S,
 )
 relay_gas = Counter(
     "coordinatord_relay_gas_total",
@@ -94,12 +102,13 @@ relayer_funds = Gauge(
 )
 relayer_role = Gauge(
     "coordinatord_relayer_role",
-    "1 while the registries know the account for a relayer; without it nothing is posted or settled",
+    "1 while the registries accept the account as a relayer; otherwise nothing is posted or settled",
     ["account"],
     registry=REGISTRY,
 )
 
-index_lag = Gauge("coordinatord_index_lag_blocks", "Head less cursor", registry=REGISTRY)
+index_lag = Gauge("coordinatord_index_lag_blocks", "Blocks of the chain that are not indexed yet", registry=REGISTRY)
+chain_head = Gauge("coordinatord_chain_head_block", "Head of the chain, as the indexer last read it", registry=REGISTRY)
 index_reorg_depth = Histogram(
     "coordinatord_index_reorg_depth_blocks",
     "Blocks undone by a reorganisation",
@@ -109,7 +118,7 @@ index_reorg_depth = Histogram(
 
 event_listeners = Gauge(
     "coordinatord_event_listeners",
-    "Event streams that are open, and polls that wait, by kind",
+    "Open event streams and waiting polls, by kind",
     ["kind"],
     registry=REGISTRY,
 )
@@ -125,13 +134,13 @@ database_connections = Gauge(
 )
 database_standbys = Gauge(
     "coordinatord_database_standbys",
-    "Connected standbys by state (synchronous, asynchronous, hidden: no right to see it), shown by the janitor",
+    "Connected standbys by state (synchronous, asynchronous, or hidden from this role), counted by the janitor",
     ["state"],
     registry=REGISTRY,
 )
 database_replay_lag = Gauge(
     "coordinatord_database_replay_lag_seconds",
-    "How far the slowest standby is behind, shown by the janitor",
+    "Time that the slowest standby lags, measured by the janitor",
     ["server"],
     registry=REGISTRY,
 )
@@ -142,7 +151,7 @@ database_promotions = Counter(
 )
 replica_reads = Counter(
     "coordinatord_replica_reads_total",
-    "Reads that a standby was asked for: answered, or left to the primary because it was behind or failed",
+    "Reads sent to a standby, by outcome: answered, or repeated on the primary because the standby lagged or failed",
     ["outcome"],
     registry=REGISTRY,
 )
@@ -151,29 +160,33 @@ store_requests = Histogram(
     "Time of a pin store request",
     ["operation", "outcome"],
     registry=REGISTRY,
-    buckets=_LATENCY,
+    buckets=_LATENCY_BUCKETS_S,
 )
 rpc_requests = Histogram(
-    "coordinatord_rpc_request_seconds", "Time of a JSON-RPC request", ["outcome"], registry=REGISTRY, buckets=_LATENCY
+    "coordinatord_rpc_request_seconds",
+    "Time of a JSON-RPC request",
+    ["outcome"],
+    registry=REGISTRY,
+    buckets=_LATENCY_BUCKETS_S,
 )
 node_up = Gauge(
     "coordinatord_node_up", "1 while the node answers; 0 after three failures in a row", ["node"], registry=REGISTRY
 )
 node_lag = Gauge(
     "coordinatord_node_lag_blocks",
-    "Blocks that the node is behind the others (ahead of them: below 0); shown where there are several",
+    "Blocks that the node is behind the others (negative: ahead), with several nodes",
     ["node"],
     registry=REGISTRY,
 )
 node_contradicted = Counter(
     "coordinatord_node_contradicted_total",
-    "Answers of the node that two others contradicted; it is not asked for ten minutes after each",
+    "Answers of the node that two others contradicted; each suspends the node for ten minutes",
     ["node"],
     registry=REGISTRY,
 )
 nodes_agreed = Gauge(
     "coordinatord_nodes_agreed",
-    "Nodes that agreed on the last indexed blocks or receipts. 0: they contradict each other, and these wait",
+    "Nodes that agreed on the last blocks or receipts read; 0 while the nodes contradict each other",
     ["of"],
     registry=REGISTRY,
 )

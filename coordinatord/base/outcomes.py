@@ -1,6 +1,6 @@
-"""Outcomes of requests that several services share.
+"""Outcomes that several services return.
 
-Malformed input is `Refused`, and a failure outside this process is `Retryable`. Neither is here.
+Malformed input raises `Refused` instead, and a failure outside this process raises `Retryable`.
 """
 
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Pipe that passes bytes from the event loop to work in a thread."""
+"""Pass pieces of bytes from the event loop to work in a thread."""
 
 import asyncio
 from collections import deque
@@ -11,17 +11,17 @@ from anyio.abc import TaskGroup
 
 from coordinatord.base.concurrency import unwrap_single_error
 
-# Pieces that may wait for the thread.
-_MAX_WAITING: Final = 3
+_MAX_WAITING_PIECES: Final = 3
 
 
 class ThreadPipe:
-    """Runs work in a thread, piece by piece and in order, without waiting for each piece. For one task, under asyncio.
+    """Runs work in a thread, piece by piece and in order, without waiting for each piece. Only one asyncio task may use
+    it.
 
         async with thread_pipe() as thread:
             async for piece in source:
-                await thread.take(digest.update, piece)
-            await thread.idle()
+                await thread.queue_work(digest.update, piece)
+            await thread.wait_until_idle()
 
     Waiting for each piece costs more than hashing it, because the thread and then the event loop must wake up. So the
     thread continues while there are pieces, and the task waits only when the thread is far behind.
@@ -34,59 +34,60 @@ class ThreadPipe:
         self._at_work = self._given_up = False
         self._changed = asyncio.Event()
 
-    async def take(self, work: Callable[[bytes], object], piece: bytes) -> None:
-        """Queue `work` on the piece, after all earlier pieces. An error of the work ends the block."""
-        while len(self._waiting) >= _MAX_WAITING:
-            await self._change()
+    async def queue_work(self, work: Callable[[bytes], object], piece: bytes) -> None:
+        """Queue `work(piece)` after all earlier work. An error of `work` cancels the `thread_pipe` block and is raised
+        from it."""
+        while len(self._waiting) >= _MAX_WAITING_PIECES:
+            await self._wait_for_change()
         self._waiting.append((work, piece))
         if not self._at_work:
             self._at_work = True
             self._tasks.start_soon(self._run)
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all queued work is done."""
         while self._at_work:
-            await self._change()
+            await self._wait_for_change()
 
-    def give_up(self) -> None:
-        """Drop queued work, because the block failed."""
+    def drop_queued(self) -> None:
+        """Drop queued work, because the `thread_pipe` block failed."""
         self._given_up = True
         self._waiting.clear()
 
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await to_thread.run_sync(self._work)
+                await to_thread.run_sync(self._run_queued_work)
         except Exception:
             if not self._given_up:
                 raise
         self._at_work = False
         self._changed.set()
 
-    def _work(self) -> None:
+    def _run_queued_work(self) -> None:
         """Run queued work, in the thread."""
         while True:
             try:
                 work, piece = self._waiting.popleft()
-            # A check before the pop could race with `give_up`.
+            # A check before the pop could race with `drop_queued`.
             except IndexError:
                 return
             self._loop.call_soon_threadsafe(self._changed.set)
             work(piece)
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
 
 
 @asynccontextmanager
 async def thread_pipe() -> AsyncIterator[ThreadPipe]:
-    """ThreadPipe for a block. Errors of the work are raised from the block, unless the block fails itself. All work
-    is done when the block ends without an error."""
+    """Open a ThreadPipe. Errors of the work are raised from the block, unless the block itself fails. When the block
+    ends without an error, all work is done."""
     async with unwrap_single_error() as tasks:
         thread = ThreadPipe(tasks)
         try:
             yield thread
         except BaseException:
-            thread.give_up()
+            thread.drop_queued()
             raise

@@ -1,4 +1,4 @@
-"""Wake-up flags, and a mailbox that one task empties."""
+"""Wake-up flag for one waiting task, and a mailbox that one task empties."""
 
 from typing import Generic, TypeVar
 
@@ -29,10 +29,10 @@ class Wake:
 
 
 class Mailbox(Generic[T]):
-    """Queue from any task to one task that takes everything at once. `put` never waits."""
+    """Queue that any task fills, and from which one task takes all items in one step. `put` never waits."""
 
     def __init__(self, capacity: int) -> None:
-        """`capacity` limits the queue. Further items are dropped."""
+        """`capacity` limits the queue. `put` drops further items."""
         self._capacity = capacity
         self._items: list[T] = []
         self._filled = Wake()

@@ -1,21 +1,22 @@
-"""Recent blocks of the chain, and the place of a new block among them. Relayer and indexer keep one each."""
+"""Recent blocks of the chain, to classify a new block as next, same, ahead, behind or fork. Used by the relayer and the
+indexer."""
 
 import enum
 from collections import OrderedDict
 
 
 class HeadPlace(enum.Enum):
-    """Position of a block relative to the blocks a follower has seen."""
+    """Position of a block relative to the blocks that ChainHead remembers."""
 
-    SAME = "the head as before"
+    SAME = "the same block as the remembered head"
     NEXT = "the child of the head"
-    AHEAD = "above the head, with blocks between them not seen"
-    BEHIND = "an ancestor of the head, or below all blocks remembered: this node lags"
-    FORK = "another branch than what was seen"
+    AHEAD = "above the head, and blocks between them were not seen"
+    BEHIND = "an ancestor of the head, or below all remembered blocks: this node lags"
+    FORK = "on another branch than the remembered blocks"
 
 
 class ChainHead:
-    """Numbers and hashes of the last `window` blocks that were followed."""
+    """Numbers and hashes of the last `window` blocks."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -29,7 +30,8 @@ class ChainHead:
     def hash(self) -> str | None:
         return None if self.number is None else self._hashes[self.number]
 
-    def place(self, number: int, block_hash: str, parent_hash: str) -> HeadPlace:
+    def classify(self, number: int, block_hash: str, parent_hash: str) -> HeadPlace:
+        """Return the position of this block relative to the remembered blocks."""
         head = self.number
         if head is None or number > head + 1:
             return HeadPlace.AHEAD
@@ -43,17 +45,17 @@ class ChainHead:
         return HeadPlace.SAME if number == head else HeadPlace.BEHIND
 
     def add(self, number: int, block_hash: str) -> None:
-        """Move to a child of the head."""
+        """Append a child of the head."""
         self._hashes[number] = block_hash
         while len(self._hashes) > self._window:
             self._hashes.popitem(last=False)
 
     def restart(self, number: int, block_hash: str) -> None:
-        """Move to a block of which no ancestor is known."""
+        """Forget all blocks and start again at this block."""
         self._hashes.clear()
         self.add(number, block_hash)
 
-    def go_back(self, number: int) -> None:
+    def forget_above(self, number: int) -> None:
         """Forget every block above `number`."""
         while self._hashes and next(reversed(self._hashes)) > number:
             self._hashes.popitem()

@@ -9,26 +9,26 @@ import anyio
 import attrs
 from anyio import to_thread
 
-from common.api.fields import parse_sent
+from common.api.fields import parse_request_json
 from common.daemon.asgi import RawHeaders, Receive, first_header
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
 
-# Allowance for a slow start of the connection before the minimum rate applies.
-_GRACE_S: Final = 5.0
-# Larger bodies are parsed in a thread.
-_THREAD_PARSE_BYTES: Final = 1 << 16
+# Time before the minimum rate applies, for connections that start slowly.
+_MIN_RATE_GRACE_S: Final = 5.0
+# Larger bodies are parsed in a thread, so that parsing does not block the event loop.
+_MAX_INLINE_PARSE_BYTES: Final = 1 << 16
 
 
 class CallerDisconnected(Exception):
-    """The connection ended before the body did, so no client is left to answer."""
+    """The client disconnected before its request or the response was complete, so no response can be sent."""
 
 
 @attrs.frozen(slots=True)
-class Unacceptable(Exception):
-    """The body was rejected for its size or its pace."""
+class UnacceptableBody(Exception):
+    """The body was rejected because it is too large or arrives too slowly. `answer` is the response."""
 
     answer: Response
 
@@ -36,7 +36,7 @@ class Unacceptable(Exception):
 def refuse_encoded(headers: RawHeaders) -> None:
     """Reject compressed bodies, because they may decode to any size."""
     if first_header(headers, b"content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise Refused("request bodies must not be encoded (content-encoding)")
+        raise Refused("the request body must not be compressed: omit the header content-encoding")
 
 
 class BodyBudget:
@@ -49,28 +49,28 @@ class BodyBudget:
         self._max_bytes = max_bytes
         self._max_caller_bytes = max_bytes if max_caller_bytes is None else max_caller_bytes
         self._held = 0
-        # Callers that hold any bytes.
-        self._held_of: dict[str, int] = {}
+        # Bytes held by each caller, without entries for callers that hold none.
+        self._held_by_caller: dict[str, int] = {}
 
     @asynccontextmanager
-    async def share(self, caller: str) -> "AsyncIterator[BudgetShare]":
+    async def open_share(self, caller: str) -> "AsyncIterator[BudgetShare]":
         share = BudgetShare(self, caller)
         try:
             yield share
         finally:
-            self._give_back(caller, share.held)
+            self._return_bytes(caller, share.held)
 
-    def take(self, caller: str, size: int) -> None:
-        held_of_one = self._held_of.get(caller, 0) + size
-        if self._held + size > self._max_bytes or held_of_one > self._max_caller_bytes:
-            raise Retryable("busy", "too many request bodies are being held; try again", retry_after=1)
+    def take_bytes(self, caller: str, size: int) -> None:
+        held_by_caller = self._held_by_caller.get(caller, 0) + size
+        if self._held + size > self._max_bytes or held_by_caller > self._max_caller_bytes:
+            raise Retryable("busy", "the memory for request bodies is used up; try again later", retry_after=1)
         self._held += size
-        self._held_of[caller] = held_of_one
+        self._held_by_caller[caller] = held_by_caller
 
-    def _give_back(self, caller: str, size: int) -> None:
-        left = self._held_of.pop(caller, 0) - size
+    def _return_bytes(self, caller: str, size: int) -> None:
+        left = self._held_by_caller.pop(caller, 0) - size
         if left:
-            self._held_of[caller] = left
+            self._held_by_caller[caller] = left
         self._held -= size
 
 
@@ -82,35 +82,34 @@ class BudgetShare:
         self._caller = caller
         self.held = 0
 
-    def take(self, size: int) -> None:
-        self._budget.take(self._caller, size)
+    def take_bytes(self, size: int) -> None:
+        self._budget.take_bytes(self._caller, size)
         self.held += size
 
 
 @attrs.frozen(slots=True)
 class BodyReader:
-    """Reader of bodies. `deadline_s` applies to the whole body, `silence_s` to each wait for more bytes."""
+    """Reader of bodies. `deadline_s` limits the time for the whole body, `silence_s` each wait for more bytes."""
 
     deadline_s: float
-    # Bytes per second.
     min_bytes_per_s: int
     silence_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
 
     async def read(self, receive: Receive, headers: RawHeaders, limit: int, share: BudgetShare) -> bytes:
-        """Return the whole body. Raise Unacceptable, Refused, CallerDisconnected, or Retryable when the memory budget
-        is used up."""
+        """Return the whole body. Raise UnacceptableBody, Refused or CallerDisconnected. Raise Retryable when the memory
+        budget is used up."""
         refuse_encoded(headers)
         declared = first_header(headers, b"content-length")
         if declared.isdecimal() and int(declared) > limit:
-            raise Unacceptable(responses.body_too_large(limit))
+            raise UnacceptableBody(responses.body_too_large(limit))
         try:
             with anyio.fail_after(self.deadline_s):
-                return await self._pieces(receive, limit, share)
+                return await self._read_pieces(receive, limit, share)
         except TimeoutError:
-            raise Unacceptable(responses.body_too_slow()) from None
+            raise UnacceptableBody(responses.body_too_slow()) from None
 
-    async def _pieces(self, receive: Receive, limit: int, share: BudgetShare) -> bytes:
+    async def _read_pieces(self, receive: Receive, limit: int, share: BudgetShare) -> bytes:
         pieces: list[bytes] = []
         size, started = 0, self.clock()
         while True:
@@ -121,19 +120,23 @@ class BodyReader:
             piece: bytes = message.get("body", b"")
             size += len(piece)
             if size > limit:
-                raise Unacceptable(responses.body_too_large(limit))
-            share.take(len(piece))
+                raise UnacceptableBody(responses.body_too_large(limit))
+            share.take_bytes(len(piece))
             pieces.append(piece)
             if not message.get("more_body", False):
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
             elapsed = self.clock() - started
-            if elapsed > _GRACE_S and size < (elapsed - _GRACE_S) * self.min_bytes_per_s:
-                raise Unacceptable(responses.body_too_slow())
+            if elapsed > _MIN_RATE_GRACE_S and size < (elapsed - _MIN_RATE_GRACE_S) * self.min_bytes_per_s:
+                raise UnacceptableBody(responses.body_too_slow())
 
 
 async def parse_body(raw: bytes) -> dict[str, object]:
     """Parse a request body. Raise Refused unless the body is a JSON object."""
-    value = await to_thread.run_sync(parse_sent, raw) if len(raw) > _THREAD_PARSE_BYTES else parse_sent(raw)
+    value = (
+        await to_thread.run_sync(parse_request_json, raw)
+        if len(raw) > _MAX_INLINE_PARSE_BYTES
+        else parse_request_json(raw)
+    )
     if not isinstance(value, dict):
         raise Refused("the body must be a JSON object")
     return value

@@ -5,7 +5,7 @@ from typing import Final
 
 import attrs
 
-_ONE_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
+_SINGLE_RANGE: Final = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
 
 
 @attrs.frozen(slots=True)
@@ -16,22 +16,26 @@ class ByteRange:
     last: int
 
 
-class Unsatisfiable(Exception):
-    """The range lies outside of the content."""
+class UnsatisfiableRange(Exception):
+    """The requested range lies outside of the content."""
 
 
-def byte_range(header: str | None, size: int) -> ByteRange | None:
-    """Return the range, or None to send the whole content: no range, several ranges, or a malformed one."""
-    match = _ONE_RANGE.fullmatch((header or "").strip())
+def resolve_byte_range(header: str | None, size: int) -> ByteRange | None:
+    """Return the requested range, or None to send the whole content.
+
+    Return None when the header is absent or malformed, or lists several ranges. Raise UnsatisfiableRange if
+    the range lies outside of the content.
+    """
+    match = _SINGLE_RANGE.fullmatch((header or "").strip())
     if match is None or match[0] == "bytes=-":
         return None
     first, last = match[1], match[2]
     if not first:
         if int(last) == 0:
-            raise Unsatisfiable
+            raise UnsatisfiableRange
         return ByteRange(max(0, size - int(last)), size - 1)
     if last and int(last) < int(first):
         return None
     if int(first) >= size:
-        raise Unsatisfiable
+        raise UnsatisfiableRange
     return ByteRange(int(first), min(int(last), size - 1) if last else size - 1)

@@ -1,4 +1,4 @@
-"""Rate limit per caller, with one token bucket each."""
+"""Limit the request rate of each caller with a token bucket."""
 
 import ipaddress
 import time
@@ -14,15 +14,20 @@ from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
 from coordinatord.http.responses import send_response
 
-# Minimum wait, which leaves tokens for other requests of the caller.
-_TURN_WAIT_S: Final = 0.1
-# Beyond this number, the bucket unused for longest is dropped. Its caller starts again with a full bucket.
+# Minimum wait of `wait_and_take`, so that other requests of the same caller get tokens as well.
+_MIN_WAIT_S: Final = 0.1
+# Beyond this number of callers, the least recently used bucket is dropped. The caller's next bucket is full.
 _MAX_CALLERS: Final = 65_536
+# Scope key of the caller's address, which `CallerLimits` sets.
 CALLER_KEY: Final = "svc.caller"
 
 
 def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
-    """Return the peer's address, or the nearest untrusted address in x-forwarded-for. IPv6 addresses count by /64."""
+    """Return the address whose requests are counted together: an IPv4 address or the /64 network of an IPv6 address.
+
+    The address is that of the connection's peer. If the peer is a trusted proxy, return the nearest untrusted address
+    in x-forwarded-for.
+    """
     client = scope.get("client")
     address = client[0] if client else "unknown"
     if address in trusted:
@@ -36,8 +41,8 @@ def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
 
 
 def network_of(address: str) -> str:
-    """Return the network of an address: an IPv6 host can use any address of its /64. Strip the port that some
-    proxies add."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address, because a host can use any address of its /64.
+    Strip the port that some proxies add."""
     if ":" not in address:
         return address
     try:
@@ -56,11 +61,11 @@ def _without_port(address: str) -> str:
 @attrs.define(slots=True)
 class _Bucket:
     tokens: float
-    seen: float
+    refilled_at: float
 
 
 class TokenBuckets:
-    """Token buckets with a sustained rate of `per_second` and a `burst`."""
+    """Token buckets, one per caller. A bucket gets `per_second` tokens per second and holds at most `burst`."""
 
     def __init__(self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = per_second
@@ -68,7 +73,7 @@ class TokenBuckets:
         self._clock = clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
-    def wait(self, caller: str, tokens: float = 1) -> float:
+    def take_or_wait_time(self, caller: str, tokens: float = 1) -> float:
         """Take tokens and return 0.0, or take none and return the seconds until enough are available."""
         now = self._clock()
         bucket = self._buckets.get(caller)
@@ -78,22 +83,22 @@ class TokenBuckets:
                 self._buckets.popitem(last=False)
         else:
             self._buckets.move_to_end(caller)
-            bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.seen) * self._rate)
-            bucket.seen = now
+            bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.refilled_at) * self._rate)
+            bucket.refilled_at = now
         if bucket.tokens >= tokens:
             bucket.tokens -= tokens
             return 0.0
         return (tokens - bucket.tokens) / self._rate
 
-    async def turn(self, caller: str, tokens: float) -> None:
-        """Wait for tokens and take them. Used for work that continues while a response is sent."""
+    async def wait_and_take(self, caller: str, tokens: float) -> None:
+        """Wait until enough tokens are available, and take them. For work that continues while a response is sent."""
         tokens = min(tokens, self._burst)
-        while (wait := self.wait(caller, tokens)) > 0:  # noqa: ASYNC110 - tokens come with time
-            await anyio.sleep(max(wait, _TURN_WAIT_S))
+        while (wait := self.take_or_wait_time(caller, tokens)) > 0:  # noqa: ASYNC110 - buckets send no events
+            await anyio.sleep(max(wait, _MIN_WAIT_S))
 
 
 class CallerLimits:
-    """Middleware that rejects callers over their rate before any other work."""
+    """Middleware that rejects a request whose caller exceeds the rate limit, before any other work."""
 
     def __init__(self, app: ASGIApp, buckets: TokenBuckets, trusted_proxies: frozenset[str]) -> None:
         self._app = app
@@ -102,7 +107,7 @@ class CallerLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = scope[CALLER_KEY] = caller_of(scope, self._trusted)
-        wait = self._buckets.wait(caller)
+        wait = self._buckets.take_or_wait_time(caller)
         if wait > 0:
             too_often = Retryable("busy", "too many requests from this caller", retry_after=max(1, round(wait)))
             await send_response(send, responses.retry_later(too_often))

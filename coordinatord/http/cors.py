@@ -1,4 +1,4 @@
-"""CORS for the configured origins, without credentials. Without configured origins no CORS header is sent."""
+"""Add CORS headers to responses for the configured origins. Requests with cookies are not allowed."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,7 +8,7 @@ import attrs
 from common.daemon.asgi import ASGIApp, Message, Receive, Scope, Send
 from coordinatord.http.responses import Headers, Response, send_response
 
-_EXPOSED: Final = b"x-request-id, x-svc-retryable, x-svc-page-truncated, x-svc-next-offset"
+_EXPOSED_HEADERS: Final = b"x-request-id, x-svc-retryable, x-svc-page-truncated, x-svc-next-offset"
 _ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _REQUEST_HEADERS: Final = b"authorization, content-type, idempotency-key, if-none-match, if-range, last-event-id, range"
 _VARY: Final = (b"vary", b"origin")
@@ -25,12 +25,12 @@ class Origins:
         return cls(frozenset(origin.encode() for origin in origins))
 
     def headers(self, origin: bytes | None) -> Headers:
-        """Return the CORS headers of every response to that origin."""
+        """Return the CORS headers of responses to requests from `origin`."""
         if not self.allowed:
             return ()
         if origin is None or origin not in self.allowed:
             return (_VARY,)
-        return ((b"access-control-allow-origin", origin), _VARY, (b"access-control-expose-headers", _EXPOSED))
+        return ((b"access-control-allow-origin", origin), _VARY, (b"access-control-expose-headers", _EXPOSED_HEADERS))
 
 
 class Cors:
@@ -50,27 +50,27 @@ class Cors:
             )
             await send_response(send, Response(204, b"", preflight))
             return
-        await self._app(scope, receive, _adding(send, headers))
+        await self._app(scope, receive, _wrap_send(send, headers))
 
 
 def origin_of(scope: Scope) -> bytes | None:
-    return _header(scope, b"origin")
+    return _find_header(scope, b"origin")
 
 
 def _is_preflight(scope: Scope) -> bool:
-    return scope["method"] == "OPTIONS" and _header(scope, b"access-control-request-method") is not None
+    return scope["method"] == "OPTIONS" and _find_header(scope, b"access-control-request-method") is not None
 
 
-def _adding(send: Send, headers: Headers) -> Send:
-    async def sending(message: Message) -> None:
+def _wrap_send(send: Send, headers: Headers) -> Send:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message["headers"], *headers]
         await send(message)
 
-    return sending
+    return send_with_headers
 
 
-def _header(scope: Scope, wanted: bytes) -> bytes | None:
+def _find_header(scope: Scope, wanted: bytes) -> bytes | None:
     for name, value in scope["headers"]:
         if name == wanted:
             found: bytes = value

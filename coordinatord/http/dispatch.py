@@ -1,4 +1,4 @@
-"""Dispatch requests: match the route, check the gates, read session, query and body, call the handler, add the ETag."""
+"""Dispatch requests: match the route, check readiness, read session, query and body, call the handler."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,19 +11,19 @@ from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NoSuchObject, SessionRow
 from coordinatord.http import responses
-from coordinatord.http.bodies import BodyBudget, BodyReader, Unacceptable, parse_body
+from coordinatord.http.bodies import BodyBudget, BodyReader, UnacceptableBody, parse_body
 from coordinatord.http.caller_limits import CALLER_KEY
 from coordinatord.http.matching import Matcher
 from coordinatord.http.middleware import ROUTE_KEY, UNTIMED_KEY
 from coordinatord.http.query import read_headers, read_query
-from coordinatord.http.response_cache import BlockCache, tagged
+from coordinatord.http.response_cache import BlockCache, with_etag
 from coordinatord.http.responses import Response, send_response
 from coordinatord.http.routing import AnyResponse, Request, Route
-from coordinatord.http.streaming import HeldResponse, StreamedResponse, hold, send_streamed
+from coordinatord.http.streaming import HeldResponse, StreamedResponse, hold_response, send_streamed
 from coordinatord.http.uploads import UploadReader
 
 _BEARER: Final = b"bearer "
-# Cached parsed queries.
+# The whole cache of parsed queries is cleared when it holds this many queries.
 _MAX_CACHED_QUERIES: Final = 4096
 # Longer queries are not cached.
 _MAX_CACHED_QUERY_BYTES: Final = 256
@@ -31,7 +31,7 @@ _MAX_CACHED_QUERY_BYTES: Final = 256
 
 @attrs.frozen(slots=True)
 class Gates:
-    """Checks that run before handlers: the index's readiness, sessions, and the memory for bodies."""
+    """Services that run before a request's handler: readiness, sessions, body limits and the cache."""
 
     is_ready: Callable[[], Awaitable[bool]]
     find_session: Callable[[str], Awaitable[SessionRow | None]]
@@ -49,34 +49,34 @@ class Dispatcher:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._answer(scope, receive)
+            answer = await self._answer_request(scope, receive)
             if isinstance(answer, StreamedResponse):
                 begun = time.perf_counter()
                 try:
                     await send_streamed(receive, send, answer, with_body=scope["method"] != "HEAD")
                 finally:
-                    # The duration of an endless stream says nothing about response time.
+                    # Leave the duration of an endless stream out of the response times.
                     if answer.length is None:
                         scope[UNTIMED_KEY] = time.perf_counter() - begun
                 return
             if isinstance(answer, HeldResponse):
-                answer, scope[UNTIMED_KEY] = await hold(receive, answer)
+                answer, scope[UNTIMED_KEY] = await hold_response(receive, answer)
         except Refused as refusal:
             answer = responses.refused(refusal)
         except Retryable as cause:
             answer = responses.retry_later(cause)
-        except Unacceptable as body:
+        except UnacceptableBody as body:
             answer = body.answer
         await send_response(send, answer, with_body=scope["method"] != "HEAD")
 
-    async def _answer(self, scope: Scope, receive: Receive) -> AnyResponse:
+    async def _answer_request(self, scope: Scope, receive: Receive) -> AnyResponse:
         method = scope["method"]
         if method in ("GET", "HEAD"):
-            kept = await self._gates.cache.get(_target(scope))
+            kept = await self._gates.cache.get(_request_target(scope))
             if kept is not None:
                 scope[ROUTE_KEY] = kept.route
                 await self._require_index()
-                return kept.unless_known(_if_none_match(scope))
+                return kept.conditional_response(_if_none_match(scope))
         match = self._matcher.match(scope["raw_path"])
         if match is None:
             return responses.not_found(NoSuchObject("route"))
@@ -89,43 +89,43 @@ class Dispatcher:
         scope[ROUTE_KEY] = route.path
         if route.index_backed:
             await self._require_index()
-        answer = await self._run(route, match.texts, scope, receive)
+        answer = await self._run_route(route, match.texts, scope, receive)
         if method in ("POST", "PUT", "DELETE") and not isinstance(answer, HeldResponse) and answer.status < 300:
-            self._gates.cache.wrote()
+            self._gates.cache.forget_position()
         return answer
 
     async def _require_index(self) -> None:
         if not await self._gates.is_ready():
             raise Retryable("not_ready", "the index is catching up with the chain", retry_after=1)
 
-    async def _run(self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive) -> AnyResponse:
+    async def _run_route(self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive) -> AnyResponse:
         path: dict[str, Any] = {name: one.kind.read(texts[name], name) for name, one in route.segments.items()}
-        query = self._query(route, scope["query_string"])
+        query = self._parse_query(route, scope["query_string"])
         session = None
         if route.session or (route.session_with is not None and route.session_with in query):
-            session = await self._session(scope)
+            session = await self._find_session(scope)
             if session is None:
                 return responses.invalid_session()
         headers = read_headers(scope["headers"], route.headers) if route.headers else {}
         caller: str = scope[CALLER_KEY]
         if route.form is not None:
             wallet = session.address if session is not None else b""
-            async with self._gates.uploads.reading(receive, scope["headers"], caller, wallet) as form:
+            async with self._gates.uploads.open_form(receive, scope["headers"], caller, wallet) as form:
                 return await route.handler(Request(caller, path, query, form, session, headers))
         if route.body is None:
             request = Request(caller, path, query, None, session, headers)
-            if route.index_backed and session is None:
-                return await self._of_index(route, request, scope)
+            if route.cached_until_next_block and session is None:
+                return await self._answer_from_index(route, request, scope)
             return await route.handler(request)
-        async with self._gates.budget.share(caller) as share:
+        async with self._gates.budget.open_share(caller) as share:
             raw = await self._gates.bodies.read(receive, scope["headers"], route.body.limit, share)
             body = route.body.read(await parse_body(raw))
-            # Frees the raw bytes while the handler runs.
+            # Free the raw bytes while the handler runs.
             del raw
             return await route.handler(Request(caller, path, query, body, session, headers))
 
-    def _query(self, route: Route, raw: bytes) -> Mapping[str, Any]:
-        """Return the parsed query. Cached, because pollers repeat the same query."""
+    def _parse_query(self, route: Route, raw: bytes) -> Mapping[str, Any]:
+        """Return the parsed query. Results are cached, because pollers repeat their queries."""
         key = (route.method, route.path, raw)
         known = self._queries.get(key)
         if known is None:
@@ -136,26 +136,25 @@ class Dispatcher:
                 self._queries[key] = known
         return known
 
-    async def _session(self, scope: Scope) -> SessionRow | None:
+    async def _find_session(self, scope: Scope) -> SessionRow | None:
         for name, value in scope["headers"]:
             # HTTP authentication schemes are case-insensitive.
             if name == b"authorization" and value[: len(_BEARER)].lower() == _BEARER:
                 return await self._gates.find_session(value[len(_BEARER) :].decode("latin-1"))
         return None
 
-    async def _of_index(self, route: Route, request: Request, scope: Scope) -> AnyResponse:
-        """Return a response that depends only on the index, with an ETag. The response is cached until the next
-        block."""
+    async def _answer_from_index(self, route: Route, request: Request, scope: Scope) -> AnyResponse:
+        """Return a response that depends only on the index, with an ETag. Cache the response until the next block."""
         answer = await route.handler(request)
         if not isinstance(answer, Response) or answer.status != 200 or answer.snapshot is None:
             return answer
-        target = _target(scope)
-        kept = tagged(answer, answer.snapshot, target, route.path)
+        target = _request_target(scope)
+        kept = with_etag(answer, answer.snapshot, target, route.path)
         self._gates.cache.put(target, kept)
-        return kept.unless_known(_if_none_match(scope))
+        return kept.conditional_response(_if_none_match(scope))
 
 
-def _target(scope: Scope) -> bytes:
+def _request_target(scope: Scope) -> bytes:
     target: bytes = scope["raw_path"] + b"?" + scope["query_string"]
     return target
 

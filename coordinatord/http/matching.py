@@ -1,7 +1,7 @@
 """Match a path to its route.
 
-Paths are matched by their raw segments, each decoded once. An encoded slash inside a segment never changes the route,
-and a rest (`{name...}`) may hold slashes in either form.
+A path is first split into segments. Then each segment is decoded once, so an encoded slash inside a segment never
+changes the route. A rest segment (`{name...}`) may contain plain and encoded slashes.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ _SLASH: Final = b"/"
 
 @attrs.frozen(slots=True)
 class Match:
-    """Routes of a path by method, and the texts of its variable segments."""
+    """Routes of a path by method, and the texts of the path's variable segments."""
 
     routes: dict[str, Route]
     texts: dict[str, str]
@@ -26,18 +26,16 @@ class Match:
 class _Template:
     segments: tuple[str, ...]
     routes: dict[str, Route]
-    # The segments in their usual encoding.
-    spelt: tuple[bytes, ...] = attrs.field(init=False)
+    # Segments as bytes. Most clients send segments unescaped, so comparing the bytes usually saves the decoding.
+    raw_segments: tuple[bytes, ...] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.spelt = tuple(segment.encode() for segment in self.segments)
+        self.raw_segments = tuple(segment.encode() for segment in self.segments)
 
-    def may_begin(self, beginning: tuple[str, ...]) -> bool:
-        return all(
-            mine.startswith("{") or mine == theirs
-            # A rest segment may be the whole template.
-            for mine, theirs in zip(self.segments, beginning, strict=False)
-        )
+    def may_match_beginning(self, beginning: tuple[str, ...]) -> bool:
+        # Not strict, because a template may consist of a single rest segment.
+        pairs = zip(self.segments, beginning, strict=False)
+        return all(mine.startswith("{") or mine == theirs for mine, theirs in pairs)
 
     def match(self, raw: list[bytes]) -> dict[str, str] | None:
         texts: dict[str, str] = {}
@@ -49,7 +47,7 @@ class _Template:
                 return None
             if segment.startswith("{"):
                 texts[segment[1:-1]] = _decode_segment(raw[n])
-            elif raw[n] != self.spelt[n] and _decode_segment(raw[n]) != segment:
+            elif raw[n] != self.raw_segments[n] and _decode_segment(raw[n]) != segment:
                 return None
         return texts if len(raw) == len(self.segments) else None
 
@@ -64,13 +62,15 @@ class Matcher:
                 templates.setdefault(segments, _Template(segments, {})).routes[route.method] = route
             else:
                 self._exact.setdefault(route.path.encode(), {})[route.method] = route
-        # Fixed segments sort before variable ones, so that a template never hides a more specific one.
+        # Fixed segments sort before variable ones, so that no template hides a more specific template.
         self._templates = sorted(
             templates.values(), key=lambda t: [(s.endswith("...}"), s.startswith("{"), s) for s in t.segments]
         )
-        # Index by the first two segments. A path in an unusual encoding is compared with all templates.
+        # Templates by their first two segments. A path that begins with other segments is compared with all templates.
         self._by_beginning = {
-            tuple(segment.encode() for segment in beginning): [t for t in self._templates if t.may_begin(beginning)]
+            tuple(segment.encode() for segment in beginning): [
+                t for t in self._templates if t.may_match_beginning(beginning)
+            ]
             for beginning in {t.segments[:2] for t in self._templates}
         }
 
@@ -87,7 +87,8 @@ class Matcher:
 
 
 def _decode_segment(raw: bytes) -> str:
-    """Decode a segment once. Return "" for bytes that are not UTF-8 or contain a NUL, which match nothing."""
+    """Decode a segment once. Return "" if the bytes are not UTF-8 or contain a NUL. The empty string matches no fixed
+    segment."""
     try:
         text = (unquote_to_bytes(raw) if b"%" in raw else raw).decode("utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Middleware around all routes: request ids, metrics, and a response to every failure."""
+"""Middleware around all routes. It adds request ids, records metrics and sends a response for every failure."""
 
 import random
 import time
@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import Histogram
 
 from common.daemon.asgi import ASGIApp, Message, Receive, Scope, Send
+from common.tracing import spans
 from coordinatord.base.metrics import http_requests
 from coordinatord.http import responses
 from coordinatord.http.bodies import CallerDisconnected
@@ -18,12 +19,14 @@ from coordinatord.http.streaming import ResponseSourceFailed
 
 log = structlog.get_logger(__name__)
 
-# Route template, set by the dispatcher. Templates keep the number of metric series bounded.
+# Scope key of the route template, which the dispatcher sets. Templates keep the number of metric series bounded.
 ROUTE_KEY: Final = "svc.route"
-# Seconds spent waiting for events, set by the dispatcher.
+# Scope key of the seconds that do not count as response time. Set by the dispatcher for streams and held polls.
 UNTIMED_KEY: Final = "svc.untimed"
 _NO_ORIGINS: Final = Origins()
 _KNOWN_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH"})
+# Other methods are not traced, because reads and polls would fill a trace with thousands of spans.
+_TRACED_METHODS: Final = frozenset({"POST", "PUT", "DELETE"})
 
 
 def new_request_id() -> str:
@@ -33,7 +36,7 @@ def new_request_id() -> str:
 
 class RequestMiddleware:
     def __init__(self, app: ASGIApp, origins: Origins = _NO_ORIGINS) -> None:
-        """`origins` may read the error responses made here."""
+        """`origins` are allowed to read the error responses that this middleware sends."""
         self._app = app
         self._origins = origins
         # Cached, because `labels` takes a lock and formats its arguments on every call.
@@ -41,19 +44,23 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await _handle_lifespan(receive, send)
             return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1000})
             return
-        await self._http(scope, receive, send)
+        if spans.is_on() and scope["method"] in _TRACED_METHODS:
+            with spans.span("request", parent=_trace_parent(scope), kind="server", method=scope["method"]):
+                await self._handle_http(scope, receive, send)
+            return
+        await self._handle_http(scope, receive, send)
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = new_request_id()
         started = time.perf_counter()
         status = 0
 
-        async def sending(message: Message) -> None:
+        async def send_with_request_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -61,9 +68,9 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            await self._app(scope, receive, send_with_request_id)
         except CallerDisconnected:
-            log.debug("caller gone", request_id=request_id)
+            log.debug("caller disconnected", request_id=request_id)
         except ResponseSourceFailed as cut:
             log.warning("answer cut short", request_id=request_id, route=scope.get(ROUTE_KEY), reason=str(cut))
             raise
@@ -72,27 +79,32 @@ class RequestMiddleware:
             if status == 0:
                 answer = responses.internal_error()
                 headers = (*answer.headers, *self._origins.headers(origin_of(scope)))
-                await send_response(sending, attrs.evolve(answer, headers=headers))
+                await send_response(send_with_request_id, attrs.evolve(answer, headers=headers))
             else:
                 # Part of the response has been sent. Only closing the connection signals the error to the client.
                 raise
         finally:
             seconds = time.perf_counter() - started - scope.get(UNTIMED_KEY, 0.0)
-            self._observe(scope.get(ROUTE_KEY, "none"), scope["method"], status, max(seconds, 0.0))
+            self._record_request(scope.get(ROUTE_KEY, "none"), scope["method"], status, max(seconds, 0.0))
+            spans.add_attributes(route=scope.get(ROUTE_KEY, "none"), status=status)
 
-    def _observe(self, route: str, method: str, status: int, seconds: float) -> None:
+    def _record_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        # HTTP allows any method name, and each name would create another metric series.
         if method not in _KNOWN_METHODS:
-            method = (
-                # HTTP allows any method name, which would create unlimited metric series.
-                "other"
-            )
+            method = "other"
         series = self._series.get((route, method, status))
         if series is None:
             series = self._series[route, method, status] = http_requests.labels(route, method, str(status))
         series.observe(seconds)
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+def _trace_parent(scope: Scope) -> str | None:
+    """Return the caller's trace context if the request has a single, valid `traceparent` header, otherwise None."""
+    found = [value for name, value in scope["headers"] if name == b"traceparent"]
+    return spans.read_traceparent(found[0]) if len(found) == 1 else None
+
+
+async def _handle_lifespan(receive: Receive, send: Send) -> None:
     """Acknowledge lifespan events. The composition root starts and stops the server, so nothing else is needed."""
     while True:
         message = await receive()

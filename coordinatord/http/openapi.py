@@ -11,24 +11,25 @@ from common.api import errors
 from common.api.error_bodies import Error
 from common.api.fields import Schema
 from coordinatord.http.openapi_operations import HEADERS, common_replies, operation_of
-from coordinatord.http.openapi_schemas import Components, name_of
+from coordinatord.http.openapi_schemas import Components, component_name_of
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Reply, Request, Route
 
 TAGS: Final[Mapping[str, str]] = {
     "Deployment": "Health, readiness, and the values to sign with: chain id, contracts, fees.",
     "Sessions": "A wallet signs a nonce and gets a bearer token, for files, batches, ops, asks and the poll.",
-    "Models": "The catalogue.",
-    "Jobs": "A client's jobs: ask the market, get a quote, post, follow, cancel.",
+    "Models": "The models of the market.",
+    "Jobs": "Jobs of a client: read the market, get a quote, post, follow, cancel.",
     "Files": "Containers and results that are too large for a body, and the lines of batches. For their owner alone.",
     "Batches": "Many jobs from one file of lines. For their owner alone.",
+    "Tabs": "Sealed requests and answers of a claimed job, between its owner and its provider.",
     "Webhooks": "Addresses that events of an owner's jobs and batches are posted to. For their owner alone.",
-    "Job book": "All jobs as the chain has them, and the poll of providers.",
-    "Provider operations": "What providers sign: claims, settles, fails, their identity, capacity and prices.",
-    "Providers": "The registries: providers, their asks, the floors under them, the escrow's allowlist.",
+    "Job book": "All jobs on the chain, and the poll of providers.",
+    "Provider operations": "Messages that providers sign: claims, settles, fails, identity, capacity and prices.",
+    "Providers": "Contents of the registries: providers, their asks, the price floors, the escrow's allowlist.",
     "Escrow": "The key that open orders are sealed to. A coordinator without one answers 403 `escrow_unavailable`.",
 }
-_ABOUT: Final = """\
+_API_DESCRIPTION: Final = """\
 A coordinator of a market of sealed compute jobs that are settled on a chain.
 
 Bodies are JSON. Integers that may pass 32 bits are decimal strings in answers; requests take them as numbers up to \
@@ -46,21 +47,21 @@ type.
 
 In the examples the signatures of an order, its payment and its settle are valid: the documentation's worked order has \
 their digests. `0x1111…1b` is a placeholder that verifies nowhere."""
-_SESSION: Final = (
+_SESSION_DESCRIPTION: Final = (
     "`authorization: Bearer svc_sess_…`, from GET /auth/nonce and POST /auth/session. Where there is none, the route is"
     " public, or the signatures in its body are the authority."
 )
 
 
 def openapi_route(routes: Sequence[Route]) -> Route:
-    """Return the route that serves the document of `routes`. The document takes 0.1 s to build, so the first request
-    builds it."""
+    """Return the route that serves the document of `routes`. The first request builds the document, because building
+    takes 0.1 s and would delay every start."""
     document = b""
 
     async def serve(_: Request) -> Response:
         nonlocal document
         if not document:
-            document = await to_thread.run_sync(lambda: msgspec.json.encode(describe(routes)))
+            document = await to_thread.run_sync(lambda: msgspec.json.encode(build_document(routes)))
         return Response(200, document)
 
     return Route(
@@ -74,11 +75,11 @@ def openapi_route(routes: Sequence[Route]) -> Route:
     )
 
 
-def describe(routes: Sequence[Route]) -> Schema:
+def build_document(routes: Sequence[Route]) -> Schema:
     replies = [reply for route in routes for reply in route.replies]
     answered = {reply.shape for reply in replies if reply.shape is not None} | {Error}
     answered |= {line for reply in replies for line in reply.lines}
-    components = Components(sorted(answered, key=name_of))
+    components = Components(sorted(answered, key=component_name_of))
     paths: Schema = defaultdict(dict)
     for route in routes:
         paths[route.path.replace("...", "")][route.method.lower()] = operation_of(route, components)
@@ -88,7 +89,7 @@ def describe(routes: Sequence[Route]) -> Schema:
         "info": {
             "title": "Sealed-job coordinator",
             "version": "1",
-            "description": _ABOUT,
+            "description": _API_DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/", "description": "the coordinator that serves this document"}],
@@ -98,7 +99,12 @@ def describe(routes: Sequence[Route]) -> Schema:
             "schemas": dict(sorted(components.schemas.items())),
             "headers": headers,
             "securitySchemes": {
-                "session": {"type": "http", "scheme": "bearer", "bearerFormat": "svc_sess_…", "description": _SESSION}
+                "session": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "bearerFormat": "svc_sess_…",
+                    "description": _SESSION_DESCRIPTION,
+                }
             },
         },
         "x-svc-errors": list(_error_table(routes)),
@@ -119,11 +125,11 @@ def _error_table(routes: Sequence[Route]) -> Iterable[Schema]:
         for reply in [*route.replies, *common_replies(route)]:
             if reply.status >= 400 and (reply.shape is None or reply.code is not None):
                 statuses[reply.status if reply.code is None else reply.code].add(reply.status)
-    # Sent before a route is known.
+    # No route declares 405 and 505, because they are sent before a route is known.
     statuses |= {405: {405}, 505: {505}}
-    for key, error in [*errors.UNCODED.items(), *errors.CODED.items()]:
+    for key, error in [*errors.UNCODED_ERRORS.items(), *errors.ERRORS_BY_CODE.items()]:
         yield {
-            "code": "the transaction's hash" if key == errors.TX_HASH else error.code,
+            "code": "the transaction's hash" if key == errors.RECEIPT_TIMEOUT else error.code,
             "types": error.types,
             "statuses": sorted(statuses[key]),
             "retryable": statuses[key] <= {429, 503},

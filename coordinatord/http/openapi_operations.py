@@ -7,61 +7,65 @@ from typing import Final
 from common.api import errors
 from common.api.error_bodies import ModelNotFound
 from common.api.fields import Schema, example_of
-from common.api.words import NOTHING, WORDS
-from coordinatord.http.openapi_schemas import Components, name_of
+from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
+from coordinatord.http.openapi_schemas import Components, component_name_of
 from coordinatord.http.routing import Parameter, Reply, Route
 
-_JSON: Final = "application/json"
+_JSON_MEDIA_TYPE: Final = "application/json"
 
 # Replies that every route may send.
-_EVERYWHERE: Final = (
+_COMMON_REPLIES: Final = (
     Reply(400),
     Reply(429, "busy"),
     Reply(431),
     Reply(500),
     Reply(503, "not_ready"),
 )
-_WITH_BODY: Final = (Reply(408), Reply(413, "body_too_large"))
-_WITH_FORM: Final = (Reply(408),)
+_BODY_REPLIES: Final = (Reply(408), Reply(413, "body_too_large"))
+_FORM_REPLIES: Final = (Reply(408),)
 
 
-def _header(about: str, schema: Schema, *, required: bool = False) -> Schema:
+def _header_schema(about: str, schema: Schema, *, required: bool = False) -> Schema:
     return {"description": about, "schema": schema, **({"required": True} if required else {})}
 
 
+# Component name and schema of each response header. The word after a header's name distinguishes its variants.
 HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     "x-request-id": (
         "RequestId",
-        _header("id of this request; report it to the operator", {"type": "string"}, required=True),
+        _header_schema("id of this request; report it to the operator", {"type": "string"}, required=True),
     ),
-    "date": ("Date", _header("time of the answer by the coordinator's clock (RFC 9110)", {"type": "string"})),
+    "date": ("Date", _header_schema("time of the answer by the coordinator's clock (RFC 9110)", {"type": "string"})),
     "x-svc-retryable true": (
         "MayBeSentAgain",
-        _header("the same request may succeed later", {"type": "string", "enum": ["true"]}, required=True),
+        _header_schema("the same request may succeed later", {"type": "string", "enum": ["true"]}, required=True),
     ),
     "x-svc-retryable false": (
         "MustChange",
-        _header("the request must change, or stop", {"type": "string", "enum": ["false"]}, required=True),
+        _header_schema("the request must change, or stop", {"type": "string", "enum": ["false"]}, required=True),
     ),
-    "retry-after": ("RetryAfter", _header("seconds to wait", {"type": "string", "pattern": "^[0-9]+$"})),
-    "etag": ("ETag", _header("what to send as `if-none-match`, or `if-range`", {"type": "string"})),
+    "retry-after": ("RetryAfter", _header_schema("seconds to wait", {"type": "string", "pattern": "^[0-9]+$"})),
+    "etag": ("ETag", _header_schema("value to send as `if-none-match` or `if-range`", {"type": "string"})),
     "preference-applied": (
         "PreferenceApplied",
-        _header("`respond-async`, in answer to that preference", {"type": "string"}, required=True),
+        _header_schema("`respond-async`, in answer to that preference", {"type": "string"}, required=True),
     ),
-    "location": ("Location", _header("route to follow", {"type": "string"}, required=True)),
-    "content-range": ("ContentRange", _header("which bytes these are, of how many", {"type": "string"}, required=True)),
+    "location": ("Location", _header_schema("route to follow", {"type": "string"}, required=True)),
+    "content-range": (
+        "ContentRange",
+        _header_schema("position of these bytes, and the total number of bytes", {"type": "string"}, required=True),
+    ),
     "x-svc-page-truncated": (
         "PageTruncated",
-        _header(
-            "`true` where the page was cut before it passed 4 MiB: go on from `x-svc-next-offset`",
+        _header_schema(
+            "`true` if the page was cut at 4 MiB: continue from `x-svc-next-offset`",
             {"type": "string", "enum": ["true", "false"]},
             required=True,
         ),
     ),
     "x-svc-next-offset": (
         "NextOffset",
-        _header("`offset` of what comes next", {"type": "string", "pattern": "^[0-9]+$"}),
+        _header_schema("`offset` of the next row", {"type": "string", "pattern": "^[0-9]+$"}),
     ),
 }
 
@@ -72,8 +76,8 @@ def is_error(reply: Reply) -> bool:
 
 def common_replies(route: Route) -> tuple[Reply, ...]:
     if route.body is not None:
-        return (*_EVERYWHERE, *_WITH_BODY)
-    return (*_EVERYWHERE, *_WITH_FORM) if route.form is not None else _EVERYWHERE
+        return (*_COMMON_REPLIES, *_BODY_REPLIES)
+    return (*_COMMON_REPLIES, *_FORM_REPLIES) if route.form is not None else _COMMON_REPLIES
 
 
 def operation_of(route: Route, components: Components) -> Schema:
@@ -83,16 +87,16 @@ def operation_of(route: Route, components: Components) -> Schema:
         "summary": route.about,
         "description": route.details or f"{route.about}.",
         "parameters": [
-            *(_parameter(name, "path", one, required=True) for name, one in route.segments.items()),
-            *(_parameter(name, "query", one, required=one.required) for name, one in route.query.items()),
-            *(_parameter(name, "header", one, required=False) for name, one in route.headers.items()),
+            *(_parameter_schema(name, "path", one, required=True) for name, one in route.segments.items()),
+            *(_parameter_schema(name, "query", one, required=one.required) for name, one in route.query.items()),
+            *(_parameter_schema(name, "header", one, required=False) for name, one in route.headers.items()),
         ],
         "responses": _responses(route, components),
         "security": [{"session": []}] if route.session else [{}, {"session": []}] if route.session_with else [],
     }
     if route.body is not None:
         examples = {name: {"value": value} for name, value in route.body.examples().items()}
-        content = {_JSON: {"schema": route.body.schema(), "examples": examples}}
+        content = {_JSON_MEDIA_TYPE: {"schema": route.body.schema(), "examples": examples}}
         limit = f"At most {route.body.limit:,} bytes."
         operation["requestBody"] = {"required": True, "description": limit, "content": content}
     if route.form is not None:
@@ -105,10 +109,10 @@ def operation_of(route: Route, components: Components) -> Schema:
     return operation
 
 
-def _parameter(name: str, where: str, one: Parameter, *, required: bool) -> Schema:
-    about = one.about or WORDS[name].about
+def _parameter_schema(name: str, where: str, one: Parameter, *, required: bool) -> Schema:
+    about = one.about or MEMBER_TEXTS[name].about
     described = {"name": name, "in": where, "required": required, "description": about, "schema": one.kind.schema()}
-    if required or one.example is not NOTHING:
+    if required or one.example is not NO_EXAMPLE:
         described["example"] = example_of(one.kind, name, one.example)
     return described
 
@@ -122,22 +126,24 @@ def _responses(route: Route, components: Components) -> Schema:
     for status, several in sorted(by_status.items()):
         shaped = [reply for reply in several if reply.shape is not None]
         refused = [reply for reply in several if is_error(reply)]
-        examples = {name_of(reply.shape): components.example(reply.shape, reply.example) for reply in shaped}
-        variants = [components.of(reply.shape) for reply in shaped]
+        examples = {
+            component_name_of(reply.shape): components.build_example(reply.shape, reply.example) for reply in shaped
+        }
+        variants = [components.schema_of(reply.shape) for reply in shaped]
         if refused:
-            variants.append(components.error(route.id, status, refused))
-            one = errors.named(refused[0].status, refused[0].code)
+            variants.append(components.add_error_schema(route.id, status, refused))
+            one = errors.declared_error(refused[0].status, refused[0].code)
             body = {"message": one.cause, "type": one.types[0], "param": None, "code": one.code}
-            if refused[0].code == errors.TX_HASH:
-                body["code"] = WORDS["tx_hash"].example
+            if refused[0].code == errors.RECEIPT_TIMEOUT:
+                body["code"] = MEMBER_TEXTS["tx_hash"].example
             examples["Error"] = {"error": body}
         content = {
-            _JSON: {
+            _JSON_MEDIA_TYPE: {
                 "schema": variants[0] if len(variants) == 1 else {"anyOf": variants},
                 "examples": {name: {"value": value} for name, value in examples.items()},
             }
         }
-        media = {kind: _bytes(reply, components) for reply in several for kind in reply.media}
+        media = {kind: _bytes_media_type(reply, components) for reply in several for kind in reply.media}
         responses[str(status)] = {
             "description": _description_of(several),
             "headers": _headers_of(route, status, several),
@@ -152,21 +158,21 @@ def _responses(route: Route, components: Components) -> Schema:
         ]
         responses["304"] = {
             "description": "The index has not moved since `if-none-match`.",
-            "headers": _headers(names),
+            "headers": _header_schemas(names),
         }
     return responses
 
 
-def _bytes(reply: Reply, components: Components) -> Schema:
-    """Return the media type of a body that is not JSON, with the shapes of its lines if it may be JSONL."""
+def _bytes_media_type(reply: Reply, components: Components) -> Schema:
+    """Return the media type of a body that is not JSON. A body that may be JSONL has the shapes of its lines."""
     schema: Schema = {"type": "string", "format": "binary"}
     if not reply.lines:
         return {"schema": schema}
-    shapes = [components.of(line) for line in reply.lines]
+    shapes = [components.schema_of(line) for line in reply.lines]
     each = {"description": "each line of a file of lines", **(shapes[0] if len(shapes) == 1 else {"anyOf": shapes})}
     return {
         "schema": {**schema, "contentSchema": each},
-        "x-svc-lines": [components.example(line, NOTHING) for line in reply.lines],
+        "x-svc-lines": [components.build_example(line, NO_EXAMPLE) for line in reply.lines],
     }
 
 
@@ -175,9 +181,9 @@ def _description_of(replies: Sequence[Reply]) -> str:
     about = [f"{reply.about}." for reply in replies if reply.about]
     lines = []
     for reply in filter(is_error, replies):
-        error = errors.named(reply.status, reply.code)
+        error = errors.declared_error(reply.status, reply.code)
         name = f"`{error.code}`" if error.code is not None else "the transaction's hash"
-        if reply.code != errors.TX_HASH and error.code is None:
+        if reply.code != errors.RECEIPT_TIMEOUT and error.code is None:
             name = "no code" if error.types == ("invalid_request_error",) else f"`{error.types[0]}`, no code"
         lines.append(f"- {name}: {error.cause}. Then: {error.remedy}.")
     return "\n".join([*about, *lines])
@@ -193,8 +199,8 @@ def _headers_of(route: Route, status: int, replies: Sequence[Reply]) -> Schema:
         names.append("etag")
     if status < 400 and route.paged:
         names += ["x-svc-page-truncated", "x-svc-next-offset"]
-    return _headers(names)
+    return _header_schemas(names)
 
 
-def _headers(names: Iterable[str]) -> Schema:
+def _header_schemas(names: Iterable[str]) -> Schema:
     return {name.split()[0]: {"$ref": f"#/components/headers/{HEADERS[name][0]}"} for name in names}

@@ -10,34 +10,35 @@ import msgspec
 from common.api import errors
 from common.api.fields import Schema
 from common.api.shapes import DESCRIBED_HERE, OMITTABLE
-from common.api.words import NOTHING, WORDS
+from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from coordinatord.http.routing import Reply
 
-_REF: Final = "#/components/schemas/{name}"
+_REF_TEMPLATE: Final = "#/components/schemas/{name}"
 
 
 class Components:
     """Schemas of shapes and errors, by their names in the document."""
 
     def __init__(self, shapes: Sequence[Any]) -> None:
-        self._by_shape, self.schemas = _schemas(shapes)
+        self._by_shape, self.schemas = _build_schemas(shapes)
         self._error_members = self.schemas.pop("ErrorBody")["properties"]
         del self.schemas["Error"]
 
-    def of(self, shape: Any) -> Schema:
+    def schema_of(self, shape: Any) -> Schema:
         return self._by_shape[shape]
 
-    def example(self, shape: Any, changed: Any) -> Any:
-        composed = _example(self._by_shape[shape], "", self.schemas)
-        return composed if changed is NOTHING else _merged(composed, changed)
+    def build_example(self, shape: Any, changed: Any) -> Any:
+        composed = _compose_example(self._by_shape[shape], "", self.schemas)
+        return composed if changed is NO_EXAMPLE else _merge_example(composed, changed)
 
-    def error(self, operation: str, status: int, replies: Sequence[Reply]) -> Schema:
-        """Return a reference to an error envelope that lists exactly the types and codes of these replies."""
-        known = [errors.named(reply.status, reply.code) for reply in replies]
+    def add_error_schema(self, operation: str, status: int, replies: Sequence[Reply]) -> Schema:
+        """Add the schema of an error envelope whose types and codes are those of these replies. Return a reference
+        to the schema."""
+        known = [errors.declared_error(reply.status, reply.code) for reply in replies]
         codes = sorted({error.code for error in known if error.code is not None})
         name = _error_name(replies[0]) if len(replies) == 1 else f"{operation[0].upper()}{operation[1:]}{status}Error"
         code: Schema = {"description": self._error_members["code"]["description"]}
-        if any(reply.code == errors.TX_HASH for reply in replies):
+        if any(reply.code == errors.RECEIPT_TIMEOUT for reply in replies):
             code |= {"type": "string", "pattern": "^0x[0-9a-f]{64}$", "description": "hash of the transaction"}
         elif all(error.code is not None for error in known):
             code |= {"type": "string", "enum": codes}
@@ -65,15 +66,15 @@ class Components:
             "properties": {"error": envelope},
             "required": ["error"],
         }
-        return {"$ref": _REF.format(name=name)}
+        return {"$ref": _REF_TEMPLATE.format(name=name)}
 
 
 def _error_name(reply: Reply) -> str:
-    words = reply.code or re.sub(r"\W+", "_", _UNCODED_NAMES[reply.status])
+    words = reply.code or re.sub(r"\W+", "_", _UNCODED_ERROR_NAMES[reply.status])
     return "".join(word[0].upper() + word[1:] for word in words.split("_")) + "Error"
 
 
-_UNCODED_NAMES: Final = {
+_UNCODED_ERROR_NAMES: Final = {
     400: "malformed",
     404: "not_found",
     408: "body_too_slow",
@@ -84,81 +85,84 @@ _UNCODED_NAMES: Final = {
 }
 
 
-def _schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
-    """Return the schemas of the shapes and of the components that they refer to.
+def _build_schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
+    """Return the schemas of the shapes, and the schemas of the components that the shapes refer to.
 
-    They use the coordinator's number type, so that a generic shape has its plain name. All members except `Omittable`
-    ones are required.
+    Component names have no type parameters, because all shapes use the coordinator's number type. All members except
+    `Omittable` ones are required.
     """
-    schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF)
-    plain = {name: _plain(component["title"]) for name, component in components.items()}
-    references = {_REF.format(name=name): _REF.format(name=named) for name, named in plain.items()}
+    schemas, components = msgspec.json.schema_components(shapes, ref_template=_REF_TEMPLATE)
+    plain = {name: _component_name(component["title"]) for name, component in components.items()}
+    references = {_REF_TEMPLATE.format(name=name): _REF_TEMPLATE.format(name=named) for name, named in plain.items()}
 
-    def as_sent(schema: Any) -> Any:
+    def to_document_schema(schema: Any) -> Any:
         if isinstance(schema, str):
             return references.get(schema, schema)
         if isinstance(schema, list):
-            return [as_sent(each) for each in schema]
+            return [to_document_schema(each) for each in schema]
         if not isinstance(schema, dict):
             return schema
-        sent = {name: as_sent(each) for name, each in schema.items() if name != DESCRIBED_HERE}
+        sent = {name: to_document_schema(each) for name, each in schema.items() if name != DESCRIBED_HERE}
         if sent.pop(OMITTABLE, False):
             (present,) = (variant for variant in sent.pop("anyOf") if variant != {"type": "null"})
             sent = {**present, **sent}
-        # The form that code generators understand.
+        # Code generators understand `const` better than a single-value enum.
         if sent.get("enum") in ([True], [False]):
             sent |= {"type": "boolean", "const": sent.pop("enum")[0]}
         return sent
 
-    def component(schema: Schema) -> Schema:
+    def to_component(schema: Schema) -> Schema:
         always = [name for name, member in schema["properties"].items() if OMITTABLE not in member]
-        sent: Schema = as_sent(schema)
+        sent: Schema = to_document_schema(schema)
         for name, member in sent["properties"].items():
             member.pop("default", None)
-            if name in WORDS and DESCRIBED_HERE not in schema["properties"][name]:
-                member["description"] = WORDS[name].about
-        # From a docstring: Python 3.13 and newer strip its indentation, older versions do not.
+            if name in MEMBER_TEXTS and DESCRIBED_HERE not in schema["properties"][name]:
+                member["description"] = MEMBER_TEXTS[name].about
+        # The description is a docstring, and Python before 3.13 keeps the indentation of docstrings.
         if "description" in sent:
             sent["description"] = cleandoc(sent["description"])
-        return {**sent, "title": _plain(sent["title"]), "required": always}
+        return {**sent, "title": _component_name(sent["title"]), "required": always}
 
-    named = {plain[name]: component(schema) for name, schema in components.items()}
+    named = {plain[name]: to_component(schema) for name, schema in components.items()}
     if len(named) != len(components):
-        raise AssertionError("two shapes of the API have the same name")
-    return dict(zip(shapes, map(as_sent, schemas), strict=True)), named
+        raise AssertionError("two shapes of the API have the same component name")
+    return dict(zip(shapes, map(to_document_schema, schemas), strict=True)), named
 
 
-def name_of(shape: Any) -> str:
-    return _plain(getattr(shape, "__origin__", shape).__name__)
+def component_name_of(shape: Any) -> str:
+    return _component_name(getattr(shape, "__origin__", shape).__name__)
 
 
-def _plain(name: str) -> str:
+def _component_name(name: str) -> str:
     """Return the component name of a class, without type parameters and without the suffix "Shape"."""
     return name.partition("[")[0].removesuffix("Shape")
 
 
-def _example(schema: Schema, name: str, components: Mapping[str, Schema]) -> Any:
+def _compose_example(schema: Schema, name: str, components: Mapping[str, Schema]) -> Any:
     if "examples" in schema:
         return schema["examples"][0]
-    if name in WORDS and WORDS[name].example is not NOTHING:
-        value = WORDS[name].example
+    if name in MEMBER_TEXTS and MEMBER_TEXTS[name].example is not NO_EXAMPLE:
+        value = MEMBER_TEXTS[name].example
         return int(value) if schema.get("type") == "integer" else value
     if "$ref" in schema:
-        return _example(components[schema["$ref"].rpartition("/")[2]], "", components)
+        return _compose_example(components[schema["$ref"].rpartition("/")[2]], "", components)
     if "enum" in schema:
         return schema["enum"][0]
     if "anyOf" in schema:
-        return _example(schema["anyOf"][0], name, components)
+        return _compose_example(schema["anyOf"][0], name, components)
     if schema.get("type") == "array":
-        return [_example(schema["items"], "", components)]
-    members = {each: _example(one, each, components) for each, one in schema.get("properties", {}).items()}
-    return {each: value for each, value in members.items() if value is not NOTHING} if members else NOTHING
+        return [_compose_example(schema["items"], "", components)]
+    members = {each: _compose_example(one, each, components) for each, one in schema.get("properties", {}).items()}
+    return {each: value for each, value in members.items() if value is not NO_EXAMPLE} if members else NO_EXAMPLE
 
 
-def _merged(composed: Any, changed: Any) -> Any:
+def _merge_example(composed: Any, changed: Any) -> Any:
     if isinstance(composed, dict) and isinstance(changed, dict):
-        kept = {name: value for name, value in composed.items() if changed.get(name, value) is not NOTHING}
-        return {**kept, **{name: _merged(kept.get(name), value) for name, value in changed.items() if name in kept}}
+        kept = {name: value for name, value in composed.items() if changed.get(name, value) is not NO_EXAMPLE}
+        return {
+            **kept,
+            **{name: _merge_example(kept.get(name), value) for name, value in changed.items() if name in kept},
+        }
     if isinstance(composed, list) and isinstance(changed, list):
-        return changed if len(composed) != len(changed) else list(map(_merged, composed, changed))
+        return changed if len(composed) != len(changed) else list(map(_merge_example, composed, changed))
     return changed

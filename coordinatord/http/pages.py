@@ -1,4 +1,4 @@
-"""Pages of rows. A page is cut before its body exceeds 4 MiB, and a header reports the cut."""
+"""Build pages of rows. A page is cut before its body exceeds 4 MiB, and a header reports the cut."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -11,17 +11,17 @@ from coordinatord.http.routing import Request
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
 T = TypeVar("T")
-# Bytes around the rows.
+# Allowance for the bytes of the body around the rows.
 _ENVELOPE_BYTES: Final = 256
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def page_of(request: Request) -> tuple[int, int]:
-    """Return (limit, offset)."""
+def read_page_bounds(request: Request) -> tuple[int, int]:
+    """Return the limit and the offset of the request."""
     return request.query.get("limit", limits.DEFAULT_PAGE_ROWS), request.query.get("offset", 0)
 
 
-def page(
+def page_response(
     request: Request,
     snapshot: Snapshot,
     name: str,
@@ -29,14 +29,14 @@ def page(
     view: Callable[[T], msgspec.Struct],
     **extra: Any,
 ) -> Response:
-    """Return a response with as many rows under `name` as fit, and at least one, so that a reader always makes
-    progress."""
-    _, offset = page_of(request)
+    """Return a response whose member `name` has as many rows as fit. The first row is always included, so that a
+    reader makes progress."""
+    _, offset = read_page_bounds(request)
     encoded: list[bytes] = []
     size, cut = _ENVELOPE_BYTES, False
     for row in rows:
         item = _encode(view(row))
-        if encoded and size + len(item) + 1 > limits.PAGE_BYTES:
+        if encoded and size + len(item) + 1 > limits.MAX_PAGE_BYTES:
             cut = True
             break
         encoded.append(item)

@@ -1,7 +1,7 @@
-"""Read query strings and headers. Each parameter occurs at most once. An empty value counts as absent.
+"""Read query strings and headers. Each parameter may occur at most once. An empty value counts as absent.
 
-Unknown names are ignored, because clients and proxies add their own. The response shows that a misspelt name had no
-effect. Rejecting unknown names would break every caller whenever a parameter is removed.
+Unknown parameters are ignored, for two reasons. Clients and proxies add parameters of their own. And if unknown
+parameters were rejected, removing a parameter from a route would break its callers.
 """
 
 from collections.abc import Mapping
@@ -17,21 +17,23 @@ _MAX_PARAMETERS: Final = 64
 
 def read_query(raw: bytes, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     """Return the parameters that are present, each read by its declaration."""
-    texts = _split(raw) if raw else {}
+    texts = _split_query(raw) if raw else {}
     values: dict[str, Any] = {}
     faults: list[Refused] = []
     for name, parameter in parameters.items():
         text = texts.get(name, "")
         if text:
-            _read_into(values, faults, name, parameter, text)
+            _read_parameter_into(values, faults, name, parameter, text)
         elif parameter.required:
             faults.append(Refused(f"{name} is required", name))
     if faults:
-        raise Refused.together(faults)
+        raise Refused.combine(faults)
     return values
 
 
-def _read_into(values: dict[str, Any], faults: list[Refused], name: str, parameter: Parameter, text: str) -> None:
+def _read_parameter_into(
+    values: dict[str, Any], faults: list[Refused], name: str, parameter: Parameter, text: str
+) -> None:
     try:
         values[name] = parameter.kind.read(text, name)
     except Refused as fault:
@@ -44,22 +46,22 @@ def read_headers(headers: RawHeaders, parameters: Mapping[str, Parameter]) -> di
     faults: list[Refused] = []
     for name, parameter in parameters.items():
         texts = header_values(headers, name.encode())
-        # HTTP defines `prefer` as a list: several headers form one list.
+        # HTTP defines the value of `prefer` as a list, so several headers form one list.
         if name == "prefer":
             texts = [",".join(texts)]
         if len(texts) > 1:
             faults.append(Refused(f"{name} appears more than once", name))
         elif texts and texts[0]:
-            _read_into(values, faults, name, parameter, texts[0])
+            _read_parameter_into(values, faults, name, parameter, texts[0])
     if faults:
-        raise Refused.together(faults)
+        raise Refused.combine(faults)
     return values
 
 
-def _split(raw: bytes) -> dict[str, str]:
+def _split_query(raw: bytes) -> dict[str, str]:
     pairs = raw.split(b"&")
     if len(pairs) > _MAX_PARAMETERS:
-        raise Refused(f"a query has at most {_MAX_PARAMETERS} parameters")
+        raise Refused(f"the query must have at most {_MAX_PARAMETERS} parameters")
     texts: dict[str, str] = {}
     for pair in pairs:
         raw_name, _, raw_value = pair.partition(b"=")
@@ -72,7 +74,7 @@ def _split(raw: bytes) -> dict[str, str]:
 
 
 def _decode_query(part: bytes) -> str:
-    # The usual case, without escapes.
+    # Fast path: most names and values contain no escapes.
     if part.isalnum():
         return part.decode("ascii")
     try:

@@ -1,4 +1,4 @@
-"""Response cache. Responses stay the same until the index moves, and ETags identify them."""
+"""Cache of responses that stay the same until the index moves, with their ETags."""
 
 from collections import OrderedDict
 from hashlib import blake2b
@@ -12,15 +12,15 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 MAX_CACHE_BYTES: Final = 32 << 20
 MAX_ENTRY_BYTES: Final = 2 << 20
 # Approximate overhead of an entry beyond its body.
-ENTRY_BYTES: Final = 2048
+ENTRY_OVERHEAD_BYTES: Final = 2048
 
 _REVALIDATE: Final = (b"cache-control", b"no-cache")
 
 
 class IndexPosition(Protocol):
-    """Position of the index. `recent` returns None unless the position was read a moment ago."""
+    """Position of the index. `recent_value` returns the position if it was read a moment ago, otherwise None."""
 
-    def recent(self) -> Snapshot | None: ...
+    def recent_value(self) -> Snapshot | None: ...
 
     async def get(self) -> Snapshot: ...
 
@@ -29,20 +29,20 @@ class IndexPosition(Protocol):
 
 @attrs.frozen(slots=True)
 class CachedResponse:
-    """Cached response. Its headers include `etag`."""
+    """Cached response. `etag` is also one of the response's headers."""
 
     answer: Response
     etag: bytes
     route: str
 
-    def unless_known(self, if_none_match: bytes | None) -> Response:
-        """Return the response, or 304 for a client that already has it."""
-        if if_none_match is not None and names_etag(if_none_match, self.etag):
-            return not_modified(self.answer)
+    def conditional_response(self, if_none_match: bytes | None) -> Response:
+        """Return the response, or 304 for a client that already has this response."""
+        if if_none_match is not None and matches_etag(if_none_match, self.etag):
+            return not_modified_response(self.answer)
         return self.answer
 
 
-def tagged(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> CachedResponse:
+def with_etag(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> CachedResponse:
     etag = etag_of(snapshot, target)
     headers = (*answer.headers, (b"etag", etag), _REVALIDATE)
     return CachedResponse(Response(answer.status, answer.body, headers, snapshot), etag, route)
@@ -54,25 +54,25 @@ def etag_of(snapshot: Snapshot, target: bytes) -> bytes:
     return f'"{snapshot.block_number}-{digest}"'.encode()
 
 
-def names_etag(if_none_match: bytes, etag: bytes) -> bool:
+def matches_etag(if_none_match: bytes, etag: bytes) -> bool:
     """Return True if an If-None-Match header contains `etag`. Weak tags also match, as RFC 9110 requires."""
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag in tags
 
 
-def not_modified(answer: Response) -> Response:
+def not_modified_response(answer: Response) -> Response:
     kept = tuple((name, value) for name, value in answer.headers if name != b"content-type")
     return attrs.evolve(answer, status=304, body=b"", headers=kept)
 
 
 class BlockCache:
-    """Responses by target. An entry is valid while the index stays at its position. Least recently used entries are
-    evicted."""
+    """Cache of responses by request target. An entry is valid while the index stays at the response's position. Least
+    recently used entries are evicted."""
 
     def __init__(self, position: IndexPosition, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._position = position
-        # A client has seen a write succeed, so read the position again before serving a cached response.
-        self.wrote = position.forget
+        # Call this after a successful write, so that the next read compares its cached response with a fresh position.
+        self.forget_position = position.forget
         self._max_bytes = max_bytes
         self._held = 0
         self._entries: OrderedDict[bytes, CachedResponse] = OrderedDict()
@@ -81,10 +81,10 @@ class BlockCache:
         kept = self._entries.get(target)
         if kept is None:
             return None
-        if kept.answer.snapshot != (self._position.recent() or await self._position.get()):
-            self._drop(target)
+        if kept.answer.snapshot != (self._position.recent_value() or await self._position.get()):
+            self._remove_entry(target)
             return None
-        # Another request may have evicted it during the await.
+        # Another request may have evicted the entry during the await.
         if target in self._entries:
             self._entries.move_to_end(target)
         return kept
@@ -92,14 +92,14 @@ class BlockCache:
     def put(self, target: bytes, kept: CachedResponse) -> None:
         if len(kept.answer.body) > MAX_ENTRY_BYTES:
             return
-        self._drop(target)
+        self._remove_entry(target)
         self._entries[target] = kept
-        self._held += len(kept.answer.body) + ENTRY_BYTES
+        self._held += len(kept.answer.body) + ENTRY_OVERHEAD_BYTES
         while self._held > self._max_bytes:
             _, gone = self._entries.popitem(last=False)
-            self._held -= len(gone.answer.body) + ENTRY_BYTES
+            self._held -= len(gone.answer.body) + ENTRY_OVERHEAD_BYTES
 
-    def _drop(self, target: bytes) -> None:
+    def _remove_entry(self, target: bytes) -> None:
         gone = self._entries.pop(target, None)
         if gone is not None:
-            self._held -= len(gone.answer.body) + ENTRY_BYTES
+            self._held -= len(gone.answer.body) + ENTRY_OVERHEAD_BYTES

@@ -1,6 +1,6 @@
-"""Responses as values, and responses that all kinds of routes share.
+"""Response values, and the responses that several routes share.
 
-The responses of a single capability are next to its routes.
+Responses that only one group of routes uses are defined next to those routes.
 """
 
 from typing import Final
@@ -19,41 +19,42 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _encode: Final = msgspec.json.Encoder().encode
-_JSON: Final = (b"content-type", b"application/json")
-_FINAL: Final = (b"x-svc-retryable", b"false")
+_JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
+_NOT_RETRYABLE: Final = (b"x-svc-retryable", b"false")
 _RETRYABLE: Final = (b"x-svc-retryable", b"true")
-_MALFORMED: Final = {
-    431: f"request head exceeds {limits.HEAD_BYTES // limits.KIB} KiB or {limits.HEAD_FIELDS} headers",
+_MALFORMED_MESSAGES: Final = {
+    431: f"request head exceeds {limits.MAX_HEAD_BYTES // limits.KIB} KiB or {limits.MAX_HEADERS} headers",
     505: "HTTP version must be 1.0 or 1.1",
 }
 
 
 @attrs.frozen(slots=True)
 class Response:
-    """HTTP response. `snapshot` is the index's position, for a response that is valid until the index moves."""
+    """HTTP response. If the response is valid until the index moves, `snapshot` is the index's position."""
 
     status: int
     body: bytes
-    headers: Headers = (_JSON,)
+    headers: Headers = (_JSON_CONTENT_TYPE,)
     snapshot: Snapshot | None = None
 
 
 def ok(body: msgspec.Struct, *, status: int = 200, snapshot: Snapshot | None = None, headers: Headers = ()) -> Response:
-    return Response(status, _encode(body), (_JSON, *headers), snapshot)
+    return Response(status, _encode(body), (_JSON_CONTENT_TYPE, *headers), snapshot)
 
 
-def ok_private(body: msgspec.Struct) -> Response:
+def ok_no_store(body: msgspec.Struct) -> Response:
     """Return a response that no cache may store, because it contains a secret of the client."""
-    return Response(200, _encode(body), (_JSON, (b"cache-control", b"no-store")))
+    return Response(200, _encode(body), (_JSON_CONTENT_TYPE, (b"cache-control", b"no-store")))
 
 
-def final(status: int, body: msgspec.Struct) -> Response:
-    """Return a response that is not an error, marked as not retryable: a retry would get the same response."""
-    return Response(status, _encode(body), (_JSON, _FINAL))
+def not_retryable(status: int, body: msgspec.Struct) -> Response:
+    """Return a response with a body that is not an error. The response is marked as not retryable, because a retry
+    would get the same response."""
+    return Response(status, _encode(body), (_JSON_CONTENT_TYPE, _NOT_RETRYABLE))
 
 
 def retryable(status: int, body: msgspec.Struct) -> Response:
-    return Response(status, _encode(body), (_JSON, _RETRYABLE))
+    return Response(status, _encode(body), (_JSON_CONTENT_TYPE, _RETRYABLE))
 
 
 def error(
@@ -67,7 +68,9 @@ def error(
     headers: Headers = (),
 ) -> Response:
     envelope = error_bodies.Error(error_bodies.ErrorBody(message=message, type=kind, param=param, code=code))
-    return Response(status, _encode(envelope), (_JSON, _RETRYABLE if retryable else _FINAL, *headers))
+    return Response(
+        status, _encode(envelope), (_JSON_CONTENT_TYPE, _RETRYABLE if retryable else _NOT_RETRYABLE, *headers)
+    )
 
 
 def refused(refusal: Refused) -> Response:
@@ -83,12 +86,15 @@ def retry_later(cause: Retryable) -> Response:
 
 
 def malformed_http(status: int) -> Response:
-    """Return the response to bytes that are not a valid request. The server sends it before a route is known."""
-    return error(status, "invalid_request_error", _MALFORMED.get(status, "malformed or ambiguous HTTP request"))
+    """Return the response to bytes that are not a valid request. The server sends this response before a route
+    is known."""
+    return error(
+        status, "invalid_request_error", _MALFORMED_MESSAGES.get(status, "malformed or ambiguous HTTP request")
+    )
 
 
 def internal_error() -> Response:
-    return error(500, "internal_error", "this request met an unexpected failure")
+    return error(500, "internal_error", "the request failed unexpectedly; report its x-request-id to the operator")
 
 
 def not_found(missing: NoSuchObject) -> Response:
@@ -96,13 +102,14 @@ def not_found(missing: NoSuchObject) -> Response:
 
 
 def model_not_found(name: str) -> Response:
-    """Return the error of an unknown model, which the specification gives no `param` and no retryable header."""
+    """Return the error for an unknown model. The specification defines this error without `param` and without the
+    header x-svc-retryable."""
     body = error_bodies.ModelNotFoundBody(f"there is no model {name!r}", "not_found", "model_not_found")
     return Response(404, _encode(error_bodies.ModelNotFound(body)))
 
 
 def method_not_allowed(allowed: str) -> Response:
-    message = f"this route answers {allowed}"
+    message = f"this route accepts only the methods {allowed}"
     return error(405, "invalid_request_error", message, headers=((b"allow", allowed.encode()),))
 
 
@@ -132,7 +139,7 @@ def invalid_session() -> Response:
 
 
 async def send_response(send: Send, answer: Response, *, with_body: bool = True) -> None:
-    """Send a response. `with_body=False` answers HEAD with the headers of GET, including its content length."""
+    """Send a response. For HEAD, `with_body=False` sends the headers of the GET response, including content-length."""
     headers = [*answer.headers]
     if answer.status not in {204, 304}:
         headers.append((b"content-length", str(len(answer.body)).encode()))

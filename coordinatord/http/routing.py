@@ -1,14 +1,14 @@
-"""Declarations of routes. One declaration reads requests, enforces limits and generates /openapi.json."""
+"""Declarations of routes. A declaration reads and limits requests, and describes the route in /openapi.json."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import attrs
 
 from common.api import limits
-from common.api.errors import TX_HASH, contract_errors
-from common.api.fields import Decimal, Kind, Schema, object_example, object_schema, read_object
-from common.api.words import NOTHING
+from common.api.errors import RECEIPT_TIMEOUT, contract_error_names
+from common.api.fields import Kind, QueryUint, Schema, object_example, object_schema, read_object
+from common.api.words import NO_EXAMPLE
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.responses import Response
 from coordinatord.http.streaming import HeldResponse, StreamedResponse
@@ -33,7 +33,7 @@ class Request:
     def owner(self) -> bytes:
         """Address of the session, on a route that requires one."""
         if self.session is None:
-            raise AssertionError("the route requires a session")
+            raise AssertionError("the handler needs a session, but the route does not require one")
         return self.session.address
 
     def prefers(self, preference: str) -> bool:
@@ -48,15 +48,16 @@ Handler = Callable[[Request], Awaitable[AnyResponse]]
 
 @attrs.frozen(slots=True)
 class Parameter:
-    """Variable path segment, query parameter or header. Its description defaults to the one in `WORDS`.
+    """Variable path segment, query parameter or header. Without `about`, the description is the text of the
+    same name in `MEMBER_TEXTS`.
 
-    An optional parameter with an `example` is part of the route's example.
+    An optional parameter appears in the route's example only if it has an `example`.
     """
 
     kind: Kind[Any]
     about: str = ""
     required: bool = False
-    example: Any = NOTHING
+    example: Any = NO_EXAMPLE
 
 
 @attrs.frozen(slots=True)
@@ -69,7 +70,7 @@ class Body:
     examples: Callable[[], Mapping[str, Any]]
 
     @classmethod
-    def of(cls, shape: type[Any], limit: int = limits.PLAIN_BODY_BYTES) -> "Body":
+    def of(cls, shape: type[Any], limit: int = limits.MAX_OTHER_BODY_BYTES) -> "Body":
         return cls(
             limit,
             lambda values: read_object(shape, values),
@@ -83,14 +84,14 @@ class Body:
         shapes: list[type[Any]],
         read: Callable[[Mapping[str, object]], Any],
         examples: Callable[[], Mapping[str, Any]],
-        limit: int = limits.PLAIN_BODY_BYTES,
+        limit: int = limits.MAX_OTHER_BODY_BYTES,
     ) -> "Body":
         return cls(limit, read, lambda: {"anyOf": [object_schema(shape) for shape in shapes]}, examples)
 
 
 @attrs.frozen(slots=True)
 class Form:
-    """multipart/form-data body, passed to the handler as an UploadForm. Holds the schemas of its parts."""
+    """multipart/form-data body, which the handler receives as an UploadForm. `parts` holds the schema of each part."""
 
     parts: Mapping[str, Schema]
     required: tuple[str, ...]
@@ -100,10 +101,10 @@ class Form:
 class Reply:
     """Response that the route may send.
 
-    `code` distinguishes errors of one status: the error's code or, without one, its type. `shape` is the shape of the
-    body, `about` its description, and `example` overrides the example composed from its members. `media` lists the
-    types of a body that is not JSON, and `lines` the shapes of its lines if it is JSONL. `headers` are specific to this
-    response.
+    `code` distinguishes errors of one status: the error's code, or the type of an error without a code. `shape` is the
+    shape of the body, and `about` describes the body. `example` overrides parts of the example that is composed from
+    the shape. `media` lists the types of a body that is not JSON. `lines` lists the shapes of the lines of a JSONL
+    body. `headers` are specific to this response.
     """
 
     status: int
@@ -112,7 +113,7 @@ class Reply:
     media: tuple[str, ...] = ()
     lines: tuple[Any, ...] = ()
     about: str = ""
-    example: Any = attrs.field(default=NOTHING, hash=False)
+    example: Any = attrs.field(default=NO_EXAMPLE, hash=False)
     headers: tuple[str, ...] = ()
 
 
@@ -135,64 +136,62 @@ class Route:
     headers: Mapping[str, Parameter] = attrs.field(factory=dict)
     body: Body | None = None
     form: Form | None = None
-    # Reject requests without a live session.
+    # Requests without a live session are rejected.
     session: bool = False
-    # Requires a session only if this query parameter is present.
+    # The route requires a session only if this query parameter is present.
     session_with: str | None = None
+    # Responses are read from the index, so requests are rejected until the index has caught up with the chain.
     index_backed: bool = False
-    # Responses change while the index stays at its position, although the route is index-backed.
-    of_the_moment: bool = False
+    # Responses of this index-backed route also change between blocks, so they are never cached.
+    changes_between_blocks: bool = False
     paged: bool = False
 
     @property
     def cached_until_next_block(self) -> bool:
-        """True if responses depend only on the index. They get an ETag and are cached until the next block."""
+        """True if responses depend only on the index. They then get an ETag and are cached until the next block."""
         streamed = any(reply.media for reply in self.replies)
-        moving = streamed or self.of_the_moment
+        moving = streamed or self.changes_between_blocks
         return self.index_backed and self.body is None and not self.session and not moving
 
 
-def malformed(*codes: str | None) -> tuple[Reply, ...]:
+def malformed_replies(*codes: str | None) -> tuple[Reply, ...]:
     return tuple(Reply(400, code) for code in (None, *codes))
 
 
-def refused_by_chain(*calls: str) -> tuple[Reply, ...]:
+def chain_refusal_replies(*calls: str) -> tuple[Reply, ...]:
     """Return a reply for each contract error of these calls, and one for an unknown error."""
-    return tuple(Reply(409, name) for name in (None, *contract_errors(*calls)))
+    return tuple(Reply(409, name) for name in (None, *contract_error_names(*calls)))
 
 
-INDEX: Final = (Reply(503, "not_ready"),)
+INDEX_REPLIES: Final = (Reply(503, "not_ready"),)
 """Replies of every index-backed route."""
 
-CHAIN: Final = (Reply(503, "chain_unreachable"), Reply(503, "rate_limited"), Reply(503, "endpoint_refused"))
-"""Every route that reads the chain, in addition to the code of its read."""
+CHAIN_REPLIES: Final = (Reply(503, "chain_unreachable"), Reply(503, "rate_limited"), Reply(503, "endpoint_refused"))
+"""Replies of every route that reads the chain. Each route also lists the error code of its own read."""
 
-RELAY: Final = (
-    *CHAIN,
+RELAY_REPLIES: Final = (
+    *CHAIN_REPLIES,
     Reply(429, "busy"),
     Reply(503, "relayer_funds"),
     Reply(503, "nonce_conflict"),
     Reply(503, "rpc_internal"),
     Reply(503, "relay_queue_full"),
     Reply(503, "relay_queue_timeout"),
-    Reply(504, TX_HASH),
+    Reply(504, RECEIPT_TIMEOUT),
 )
-"""Replies of every route that relays."""
+"""Replies of every route that relays transactions."""
 
-STORE: Final = (Reply(503, "store_unavailable"), Reply(503, "store_rejected"))
-"""Replies of every route that stores."""
+STORE_REPLIES: Final = (Reply(503, "store_unavailable"), Reply(503, "store_rejected"))
+"""Replies of every route that uses the object store."""
 
 
-PAGE: Final = {
+PAGE_PARAMETERS: Final = {
     "limit": Parameter(
-        Decimal(32, 1, limits.MAX_PAGE_ROWS),
-        f"at most so many, 1 to {limits.MAX_PAGE_ROWS} (default {limits.DEFAULT_PAGE_ROWS})",
+        QueryUint(32, 1, limits.MAX_PAGE_ROWS),
+        f"maximum number of rows, 1 to {limits.MAX_PAGE_ROWS} (default {limits.DEFAULT_PAGE_ROWS})",
     ),
     "offset": Parameter(
-        Decimal(32, 0, limits.MAX_OFFSET_ROWS), f"pass over so many, 0 to {limits.MAX_OFFSET_ROWS} (default 0)"
+        QueryUint(32, 0, limits.MAX_OFFSET_ROWS), f"number of rows to skip, 0 to {limits.MAX_OFFSET_ROWS} (default 0)"
     ),
 }
 """The parameters of every paged route."""
-
-
-T = TypeVar("T")

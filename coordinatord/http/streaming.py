@@ -15,7 +15,7 @@ from coordinatord.http.responses import Headers, Response
 
 
 class ResponseSourceFailed(Exception):
-    """The source of a response failed after the head was sent. Only closing the connection signals that to the
+    """The source of a response failed after the head was sent. Only closing the connection signals the failure to the
     client."""
 
 
@@ -23,7 +23,7 @@ class ResponseSourceFailed(Exception):
 class StreamedResponse:
     """Response with a body that is produced while it is sent. `length` is None if unknown, as for events.
 
-    `content` opens the body. If it raises, the error is the response.
+    `content` opens the body. If `content` raises an error, the client gets the error instead of this response.
     """
 
     status: int
@@ -33,7 +33,7 @@ class StreamedResponse:
 
 
 async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, *, with_body: bool = True) -> None:
-    """Send a response. Return when all is sent or the client has disconnected.
+    """Send a response. Return when the response is sent or the client has disconnected.
 
     `with_body=False` answers HEAD, without opening the content.
     """
@@ -47,14 +47,14 @@ async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, 
     head_sent = False
     try:
         async with answer.content() as pieces, unwrap_single_error() as tasks:
-            tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+            tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
             head_sent = True
             await send(start)
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
             tasks.cancel_scope.cancel()
-    # A store's failure becomes Retryable only where the content is closed.
+    # Caught outside of the block above, because a store's failure becomes Retryable only when the content closes.
     except Retryable as trouble:
         if not head_sent:
             raise
@@ -63,17 +63,17 @@ async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, 
 
 @attrs.frozen(slots=True)
 class HeldResponse:
-    """Response that may wait and is cancelled when the client disconnects. `answer` returns the response and the
-    seconds it spent waiting."""
+    """Response that may take long, such as a long poll's. When the client disconnects, `answer` is cancelled.
+    `answer` returns the final response and the number of seconds spent waiting."""
 
     answer: Callable[[], Awaitable[tuple[Response, float]]]
 
 
-async def hold(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
-    """Return the response and the seconds it waited. Raise CallerDisconnected when the client disconnects."""
+async def hold_response(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
+    """Return the response, and the seconds that it waited. Raise CallerDisconnected when the client disconnects."""
     answer: tuple[Response, float] | None = None
     async with unwrap_single_error() as tasks:
-        tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
+        tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
         answer = await held.answer()
         tasks.cancel_scope.cancel()
     if answer is None:
@@ -81,9 +81,9 @@ async def hold(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
     return answer
 
 
-async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Cancel the scope when the client disconnects. Sending does not detect that: bytes to a closed connection are
-    dropped."""
+async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> None:
+    """Cancel the scope when the client disconnects. Sending does not detect a disconnect, because bytes to a closed
+    connection are dropped."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

@@ -1,8 +1,8 @@
-"""Parse the multipart/form-data of uploads as it arrives: the field `purpose`, then one file. The fields
-`expires_after[...]` may be anywhere.
+"""Parse the form of an upload while it arrives: the field `purpose`, then one file. The fields `expires_after[...]` may
+be anywhere.
 
-The file's bytes are passed on and not kept. Only the end of the form shows whether it was well-formed, so a reader must
-read `pieces` to the end before it trusts any of them.
+The file's bytes are passed on and not kept. Only the end of the form shows whether the form is well-formed, so a reader
+must read `pieces` to the end before it trusts any piece.
 """
 
 import re
@@ -16,13 +16,13 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from common.refusal import Refused
 
 # Allowance for the form around the file's bytes.
-OVERHEAD_BYTES: Final = 1 << 16
+FORM_OVERHEAD_BYTES: Final = 1 << 16
 _MAX_PART_HEADERS: Final = 8
 _MAX_PART_HEADER_BYTES: Final = 2048
 _MAX_FIELD_BYTES: Final = 64
 _MAX_FILENAME_CHARS: Final = 255
-EXPIRES_AFTER: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+EXPIRES_AFTER_FIELDS: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
+_CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class FileTooLarge(Exception):
@@ -58,11 +58,11 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class FormParser:
-    """Parser that turns the bytes of a form into events. Raise Refused for a malformed form."""
+    """Parser that turns the bytes of a form into events. Raises Refused for a malformed boundary or form."""
 
     def __init__(self, boundary: bytes) -> None:
         # Set when the closing boundary has been read.
-        self.whole = False
+        self.is_complete = False
         self._events: list[FormEvent] = []
         self._field, self._value = bytearray(), bytearray()
         self._disposition: str | None = None
@@ -70,49 +70,51 @@ class FormParser:
             self._parser = MultipartParser(
                 boundary,
                 {
-                    "on_part_begin": self._part_begins,
+                    "on_part_begin": self._on_part_begin,
                     "on_header_field": lambda data, start, end: self._field.extend(data[start:end]),
                     "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
-                    "on_header_end": self._header_ends,
-                    "on_headers_finished": self._headers_end,
+                    "on_header_end": self._on_header_end,
+                    "on_headers_finished": self._on_headers_finished,
                     "on_part_data": lambda data, start, end: self._events.append(PartData(data[start:end])),
                     "on_part_end": lambda: self._events.append(PartEnds()),
-                    "on_end": self._form_ends,
+                    "on_end": self._on_form_end,
                 },
                 max_header_count=_MAX_PART_HEADERS,
                 max_header_size=_MAX_PART_HEADER_BYTES,
             )
         except FormParserError as wrong:
-            raise _malformed() from wrong
+            raise _malformed_form_error() from wrong
 
     def feed(self, data: bytes) -> list[FormEvent]:
         try:
             self._parser.write(data)
         except FormParserError as wrong:
-            raise _malformed() from wrong
+            raise _malformed_form_error() from wrong
         events, self._events = self._events, []
         return events
 
-    def _part_begins(self) -> None:
+    def _on_part_begin(self) -> None:
         self._disposition = None
 
-    def _header_ends(self) -> None:
+    def _on_header_end(self) -> None:
         if self._field.lower() == b"content-disposition":
             if self._disposition is not None:
-                raise Refused("a part has two content-dispositions")
+                raise Refused("a part of the form has two content-disposition headers")
             self._disposition = self._value.decode("latin-1")
         self._field.clear()
         self._value.clear()
 
-    def _headers_end(self) -> None:
+    def _on_headers_finished(self) -> None:
         kind, options = parse_options_header(self._disposition)
         if kind != b"form-data" or b"name" not in options:
-            raise Refused("a part of the form has no name")
+            raise Refused("each part of the form must have the content-disposition form-data with a name")
         filename = options.get(b"filename")
-        self._events.append(PartBegins(_text(options[b"name"]), None if filename is None else _text(filename)))
+        self._events.append(
+            PartBegins(_decode_text(options[b"name"]), None if filename is None else _decode_text(filename))
+        )
 
-    def _form_ends(self) -> None:
-        self.whole = True
+    def _on_form_end(self) -> None:
+        self.is_complete = True
 
 
 class UploadForm:
@@ -126,29 +128,29 @@ class UploadForm:
     ) -> None:
         """`declared` is the length of the whole form, if the client sent it."""
         self._parser = FormParser(boundary)
-        self._events = self._read(body)
+        self._events = self._read_events(body)
         self._max_bytes = max_bytes
         self.expires_after: dict[str, str] = {}
         self.max_size = max_bytes if declared is None else min(declared, max_bytes)
 
-    async def purpose(self) -> str:
-        """Return the first part of the form, not counting `expires_after[...]`."""
-        part = await self._next_field("purpose")
+    async def read_purpose(self) -> str:
+        """Return the text of `purpose`, which must be the first part, not counting `expires_after[...]`."""
+        part = await self._next_part_after_expiry("purpose")
         if part.name != "purpose":
             raise Refused("purpose must be the first part of the form, before the file", "purpose")
-        return await self._field("purpose", "invalid_purpose")
+        return await self._read_field("purpose", "invalid_purpose")
 
-    async def filename(self) -> str:
-        """Return the name of the file, which is the second part, not counting `expires_after[...]`."""
-        part = await self._next_field("file")
+    async def read_filename(self) -> str:
+        """Return the file's name. The file must be the second part of the form, not counting `expires_after[...]`."""
+        part = await self._next_part_after_expiry("file")
         if part.name != "file":
-            raise _unexpected(part)
+            raise _unexpected_part_error(part)
         if part.filename is None:
             raise Refused("the file part must have a filename", "file")
-        return _plain_name(part.filename)
+        return _base_name(part.filename)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the file's bytes. Raise Refused after the last one if the form does not end correctly."""
+        """Yield the file's bytes. Raise Refused after the last byte if the form does not end correctly."""
         size = 0
         async for event in self._events:
             if isinstance(event, PartEnds):
@@ -159,22 +161,23 @@ class UploadForm:
                     raise FileTooLarge
                 yield event.data
         async for event in self._events:
-            if isinstance(event, PartBegins) and event.name in EXPIRES_AFTER:
-                await self._note(event)
+            if isinstance(event, PartBegins) and event.name in EXPIRES_AFTER_FIELDS:
+                await self._record_expiry(event)
             elif isinstance(event, PartBegins):
-                raise _unexpected(event)
+                raise _unexpected_part_error(event)
 
-    async def _next_field(self, wanted: str) -> PartBegins:
-        while (part := await self._next_part(wanted)).name in EXPIRES_AFTER:
-            await self._note(part)
+    async def _next_part_after_expiry(self, wanted: str) -> PartBegins:
+        """Record `expires_after[...]` parts, and return the first other part."""
+        while (part := await self._next_part(wanted)).name in EXPIRES_AFTER_FIELDS:
+            await self._record_expiry(part)
         return part
 
-    async def _note(self, part: PartBegins) -> None:
-        if EXPIRES_AFTER[part.name] in self.expires_after:
+    async def _record_expiry(self, part: PartBegins) -> None:
+        if EXPIRES_AFTER_FIELDS[part.name] in self.expires_after:
             raise Refused(f"the form has more than one part {part.name}", part.name)
-        self.expires_after[EXPIRES_AFTER[part.name]] = await self._field(part.name)
+        self.expires_after[EXPIRES_AFTER_FIELDS[part.name]] = await self._read_field(part.name)
 
-    async def _field(self, name: str, code: str | None = None) -> str:
+    async def _read_field(self, name: str, code: str | None = None) -> str:
         """Return the text of the current part."""
         value = b""
         async for event in self._events:
@@ -184,7 +187,7 @@ class UploadForm:
                 value += event.data
             if len(value) > _MAX_FIELD_BYTES:
                 raise Refused(f"{name} must be at most {_MAX_FIELD_BYTES} bytes", name, code)
-        return _text(value)
+        return _decode_text(value)
 
     async def _next_part(self, wanted: str) -> PartBegins:
         async for event in self._events:
@@ -192,36 +195,36 @@ class UploadForm:
                 return event
         raise Refused(f"the form has no part {wanted}", wanted)
 
-    async def _read(self, body: AsyncIterator[bytes]) -> AsyncIterator[FormEvent]:
+    async def _read_events(self, body: AsyncIterator[bytes]) -> AsyncIterator[FormEvent]:
         async for piece in body:
             for event in self._parser.feed(piece):
                 yield event
-        if not self._parser.whole:
-            raise _malformed()
+        if not self._parser.is_complete:
+            raise _malformed_form_error()
 
 
-def _plain_name(filename: str) -> str:
+def _base_name(filename: str) -> str:
     """Return the client's file name without folders. The name is displayed, never opened."""
     name = re.split(r"[/\\]", filename)[-1]
-    if not name or len(name) > _MAX_FILENAME_CHARS or _CONTROL.search(filename):
+    if not name or len(name) > _MAX_FILENAME_CHARS or _CONTROL_CHARACTER.search(filename):
         raise Refused(
             f"filename must be 1 to {_MAX_FILENAME_CHARS} characters, none of them a control character", "file"
         )
     return name
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise _malformed() from None
+        raise _malformed_form_error() from None
 
 
-def _unexpected(part: PartBegins) -> Refused:
+def _unexpected_part_error(part: PartBegins) -> Refused:
     if part.name in ("purpose", "file"):
         return Refused(f"the form has more than one part {part.name}", part.name)
     return Refused("the form has a part other than purpose, file and expires_after[…]", part.name[:_MAX_FIELD_BYTES])
 
 
-def _malformed() -> Refused:
-    return Refused("the body is not a well-formed form")
+def _malformed_form_error() -> Refused:
+    return Refused("the body is not well-formed multipart/form-data")

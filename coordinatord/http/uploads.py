@@ -1,7 +1,7 @@
-"""Read uploads, multipart forms, as they arrive, within limits on rate, number and memory.
+"""Read uploads (multipart forms) while they arrive, with limits on rate, number and memory.
 
-An upload's share of the memory budget grows with the bytes that have arrived, up to HELD_BYTES. Reserving by declared
-length would let sixteen requests without a body use up the whole budget.
+An upload's share of the memory budget grows with the bytes that have arrived, up to MAX_HELD_BYTES. If the share were
+reserved by the declared length, sixteen requests that send no body could use up the whole budget.
 """
 
 import time
@@ -16,47 +16,47 @@ from common.daemon.asgi import RawHeaders, Receive, first_header
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
-from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerDisconnected, Unacceptable, refuse_encoded
-from coordinatord.http.upload_forms import OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
+from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerDisconnected, UnacceptableBody, refuse_encoded
+from coordinatord.http.upload_forms import FORM_OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
 
-# Upper limit of the memory for one upload.
-HELD_BYTES: Final = 16 << 20
-# Initial share, for bytes in the socket's receive buffer.
-BEGUN_BYTES: Final = 1 << 18
-# Waiting time before the minimum rate applies.
-_GRACE_S: Final = 5.0
+# Maximum memory of one upload.
+MAX_HELD_BYTES: Final = 16 << 20
+# Memory counted when an upload begins, for bytes in the socket's receive buffer.
+INITIAL_UPLOAD_BYTES: Final = 1 << 18
+# The minimum rate applies after this time of waiting for the client.
+_MIN_RATE_GRACE_S: Final = 5.0
 _PIECE_BYTES: Final = 1 << 19
-_DRAIN_BYTES: Final = 4 << 20
-_DRAIN_S: Final = 2.0
+_MAX_DRAIN_BYTES: Final = 4 << 20
+_MAX_DRAIN_S: Final = 2.0
 
 
 class TransferLimits:
-    """Limit on concurrent uploads, or downloads, per caller address and per wallet."""
+    """Limits on concurrent uploads (or downloads) of one caller's address and of one wallet."""
 
-    def __init__(self, of_caller: int, of_wallet: int, kind: str = "upload") -> None:
-        self._limits = {"address": of_caller, "wallet": of_wallet}
+    def __init__(self, max_per_address: int, max_per_wallet: int, kind: str = "upload") -> None:
+        self._limits = {"address": max_per_address, "wallet": max_per_wallet}
         self._kind = kind
-        # Only keys with a transfer under way.
-        self._under_way: dict[tuple[str, str | bytes], int] = {}
+        # Number of running transfers by kind and key, without zeros.
+        self._running: dict[tuple[str, str | bytes], int] = {}
 
     @contextmanager
-    def one(self, caller: str, wallet: bytes) -> Iterator[None]:
+    def count_transfer(self, caller: str, wallet: bytes) -> Iterator[None]:
         """Count one transfer while the block runs. Raise Retryable `busy` at the limit."""
         keys: tuple[tuple[str, str | bytes], ...] = (("address", caller), ("wallet", wallet))
         for kind, key in keys:
             limit = self._limits[kind]
-            if self._under_way.get((kind, key), 0) >= limit:
-                message = f"one {kind} may have {limit} {self._kind}s at a time; wait for one to end"
+            if self._running.get((kind, key), 0) >= limit:
+                message = f"one {kind} may have {limit} {self._kind}s at a time; wait until one of them ends"
                 raise Retryable("busy", message)
         for under_way in keys:
-            self._under_way[under_way] = self._under_way.get(under_way, 0) + 1
+            self._running[under_way] = self._running.get(under_way, 0) + 1
         try:
             yield
         finally:
             for under_way in keys:
-                left = self._under_way.pop(under_way) - 1
+                left = self._running.pop(under_way) - 1
                 if left:
-                    self._under_way[under_way] = left
+                    self._running[under_way] = left
 
 
 @attrs.frozen(slots=True)
@@ -65,38 +65,38 @@ class UploadReader:
 
     budget: BodyBudget
     transfers: TransferLimits
-    # Limit of the file.
+    # Maximum size of the file.
     max_bytes: int
-    # Bytes per second, while waiting for the client.
+    # Applies only to the time spent waiting for the client.
     min_bytes_per_s: int
     # Longest wait for more bytes.
     stall_s: float
     clock: Callable[[], float] = time.monotonic
 
     @asynccontextmanager
-    async def reading(
+    async def open_form(
         self, receive: Receive, headers: RawHeaders, caller: str, wallet: bytes
     ) -> AsyncIterator[UploadForm]:
         """Yield the form of a request.
 
-        When the block fails early, read and drop the rest of the body within limits, so that the client can read the
-        response.
+        If the `async with` block rejects the upload, read and drop the rest of the body within limits, so that the
+        client can read the response.
         """
         refuse_encoded(headers)
         declared = first_header(headers, b"content-length")
         size = int(declared) if declared.isdecimal() else None
         body = _Body(receive, self)
         try:
-            if size is not None and size > self.max_bytes + OVERHEAD_BYTES:
+            if size is not None and size > self.max_bytes + FORM_OVERHEAD_BYTES:
                 raise FileTooLarge
             boundary = boundary_of(first_header(headers, b"content-type"))
-            with self.transfers.one(caller, wallet):
-                async with self.budget.share(caller) as share:
-                    share.take(BEGUN_BYTES)
+            with self.transfers.count_transfer(caller, wallet):
+                async with self.budget.open_share(caller) as share:
+                    share.take_bytes(INITIAL_UPLOAD_BYTES)
                     yield UploadForm(boundary, body.pieces(share), self.max_bytes, size)
         except FileTooLarge:
             await body.drain()
-            raise Unacceptable(responses.file_too_large(self.max_bytes)) from None
+            raise UnacceptableBody(responses.file_too_large(self.max_bytes)) from None
         except (Refused, Retryable):
             await body.drain()
             raise
@@ -113,40 +113,43 @@ class _Body:
         self._size, self._waited = 0, 0.0
 
     async def pieces(self, share: BudgetShare) -> AsyncIterator[bytes]:
-        """Yield the first piece at once, because many uploads are rejected by their first bytes. Join later pieces
-        to larger ones, which cost less. The memory share grows with the bytes read."""
+        """Yield the first piece at once, because the first bytes of many uploads suffice to reject them. Join later
+        pieces into larger ones, which cost less to process. The memory share grows with the bytes read."""
         wanted = 1
         while not self._ended:
             try:
                 with anyio.fail_after(self._limits.stall_s) as deadline:
-                    piece = await self._gather(wanted, deadline)
+                    piece = await self._read_at_least(wanted, deadline)
             except TimeoutError:
-                raise Unacceptable(responses.body_too_slow()) from None
+                raise UnacceptableBody(responses.body_too_slow()) from None
             if piece:
-                share.take(max(0, min(self._size, HELD_BYTES) - share.held))
+                share.take_bytes(max(0, min(self._size, MAX_HELD_BYTES) - share.held))
                 yield piece
             wanted = _PIECE_BYTES
 
-    async def _gather(self, wanted: int, deadline: anyio.CancelScope) -> bytes:
+    async def _read_at_least(self, wanted: int, deadline: anyio.CancelScope) -> bytes:
         """Return at least `wanted` bytes, or fewer at the end of the body.
 
-        Arriving bytes extend the deadline, but only after a tenth of it has passed: moving a deadline is as slow as a
-        read.
+        Arriving bytes extend the deadline, but only after a tenth of `stall_s` has passed, because moving a deadline is
+        as slow as a read.
         """
         clock, limits = self._limits.clock, self._limits
         pieces: list[bytes] = []
         gathered, used = 0, 0.0
         while gathered < wanted and not self._ended:
             asked = clock()
-            piece = await self._next()
+            piece = await self._read_piece()
             waited = clock() - asked
             self._waited += waited
             used += waited
             self._size += len(piece)
-            if self._size > limits.max_bytes + OVERHEAD_BYTES:
+            if self._size > limits.max_bytes + FORM_OVERHEAD_BYTES:
                 raise FileTooLarge
-            if self._waited > _GRACE_S and self._size < (self._waited - _GRACE_S) * limits.min_bytes_per_s:
-                raise Unacceptable(responses.body_too_slow())
+            if (
+                self._waited > _MIN_RATE_GRACE_S
+                and self._size < (self._waited - _MIN_RATE_GRACE_S) * limits.min_bytes_per_s
+            ):
+                raise UnacceptableBody(responses.body_too_slow())
             if used > limits.stall_s / 10:
                 deadline.deadline, used = anyio.current_time() + limits.stall_s, 0.0
             pieces.append(piece)
@@ -154,14 +157,14 @@ class _Body:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def drain(self) -> None:
-        """Read and drop some of the body. Closing a connection with unread bytes resets it, and the response could
-        be lost."""
-        left = _DRAIN_BYTES
-        with anyio.move_on_after(_DRAIN_S):
+        """Read and drop some of the body. Closing the connection with unread bytes would reset the connection, and the
+        client might lose the response."""
+        left = _MAX_DRAIN_BYTES
+        with anyio.move_on_after(_MAX_DRAIN_S):
             while not self._ended and left > 0:
-                left -= len(await self._next())
+                left -= len(await self._read_piece())
 
-    async def _next(self) -> bytes:
+    async def _read_piece(self) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise CallerDisconnected

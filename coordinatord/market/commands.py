@@ -15,7 +15,7 @@ from web3.exceptions import Web3Exception
 
 from common.address_book import AddressBook
 from common.checks import check_json, check_table, wrong_names
-from common.command_line import CONTEXT, Program
+from common.command_line import CONTEXT_SETTINGS, Program
 from common.daemon.process import Fatal
 from common.refusal import Refused
 from common.text_table import terminal_columns
@@ -23,12 +23,12 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.chain.signing.keystores import (
     PASSWORD_VARIABLE,
-    from_key_file,
-    from_keystore,
-    keystore_password,
-    new_keystore,
+    create_keystore,
+    load_key_file,
+    load_keystore,
+    read_keystore_password,
 )
-from coordinatord.chain.signing.signers import TransactionSigner, from_command
+from coordinatord.chain.signing.signers import TransactionSigner, parse_signing_program
 from coordinatord.market import actions, explorer, status, trial_token, unsigned_calls
 from coordinatord.market.admin import Action, Admin
 from coordinatord.market.contracts import read_address
@@ -37,8 +37,8 @@ from coordinatord.market.fees import GWEI, FeeOptions
 from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect, eth_call
 from coordinatord.market.reading import read_market
-from coordinatord.market.sending import Sender, SendingStep, SendOptions, refusal
-from coordinatord.market.status import conformity, soundness
+from coordinatord.market.sending import Sender, SendingStep, SendOptions, explain_refusal
+from coordinatord.market.status import check_conformity, check_soundness
 from coordinatord.market.terms import MarketTerms, read_terms
 
 Options = SimpleNamespace
@@ -54,7 +54,7 @@ _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 @click.group(
     "market",
     cls=Program,
-    context_settings=CONTEXT,
+    context_settings=CONTEXT_SETTINGS,
     environment=(
         ("RPC_URL", "the chain's JSON-RPC endpoint"),
         ("ADDRESSES_FILE", "the market's address book"),
@@ -66,40 +66,40 @@ def market() -> None:
     """Deploy, verify and administer a market's contracts. See docs/operators/market.md."""
 
 
-def _command(name: str, about: str, body: Callable[[Options, Web3], None], *options: Decorator) -> click.Command:
+def _build_command(name: str, about: str, body: Callable[[Options, Web3], None], *options: Decorator) -> click.Command:
     """Return a command that runs `body` with a connection to the node."""
 
     def command(**given: Any) -> None:
         _run(body, Options(**given))
 
-    return _with(options, click.command(name, help=about), command)
+    return _apply_options(options, click.command(name, help=about), command)
 
 
-def _with(options: Sequence[Decorator], make: Callable[[Any], click.Command], function: Any) -> click.Command:
+def _apply_options(options: Sequence[Decorator], make: Callable[[Any], click.Command], function: Any) -> click.Command:
     for option in reversed(options):
         function = option(function)
     return make(function)
 
 
 def _run(body: Callable[[Options, Web3], None], options: Options) -> None:
-    """Run the command. Raises Failed."""
+    """Run the command. Turn expected errors into CommandFailed, with a message for the user."""
     try:
-        _require_one_signer(options)
+        _reject_several_signers(options)
         if not options.rpc_url:
             raise Fatal("--rpc-url, or the variable RPC_URL, must name the chain's JSON-RPC endpoint")
         with connect(options.rpc_url) as node:
             body(options, node)
     except Refused as wrong:
-        raise Failed(str(wrong)) from None
+        raise CommandFailed(str(wrong)) from None
     except RpcError as error:
-        raise Failed(f"the node answered with an error: {error}") from error
+        raise CommandFailed(f"the node answered with an error: {error}") from error
     except Web3Exception as odd:
-        raise Failed(f"the node's answer does not match the request: {odd}") from odd
+        raise CommandFailed(f"the node's answer does not match the request: {odd}") from odd
     except (Fatal, Retryable) as error:
-        raise Failed(str(error)) from error
+        raise CommandFailed(str(error)) from error
 
 
-class Failed(click.ClickException):
+class CommandFailed(click.ClickException):
     """Raised when a command fails. Ends the program with status 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
@@ -112,13 +112,13 @@ class Failed(click.ClickException):
 def _new_key(out: Path, password_file: Path | None) -> None:
     """Create a key in an encrypted keystore. Shows its address."""
     try:
-        click.echo(new_keystore(out, keystore_password(password_file, os.environ)))
+        click.echo(create_keystore(out, read_keystore_password(password_file, os.environ)))
     except (Fatal, Refused) as error:
-        raise Failed(str(error)) from None
+        raise CommandFailed(str(error)) from None
 
 
-def _parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the type of an option. `parse` raises Refused."""
+def _option_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a type for click options that parses with `parse`, and reports Refused as a wrong option."""
 
     def read(text: str) -> Any:
         try:
@@ -129,25 +129,25 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def _model(text: str) -> dict[str, object]:
+def _parse_model(text: str) -> dict[str, object]:
     number, sign, name = text.partition("=")
     if not sign or not number.isdecimal():
         raise Refused(f"must be ID=NAME, not {text}")
     return {"id": int(number), "name": name}
 
 
-def _mint(text: str) -> trial_token.Mint:
+def _parse_mint(text: str) -> trial_token.Mint:
     address, sign, tokens = text.partition("=")
     if not sign or not (tokens.isascii() and tokens.isdecimal()) or not 0 < int(tokens) < 10**30:
         raise Refused(f"must be ADDRESS=TOKENS with a whole number of tokens, not {text}")
-    return trial_token.Mint(_address(address), int(tokens) * 10**trial_token.DECIMALS)
+    return trial_token.Mint(_parse_address(address), int(tokens) * 10**trial_token.DECIMALS)
 
 
-def _address(text: str) -> str:
+def _parse_address(text: str) -> str:
     return read_address(text, "the address")
 
 
-def _gwei(text: str) -> int:
+def _parse_gwei(text: str) -> int:
     try:
         wei = Decimal(text) * GWEI
     except InvalidOperation:
@@ -157,12 +157,12 @@ def _gwei(text: str) -> int:
     return int(wei)
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0.01 <= seconds <= 60:  # also false for nan
+    if not 0.01 <= seconds <= 60:  # a comparison with nan is false, so nan is rejected
         raise Refused(f"must be in 0.01..60, not {text}")
     return seconds
 
@@ -177,7 +177,7 @@ _BOOK_OPTION: Final = click.option(
 )
 _JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 _TERMS_OPTIONS: Final = (
-    click.option("--terms", type=_FILE, help="Market file, TOML or JSON. Options override it."),
+    click.option("--terms", type=_FILE, help="Market file, TOML or JSON. Options override its values."),
     click.option("--token", help="Payment token."),
     click.option("--token-name", help="EIP-712 name of the token (default: as the token reports)."),
     click.option("--token-version", help="EIP-712 version of the token (default: as the token reports)."),
@@ -193,7 +193,12 @@ _TERMS_OPTIONS: Final = (
     click.option("--sla", "slas", multiple=True, type=int, metavar="SECONDS", help="A window (repeatable)."),
     click.option("--relayer", "relayers", multiple=True, metavar="ADDRESS", help="A relayer (repeatable)."),
     click.option(
-        "--model", "models", multiple=True, type=_parsed(_model), metavar="ID=NAME", help="A model (repeatable)."
+        "--model",
+        "models",
+        multiple=True,
+        type=_option_type(_parse_model),
+        metavar="ID=NAME",
+        help="A model (repeatable).",
     ),
 )
 _SIGNER_OPTIONS: Final = (
@@ -201,12 +206,18 @@ _SIGNER_OPTIONS: Final = (
     click.option("--key-file", type=_FILE, help="A key in hex, readable only by its owner."),
     click.option("--signer", metavar="COMMAND", help="A program that signs. Needs --from."),
     click.option("--password-file", type=_FILE, help="Password of --keystore (default: ask)."),
-    click.option("--from", "sender", type=_parsed(_address), metavar="ADDRESS", help="The account that signs."),
-    click.option("--max-fee", type=_parsed(_gwei), metavar="GWEI", help="Highest price of a unit of gas."),
-    click.option("--tip", type=_parsed(_gwei), metavar="GWEI", help="Priority fee (default: as the node proposes)."),
-    click.option("--confirmations", type=_POSITIVE, default=3, metavar="BLOCKS", help="Depth to wait for."),
+    click.option(
+        "--from", "sender", type=_option_type(_parse_address), metavar="ADDRESS", help="The account that signs."
+    ),
+    click.option("--max-fee", type=_option_type(_parse_gwei), metavar="GWEI", help="Highest price of a unit of gas."),
+    click.option(
+        "--tip", type=_option_type(_parse_gwei), metavar="GWEI", help="Priority fee (default: as the node proposes)."
+    ),
+    click.option("--confirmations", type=_POSITIVE, default=3, metavar="BLOCKS", help="Number of blocks to wait for."),
     click.option("--timeout", type=_POSITIVE, default=900, metavar="SECONDS", help="Longest wait for a stage."),
-    click.option("--poll", type=_parsed(_seconds), default="2", metavar="SECONDS", help="Time between chain reads."),
+    click.option(
+        "--poll", type=_option_type(_parse_seconds), default="2", metavar="SECONDS", help="Time between chain reads."
+    ),
 )
 _ADMIN_OPTIONS: Final = (
     *_CHAIN_OPTIONS,
@@ -217,24 +228,24 @@ _ADMIN_OPTIONS: Final = (
 )
 
 
-def _require_one_signer(options: Options) -> None:
+def _reject_several_signers(options: Options) -> None:
     named = [f"--{name.replace('_', '-')}" for name in _SIGNERS if getattr(options, name, None) is not None]
     if len(named) > 1:
-        raise click.UsageError(f"{' and '.join(named)} exclude each other")
+        raise click.UsageError(f"{' and '.join(named)} cannot be used together: name one signer")
 
 
 def _deploy(options: Options, node: Web3) -> None:
-    terms = _terms(options)
+    terms = _read_terms(options)
     send = _send_options(options)
     if options.dry_run:
-        deployer = _signer(options).address if _names_signer(options) else options.sender
+        deployer = _open_signer(options).address if _has_signer_option(options) else options.sender
         if deployer is None:
             raise Fatal("--dry-run needs --from, the account that will deploy")
-        dry_run(node, deployer, terms, send, _say)
+        dry_run(node, deployer, terms, send, _print_line)
         return
     if options.out is None:
         raise Fatal("--out must name the file that the address book is written to")
-    deployment = MarketDeployment(node, _signer(options), terms, send, _say)
+    deployment = MarketDeployment(node, _open_signer(options), terms, send, _print_line)
     deploy(deployment, options.out, options.span, options.verification)
 
 
@@ -242,69 +253,74 @@ def _deploy_test_token(options: Options, node: Web3) -> None:
     chain_id = node.eth.chain_id
     trial_token.require_trial_chain(chain_id)  # before the signer prompts for a password
     # No journal: if this run is killed, the next one deploys another token.
-    sender = Sender(node, _signer(options), chain_id, _send_options(options), DeploymentJournal(None, {}), _aside)
+    sender = Sender(
+        node, _open_signer(options), chain_id, _send_options(options), DeploymentJournal(None, {}), _print_to_stderr
+    )
     print(trial_token.deploy_test_token(sender, options.mints))
 
 
 def _verify(options: Options, node: Web3) -> None:
-    terms, book = _terms(options), _book(options)
-    market = read_market(node, book, options.span, _aside)
-    rows = soundness(market, book) + conformity(market, terms)
+    terms, book = _read_terms(options), _read_book(options)
+    market = read_market(node, book, options.span, _print_to_stderr)
+    rows = check_soundness(market, book) + check_conformity(market, terms)
     click.echo(check_json(rows) if options.as_json else check_table(rows, terminal_columns()))
     if wrong_names(rows):
         sys.exit(1)
 
 
 def _status(options: Options, node: Web3) -> None:
-    book = _book(options)
-    market = read_market(node, book, options.span, _aside)
-    rows = status.facts(market, book)
+    book = _read_book(options)
+    market = read_market(node, book, options.span, _print_to_stderr)
+    rows = status.fact_rows(market, book)
     print(status.as_document(market, rows) if options.as_json else status.as_text(market, rows))
     if wrong_names(rows):
         sys.exit(1)
 
 
-def _explorer(options: Options, node: Web3) -> None:
-    market = read_market(node, _book(options), options.span, _aside)
-    print("\n".join(map(str, explorer.write_folder(options.out, node, market))))
+def _write_explorer_files(options: Options, node: Web3) -> None:
+    market = read_market(node, _read_book(options), options.span, _print_to_stderr)
+    print("\n".join(map(str, explorer.write_verification_files(options.out, node, market))))
 
 
-def _admin(make: Callable[[Admin, Options], Action], options: Options, node: Web3) -> None:
-    book = _book(options)
+def _run_admin_action(make: Callable[[Admin, Options], Action], options: Options, node: Web3) -> None:
+    book = _read_book(options)
     if node.eth.chain_id != book.chain_id:
-        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves another")
+        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves another chain")
     action = make(Admin(node, book, options.span), options)
     if not action.calls:
-        raise Fatal(f"nothing to do: {action.already}")
-    _try_out(node, action)
+        raise Fatal(f"there is nothing to do: {action.nothing_to_do}")
+    _simulate(node, action)
     if options.calldata:
         calls = action.calls
         print(unsigned_calls.as_document(calls, book.chain_id) if options.as_json else unsigned_calls.as_text(calls))
         return
     if options.as_json:
-        raise Fatal("--json goes with --calldata")
-    signer = _signer(options)
-    if signer.address != action.by:
-        raise Fatal(f"{signer.address} may not do this, {action.by} may: use its key, or --calldata for a multisig")
-    steps = [SendingStep(call.words, n, None, partial(_as_it_is, call)) for n, call in enumerate(action.calls)]
-    Sender(node, signer, book.chain_id, _send_options(options), DeploymentJournal(None, {}), _say).run(steps)
+        raise Fatal("--json can only be used with --calldata")
+    signer = _open_signer(options)
+    if signer.address != action.sender:
+        raise Fatal(
+            f"{signer.address} may not do this, {action.sender} may: sign with the key of that account, or use "
+            "--calldata for a multisig"
+        )
+    steps = [SendingStep(call.description, n, None, partial(_return_call, call)) for n, call in enumerate(action.calls)]
+    Sender(node, signer, book.chain_id, _send_options(options), DeploymentJournal(None, {}), _print_line).run(steps)
     print("done")
 
 
-def _try_out(node: Web3, action: Action) -> None:
-    """Raise Fatal if a contract would revert one of the calls now. Each call is tried independently."""
+def _simulate(node: Web3, action: Action) -> None:
+    """Simulate each call independently. Raise Fatal if a contract would revert one of the calls now."""
     for call in action.calls:
         try:
-            eth_call(node, str(call.to), call.data, action.by)
+            eth_call(node, str(call.to), call.data, action.sender)
         except RpcError as error:
-            raise Fatal(f"{call.words}: {refusal(error, action.by)}") from error
+            raise Fatal(f"{call.description}: {explain_refusal(error, action.sender)}") from error
 
 
-def _as_it_is(call: Any, _: Mapping[str, str]) -> Any:
+def _return_call(call: Any, _: Mapping[str, str]) -> Any:
     return call
 
 
-def _terms(options: Options) -> MarketTerms:
+def _read_terms(options: Options) -> MarketTerms:
     names = (
         *("token", "token_name", "token_version", "owner", "treasury", "chain_id", "decimals", "fee_bps", "gas_fee"),
         *("max_gas_fee", "point_price", "token_gas", "slas", "relayers", "models"),
@@ -314,7 +330,7 @@ def _terms(options: Options) -> MarketTerms:
     return read_terms(options.terms, flags)
 
 
-def _book(options: Options) -> AddressBook:
+def _read_book(options: Options) -> AddressBook:
     path: Path | None = options.addresses
     if path is None:
         raise Fatal("--addresses, or the variable ADDRESSES_FILE, must name the address book")
@@ -326,24 +342,24 @@ def _book(options: Options) -> AddressBook:
         raise Fatal(f"--addresses {path}: {wrong}") from None
 
 
-def _names_signer(options: Options) -> bool:
+def _has_signer_option(options: Options) -> bool:
     return any(getattr(options, name) is not None for name in _SIGNERS)
 
 
-def _signer(options: Options) -> TransactionSigner:
+def _open_signer(options: Options) -> TransactionSigner:
     signer: TransactionSigner
     if options.signer is not None:
         if options.sender is None:
-            raise Fatal("--signer needs --from, the account that it signs as")
-        return from_command(options.signer, options.sender)
+            raise Fatal("--signer needs --from, the account that the program signs for")
+        return parse_signing_program(options.signer, options.sender)
     if options.key_file is not None:
-        signer = from_key_file(options.key_file)
+        signer = load_key_file(options.key_file)
     elif options.keystore is not None:
-        signer = from_keystore(options.keystore, partial(keystore_password, options.password_file, os.environ))
+        signer = load_keystore(options.keystore, partial(read_keystore_password, options.password_file, os.environ))
     else:
         raise Fatal("one of --keystore, --key-file and --signer must name the key that signs")
     if options.sender not in (None, signer.address):
-        raise Fatal(f"--from is {options.sender}, and the key is of {signer.address}")
+        raise Fatal(f"--from is {options.sender}, but the key belongs to {signer.address}")
     return signer
 
 
@@ -357,29 +373,29 @@ def _send_options(options: Options) -> SendOptions:
     )
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
-def _aside(line: str) -> None:
+def _print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 for _each in (
     _new_key,
-    _command(
+    _build_command(
         "deploy",
         "Deploy, configure, hand over and verify a market. Resume a killed run.",
         _deploy,
         *_CHAIN_OPTIONS,
         *_TERMS_OPTIONS,
         click.option("--out", type=_FILE, help="Address book to write. Its journal goes into the same folder."),
-        click.option("--verification", type=_FOLDER, help="Also write the files that explorers verify contracts by."),
+        click.option("--verification", type=_FOLDER, help="Also write the files for explorers to this folder."),
         click.option("--dry-run", is_flag=True, help="Check, plan and estimate. Send nothing."),
         click.option("--replace", is_flag=True, help="Sign waiting transactions again, for a higher fee."),
         *_SIGNER_OPTIONS,
     ),
-    _command(
+    _build_command(
         "verify",
         "Compare a deployed market with a market file.",
         _verify,
@@ -388,16 +404,18 @@ for _each in (
         *_TERMS_OPTIONS,
         _JSON_OPTION,
     ),
-    _command("status", "Show every fact of a deployed market.", _status, *_CHAIN_OPTIONS, _BOOK_OPTION, _JSON_OPTION),
-    _command(
+    _build_command(
+        "status", "Show every fact of a deployed market.", _status, *_CHAIN_OPTIONS, _BOOK_OPTION, _JSON_OPTION
+    ),
+    _build_command(
         "explorer",
-        "Write the files that explorers verify the contracts by.",
-        _explorer,
+        "Write the files with which explorers verify contracts.",
+        _write_explorer_files,
         *_CHAIN_OPTIONS,
         _BOOK_OPTION,
         click.option("--out", type=_FOLDER, required=True, help="Folder to write to."),
     ),
-    _command(
+    _build_command(
         "deploy-test-token",
         "Deploy a payment token for a trial market. Shows its address.",
         _deploy_test_token,
@@ -406,7 +424,7 @@ for _each in (
             "--mint",
             "mints",
             multiple=True,
-            type=_parsed(_mint),
+            type=_option_type(_parse_mint),
             metavar="ADDRESS=TOKENS",
             help="Whole tokens for an account (repeatable).",
         ),
@@ -418,22 +436,26 @@ for _each in (
 
 @market.group()
 def admin() -> None:
-    """Change a deployed market. With --calldata, prints the calls for a multisig that owns it."""
+    """Change a deployed market. With --calldata, prints the calls for a multisig that owns the market."""
 
 
-for _name, _verb in actions.VERBS.items():
-    _words = [click.argument(word.name, help=word.about) for word in _verb.words]
-    admin.add_command(_command(_name, _verb.about, partial(_admin, _verb.action), *_words, *_ADMIN_OPTIONS))
+for _name, _admin_command in actions.ADMIN_COMMANDS.items():
+    _arguments = [click.argument(each.name, help=each.about) for each in _admin_command.arguments]
+    admin.add_command(
+        _build_command(
+            _name, _admin_command.about, partial(_run_admin_action, _admin_command.action), *_arguments, *_ADMIN_OPTIONS
+        )
+    )
 admin.add_command(
-    _command(
+    _build_command(
         "set-model",
         "Set a model: its name, owner and parameters.",
-        partial(_admin, actions.set_model),
+        partial(_run_admin_action, actions.set_model_action),
         click.argument("model", help="Id of the model."),
         click.option("--name", required=True, help="Name that clients order by."),
         click.option("--owned-by", default="", help="Owner of the model."),
-        click.option("--params-schema", type=_FILE, help="JSON Schema of its parameters."),
-        click.option("--disabled", is_flag=True, help="Accept no orders for it."),
+        click.option("--params-schema", type=_FILE, help="JSON Schema of the model's parameters."),
+        click.option("--disabled", is_flag=True, help="Accept no orders for this model."),
         *_ADMIN_OPTIONS,
     )
 )

@@ -1,4 +1,4 @@
-"""Contracts of this package, through web3 and their ABI: calldata, reads, creation code and revert reasons."""
+"""Encode calls of this package's contracts, call view functions through web3, and explain reverts."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -19,12 +19,12 @@ from common import abi, artifacts
 from common.daemon.process import Fatal
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
-ZERO: Final = "0x" + "00" * 20
+ZERO_ADDRESS: Final = "0x" + "00" * 20
 _PUSH32: Final = 0x7F
-_OFFLINE: Final = Web3(BaseProvider(), middleware=[])  # encodes and decodes without a node
-# Errors that every Solidity contract can revert with. No ABI lists them.
+_OFFLINE_WEB3: Final = Web3(BaseProvider(), middleware=[])  # encodes and decodes without a node
+# Errors of Solidity itself, which no ABI lists.
 _LANGUAGE_ERRORS: Final = {
     abi.selector("Error(string)"): ("Error", ["string"]),
     abi.selector("Panic(uint256)"): ("Panic", ["uint256"]),
@@ -33,50 +33,55 @@ _LANGUAGE_ERRORS: Final = {
 
 @attrs.frozen(slots=True)
 class ContractCall:
-    """Transaction to send. `to` is None for a deployment. `words` describes the call for people."""
+    """Transaction to send. `to` is None for a deployment. `description` describes the call to the user."""
 
-    words: str
+    description: str
     to: str | None
     data: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen(slots=True)
 class Contract:
-    """Contract at `address` with the artifact `name`."""
+    """Contract at `address` with the interface of the artifact `name`."""
 
     name: str
     address: ChecksumAddress = attrs.field(converter=to_checksum_address)
 
     def on(self, node: Web3) -> web3_contract.Contract:
-        return node.eth.contract(self.address, abi=_abi(self.name), decode_tuples=True)
+        """Return the web3 object that calls this contract through `node`."""
+        return node.eth.contract(self.address, abi=_load_abi(self.name), decode_tuples=True)
 
     def calldata(self, function: str, *arguments: object) -> bytes:
-        return bytes(HexBytes(_factory(self.name).encode_abi(function, arguments)))
+        return bytes(HexBytes(_contract_class(self.name).encode_abi(function, arguments)))
 
-    def call(self, words: str, function: str, *arguments: object) -> ContractCall:
-        return ContractCall(words, self.address, self.calldata(function, *arguments))
+    def build_call(self, description: str, function: str, *arguments: object) -> ContractCall:
+        return ContractCall(description, self.address, self.calldata(function, *arguments))
 
     def read(self, node: Web3, function: str, *arguments: object) -> Any:
-        """Call a view. Raise Fatal or Refused when another contract is at this address."""
+        """Call a view function. Raise Fatal or Refused when the address holds another contract."""
         try:
             return self.on(node).functions[function](*arguments).call()
         except RpcError as error:
-            if error.meaning is not Meaning.REVERTED:
+            if error.kind is not RpcErrorKind.REVERTED:
                 raise
-            raise Fatal(f"{self.address} is no {self.name}: its {function} reverts") from error
+            raise Fatal(
+                f"the contract at {self.address} is not a {self.name}: its function {function} reverts"
+            ) from error
         except BadFunctionCallOutput:
-            raise Refused(f"{self.name} at {self.address} does not answer {function} as the contract does") from None
+            raise Refused(
+                f"the contract at {self.address} is not a {self.name}: the answer to {function} is invalid"
+            ) from None
 
 
-def checksum(address: bytes | str) -> str:
+def checksum_address(address: bytes | str) -> str:
     return str(to_checksum_address(address))
 
 
 def read_address(text: object, param: str) -> str:
-    """Read an address as people write it. In mixed case it must have its checksum, which detects typing errors."""
+    """Read an address that a person wrote. A mixed-case address must have its checksum, which detects typing errors."""
     raw = read_hex(text, 20, param)
     digits = str(text)[2:]
-    address = checksum(raw)
+    address = checksum_address(raw)
     if digits not in (digits.lower(), digits.upper()) and address != text:
         raise Refused(f"{param} must have the checksum of EIP-55 when it is in mixed case: {text} does not", param)
     if not any(raw):
@@ -84,17 +89,17 @@ def read_address(text: object, param: str) -> str:
     return address
 
 
-def creation(name: str, *arguments: object) -> bytes:
+def creation_data(name: str, *arguments: object) -> bytes:
     """Return the data of the transaction that deploys a contract."""
-    return bytes(HexBytes(_factory(name).constructor(*arguments).data_in_transaction))
+    return bytes(HexBytes(_contract_class(name).constructor(*arguments).data_in_transaction))
 
 
-def constructor_arguments(name: str, *arguments: object) -> bytes:
-    return creation(name, *arguments)[len(artifacts.load(name).bytecode) :]
+def encode_constructor_arguments(name: str, *arguments: object) -> bytes:
+    return creation_data(name, *arguments)[len(artifacts.load_artifact(name).bytecode) :]
 
 
 def is_code_of(name: str, code: bytes) -> bool:
-    """Return True if `code` is the contract's code, with any immutable values.
+    """Return True if `code` is the code of the contract `name`, with any immutable values.
 
     The compiler emits each immutable value as a PUSH32 of zeros. All other bytes must be equal.
     """
@@ -114,36 +119,38 @@ def is_code_of(name: str, code: bytes) -> bool:
     return True
 
 
-def explained(revert: bytes) -> str:
+def explain_revert(revert: bytes) -> str:
     """Return the name and values of the error that a call reverted with."""
     if not revert:
-        return "it reverted and said no reason"
-    name, types = _error(revert[:4])
+        return "the call reverted without a reason"
+    name, types = _find_error(revert[:4])
     if name is None:
-        return f"an error of another contract: {hex_of(revert[:68])}"
+        return f"the call reverted with an error that no contract of this package defines: {hex_of(revert[:68])}"
     try:
-        values = _OFFLINE.codec.decode(types, revert[4:])
+        values = _OFFLINE_WEB3.codec.decode(types, revert[4:])
     except (DecodingError, UnicodeDecodeError):
         return f"{name}: {hex_of(revert[:68])}"
-    shown = [checksum(value) if kind == "address" else str(value) for kind, value in zip(types, values, strict=True)]
+    shown = [
+        checksum_address(value) if kind == "address" else str(value) for kind, value in zip(types, values, strict=True)
+    ]
     return shown[0] if name == "Error" else f"{name}({', '.join(shown)})"
 
 
-def _error(selector: bytes) -> tuple[str | None, Sequence[str]]:
+def _find_error(selector: bytes) -> tuple[str | None, Sequence[str]]:
     if selector in _LANGUAGE_ERRORS:
         return _LANGUAGE_ERRORS[selector]
     for contract in artifacts.CONTRACTS:
-        name = artifacts.load(contract).errors.get(selector)
+        name = artifacts.load_artifact(contract).errors.get(selector)
         if name is not None:
-            entry = next(entry for entry in _abi(contract) if entry["type"] == "error" and entry["name"] == name)
+            entry = next(entry for entry in _load_abi(contract) if entry["type"] == "error" and entry["name"] == name)
             return name, get_abi_input_types(entry)
     return None, ()
 
 
-def _abi(name: str) -> Any:
-    return list(artifacts.load(name).abi)
+def _load_abi(name: str) -> Any:
+    return list(artifacts.load_artifact(name).abi)
 
 
 @cache
-def _factory(name: str) -> type[web3_contract.Contract]:
-    return _OFFLINE.eth.contract(abi=_abi(name), bytecode=artifacts.load(name).bytecode)
+def _contract_class(name: str) -> type[web3_contract.Contract]:
+    return _OFFLINE_WEB3.eth.contract(abi=_load_abi(name), bytecode=artifacts.load_artifact(name).bytecode)

@@ -1,4 +1,4 @@
-"""Deployment of a market: check, deploy, wire and configure the contracts, hand them over, verify, write address book.
+"""Deploy a market: check, deploy, wire and configure the contracts, hand them over, verify, write the address book.
 
 A run may be killed at any moment. The same command then resumes it (see `journal`). The address book is written last,
 after the chain has confirmed every fact.
@@ -21,14 +21,14 @@ from common.text_table import terminal_columns
 from coordinatord.chain.signing.signers import TransactionSigner
 from coordinatord.market import explorer
 from coordinatord.market.contracts import Contract, ContractCall
-from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, steps
+from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES, deployment_steps
 from coordinatord.market.fees import current_fees
-from coordinatord.market.journal import DeploymentJournal, opened, replace_file
-from coordinatord.market.node import balance_of, genesis
-from coordinatord.market.preflight import check_chain_and_token, costs, plan, require_funds
+from coordinatord.market.journal import DeploymentJournal, open_journal, replace_file
+from coordinatord.market.node import balance_of, genesis_hash
+from coordinatord.market.preflight import check_chain_and_token, estimate_costs, format_plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
 from coordinatord.market.sending import Say, Sender, SendingStep, SendOptions
-from coordinatord.market.status import conformity, soundness
+from coordinatord.market.status import check_conformity, check_soundness
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts
 from coordinatord.market.unsigned_calls import as_text
@@ -36,7 +36,7 @@ from coordinatord.market.unsigned_calls import as_text
 
 @attrs.frozen(slots=True)
 class MarketDeployment:
-    """One market, by one account, on one chain."""
+    """Deployment of one market by one account on one chain."""
 
     node: Web3
     signer: TransactionSigner
@@ -45,11 +45,11 @@ class MarketDeployment:
     say: Say
 
     def carry_out(self, facts: TokenFacts, journal: DeploymentJournal) -> AddressBook:
-        """Send the transactions that the journal lacks. Return the address book of the result."""
+        """Send the transactions that the journal does not have yet. Return the address book of the deployed market."""
         sender = Sender(self.node, self.signer, self.terms.chain_id, self.options, journal, self.say)
-        of = steps(self.terms, self.signer.address)
-        sender.run(of)
-        addresses = {name: bytes.fromhex(address[2:]) for name, address in sender.addresses(of).items()}
+        steps = deployment_steps(self.terms, self.signer.address)
+        sender.run(steps)
+        addresses = {name: bytes.fromhex(address[2:]) for name, address in sender.addresses(steps).items()}
         blocks = [entry.block for entry in journal.entries.values() if entry.address and entry.block is not None]
         return AddressBook(
             chain_id=self.terms.chain_id,
@@ -63,17 +63,18 @@ class MarketDeployment:
         )
 
     def identity(self) -> dict[str, object]:
-        """Return the identity of this deployment. Resuming it with another would mix two markets."""
+        """Return the values that must be equal when a deployment is resumed. Otherwise the run would mix two
+        markets."""
         return {
-            "genesis": genesis(self.node),
+            "genesis": genesis_hash(self.node),
             "deployer": self.signer.address,
-            "contracts": {name: hex_of(keccak256(artifacts.load(name).bytecode)) for name in REGISTRIES},
+            "contracts": {name: hex_of(keccak256(artifacts.load_artifact(name).bytecode)) for name in REGISTRIES},
             "terms": self.terms.as_json(),
         }
 
     def show_costs(self, journal: DeploymentJournal) -> None:
         """Show the costs of the remaining steps. Raise Fatal when the account cannot pay for them."""
-        left = [step for step in steps(self.terms, self.signer.address) if step.key not in journal.entries]
+        left = [step for step in deployment_steps(self.terms, self.signer.address) if step.key not in journal.entries]
         if left:
             _show_costs(self.node, self.signer.address, left, self.options, self.say)
 
@@ -85,21 +86,21 @@ def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Pat
     say(check_lines(rows, terminal_columns()))
     path = journal_path(out)
     if out.exists() and not path.exists():
-        raise Fatal(f"--out {out} exists already, but not from a deployment that can be resumed: name another file")
-    with opened(path, deployment.identity()) as journal:
+        raise Fatal(f"--out {out} already exists, and no journal beside it can be resumed: name another file")
+    with open_journal(path, deployment.identity()) as journal:
         deployment.show_costs(journal)
         book = deployment.carry_out(facts, journal)
         say("\nverifying")
         market = read_market(node, book, span, say)
-        rows = soundness(market, book) + conformity(market, terms)
+        rows = check_soundness(market, book) + check_conformity(market, terms)
         say(check_lines(rows, terminal_columns()))
-        _require_right(rows)
+        _require_no_wrong_rows(rows)
         replace_file(out, json.dumps(book.as_json(), indent=2) + "\n")
     say(f"\nthe address book: {out}")
     if verification is not None:
-        explorer.write_folder(verification, node, market)
+        explorer.write_verification_files(verification, node, market)
         say(f"for explorers: {verification}")
-    _print_acceptance(market, say)
+    _print_acceptance_calls(market, say)
     return book
 
 
@@ -107,23 +108,27 @@ def dry_run(node: Web3, deployer: str, terms: MarketTerms, options: SendOptions,
     """Show the checks, the plan and its costs. Sign nothing."""
     _, rows = check_chain_and_token(node, terms)
     say(check_lines(rows, terminal_columns()))
-    _show_costs(node, deployer, steps(terms, deployer), options, say)
+    _show_costs(node, deployer, deployment_steps(terms, deployer), options, say)
 
 
 def _show_costs(node: Web3, deployer: str, left: Sequence[SendingStep], options: SendOptions, say: Say) -> None:
-    of, fees, balance = costs(node, deployer, left), current_fees(node, options.fees), balance_of(node, deployer)
-    say("\n" + plan(of, fees, balance, deployer) + "\n")
-    require_funds(of, fees, balance, deployer)
+    costs, fees, balance = (
+        estimate_costs(node, deployer, left),
+        current_fees(node, options.fees),
+        balance_of(node, deployer),
+    )
+    say("\n" + format_plan(costs, fees, balance, deployer) + "\n")
+    require_funds(costs, fees, balance, deployer)
 
 
 def journal_path(out: Path) -> Path:
     return out.with_name(out.name + ".journal")
 
 
-def acceptance(market: MarketState) -> list[ContractCall]:
-    """Return the calls with which the new owner accepts the registries offered to it."""
+def acceptance_calls(market: MarketState) -> list[ContractCall]:
+    """Return the calls with which the new owner accepts the ownership of the registries."""
     return [
-        Contract(name, registry.contract.address).call(
+        Contract(name, registry.contract.address).build_call(
             f"{name}: accept ownership, as {registry.pending_owner}", "acceptOwnership"
         )
         for name, registry in market.registries.items()
@@ -131,14 +136,14 @@ def acceptance(market: MarketState) -> list[ContractCall]:
     ]
 
 
-def _require_right(rows: Sequence[CheckRow]) -> None:
+def _require_no_wrong_rows(rows: Sequence[CheckRow]) -> None:
     wrong = wrong_names(rows)
     if wrong:
-        raise Fatal(f"the chain differs from the terms, and no address book is written: {'; '.join(wrong)}")
+        raise Fatal(f"the deployed market differs from the terms, so no address book is written: {'; '.join(wrong)}")
 
 
-def _print_acceptance(market: MarketState, say: Say) -> None:
-    calls = acceptance(market)
+def _print_acceptance_calls(market: MarketState, say: Say) -> None:
+    calls = acceptance_calls(market)
     if calls:
-        say("\nthe new owner accepts by sending these; until then the deployer's key has every power:\n")
+        say("\nthe new owner must send these calls; until then, the deployer's key still controls the registries:\n")
         say(as_text(calls))

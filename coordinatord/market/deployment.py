@@ -1,4 +1,4 @@
-"""Steps of a deployment: the contracts, their arguments, and the calls that configure them, in order.
+"""Steps of a deployment: the contracts, their arguments, and the calls that configure the contracts, in order.
 
 Steps of one stage are independent, and are confirmed together. Sending, resuming, verification and explorer files all
 use this list.
@@ -7,7 +7,7 @@ use this list.
 from collections.abc import Callable
 from typing import Final
 
-from coordinatord.market.contracts import Contract, ContractCall, constructor_arguments, creation
+from coordinatord.market.contracts import Contract, ContractCall, creation_data, encode_constructor_arguments
 from coordinatord.market.sending import Addresses, SendingStep
 from coordinatord.market.terms import MIN_TOKEN_GAS, MarketTerms
 
@@ -29,54 +29,61 @@ def arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addres
     raise KeyError(name)
 
 
-def encoded_arguments(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> bytes:
-    return constructor_arguments(name, *arguments_of(name, terms, deployer, addresses))
+def encode_arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> bytes:
+    return encode_constructor_arguments(name, *arguments_of(name, terms, deployer, addresses))
 
 
-def steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
+def deployment_steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
     """Return the steps in the order of their nonces."""
-    plan = [_creation(PROVIDERS, 1, terms, deployer)]
-    plan += [_creation(name, 2, terms, deployer) for name in (JOBS, ASKS)]
-    plan += [_step(3, PROVIDERS, "setJobRegistry", "wire the job registry", lambda at: (at[JOBS],))]
-    plan += [_set(3, JOBS, "setFees", f"fees {terms.fee_bps} bps + {terms.gas_fee}", terms.fee_bps, terms.gas_fee)]
-    if terms.token_gas != MIN_TOKEN_GAS:  # a new registry's default
-        plan += [_set(3, JOBS, "setTokenGas", f"let a call of the token use {terms.token_gas} gas", terms.token_gas)]
-    plan += [_set(3, JOBS, "setSla", f"allow windows of {seconds} s", seconds, True) for seconds in terms.slas]
+    plan = [_creation_step(PROVIDERS, 1, terms, deployer)]
+    plan += [_creation_step(name, 2, terms, deployer) for name in (JOBS, ASKS)]
+    plan += [_call_step(3, PROVIDERS, "setJobRegistry", "wire the job registry", lambda at: (at[JOBS],))]
     plan += [
-        _set(3, JOBS, "setModel", f"model {m.model_id} {m.name}", m.model_id, m.name, True, m.owned_by, m.params_schema)
+        _setting_step(3, JOBS, "setFees", f"fees {terms.fee_bps} bps + {terms.gas_fee}", terms.fee_bps, terms.gas_fee)
+    ]
+    if terms.token_gas != MIN_TOKEN_GAS:  # a new registry's default
+        plan += [
+            _setting_step(3, JOBS, "setTokenGas", f"let a call of the token use {terms.token_gas} gas", terms.token_gas)
+        ]
+    plan += [_setting_step(3, JOBS, "setSla", f"allow windows of {seconds} s", seconds, True) for seconds in terms.slas]
+    plan += [
+        _setting_step(
+            3, JOBS, "setModel", f"model {m.model_id} {m.name}", m.model_id, m.name, True, m.owned_by, m.params_schema
+        )
         for m in terms.models
     ]
     plan += [
-        _set(3, registry, "setRelayer", f"relayer {relayer}", relayer, True)
+        _setting_step(3, registry, "setRelayer", f"relayer {relayer}", relayer, True)
         for relayer in terms.relayers
         for registry in REGISTRIES
     ]
     if terms.owner != deployer:
         plan += [
-            _set(4, name, "transferOwnership", f"offer ownership to {terms.owner}", terms.owner) for name in REGISTRIES
+            _setting_step(4, name, "transferOwnership", f"offer ownership to {terms.owner}", terms.owner)
+            for name in REGISTRIES
         ]
     return plan
 
 
-def _creation(name: str, stage: int, terms: MarketTerms, deployer: str) -> SendingStep:
-    words = f"deploy {name}"
+def _creation_step(name: str, stage: int, terms: MarketTerms, deployer: str) -> SendingStep:
+    description = f"deploy {name}"
 
     def build(addresses: Addresses) -> ContractCall:
-        return ContractCall(words, None, creation(name, *arguments_of(name, terms, deployer, addresses)))
+        return ContractCall(description, None, creation_data(name, *arguments_of(name, terms, deployer, addresses)))
 
-    return SendingStep(words, stage, name, build)
-
-
-def _set(stage: int, registry: str, function: str, words: str, *arguments: object) -> SendingStep:
-    return _step(stage, registry, function, words, lambda _: arguments)
+    return SendingStep(description, stage, name, build)
 
 
-def _step(
-    stage: int, registry: str, function: str, words: str, arguments: Callable[[Addresses], tuple[object, ...]]
+def _setting_step(stage: int, registry: str, function: str, description: str, *arguments: object) -> SendingStep:
+    return _call_step(stage, registry, function, description, lambda _: arguments)
+
+
+def _call_step(
+    stage: int, registry: str, function: str, description: str, arguments: Callable[[Addresses], tuple[object, ...]]
 ) -> SendingStep:
-    title = f"{registry}: {words}"
+    title = f"{registry}: {description}"
 
     def build(addresses: Addresses) -> ContractCall:
-        return Contract(registry, addresses[registry]).call(title, function, *arguments(addresses))
+        return Contract(registry, addresses[registry]).build_call(title, function, *arguments(addresses))
 
     return SendingStep(title, stage, None, build)

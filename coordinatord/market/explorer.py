@@ -1,5 +1,4 @@
-"""Files with which block explorers verify a contract: the compiler's standard JSON input and the constructor's
-arguments."""
+"""Write the files with which block explorers verify contracts: the compiler's input and the constructor's arguments."""
 
 import json
 from pathlib import Path
@@ -18,8 +17,8 @@ from coordinatord.market.reading import MarketState
 
 
 def standard_input(name: str) -> dict[str, Any]:
-    """Input that `solc --standard-json` compiles to exactly the bytecode that this release deploys."""
-    written = artifacts.sources()
+    """Return the input that `solc --standard-json` compiles to exactly the bytecode that this release deploys."""
+    written = artifacts.compiler_sources()
     paths = written["contracts"][name]
     return {
         "language": "Solidity",
@@ -28,16 +27,16 @@ def standard_input(name: str) -> dict[str, Any]:
     }
 
 
-def write_folder(folder: Path, node: Web3, market: MarketState) -> list[Path]:
-    """Write two files per registry, and one with the values for an explorer's form. Return the written files."""
+def write_verification_files(folder: Path, node: Web3, market: MarketState) -> list[Path]:
+    """Write two files per registry, and one file with the values for an explorer's form. Return the paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Fatal(f"{folder} cannot be made: {error.strerror}") from None
-    compiler = artifacts.sources()["compiler"]
+        raise Fatal(f"the folder {folder} cannot be created: {error.strerror}") from None
+    compiler = artifacts.compiler_sources()["compiler"]
     written, forms = [], []
     for name in REGISTRIES:
-        arguments = creation_arguments(node, market, name)
+        arguments = read_creation_arguments(node, market, name)
         texts = {
             f"{name}.standard-input.json": json.dumps(standard_input(name), indent=2) + "\n",
             f"{name}.constructor-arguments.txt": arguments.hex() + "\n",
@@ -59,16 +58,16 @@ def write_folder(folder: Path, node: Web3, market: MarketState) -> list[Path]:
     return [*written, folder / "contracts.json"]
 
 
-def creation_arguments(node: Web3, market: MarketState, name: str) -> bytes:
-    """Return the encoded arguments that a registry was deployed with. They follow the bytecode in its transaction."""
+def read_creation_arguments(node: Web3, market: MarketState, name: str) -> bytes:
+    """Return the encoded arguments that a registry was deployed with, which follow the bytecode in the transaction."""
     created = market.registries[name].created
     if created is None:
-        raise Fatal(f"{name}: its deployment is before the address book's deployBlock: correct that first")
+        raise Fatal(f"{name} was deployed before the address book's deployBlock: correct deployBlock first")
     try:
         data = node.eth.get_transaction(HexStr(created[1]))["input"]
     except TransactionNotFound:
         data = HexBytes("0x")
-    bytecode = artifacts.load(name).bytecode
+    bytecode = artifacts.load_artifact(name).bytecode
     if not data.startswith(bytecode):
         raise Fatal(f"{name}: transaction {created[1]} did not deploy the bytecode of this release")
     return bytes(data[len(bytecode) :])

@@ -1,4 +1,4 @@
-"""EIP-1559 fees that a transaction offers, up to the operator's ceiling."""
+"""Choose the EIP-1559 fees that a transaction offers, up to the operator's ceiling."""
 
 from decimal import Decimal
 from typing import Final
@@ -11,13 +11,15 @@ from coordinatord.chain.rpc.errors import RpcError
 
 GWEI: Final = 10**9
 _DEFAULT_TIP: Final = GWEI
-# The base fee rises by at most an eighth per full block, so twice the base fee suffices for five full blocks.
-_BASE_FEES: Final = 2
+# A transaction offers this multiple of the base fee. The base fee rises by at most an eighth per full block, so twice
+# the base fee suffices for five full blocks.
+_BASE_FEE_FACTOR: Final = 2
 
 
 @attrs.frozen(slots=True)
 class FeeOptions:
-    """Limits of the operator, in wei. Without a ceiling there is no limit; without a tip the node proposes one."""
+    """Fees that the operator chose, in wei. A `ceiling` of None means no limit. A `tip` of None means the tip that the
+    node proposes."""
 
     ceiling: int | None = None
     tip: int | None = None
@@ -32,39 +34,39 @@ class Fees:
     max_fee: int
 
     def raised_above(self, max_fee: int, tip: int) -> "Fees":
-        """Return fees that replace a transaction with `max_fee` and `tip`. Nodes require a tenth more of both."""
+        """Return fees that replace a transaction with `max_fee` and `tip`. Nodes require a tenth more of each fee."""
         return attrs.evolve(self, max_fee=max(self.max_fee, max_fee * 9 // 8 + 1), tip=max(self.tip, tip * 9 // 8 + 1))
 
 
 def current_fees(node: Web3, options: FeeOptions) -> Fees:
     """Return the fees to offer now. Raise Fatal when the ceiling is below the chain's current fees."""
-    base = _base_fee(node)
-    tip = _proposed_tip(node) if options.tip is None else options.tip
+    base = _read_base_fee(node)
+    tip = _read_proposed_tip(node) if options.tip is None else options.tip
     if options.ceiling is not None and base + tip > options.ceiling:
         raise Fatal(
-            f"the chain asks {in_gwei(base)} gwei and a tip of {in_gwei(tip)}, more than --max-fee "
-            f"{in_gwei(options.ceiling)}: wait for lower fees, or raise the ceiling"
+            f"the base fee of {format_gwei(base)} gwei and the tip of {format_gwei(tip)} gwei exceed --max-fee "
+            f"{format_gwei(options.ceiling)}: wait for lower fees, or raise --max-fee"
         )
-    max_fee = _BASE_FEES * base + tip
+    max_fee = _BASE_FEE_FACTOR * base + tip
     return Fees(base, tip, max_fee if options.ceiling is None else min(max_fee, options.ceiling))
 
 
-def in_gwei(wei: int) -> str:
+def format_gwei(wei: int) -> str:
     return f"{Decimal(wei) / GWEI:f}"
 
 
-def in_ether(wei: int) -> str:
+def format_ether(wei: int) -> str:
     return f"{Decimal(wei) / 10**18:.6f}"
 
 
-def _base_fee(node: Web3) -> int:
+def _read_base_fee(node: Web3) -> int:
     block = node.eth.get_block("latest")
     if "baseFeePerGas" not in block:
         raise Fatal("the chain has no base fee (EIP-1559), but the contracts require one")
     return block["baseFeePerGas"]
 
 
-def _proposed_tip(node: Web3) -> int:
+def _read_proposed_tip(node: Web3) -> int:
     try:
         return node.eth.max_priority_fee
     except RpcError:  # some nodes do not support the method

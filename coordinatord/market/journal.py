@@ -1,7 +1,7 @@
-"""The journal of a deployment: each signed transaction is on disk before it is broadcast.
+"""Journal of a deployment. Each signed transaction is written to disk before it is broadcast.
 
 After a killed run, the file lists the transactions that may be on the chain. The next run reads their receipts,
-rebroadcasts the same bytes of those without a receipt, and signs nothing twice. The file contains no key.
+rebroadcasts the bytes of transactions without a receipt, and signs nothing twice. The file contains no key.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ _VERSION: Final = 1
 
 @attrs.frozen(slots=True)
 class Attempt:
-    """One signing of a step. A replaced attempt stays in the list, because either may be mined."""
+    """Signed transaction of a step. A replaced attempt stays in the entry's list, because it may still be mined."""
 
     hash: str
     raw: str = attrs.field(repr=False)
@@ -32,7 +32,7 @@ class Attempt:
 
 @attrs.frozen(slots=True)
 class DeploymentEntry:
-    """Signed step. `block` is None until the step is confirmed."""
+    """Step whose transaction was signed. `block` is None until the step is confirmed."""
 
     nonce: int
     attempts: tuple[Attempt, ...]
@@ -43,10 +43,10 @@ class DeploymentEntry:
 
 @attrs.define(slots=True)
 class DeploymentJournal:
-    """Entries by step. `path` is None for a deployment that cannot be resumed, such as on a local chain."""
+    """Entries by step. If `path` is None, nothing is written to disk and the deployment cannot be resumed."""
 
     path: Path | None
-    run: Mapping[str, Any]  # identity of the deployment; only a run with the same identity may resume it
+    run: Mapping[str, Any]  # value of `MarketDeployment.identity`, which must not change before a resumption
     entries: dict[str, DeploymentEntry] = attrs.field(factory=dict)
 
     def write(self, key: str, entry: DeploymentEntry | None) -> None:
@@ -69,8 +69,9 @@ class DeploymentJournal:
 
 
 @contextmanager
-def opened(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
-    """Open or create the journal of this deployment. Raise Fatal when it belongs to another one or is in use."""
+def open_journal(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
+    """Open or create the journal of this deployment. Raise Fatal when the file belongs to another deployment or is in
+    use."""
     try:
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -80,32 +81,33 @@ def opened(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Fatal(f"another run is using {path}: wait for it, or stop it") from None
-        run = json.loads(json.dumps(run))  # with JSON's types, like the file's
-        yield _read(path, run) if path.exists() else DeploymentJournal(path, run)
+        run = json.loads(json.dumps(run))  # converted to JSON types, to be comparable with the file
+        yield _read_journal(path, run) if path.exists() else DeploymentJournal(path, run)
     finally:
         os.close(lock)
 
 
-def _read(path: Path, run: Mapping[str, Any]) -> DeploymentJournal:
+def _read_journal(path: Path, run: Mapping[str, Any]) -> DeploymentJournal:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["version"] != _VERSION:
-            raise Fatal(f"{path} is a journal of version {document['version']}; this release reads {_VERSION}")
+            raise Fatal(f"{path} is a journal of version {document['version']}; this release reads version {_VERSION}")
         before = document["run"]
-        entries = {key: _entry(entry) for key, entry in document["steps"].items()}
+        entries = {key: _parse_entry(entry) for key, entry in document["steps"].items()}
     except (OSError, ValueError, KeyError, TypeError) as wrong:
         raise Fatal(f"{path} is not a journal of a deployment: {wrong}") from None
     different = _first_difference(before, run)
     if different is not None:
         name, was, now = different
         raise Fatal(
-            f"{path} is the journal of a deployment whose {name} was {was}; now it is {now}. Run it with the values it "
-            "began with and change them afterwards (`coordinatord market admin`), or deploy again with another --out"
+            f"{path} is the journal of a deployment whose {name} was {was}; now it is {now}. Resume the deployment "
+            f"with the old {name} and change the market afterwards (`coordinatord market admin`), or deploy another "
+            "market with another --out"
         )
     return DeploymentJournal(path, run, entries)
 
 
-def _entry(document: Mapping[str, Any]) -> DeploymentEntry:
+def _parse_entry(document: Mapping[str, Any]) -> DeploymentEntry:
     return DeploymentEntry(
         **(dict(document) | {"attempts": tuple(Attempt(**attempt) for attempt in document["attempts"])})
     )
@@ -124,7 +126,7 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> tupl
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically: after a crash it has its old content or the new one."""
+    """Replace a file atomically. After a crash, the file has either the old content or the new content."""
     draft = path.with_name(path.name + ".draft")
     try:
         with draft.open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Connection of the market tool to a node: web3, with retries and with the errors of this package."""
+"""Connect `coordinatord market` to a node through web3, with retries and with this package's errors."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,17 +16,17 @@ from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams, TxRe
 
 from common.daemon.process import Fatal
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc.errors import Meaning, RpcError, read_error
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind, classify_error
 
-_TIMEOUT_S: Final = 30.0
-_ATTEMPTS: Final = 5
-_FIRST_WAIT_S: Final = 0.25
+_REQUEST_TIMEOUT_S: Final = 30.0
+_MAX_ATTEMPTS: Final = 5
+_FIRST_RETRY_PAUSE_S: Final = 0.25
 _TRANSIENT_STATUSES: Final = (429, 500, 502, 503, 504)
 
 
 @attrs.frozen(slots=True)
 class _NoAnswer(Exception):
-    """The node sent no JSON-RPC answer. `transient`: another attempt may succeed."""
+    """The node sent no JSON-RPC answer. `transient` is True if another attempt may succeed."""
 
     reason: str
     transient: bool
@@ -34,40 +34,41 @@ class _NoAnswer(Exception):
 
 def _is_transient(error: BaseException) -> bool:
     if isinstance(error, RpcError):
-        return error.meaning is Meaning.RATE_LIMITED
+        return error.kind is RpcErrorKind.RATE_LIMITED
     return isinstance(error, _NoAnswer) and error.transient
 
 
 class RetryingProvider(HTTPProvider):
-    """Raises Retryable when the node does not answer, and RpcError when it answers with an error.
+    """Provider that raises Retryable when the node does not answer, and RpcError when the node answers with an error.
 
-    web3 itself then never sees an error. It reads fewer wordings of nodes, and would fetch any address for a contract
-    that reverts with OffchainLookup.
+    So web3 itself never sees an error. web3 recognises fewer error messages of nodes, and would fetch any URL that a
+    contract names in a revert with OffchainLookup.
     """
 
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         try:
-            return self._answer(method, params)
+            return self._call_with_retries(method, params)
         except _NoAnswer as silence:
-            host = urlsplit(str(self.endpoint_uri)).netloc.rpartition("@")[2]  # the rest may hold a key
+            # Name only host and port, because the rest of the address may hold a key.
+            host = urlsplit(str(self.endpoint_uri)).netloc.rpartition("@")[2]
             raise Retryable(
                 "chain_unreachable",
-                f"the node at {host} does not answer ({silence.reason}): try again, or another node",
+                f"the node at {host} does not answer ({silence.reason}): try again, or use another node",
             ) from None
 
     @retry(
         retry=retry_if_exception(_is_transient),
-        stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_exponential(_FIRST_WAIT_S),
+        stop=stop_after_attempt(_MAX_ATTEMPTS),
+        wait=wait_exponential(_FIRST_RETRY_PAUSE_S),
         reraise=True,
     )
-    def _answer(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+    def _call_with_retries(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         answer: Any = self._post(method, params)
         if not isinstance(answer, Mapping) or ("error" not in answer and "result" not in answer):
-            raise _NoAnswer("no JSON-RPC answer", transient=False)
+            raise _NoAnswer("the body is not a JSON-RPC answer", transient=False)
         error = answer.get("error")
         if error is not None:
-            raise read_error(error if isinstance(error, Mapping) else {"message": error})
+            raise classify_error(error if isinstance(error, Mapping) else {"message": error})
         return cast("RPCResponse", answer)
 
     def _post(self, method: RPCEndpoint, params: Any) -> Any:
@@ -81,11 +82,11 @@ class RetryingProvider(HTTPProvider):
         except requests.RequestException as failure:
             raise _NoAnswer(type(failure).__name__, transient=True) from None
         except ValueError:
-            raise _NoAnswer("no JSON", transient=False) from None
+            raise _NoAnswer("the body is not JSON", transient=False) from None
 
 
 def _has_error(response: requests.Response) -> bool:
-    """Return True if the body has a JSON-RPC error. Some nodes send those with an HTTP status of 400 or 500."""
+    """Return True if the body has a JSON-RPC error. Some nodes send JSON-RPC errors with HTTP status 400 or 500."""
     try:
         answer = response.json()
     except ValueError:
@@ -99,17 +100,19 @@ def connect(rpc_url: str) -> Iterator[Web3]:
     if urlsplit(rpc_url).scheme not in ("http", "https") or not urlsplit(rpc_url).hostname:
         raise Fatal("the RPC endpoint must be an http:// or https:// address")
     with requests.Session() as session:
-        yield over(session, rpc_url)
+        yield build_web3(session, rpc_url)
 
 
-def over(session: requests.Session, rpc_url: str) -> Web3:
-    provider = RetryingProvider(rpc_url, {"timeout": _TIMEOUT_S}, session=session, exception_retry_configuration=None)
+def build_web3(session: requests.Session, rpc_url: str) -> Web3:
+    provider = RetryingProvider(
+        rpc_url, {"timeout": _REQUEST_TIMEOUT_S}, session=session, exception_retry_configuration=None
+    )
     # web3's default middleware resolves ENS names and rejects the blocks of some chains.
     return Web3(provider, middleware=[])
 
 
-def genesis(node: Web3) -> str:
-    """Return the hash of block 0, or nothing for a node that has pruned it."""
+def genesis_hash(node: Web3) -> str:
+    """Return the hash of block 0, or an empty string for a node that has pruned block 0."""
     try:
         return node.eth.get_block(0)["hash"].to_0x_hex()
     except BlockNotFound:
@@ -134,16 +137,17 @@ def eth_call(node: Web3, to: str, data: bytes, sender: str | None = None) -> byt
 
 
 def broadcast(node: Web3, raw: bytes) -> None:
-    """Send signed bytes. Do not raise if the node has them already."""
+    """Send signed bytes. Raise no error if the node already has the transaction."""
     try:
         node.eth.send_raw_transaction(HexBytes(raw))
     except RpcError as error:
-        if error.meaning is not Meaning.ALREADY_KNOWN:
+        if error.kind is not RpcErrorKind.ALREADY_KNOWN:
             raise
 
 
 def receipt_of(node: Web3, transaction_hash: str) -> TxReceipt | None:
-    """Return the receipt of a mined transaction. For a pending transaction, some nodes send one without a block."""
+    """Return the receipt of a mined transaction, or None. Some nodes send a receipt without a block for a pending
+    transaction."""
     try:
         receipt = node.eth.get_transaction_receipt(HexStr(transaction_hash))
     except TransactionNotFound:

@@ -1,4 +1,4 @@
-"""A deployed market, read from the chain: every fact that an admin can set or that a deployment fixes."""
+"""Read a deployed market from the chain: every fact that an admin can set or that the deployment fixed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -10,23 +10,24 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
-from coordinatord.market.admin_events import Event, admin_events
-from coordinatord.market.contracts import ZERO, Contract, checksum, is_code_of
+from coordinatord.market.admin_events import Event, read_admin_events
+from coordinatord.market.contracts import ZERO_ADDRESS, Contract, checksum_address, is_code_of
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
 from coordinatord.market.node import balance_of, code_at
 from coordinatord.market.terms import ModelTerms
 
-_TOKEN: Final = "DevToken"  # noqa: S105 - a contract with the interface of every payment token
+_TOKEN_INTERFACE: Final = "DevToken"  # noqa: S105 - a contract with the interface of every payment token
 
-STATUSES: Final = ("none", "allowed", "tombstoned")
+ALLOWLIST_STATUSES: Final = ("none", "allowed", "tombstoned")
 
 
 @attrs.frozen(slots=True)
 class Registry:
-    """One registry. `created`: block and transaction of its deployment, or None when the logs do not have them."""
+    """State of one registry. `created` is the block and the transaction of the registry's deployment, or None if the
+    deployment is not in the logs."""
 
     contract: Contract
-    code_is_ours: bool
+    has_release_code: bool
     separator: bytes
     owner: str
     pending_owner: str | None
@@ -35,8 +36,8 @@ class Registry:
 
 
 @attrs.frozen(slots=True)
-class Listing:
-    """A provider, as its registry has it. `models`: models that are allowed one by one."""
+class ProviderListing:
+    """Provider as the registry stores it. `models` are the models that are allowed individually."""
 
     provider_id: int
     operator: str
@@ -54,7 +55,7 @@ class Listing:
 
 @attrs.frozen(slots=True, kw_only=True)
 class MarketState:
-    """State of the market at about `block`. Values that were read last may be from later blocks."""
+    """State of the market at about `block`. Values may be newer, because each of them is read from the latest block."""
 
     block: int
     chain_id: int
@@ -71,8 +72,8 @@ class MarketState:
     providers_of_asks: str
     jobs_of_providers: str
     slas: frozenset[int]
-    models: Mapping[int, tuple[ModelTerms, bool]]  # True if the model is enabled
-    listings: tuple[Listing, ...]
+    models: Mapping[int, tuple[ModelTerms, bool]]  # terms, and True if the model is enabled
+    listings: tuple[ProviderListing, ...]
     allowlist: Mapping[str, tuple[str, str]]  # by key: status and entry
     token_decimals: int
     token_separator: bytes
@@ -84,7 +85,7 @@ class MarketState:
 
 
 def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[str], None]) -> MarketState:
-    """Read the market. Raise Fatal for another chain than the book's, or another contract at one of its addresses."""
+    """Read the market. Raise Fatal for another chain than the address book's, or an address without a contract."""
     chain_id = node.eth.chain_id
     if chain_id != book.chain_id:
         raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
@@ -94,10 +95,10 @@ def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[st
         if not code_at(node, contract.address):
             raise Fatal(f"{name}: there is no contract at {contract.address}")
     progress(f"reading the events of blocks {book.deploy_block} to {head}")
-    events = list(admin_events(node, contracts, book.deploy_block, head, span))
-    registries = {name: _registry(node, contract, events) for name, contract in contracts.items()}
+    events = list(read_admin_events(node, contracts, book.deploy_block, head, span))
+    registries = {name: _read_registry(node, contract, events) for name, contract in contracts.items()}
     jobs, providers, asks = contracts[JOBS], contracts[PROVIDERS], contracts[ASKS]
-    token = Contract(_TOKEN, checksum(book.paytoken))
+    token = Contract(_TOKEN_INTERFACE, checksum_address(book.paytoken))
     treasury = jobs.read(node, "treasury")
     accounts = {registry.owner for registry in registries.values()}.union(*(r.relayers for r in registries.values()))
     fee_bps, gas_fee = jobs.read(node, "fees")
@@ -116,47 +117,49 @@ def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[st
         providers_of_jobs=jobs.read(node, "providers"),
         providers_of_asks=asks.read(node, "providers"),
         jobs_of_providers=providers.read(node, "jobRegistry"),
-        slas=frozenset(s for s in _seen(events, "SlaSet", "slaSecs") if jobs.read(node, "slaAllowed", s)),
-        models=_models(node, jobs, events),
-        listings=tuple(_listings(node, providers, events)),
-        allowlist=_allowlist(node, providers, events),
+        slas=frozenset(s for s in _event_values(events, "SlaSet", "slaSecs") if jobs.read(node, "slaAllowed", s)),
+        models=_read_models(node, jobs, events),
+        listings=tuple(_read_listings(node, providers, events)),
+        allowlist=_read_allowlist(node, providers, events),
         token_decimals=token.read(node, "decimals"),
         token_separator=token.read(node, "DOMAIN_SEPARATOR"),
         escrowed=jobs.read(node, "escrowed"),
         credits=jobs.read(node, "totalCredits"),
         held=token.read(node, "balanceOf", jobs.address),
         treasury_holds=token.read(node, "balanceOf", treasury),
-        native={account: balance_of(node, account) for account in sorted(accounts - {ZERO})},
+        native={account: balance_of(node, account) for account in sorted(accounts - {ZERO_ADDRESS})},
     )
 
 
 def contracts_of(book: AddressBook) -> dict[str, Contract]:
     addresses = {PROVIDERS: book.provider_registry, JOBS: book.job_registry, ASKS: book.ask_registry}
-    return {name: Contract(name, checksum(addresses[name])) for name in REGISTRIES}
+    return {name: Contract(name, checksum_address(addresses[name])) for name in REGISTRIES}
 
 
-def separators_of(book: AddressBook) -> dict[str, bytes]:
+def expected_separators(book: AddressBook) -> dict[str, bytes]:
     """Return the signing domain that each registry must have."""
     domains = Domains.of(book)
     return {PROVIDERS: domains.providers.separator, JOBS: domains.jobs.separator, ASKS: domains.asks.separator}
 
 
-def _registry(node: Web3, contract: Contract, events: list[Event]) -> Registry:
+def _read_registry(node: Web3, contract: Contract, events: list[Event]) -> Registry:
     own = [event for event in events if event.contract == contract.name]
-    first = next((e for e in own if e.name == "OwnershipTransferred" and e.values["previousOwner"] == ZERO), None)
+    first = next(
+        (e for e in own if e.name == "OwnershipTransferred" and e.values["previousOwner"] == ZERO_ADDRESS), None
+    )
     pending = contract.read(node, "pendingOwner")
     return Registry(
         contract,
         is_code_of(contract.name, code_at(node, contract.address)),
         contract.read(node, "DOMAIN_SEPARATOR"),
         contract.read(node, "owner"),
-        None if pending == ZERO else pending,
-        frozenset(r for r in _seen(own, "RelayerSet", "relayer") if contract.read(node, "isRelayer", r)),
+        None if pending == ZERO_ADDRESS else pending,
+        frozenset(r for r in _event_values(own, "RelayerSet", "relayer") if contract.read(node, "isRelayer", r)),
         None if first is None else (first.block, first.transaction),
     )
 
 
-def _models(node: Web3, jobs: Contract, events: list[Event]) -> dict[int, tuple[ModelTerms, bool]]:
+def _read_models(node: Web3, jobs: Contract, events: list[Event]) -> dict[int, tuple[ModelTerms, bool]]:
     latest = {event.values["modelId"]: event.values for event in events if event.name == "ModelSet"}
     return {
         model_id: (
@@ -167,17 +170,17 @@ def _models(node: Web3, jobs: Contract, events: list[Event]) -> dict[int, tuple[
     }
 
 
-def _listings(node: Web3, providers: Contract, events: list[Event]) -> list[Listing]:
+def _read_listings(node: Web3, providers: Contract, events: list[Event]) -> list[ProviderListing]:
     pairs = {(e.values["providerId"], e.values["modelId"]) for e in events if e.name == "ModelAllowed"}
     ids = range(1, providers.read(node, "providerCount") + 1)
-    listings = (_listing(node, providers, n, pairs) for n in ids)
-    return [one for one in listings if one.operator != ZERO]  # the others have left
+    listings = (_read_listing(node, providers, n, pairs) for n in ids)
+    return [one for one in listings if one.operator != ZERO_ADDRESS]  # a provider that left has no operator
 
 
-def _listing(node: Web3, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> Listing:
-    stored = provider(node, providers, provider_id)
+def _read_listing(node: Web3, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> ProviderListing:
+    stored = read_provider(node, providers, provider_id)
     models = sorted(model for owner, model in pairs if owner == provider_id)
-    return Listing(
+    return ProviderListing(
         provider_id=provider_id,
         operator=stored["operator"],
         listed=stored["listed"],
@@ -196,18 +199,19 @@ def _listing(node: Web3, providers: Contract, provider_id: int, pairs: set[tuple
     )
 
 
-def provider(node: Web3, providers: Contract, provider_id: int) -> dict[str, Any]:
-    """Return the members of the struct `Provider` by name."""
+def read_provider(node: Web3, providers: Contract, provider_id: int) -> dict[str, Any]:
+    """Return the members of the contract's struct `Provider`, by name."""
     values: dict[str, Any] = providers.read(node, "provider", provider_id)._asdict()
     return values
 
 
-def _allowlist(node: Web3, providers: Contract, events: list[Event]) -> dict[str, tuple[str, str]]:
+def _read_allowlist(node: Web3, providers: Contract, events: list[Event]) -> dict[str, tuple[str, str]]:
     latest = {event.values["key"]: event.values["entry"] for event in events if event.name == "AllowlistSet"}
     return {
-        hex_of(key): (STATUSES[providers.read(node, "allowlistStatus", key)], entry) for key, entry in latest.items()
+        hex_of(key): (ALLOWLIST_STATUSES[providers.read(node, "allowlistStatus", key)], entry)
+        for key, entry in latest.items()
     }
 
 
-def _seen(events: list[Event], name: str, field: str) -> list[Any]:
+def _event_values(events: list[Event], name: str, field: str) -> list[Any]:
     return sorted({event.values[field] for event in events if event.name == name})

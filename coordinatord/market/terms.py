@@ -1,4 +1,4 @@
-"""The market file (TOML or JSON), which describes a market before and after its deployment."""
+"""Read the market file (TOML or JSON), which describes a market before and after its deployment."""
 
 import json
 import tomllib
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import attrs
 
-from common.address_book import MAX_DECIMALS
+from common.address_book import MAX_TOKEN_DECIMALS
 from common.api import limits
 from common.daemon.process import Fatal
 from common.refusal import Refused
@@ -24,11 +24,11 @@ MIN_TOKEN_GAS: Final = 200_000
 MAX_TOKEN_GAS: Final = 2_000_000
 _MAX_SCHEMA_BYTES: Final = 16_384  # stored in a log, which costs gas per byte
 
-_KEYS: Final = (
+_MARKET_KEYS: Final = (
     *("chain_id", "token", "decimals", "token_name", "token_version", "owner", "treasury"),
     *("fee_bps", "gas_fee", "max_gas_fee", "point_price", "token_gas", "slas", "relayers", "models"),
 )
-_OPTIONAL: Final = ("token_name", "token_version", "token_gas")
+_OPTIONAL_KEYS: Final = ("token_name", "token_version", "token_gas")
 _MODEL_KEYS: Final = ("id", "name", "owned_by", "params_schema", "params_schema_file")
 
 
@@ -44,8 +44,8 @@ class ModelTerms:
 
 @attrs.frozen(slots=True, kw_only=True)
 class MarketTerms:
-    """Amounts are in the token's smallest unit. If `token_name` or `token_version` is None, the token is read.
-    `max_gas_fee` is the only value that an admin cannot change later."""
+    """Terms of a market. Amounts are in the token's smallest unit. If `token_name` or `token_version` is None, the
+    value is read from the token."""
 
     chain_id: int
     token: str
@@ -56,7 +56,7 @@ class MarketTerms:
     treasury: str
     fee_bps: int
     gas_fee: int
-    max_gas_fee: int
+    max_gas_fee: int  # highest gas_fee that an admin can set later; fixed by the deployment
     point_price: int  # treasury income per reputation point of a provider
     token_gas: int = MIN_TOKEN_GAS  # gas limit of a call to the token
     slas: tuple[int, ...]
@@ -68,11 +68,11 @@ class MarketTerms:
 
 
 def read_terms(path: Path | None, flags: Mapping[str, object]) -> MarketTerms:
-    """Read the file. Flags that are set override its values. Raise Fatal with the wrong value."""
+    """Read the market file. Flags that are set override values of the file. Raise Fatal, naming the wrong value."""
     try:
         values = dict(_read_file(path)) if path is not None else {}
         values |= {name: value for name, value in flags.items() if value is not None}
-        return _terms(values, path.parent if path is not None else Path())
+        return _parse_terms(values, path.parent if path is not None else Path())
     except Refused as wrong:
         raise Fatal(f"{'the market' if path is None else path}: {wrong}") from None
 
@@ -86,33 +86,33 @@ def _read_file(path: Path) -> dict[str, Any]:
     except ValueError as wrong:
         raise Refused(f"must be {'JSON' if path.suffix == '.json' else 'TOML'}: {wrong}") from None
     if not isinstance(document, dict):
-        raise Refused("must be one object")
+        raise Refused("the file must contain a JSON object")
     return document
 
 
-def _terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
+def _parse_terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
     for key in values:
-        if key not in _KEYS:
-            raise Refused(f"{key} is not a key of a market file; the keys are {', '.join(_KEYS)}", key)
-    for key in _KEYS:
-        if key not in values and key not in _OPTIONAL:
+        if key not in _MARKET_KEYS:
+            raise Refused(f"{key} is not a key of a market file; the keys are {', '.join(_MARKET_KEYS)}", key)
+    for key in _MARKET_KEYS:
+        if key not in values and key not in _OPTIONAL_KEYS:
             raise Refused(f"{key} is required: set it in the file, or with --{key.replace('_', '-')}", key)
     terms = MarketTerms(
-        chain_id=_between(values["chain_id"], 1, 2**53 - 1, "chain_id"),
+        chain_id=_read_int_between(values["chain_id"], 1, 2**53 - 1, "chain_id"),
         token=read_address(values["token"], "token"),
-        decimals=_between(values["decimals"], 0, MAX_DECIMALS, "decimals"),
-        token_name=_optional_text(values, "token_name"),
-        token_version=_optional_text(values, "token_version"),
+        decimals=_read_int_between(values["decimals"], 0, MAX_TOKEN_DECIMALS, "decimals"),
+        token_name=_read_optional_text(values, "token_name"),
+        token_version=_read_optional_text(values, "token_version"),
         owner=read_address(values["owner"], "owner"),
         treasury=read_address(values["treasury"], "treasury"),
-        fee_bps=_between(values["fee_bps"], 0, MAX_FEE_BPS, "fee_bps"),
+        fee_bps=_read_int_between(values["fee_bps"], 0, MAX_FEE_BPS, "fee_bps"),
         gas_fee=read_uint(values["gas_fee"], 128, "gas_fee"),
         max_gas_fee=read_uint(values["max_gas_fee"], 128, "max_gas_fee"),
         point_price=read_uint(values["point_price"], 96, "point_price"),
-        token_gas=_between(values.get("token_gas", MIN_TOKEN_GAS), MIN_TOKEN_GAS, MAX_TOKEN_GAS, "token_gas"),
-        slas=tuple(_between(v, 1, MAX_SLA_S, f"slas[{n}]") for n, v in enumerate(_list(values, "slas"))),
-        relayers=tuple(read_address(v, f"relayers[{n}]") for n, v in enumerate(_list(values, "relayers"))),
-        models=tuple(_model(v, f"models[{n}]", folder) for n, v in enumerate(_list(values, "models"))),
+        token_gas=_read_int_between(values.get("token_gas", MIN_TOKEN_GAS), MIN_TOKEN_GAS, MAX_TOKEN_GAS, "token_gas"),
+        slas=tuple(_read_int_between(v, 1, MAX_SLA_S, f"slas[{n}]") for n, v in enumerate(_read_list(values, "slas"))),
+        relayers=tuple(read_address(v, f"relayers[{n}]") for n, v in enumerate(_read_list(values, "relayers"))),
+        models=tuple(_parse_model(v, f"models[{n}]", folder) for n, v in enumerate(_read_list(values, "models"))),
     )
     _require_distinct(terms.slas, "slas")
     _require_distinct(terms.relayers, "relayers")
@@ -127,9 +127,9 @@ def _terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
 
 def read_model(model_id: object, name: object, owned_by: object, schema: object, param: str) -> ModelTerms:
     model = ModelTerms(
-        _between(model_id, 1, 2**32 - 1, f"{param}.id"),
-        _text(name, f"{param}.name"),
-        _text(owned_by, f"{param}.owned_by", min_bytes=0),
+        _read_int_between(model_id, 1, 2**32 - 1, f"{param}.id"),
+        _read_text(name, f"{param}.name"),
+        _read_text(owned_by, f"{param}.owned_by", min_bytes=0),
         json.dumps(schema, separators=(",", ":"), ensure_ascii=False) if schema is not None else "",
     )
     if schema is not None and not isinstance(schema, dict):
@@ -150,7 +150,7 @@ def read_schema(path: Path) -> object:
         raise Refused(f"{path} must be JSON: {wrong}") from None
 
 
-def _model(value: object, param: str, folder: Path) -> ModelTerms:
+def _parse_model(value: object, param: str, folder: Path) -> ModelTerms:
     if not isinstance(value, dict):
         raise Refused(f"{param} must be a table with id and name", param)
     for key in value:
@@ -161,30 +161,30 @@ def _model(value: object, param: str, folder: Path) -> ModelTerms:
             raise Refused(f"{param}.{key} is required", param)
     schema, file = value.get("params_schema"), value.get("params_schema_file")
     if schema is not None and file is not None:
-        raise Refused(f"{param} takes params_schema or params_schema_file, not both", param)
+        raise Refused(f"{param} must not have both params_schema and params_schema_file", param)
     if file is not None:
-        schema = read_schema(folder / _text(file, f"{param}.params_schema_file"))
+        schema = read_schema(folder / _read_text(file, f"{param}.params_schema_file"))
     return read_model(value["id"], value["name"], value.get("owned_by", ""), schema, param)
 
 
-def _between(value: object, low: int, high: int, param: str) -> int:
+def _read_int_between(value: object, low: int, high: int, param: str) -> int:
     number = read_uint(value, 256, param)
     if not low <= number <= high:
         raise Refused(f"{param} must be in {low}..{high}", param)
     return number
 
 
-def _text(value: object, param: str, min_bytes: int = 1) -> str:
+def _read_text(value: object, param: str, min_bytes: int = 1) -> str:
     if not isinstance(value, str) or not min_bytes <= len(value.encode()) <= MAX_NAME_BYTES:
         raise Refused(f"{param} must be a text of {min_bytes} to {MAX_NAME_BYTES} bytes", param)
     return value
 
 
-def _optional_text(values: Mapping[str, object], key: str) -> str | None:
-    return _text(values[key], key) if key in values else None
+def _read_optional_text(values: Mapping[str, object], key: str) -> str | None:
+    return _read_text(values[key], key) if key in values else None
 
 
-def _list(values: Mapping[str, object], key: str) -> list[object]:
+def _read_list(values: Mapping[str, object], key: str) -> list[object]:
     value = values[key]
     if not isinstance(value, list) or not value:
         raise Refused(f"{key} must be a list with at least one entry", key)
@@ -194,4 +194,4 @@ def _list(values: Mapping[str, object], key: str) -> list[object]:
 def _require_distinct(values: "tuple[object, ...] | list[Any]", what: str) -> None:
     for value in values:
         if list(values).count(value) > 1:
-            raise Refused(f"{what} must be distinct: {value} is there twice", what)
+            raise Refused(f"{what} must be distinct: {value} appears more than once", what)

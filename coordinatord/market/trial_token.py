@@ -1,4 +1,4 @@
-"""Payment token for an operator's trial market. Its deployer can mint it."""
+"""Deploy a payment token for an operator's trial market. The deployer can mint tokens."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 import attrs
 
 from common.daemon.process import Fatal
-from coordinatord.market.contracts import Contract, ContractCall, creation
+from coordinatord.market.contracts import Contract, ContractCall, creation_data
 from coordinatord.market.sending import Addresses, Sender, SendingStep
 
 DECIMALS: Final = 6
-_CONTRACT: Final = "DevToken"
-# By chain id. No test token is deployed on these chains, because it could be mistaken for real money.
+_TRIAL_CONTRACT: Final = "DevToken"
+# Chains on which no test token may be deployed, because the token could be mistaken for real money.
 MAIN_NETWORKS: Final = {
     1: "Ethereum",
     10: "OP Mainnet",
@@ -45,7 +45,7 @@ MAIN_NETWORKS: Final = {
 
 @attrs.frozen(slots=True)
 class Mint:
-    """`amount` is in the token's smallest unit."""
+    """Tokens to mint for an account. `amount` is in the token's smallest unit."""
 
     to: str
     amount: int
@@ -61,22 +61,25 @@ def require_trial_chain(chain_id: int) -> None:
 
 
 def deploy_test_token(sender: Sender, mints: Sequence[Mint]) -> str:
-    """Deploy the token, mint, and return its address. Only its owner, the sender, can mint, pause or block accounts."""
+    """Deploy the token, mint, and return the token's address. Only the sender, as the token's owner, can mint, pause or
+    block accounts."""
     require_trial_chain(sender.chain_id)
-    steps = [SendingStep("deploy the test token", 1, _CONTRACT, lambda _: _creation(sender.signer.address))]
-    steps += [_minting(mint) for mint in mints]
+    steps = [SendingStep("deploy the test token", 1, _TRIAL_CONTRACT, lambda _: _creation_call(sender.signer.address))]
+    steps += [_minting_step(mint) for mint in mints]
     sender.run(steps)
-    return sender.addresses(steps)[_CONTRACT]
+    return sender.addresses(steps)[_TRIAL_CONTRACT]
 
 
-def _creation(owner: str) -> ContractCall:
-    return ContractCall("deploy the test token", None, creation(_CONTRACT, owner))
+def _creation_call(owner: str) -> ContractCall:
+    return ContractCall("deploy the test token", None, creation_data(_TRIAL_CONTRACT, owner))
 
 
-def _minting(mint: Mint) -> SendingStep:
-    words = f"mint {mint.amount} base units to {mint.to}"
+def _minting_step(mint: Mint) -> SendingStep:
+    description = f"mint {mint.amount} base units to {mint.to}"
 
     def build(addresses: Addresses) -> ContractCall:
-        return Contract(_CONTRACT, addresses[_CONTRACT]).call(words, "mint", mint.to, mint.amount)
+        return Contract(_TRIAL_CONTRACT, addresses[_TRIAL_CONTRACT]).build_call(
+            description, "mint", mint.to, mint.amount
+        )
 
-    return SendingStep(words, 2, None, build)
+    return SendingStep(description, 2, None, build)

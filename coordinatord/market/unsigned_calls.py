@@ -1,5 +1,5 @@
-"""Calls that another party sends: a Safe, another multisig or a hardware wallet. Written as text, or as a file that a
-Safe imports.
+"""Format calls that another program sends, such as a Safe, another multisig or a hardware wallet. The format is text,
+or a file that a Safe imports.
 """
 
 import json
@@ -11,7 +11,9 @@ from coordinatord.market.contracts import ContractCall
 
 
 def as_text(calls: Sequence[ContractCall]) -> str:
-    return "\n\n".join(f"{call.words}\n  to     {call.to}\n  value  0\n  data   {hex_of(call.data)}" for call in calls)
+    return "\n\n".join(
+        f"{call.description}\n  to     {call.to}\n  value  0\n  data   {hex_of(call.data)}" for call in calls
+    )
 
 
 def as_document(calls: Sequence[ContractCall], chain_id: int) -> str:
@@ -20,9 +22,9 @@ def as_document(calls: Sequence[ContractCall], chain_id: int) -> str:
         "version": "1.0",
         "chainId": str(chain_id),
         "createdAt": int(time.time() * 1000),
-        "meta": {"name": calls[0].words, "description": "; ".join(call.words for call in calls)},
+        "meta": {"name": calls[0].description, "description": "; ".join(call.description for call in calls)},
         "transactions": [
-            {"to": call.to, "value": "0", "data": hex_of(call.data), "description": call.words} for call in calls
+            {"to": call.to, "value": "0", "data": hex_of(call.data), "description": call.description} for call in calls
         ],
     }
     return json.dumps(document, indent=2)

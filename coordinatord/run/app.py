@@ -1,4 +1,4 @@
-"""Composition root. Task groups nest in the order of shutdown: the inner group ends first.
+"""Open all services and run the coordinator. Task groups nest in the order of shutdown: the inner group ends first.
 
 pool, node, store, keys  closed last
   background             indexer, relayer, reclaims, batches, janitor, notices, events; run while requests end
@@ -18,17 +18,17 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from common.daemon.operators_port import bind_operators_port
 from common.daemon.process import RELEASE
-from common.daemon.supervision import Loop, Supervisor
+from common.daemon.supervision import Supervisor, TaskFunction
 from common.daemon.systemd import Systemd
 from coordinatord.api.batches.allowances import LineAllowances
-from coordinatord.api.batches.expansion import Expansion
+from coordinatord.api.batches.expansion import BatchExpander
 from coordinatord.api.batches.line_containers import LineContainers
-from coordinatord.api.batches.output import Finalising
+from coordinatord.api.batches.output import BatchFinaliser
 from coordinatord.api.batches.worker import BatchWorker
-from coordinatord.api.book.pending_offers import keep_offers
+from coordinatord.api.book.pending_offers import store_offers
 from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.provider_ops.reclaimer import ReclaimWorker
-from coordinatord.api.system.routes import Stopping
+from coordinatord.api.system.routes import StopFlag
 from coordinatord.api.webhooks.delivery import run_deliveries
 from coordinatord.base import metrics
 from coordinatord.base.clock import system_clock
@@ -64,25 +64,25 @@ from coordinatord.run.descriptors import connections_within, memory_limit, raise
 from coordinatord.run.escrow import EscrowDependencies, open_escrow
 from coordinatord.run.janitor import Janitor
 from coordinatord.run.limits import Limits
-from coordinatord.run.operators_port import operators_app, serve_operators
+from coordinatord.run.operators_port import MetricsHistory, operators_app, serve_operators
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers
 
 log = structlog.get_logger(__name__)
 
-# Balancers notice that this node is not ready before it stops listening.
+# Time for load balancers to notice that this process is not ready, before it stops listening.
 _UNREADY_PAUSE_S: Final = 0.5
 
 
 async def run(config: Config, limits: Limits | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. `limits` replaces the limits derived from this process's descriptors and memory,
-    but never allows more connections than they do."""
+    """Serve until SIGTERM or SIGINT. `limits` replaces the default limits. In either case, the process's file
+    descriptors and memory limit the number of connections."""
     systemd = Systemd()
-    stopping = Stopping()
+    stopping = StopFlag()
     listening = listening_socket(config.port, config.bind_host)
     room = connections_within(raise_descriptor_limit(), memory_limit(), config)
     limits = (
-        config.limits.within(room)
+        config.limits.with_connections(room)
         if limits is None
         else attrs.evolve(limits, connections=min(limits.connections, room))
     )
@@ -93,14 +93,16 @@ async def run(config: Config, limits: Limits | None = None) -> None:
         await prepare(dependencies, startup)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
         if escrow is not None:
-            await escrow.custody.begin()
+            await escrow.custody.acquire_first_key()
         relaying = relaying_of(dependencies)
         containers = containers_of(dependencies)
         loops = background_tasks(dependencies, relaying, janitor_of(dependencies, containers), escrow)
         loops["watchdog"] = systemd.keep_alive
         if config.metrics_port:
             port = bind_operators_port(config.metrics_host, config.metrics_port, "METRICS_HOST, METRICS_PORT")
-            operators = operators_app(_pool_metrics(dependencies.database))
+            history = MetricsHistory()
+            loops["metrics_history"] = history.run
+            operators = operators_app(_pool_metrics_refresher(dependencies.database), history)
             loops["metrics"] = partial(serve_operators, operators, stack.enter_context(port))
         async with anyio.create_task_group() as background:
             start_background(background, dependencies.supervisor, loops)
@@ -108,24 +110,24 @@ async def run(config: Config, limits: Limits | None = None) -> None:
             await background.start(_stop_on_signal, stop)
             app = compose(dependencies, relaying, containers, escrow, stopping)
 
-            async def stopped() -> None:
+            async def wait_for_stop() -> None:
                 await stop.wait()
                 stopping.begun = True
-                systemd.say("STOPPING=1")
+                systemd.notify("STOPPING=1")
                 log.info("stopping", grace_seconds=limits.shutdown_grace_s)
                 await anyio.sleep(_UNREADY_PAUSE_S)
-                dependencies.events.close()  # open streams would use up the grace period
+                dependencies.events.close()  # otherwise open streams would use up the grace period
 
-            systemd.say("READY=1")
+            systemd.notify("READY=1")
             log.info(
                 "serving", release=RELEASE, host=config.bind_host, port=config.port, connections=limits.connections
             )
             await serve_until(
                 app,
                 listening,
-                stopped,
+                wait_for_stop,
                 grace_seconds=limits.shutdown_grace_s,
-                room=connection_limits(config),
+                limits=connection_limits(config),
                 origins=Origins.of(config.cors_origins),
             )
             background.cancel_scope.cancel()
@@ -170,22 +172,23 @@ def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
 
 def background_tasks(
     dependencies: Dependencies, relaying: Relaying, janitor: Janitor, escrow: Escrow | None
-) -> dict[str, Loop]:
-    """Return every background task by the name that log, metrics and readiness use."""
+) -> dict[str, TaskFunction]:
+    """Return every background task, keyed by the name that the log, the metrics and the readiness check use."""
     config, database, notices = dependencies.config, dependencies.database, dependencies.notices
     reclaimer = ReclaimWorker(database, notices, config.addresses.job_registry, max_depth=config.relay_max_depth)
-    loops: dict[str, Loop] = {
+    loops: dict[str, TaskFunction] = {
         "notices": partial(notices.listen, database),
         "relay_waits": relaying.run,
         "events": dependencies.events.run,
         "progress": dependencies.progress.run,
+        "tabs": dependencies.tabs.run,
         "poll_times": dependencies.liveness.run,
         "lapsed_offers": dependencies.offers.run,
-        "pending_offers": partial(keep_offers, database, dependencies.offered),
-        "indexer": partial(index, dependencies),
-        "relayer": partial(relay, dependencies),
+        "pending_offers": partial(store_offers, database, dependencies.offered),
+        "indexer": partial(run_index_task, dependencies),
+        "relayer": partial(run_relay_task, dependencies),
         "reclaimer": reclaimer.run,
-        "batches": batch_worker_of(dependencies).run,
+        "batches": build_batch_worker(dependencies).run,
         "janitor": janitor.run,
     }
     if len(dependencies.nodes.all) > 1:
@@ -198,14 +201,14 @@ def background_tasks(
     return loops
 
 
-def start_background(tasks: TaskGroup, supervisor: Supervisor, loops: Mapping[str, Loop]) -> None:
+def start_background(tasks: TaskGroup, supervisor: Supervisor, loops: Mapping[str, TaskFunction]) -> None:
     for name, loop in loops.items():
         tasks.start_soon(supervisor.run, name, loop)
 
 
-def batch_worker_of(dependencies: Dependencies) -> BatchWorker:
+def build_batch_worker(dependencies: Dependencies) -> BatchWorker:
     config, database, rpc = dependencies.config, dependencies.database, dependencies.rpc
-    expansion = Expansion(
+    expansion = BatchExpander(
         domains=dependencies.domains,
         registry=JobRegistry(rpc, config.addresses.job_registry),
         allowances=LineAllowances(Promises(PaymentToken(rpc, config.addresses.paytoken)), gas_policy(config)),
@@ -214,11 +217,12 @@ def batch_worker_of(dependencies: Dependencies) -> BatchWorker:
         retention_seconds=config.file_retention_seconds,
         clock=system_clock,
     )
-    finalising = Finalising(files_of(dependencies), config.limits.failed_batch_retention_s)
+    finalising = BatchFinaliser(files_of(dependencies), config.limits.failed_batch_retention_s)
     return BatchWorker(database, dependencies.notices, expansion, finalising)
 
 
-async def index(dependencies: Dependencies) -> None:
+async def run_index_task(dependencies: Dependencies) -> None:
+    """Run the indexer until cancelled."""
     config, book = dependencies.config, dependencies.config.addresses
     settings = IndexerSettings(
         chain_id=book.chain_id,
@@ -233,7 +237,8 @@ async def index(dependencies: Dependencies) -> None:
     await run_indexer(dependencies.database, source, settings, dependencies.notices, Wake())
 
 
-async def relay(dependencies: Dependencies) -> None:
+async def run_relay_task(dependencies: Dependencies) -> None:
+    """Run the relayer until cancelled."""
     await run_relayer(
         dependencies.database,
         dependencies.notices,
@@ -246,8 +251,8 @@ async def relay(dependencies: Dependencies) -> None:
 
 
 async def _stop_on_signal(stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-    """Set `stop` on a signal, or when this task is cancelled, because serving is shielded from cancellation. The task
-    reports started once it receives signals."""
+    """Set `stop` on SIGTERM or SIGINT. Also set `stop` when this task is cancelled, because the server is shielded from
+    cancellation and ends only with `stop`. The task reports that it has started once it can receive signals."""
     try:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             task_status.started()
@@ -257,7 +262,7 @@ async def _stop_on_signal(stop: anyio.Event, *, task_status: TaskStatus[None] = 
         stop.set()
 
 
-def _pool_metrics(database: Database) -> Callable[[], None]:
+def _pool_metrics_refresher(database: Database) -> Callable[[], None]:
     def refresh() -> None:
         size, idle = database.pool.get_size(), database.pool.get_idle_size()
         metrics.database_connections.labels("idle").set(idle)

@@ -1,4 +1,4 @@
-"""ASGI application: all routes, behind the layers that every request passes."""
+"""Build the ASGI application: all routes, behind the middleware that handles every request."""
 
 from typing import Final
 
@@ -7,40 +7,42 @@ import attrs
 from common.daemon.asgi import ASGIApp
 from coordinatord.api.batches.batches import BatchService
 from coordinatord.api.batches.events import BatchEvents
-from coordinatord.api.batches.plan import Plans
+from coordinatord.api.batches.plan import BatchPlanner
 from coordinatord.api.batches.routes import BatchRoutes
-from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.model_routes import ModelRoutes
-from coordinatord.api.book.polls import Polls, PollWaits
+from coordinatord.api.book.polls import Polls
 from coordinatord.api.book.posted_jobs import PostedJobs
+from coordinatord.api.book.posted_jobs_sql import read_posted
 from coordinatord.api.book.provider_routes import ProviderRoutes
 from coordinatord.api.book.reads import IndexReads, MarketWindows
 from coordinatord.api.book.routes import BookRoutes
 from coordinatord.api.book.why import WhyReads
 from coordinatord.api.escrow.hosting import Escrow
-from coordinatord.api.escrow.release import Claims, Releases
-from coordinatord.api.escrow.routes import EscrowRoutes, Hosted
-from coordinatord.api.events.events_sql import read_present
+from coordinatord.api.escrow.release import ClaimReader, ReleaseService
+from coordinatord.api.escrow.routes import EscrowRoutes, EscrowServices
+from coordinatord.api.events.events_sql import read_current_events
 from coordinatord.api.events.places import Places
-from coordinatord.api.events.routes import BeforeBlocks, EventRoutes
+from coordinatord.api.events.routes import EventRoutes
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.routes import FileRoutes
-from coordinatord.api.orders.cancel import Cancels
-from coordinatord.api.orders.endings import Endings
+from coordinatord.api.orders.cancel import CancelService
+from coordinatord.api.orders.endings import EndingFinder
 from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.preflight import Preflight
 from coordinatord.api.orders.routes import OrderRoutes
 from coordinatord.api.orders.submission import Submissions
 from coordinatord.api.orders.validation import OrderChecks
-from coordinatord.api.pages.routes import HistoryRoutes, PageRoutes
-from coordinatord.api.provider_ops.asks import Asks
+from coordinatord.api.pages.routes import PageDataRoutes, PageRoutes
+from coordinatord.api.provider_ops.asks import AskPublisher
 from coordinatord.api.provider_ops.ops import Ops
 from coordinatord.api.provider_ops.routes import OperationRoutes
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.api.sessions.routes import SessionRoutes
 from coordinatord.api.sessions.sessions import SessionCache, SessionService
 from coordinatord.api.system.readiness import DeploymentReads, ReadinessCheck
-from coordinatord.api.system.routes import Stopping, SystemRoutes
+from coordinatord.api.system.routes import StopFlag, SystemRoutes
+from coordinatord.api.tabs.routes import TabsRoutes
 from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookEndpoints
 from coordinatord.api.webhooks.routes import WebhookRoutes
 from coordinatord.base.clock import system_clock
@@ -60,7 +62,7 @@ from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route
-from coordinatord.http.uploads import HELD_BYTES, TransferLimits, UploadReader
+from coordinatord.http.uploads import MAX_HELD_BYTES, TransferLimits, UploadReader
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
 from coordinatord.run.dependencies import Dependencies, files_of
@@ -69,12 +71,12 @@ from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import JOB_OFFERED
 from coordinatord.storage.pins.containers import Containers
 
-_BURST_SECONDS: Final = 2.5
+_BURST_DURATION_S: Final = 2.5
 
 
 @attrs.frozen(slots=True)
 class Endpoints:
-    """Handlers by topic, with the services under them."""
+    """Objects that declare the routes, one per topic of the API."""
 
     system: SystemRoutes
     handshake: SessionRoutes
@@ -87,8 +89,9 @@ class Endpoints:
     escrow: EscrowRoutes
     batches: BatchRoutes
     events: EventRoutes
+    tabs: TabsRoutes
     webhooks: WebhookRoutes
-    history: HistoryRoutes
+    history: PageDataRoutes
     page: PageRoutes
 
     def routes(self) -> list[Route]:
@@ -104,6 +107,7 @@ class Endpoints:
             self.escrow,
             self.batches,
             self.events,
+            self.tabs,
             self.webhooks,
             self.history,
         )
@@ -128,7 +132,7 @@ def build_application(
         bodies=BodyReader(limits.body_deadline_s, limits.body_min_bytes_per_s, limits.body_silence_s),
         budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, max_body_bytes)),
         uploads=UploadReader(
-            BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, HELD_BYTES)),
+            BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, MAX_HELD_BYTES)),
             TransferLimits(limits.uploads_per_caller, limits.uploads_per_wallet),
             config.max_blob_bytes,
             limits.upload_min_bytes_per_s,
@@ -145,17 +149,21 @@ def build_application(
 
 
 def compose(
-    dependencies: Dependencies, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: Stopping
+    dependencies: Dependencies, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: StopFlag
 ) -> ASGIApp:
     """Build the services and the routes that use them."""
     config, database, domains = dependencies.config, dependencies.database, dependencies.domains
     book = config.addresses
-    asked = dependencies.rpc_for_callers
-    jobs = JobRegistry(asked, book.job_registry)
-    providers = ProviderRegistry(asked, book.provider_registry)
-    reads = IndexReads.over(database, dependencies.replicas)
-    posted = PostedJobs.over(
-        database, jobs, Decoder(book), first_block=book.deploy_block, widest_range=config.getlogs_cap
+    callers_rpc = dependencies.rpc_for_callers
+    jobs = JobRegistry(callers_rpc, book.job_registry)
+    providers = ProviderRegistry(callers_rpc, book.provider_registry)
+    reads = IndexReads.from_databases(database, dependencies.replicas)
+    posted = PostedJobs(
+        jobs,
+        Decoder(book),
+        first_block=book.deploy_block,
+        max_range_blocks=config.getlogs_cap,
+        indexed=BatchedReads(database.prepared_connection(), read_posted),
     )
     readiness = ReadinessCheck(
         database,
@@ -171,11 +179,11 @@ def compose(
     uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
     waiting, offers = dependencies.waiting, dependencies.offers
-    dependencies.notices.always(JOB_OFFERED, offers.hear)
+    dependencies.notices.subscribe_always(JOB_OFFERED, offers.on_offer_notice)
     checks = OrderChecks(
         domains=domains,
         registry=jobs,
-        promises=Promises(PaymentToken(asked, book.paytoken)),
+        promises=Promises(PaymentToken(callers_rpc, book.paytoken)),
         budgets=budgets,
         relayer=dependencies.relayer.address,
         uploads=uploads,
@@ -197,53 +205,56 @@ def compose(
         uploads=uploads,
         relaying=relaying,
         clock=system_clock,
-        views=SharedViews(asked),
+        views=SharedViews(callers_rpc),
     )
-    asks = Asks(domains, AskRegistry(asked, book.ask_registry), providers, budgets, relaying, system_clock)
+    asks = AskPublisher(
+        domains, AskRegistry(callers_rpc, book.ask_registry), providers, budgets, relaying, system_clock
+    )
     limits = config.limits
-    burst = limits.requests_burst or config.requests_per_second * _BURST_SECONDS
+    burst = limits.requests_burst or config.requests_per_second * _BURST_DURATION_S
     buckets = TokenBuckets(config.requests_per_second, burst)
     hub = dependencies.events
-    hub.watch(lambda _: reads.position.forget())  # reads after an event must include it
-    hub.watch(waiting.hear)
+    hub.watch(lambda _: reads.position.forget())  # reads after an event must include its changes
+    hub.watch(waiting.on_events)
     places = Places(limits.event_listeners, limits.event_listeners_per_caller)
     polls = Polls(
         database,
-        Funding(PaymentToken(dependencies.rpc, book.paytoken), database),
+        FundsChecker(PaymentToken(dependencies.rpc, book.paytoken), database),
         lease_ms=config.match_lease_ms,
         liveness=dependencies.liveness,
-        waits=PollWaits(waiting, places),
+        waiting=waiting,
+        places=places,
         offers=offers,
     )
-    why = WhyReads(reads, Funding(PaymentToken(asked, book.paytoken), database), config.match_liveness_ms)
-    endings = Endings(database, jobs, config.getlogs_cap)
-    cancels = Cancels(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
+    why = WhyReads(reads, FundsChecker(PaymentToken(callers_rpc, book.paytoken), database), config.match_liveness_ms)
+    endings = EndingFinder(database, jobs, config.getlogs_cap)
+    cancels = CancelService(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
     deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
-    before_blocks = BeforeBlocks(dependencies.progress)
     endpoints = Endpoints(
         system=SystemRoutes(readiness, deployment, stopping),
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
-        jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, before_blocks),
+        jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, dependencies.progress),
         files=FileRoutes(files_of(dependencies)),
         book=BookRoutes(reads, polls, why, buckets),
-        operations=OperationRoutes(ops, asks, jobs, posted, before_blocks),
+        operations=OperationRoutes(ops, asks, jobs, posted, dependencies.progress),
         providers=ProviderRoutes(reads),
-        escrow=EscrowRoutes(hosted_escrow(dependencies, escrow, posted)),
+        escrow=EscrowRoutes(escrow_services(dependencies, escrow, posted)),
         batches=BatchRoutes(
             BatchService(database, config.file_retention_seconds, storage_budgets(config)),
-            Plans(database, config.match_liveness_ms),
+            BatchPlanner(database, config.match_liveness_ms),
             BatchEvents(hub, places, dependencies.notices),
         ),
         events=EventRoutes(
             hub,
             places,
-            BatchedReads(database.prepared_connection(), with_snapshot(read_present)),
+            BatchedReads(database.prepared_connection(), with_snapshot(read_current_events)),
             dependencies.progress,
             buckets,
         ),
-        webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(asked, book.paytoken))),
-        history=HistoryRoutes(reads, database),
+        tabs=TabsRoutes(dependencies.tabs, places),
+        webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(callers_rpc, book.paytoken))),
+        history=PageDataRoutes(reads, database, config.match_liveness_ms),
         page=PageRoutes(),
     )
     return build_application(config, endpoints, readiness, sessions, reads, buckets=buckets)
@@ -256,18 +267,18 @@ def webhook_endpoints(config: Config, database: Database, token: PaymentToken) -
     return WebhookEndpoints(database, SealedSecrets(config.webhooks_key), token, config.webhooks_private == "allow")
 
 
-def hosted_escrow(dependencies: Dependencies, escrow: Escrow | None, posted: PostedJobs) -> Hosted | None:
+def escrow_services(dependencies: Dependencies, escrow: Escrow | None, posted: PostedJobs) -> EscrowServices | None:
     if escrow is None:
         return None
     book = dependencies.config.addresses
-    # A released key cannot be taken back. So if there are several nodes, two must agree on the claimer.
+    # A released key cannot be taken back. So if several nodes are configured, two nodes must agree on the claim.
     agreed = Rpc(dependencies.nodes.agreed_transport()) if len(dependencies.nodes.all) > 1 else posted.registry.rpc
-    claims = Claims(
+    claims = ClaimReader(
         JobRegistry(agreed, book.job_registry),
         ProviderRegistry(agreed, book.provider_registry),
         dependencies.config.confirmations,
     )
-    releases = Releases(
+    releases = ReleaseService(
         domains=dependencies.domains,
         chain_id=book.chain_id,
         registry=book.job_registry,
@@ -276,4 +287,4 @@ def hosted_escrow(dependencies: Dependencies, escrow: Escrow | None, posted: Pos
         posted=posted,
         clock=system_clock,
     )
-    return Hosted(escrow, releases, system_clock)
+    return EscrowServices(escrow, releases, system_clock)

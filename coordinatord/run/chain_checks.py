@@ -1,4 +1,4 @@
-"""Checks of the chain before anything is signed or verified for it."""
+"""Check that each node serves the chain and contracts of the address book, before anything is signed."""
 
 import structlog
 
@@ -8,25 +8,25 @@ from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc.client import Rpc, quantity, retryable_of
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.client import Rpc, decode_quantity, retryable_of
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.chain.rpc.nodes import Nodes
 from coordinatord.chain.rpc.views import Reverted, View, read_many
 
 log = structlog.get_logger(__name__)
 
-_SEPARATOR = abi.selector("DOMAIN_SEPARATOR()")
+_DOMAIN_SEPARATOR_SELECTOR = abi.selector("DOMAIN_SEPARATOR()")
 
 
 async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
-    """Raise Fatal for another chain, or for a contract with a signing domain other than the address book's.
+    """Raise Fatal if the chain or the signing domain of a contract differs from the address book's.
 
     Raise Retryable when the node does not answer or reports a temporary error.
     """
     try:
-        chain_id = quantity(await rpc.call("eth_chainId"))
+        chain_id = decode_quantity(await rpc.call("eth_chainId"))
     except RpcError as error:
-        if error.meaning is not Meaning.REFUSED:
+        if error.kind is not RpcErrorKind.REFUSED:
             raise retryable_of(error, "eth_chainId") from error
         raise Fatal(f"the RPC endpoint does not return its chain id: {error}") from error
     if chain_id != book.chain_id:
@@ -37,7 +37,9 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
         "askRegistry": (book.ask_registry, domains.asks.separator),
         "paytoken": (book.paytoken, domains.token.separator),
     }
-    views = [View(address, abi.call(_SEPARATOR), "config_read") for address, _ in expected.values()]
+    views = [
+        View(address, abi.call_data(_DOMAIN_SEPARATOR_SELECTOR), "config_read") for address, _ in expected.values()
+    ]
     for (name, (address, separator)), answer in zip(
         expected.items(), await read_many(rpc, views, "config_read"), strict=True
     ):
@@ -48,8 +50,8 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
 
 
 async def check_nodes(nodes: Nodes, book: AddressBook, domains: Domains) -> None:
-    """Run `check_chain` on every node. Raise Retryable only if no node answers. Fatal names the node if there are
-    several."""
+    """Run `check_chain` on every node. Raise Retryable only if no node answers. If there are several nodes, the message
+    of Fatal names the node."""
     failures: list[Retryable] = []
     for node in nodes.all:
         try:

@@ -1,10 +1,10 @@
-"""Settings of the chain's nodes, of the relayer's account and of its transactions."""
+"""Settings of the chain's nodes, of the relayer's account and of the relayer's transactions."""
 
 import attrs
 
 from common.daemon.secrets import Secret
 from common.refusal import Refused
-from common.settings.kinds import integer, listed, text, url
+from common.settings.kinds import integer, list_of, text, url
 from common.settings.reader import setting
 from coordinatord.run.kinds import account, private_key, secret, secret_url
 
@@ -14,7 +14,9 @@ class ChainConfig:
     relayer_key: Secret | None = setting(
         private_key, "private key of the account that signs and pays relayed transactions", None, secret=True
     )
-    relayer_keystore: str | None = setting(text, "encrypted keystore file of that key, instead of RELAYER_KEY", None)
+    relayer_keystore: str | None = setting(
+        text, "encrypted keystore file with the relayer's key, instead of RELAYER_KEY", None
+    )
     relayer_keystore_password: Secret | None = setting(secret, "password of RELAYER_KEYSTORE", None, secret=True)
     relayer_signer_url: Secret | None = setting(
         secret_url,
@@ -25,31 +27,33 @@ class ChainConfig:
     relayer_signer_command: str | None = setting(
         text, "program that signs: a transaction as JSON on stdin, signed hex on stdout, instead of RELAYER_KEY", None
     )
-    relayer_account: str | None = setting(account, "account of RELAYER_SIGNER_URL or RELAYER_SIGNER_COMMAND", None)
+    relayer_account: str | None = setting(
+        account, "address of the account that RELAYER_SIGNER_URL or RELAYER_SIGNER_COMMAND signs for", None
+    )
     rpc_url: str = setting(url, "JSON-RPC endpoint, with its API key", "http://localhost:8545", secret=True)
     rpc_urls: tuple[str, ...] = setting(
-        listed(url), "further endpoints of the same chain, for failover and cross-checks", (), secret=True
+        list_of(url), "further endpoints of the same chain, for failover and cross-checks", (), secret=True
     )
     getlogs_cap: int = setting(integer(1, 1_000_000), "widest block range of a log query", 5000)
     block_time_ms: int = setting(
-        integer(1, 3_600_000), "poll interval of the index, and how long readiness is cached", 2000
+        integer(1, 3_600_000), "interval at which the index polls the node, and for which readiness is cached", 2000
     )
     relay_max_depth: int = setting(
-        integer(1, 4096), "relays waiting to be broadcast; beyond it 503 relay_queue_full", 32
+        integer(1, 4096), "highest number of relays that wait to be broadcast; beyond it, 503 relay_queue_full", 32
     )
     relay_queue_timeout_ms: int = setting(
-        integer(1, 600_000), "longest wait in that queue; beyond it relay_queue_timeout", 10_000
+        integer(1, 600_000), "longest wait of a relay for its broadcast; beyond it, 503 relay_queue_timeout", 10_000
     )
     relay_reserve_gas: int = setting(
         integer(0, 10**12),
-        "with funds for less gas, only settles, fails, reclaims and cancels are relayed; below a third, no cancels",
+        "gas; if the funds buy less, only settles, fails, reclaims and cancels are relayed; below a third, no cancels",
         30_000_000,
     )
     relay_max_fee_gwei: int | None = setting(
         integer(1, 1_000_000_000), "highest fee per gas; unset: a limit that suits the chain, if known", None
     )
     relay_max_tip_gwei: int | None = setting(
-        integer(1, 1_000_000_000), "highest part of it for the block's producer; unset: as above", None
+        integer(1, 1_000_000_000), "highest priority fee per gas; unset: a limit that suits the chain, if known", None
     )
 
     @property
@@ -57,25 +61,27 @@ class ChainConfig:
         """Endpoints of the chain, RPC_URL first."""
         return [self.rpc_url, *self.rpc_urls]
 
-    def check_chain(self) -> None:
+    def check_chain_settings(self) -> None:
         """Raise Refused for settings that contradict each other."""
         self._check_signer()
         if len(set(self.node_urls)) < len(self.node_urls):
-            raise Refused("must name each node once, and not RPC_URL again: a node cannot check itself", "rpc_urls")
+            raise Refused(
+                "must name each node once and must not contain RPC_URL, because a node cannot check itself", "rpc_urls"
+            )
 
     def _check_signer(self) -> None:
-        outside = {
+        external_signers = {
             "relayer_signer_url": self.relayer_signer_url,
             "relayer_signer_command": self.relayer_signer_command,
         }
-        ways = {"relayer_key": self.relayer_key, "relayer_keystore": self.relayer_keystore} | outside
-        named = [name for name, value in ways.items() if value is not None]
+        signers = {"relayer_key": self.relayer_key, "relayer_keystore": self.relayer_keystore} | external_signers
+        named = [name for name, value in signers.items() if value is not None]
         if not named:
-            others = ", ".join(name.upper() for name in list(ways)[1:])
+            others = ", ".join(name.upper() for name in list(signers)[1:])
             raise Refused(f"is required, or one of {others} instead", "relayer_key")
         if len(named) > 1:
             raise Refused(f"and {named[1].upper()} must not both be set: the relayer has one account", named[0])
-        if (named[0] in outside) != (self.relayer_account is not None):
+        if (named[0] in external_signers) != (self.relayer_account is not None):
             problem = "must be set with RELAYER_SIGNER_URL or RELAYER_SIGNER_COMMAND, and only with them"
             raise Refused(problem, "relayer_account")
         if self.relayer_keystore is not None and self.relayer_keystore_password is None:

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import click
 
-from common.command_line import CONTEXT, Program, completion_command
+from common.command_line import CONTEXT_SETTINGS, Program, completion_command, discard_output
 from common.daemon.process import RELEASE
 from common.daemon.secrets import hide_memory
-from common.extras import missing_extra
+from common.extras import missing_extra_message
 
 _MARKET: Final = "market"
 _ENVIRONMENT: Final = (
@@ -23,47 +23,58 @@ _EXIT_CODES: Final = {
     2: "wrong command line",
     130: "interrupted",
 }
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Write a list of rows as JSON.")
+_JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Write a list of rows as JSON.")
 
 
 class _Coordinatord(Program):
-    """Group that imports `market` only to run it, because that command needs an optional dependency."""
+    """Group that imports the command `market` only to run that command, which needs an optional dependency."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        return (_MARKET, _market(), args[1:]) if args[:1] == [_MARKET] else super().resolve_command(ctx, args)
+        return (_MARKET, _load_market(), args[1:]) if args[:1] == [_MARKET] else super().resolve_command(ctx, args)
 
 
-def _market() -> click.Command:
+def _load_market() -> click.Command:
     try:
         command: click.Command = import_module("coordinatord.market.commands").market
     except ModuleNotFoundError as error:
-        sys.exit(missing_extra(error, "coordinatord market", "market"))
+        sys.exit(missing_extra_message(error, "coordinatord market", "market"))
     return command
 
 
-def _commands() -> Any:
-    """Import the daemon. `--help` and completion work without it."""
+def _load_commands() -> Any:
+    """Return the module of the daemon's commands, imported late because `--help` and completion do not need it."""
     try:
         return import_module("coordinatord.run.commands")
     except ModuleNotFoundError as error:
-        sys.exit(missing_extra(error, "coordinatord", "coordinator"))
+        sys.exit(missing_extra_message(error, "coordinatord", "coordinator"))
 
 
 def main() -> None:
     """Run the command. Exit with 0 on success, 1 on an error or failed check, 2 for a wrong command line."""
     hide_memory()  # before a key is read
-    coordinatord(prog_name="coordinatord")
+    try:
+        coordinatord(prog_name="coordinatord")
+    finally:
+        _flush_output()
 
 
-@click.group(cls=_Coordinatord, context_settings=CONTEXT, environment=_ENVIRONMENT, exit_codes=_EXIT_CODES)
+def _flush_output() -> None:
+    """Write buffered output, or drop the output if the reader has closed the pipe."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+
+
+@click.group(cls=_Coordinatord, context_settings=CONTEXT_SETTINGS, environment=_ENVIRONMENT, exit_codes=_EXIT_CODES)
 @click.version_option(RELEASE, message="%(version)s")
 def coordinatord() -> None:
     """Coordinate a market of sealed compute jobs.
 
     \b
-      coordinatord check      check everything that a start needs
+      coordinatord check      check everything that the daemon needs
       coordinatord serve
     """
 
@@ -71,66 +82,65 @@ def coordinatord() -> None:
 @coordinatord.command()
 def serve() -> None:
     """Run the coordinator until SIGTERM."""
-    _commands().run("serve")
+    _load_commands().run_command("serve")
 
 
 @coordinatord.command()
 def migrate() -> None:
     """Bring the database up to date."""
-    _commands().run("migrate")
+    _load_commands().run_command("migrate")
 
 
 @coordinatord.command()
-@_JSON
+@_JSON_OPTION
 def settings(as_json: bool) -> None:
     """Show every setting: value, source, meaning, range and default."""
     try:
-        status = _commands().settings(as_json)
+        status = _load_commands().print_settings(as_json)
     except BrokenPipeError:  # the reader closed the pipe
-        sys.stdout = None  # the interpreter would flush it again
         status = 0
     sys.exit(status)
 
 
 @coordinatord.command()
-@_JSON
+@_JSON_OPTION
 def check(as_json: bool) -> None:
-    """Check everything that a start needs."""
-    sys.exit(_commands().check(as_json))
+    """Check everything that the daemon needs."""
+    sys.exit(_load_commands().print_checks(as_json))
 
 
 @coordinatord.command()
-@_JSON
+@_JSON_OPTION
 def keys(as_json: bool) -> None:
-    """Show the public side of every key that is set."""
-    _commands().run("keys", as_json=as_json)
+    """Show the address or the public key of every key that is set."""
+    _load_commands().run_command("keys", as_json=as_json)
 
 
 @coordinatord.command()
-@_JSON
+@_JSON_OPTION
 def relayers(as_json: bool) -> None:
     """Show every account that relayed, and its pending transactions."""
-    _commands().run("relayers", as_json=as_json)
+    _load_commands().run_command("relayers", as_json=as_json)
 
 
 @coordinatord.command()
 def drain() -> None:
-    """Follow a replaced relayer account until its key is not needed."""
-    _commands().run("drain")
+    """Follow a replaced relayer account while its key is needed."""
+    _load_commands().run_command("drain")
 
 
 @coordinatord.command()
-@_JSON
+@_JSON_OPTION
 def budgets(as_json: bool) -> None:
     """Show the highest gas use by signer in the last day."""
-    _commands().run("budgets", as_json=as_json)
+    _load_commands().run_command("budgets", as_json=as_json)
 
 
 @coordinatord.command("new-key")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), help="Path of the new file.")
 def new_key(file: Path) -> None:
     """Create a private key file. Only its owner can read it. Shows the address."""
-    _commands().make_key(file)
+    _load_commands().make_key(file)
 
 
 @coordinatord.command(_MARKET)

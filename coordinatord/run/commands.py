@@ -1,4 +1,4 @@
-"""Commands of `coordinatord`.
+"""Run the commands of `coordinatord`.
 
 `cli.py` imports this module only to run a command. Each command imports the database, the node's client and the server
 when it needs them.
@@ -18,10 +18,12 @@ import structlog
 from structlog.typing import Processor
 
 from common.checks import check_json, check_table, wrong_names
-from common.daemon.logs import error_reporting, set_up_logging
-from common.daemon.process import RELEASE, Fatal, leaves
+from common.daemon.logs import set_up_logging, start_error_reporting
+from common.daemon.process import RELEASE, Fatal, leaf_exceptions
+from common.daemon.trace_log import TraceLog
 from common.settings.listing import settings_json, settings_text
-from common.text_table import grid, hanging, terminal_columns
+from common.text_table import grid_lines, hanging_text, terminal_columns
+from common.tracing.export import exporting
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.run.config import Config, read_config, setting_rows, unknown_settings
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_HEAD: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
+_SPENDER_HEADER: Final = ("signer", "kind", "gas, this hour", "gas, 24 hours")
 _MAX_SPENDER_LINES: Final = 40
-# As shells report SIGINT.
+# Exit status that shells use for SIGINT.
 _INTERRUPTED_STATUS: Final = 130
 
 
@@ -43,23 +45,26 @@ def spender_table(spenders: "Sequence[TopSpender]", columns: int | None = None) 
     """Return the table of `coordinatord budgets`: one line for each signer and kind of op, the largest first."""
     if not spenders:
         return "no gas was spent in the last 24 hours"
-    rows = [_HEAD] + [(_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders]
-    return "\n".join(grid(rows, columns, right={2, 3}))
+    rows = [_SPENDER_HEADER] + [
+        (_signer_name(s.signer), s.kind, f"{s.last_hour:,}", f"{s.last_day:,}") for s in spenders
+    ]
+    return "\n".join(grid_lines(rows, columns, right={2, 3}))
 
 
 def spender_rows(spenders: "Sequence[TopSpender]") -> list[dict[str, object]]:
     return [
-        {"signer": _name(s.signer), "kind": s.kind, "last_hour": s.last_hour, "last_day": s.last_day} for s in spenders
+        {"signer": _signer_name(s.signer), "kind": s.kind, "last_hour": s.last_hour, "last_day": s.last_day}
+        for s in spenders
     ]
 
 
 def _print_lines(lines: Sequence[str]) -> None:
     columns = terminal_columns()
     for line in lines:
-        print(hanging("", line, columns))
+        print(hanging_text("", line, columns))
 
 
-def _name(signer: bytes) -> str:
+def _signer_name(signer: bytes) -> str:
     from coordinatord.chain.relayer.budgets_sql import ALL_NEWCOMERS  # noqa: PLC0415
 
     if signer == ALL_NEWCOMERS:
@@ -70,7 +75,8 @@ def _name(signer: bytes) -> str:
 async def _serve(config: Config, limits: Limits | None = None) -> None:
     from coordinatord.run import app  # noqa: PLC0415
 
-    await app.run(config, limits)
+    with exporting("coordinatord", TraceLog()):
+        await app.run(config, limits)
 
 
 async def _drain(config: Config) -> None:
@@ -85,46 +91,46 @@ async def _migrate(config: Config) -> None:
 
     async with AsyncExitStack() as stack:
         dependencies = await open_dependencies(config, stack)
-        async with dependencies.database.unhurried() as connection:
+        async with dependencies.database.connection_without_timeout() as connection:
             applied = await migrate(connection)
     print("\n".join(applied) if applied else "nothing to apply")
 
 
-async def _budgets(config: Config, *, as_json: bool) -> None:
-    """Print the table from the database, without the node."""
-    from coordinatord.chain.relayer.budgets_sql import top_spenders  # noqa: PLC0415
+async def _print_budgets(config: Config, *, as_json: bool) -> None:
+    """Print the largest users of gas from the database, without a connection to the node."""
+    from coordinatord.chain.relayer.budgets_sql import read_top_spenders  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with database as opened, opened.connection() as connection:
-        spenders = await top_spenders(connection, _MAX_SPENDER_LINES)
+        spenders = await read_top_spenders(connection, _MAX_SPENDER_LINES)
     print(json.dumps(spender_rows(spenders), indent=2) if as_json else spender_table(spenders, terminal_columns()))
 
 
-def note_build(release: str, unknown: Mapping[str, str | None]) -> None:
-    """Set the metric of the version, and log each variable that looks like a setting but is not."""
+def record_build(release: str, unknown: Mapping[str, str | None]) -> None:
+    """Set the metric of the running version, and log each variable that looks like a setting but is not one."""
     metrics.build_info.labels(release).set(1)
     for name, near in unknown.items():
         log.warning("unknown variable", name=name, nearest=near)
 
 
-async def _relayers(config: Config, *, as_json: bool) -> None:
-    """Print the table from the database, without the node."""
-    from coordinatord.chain.relayer.transactions_sql import account_uses  # noqa: PLC0415
+async def _print_relayers(config: Config, *, as_json: bool) -> None:
+    """Print the relayer accounts from the database, without a connection to the node."""
+    from coordinatord.chain.relayer.transactions_sql import read_account_uses  # noqa: PLC0415
     from coordinatord.run.signer import open_signer  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
     database = open_database(config.database_url.reveal(), smallest=1, largest=2)
     async with open_signer(config) as signer, database as opened, opened.connection() as connection:
-        uses = await account_uses(connection, config.addresses.chain_id)
+        uses = await read_account_uses(connection, config.addresses.chain_id)
     if as_json:
         print(json.dumps(relayer_rows(uses, signer.address), indent=2))
     else:
         _print_lines(relayer_table(uses, signer.address).splitlines())
 
 
-async def _keys(config: Config, *, as_json: bool) -> None:
-    """Print the keys from the settings, without the database and the node."""
+async def _print_keys(config: Config, *, as_json: bool) -> None:
+    """Print the public side of the keys in the settings, without a connection to the database or the node."""
     if as_json:
         print(json.dumps([{"use": use, "key": key} for use, key in key_rows(config)], indent=2))
     else:
@@ -135,39 +141,39 @@ _COMMANDS: Final[dict[str, Callable[..., Awaitable[None]]]] = {
     "serve": _serve,
     "drain": _drain,
     "migrate": _migrate,
-    "keys": _keys,
-    "relayers": _relayers,
-    "budgets": _budgets,
+    "keys": _print_keys,
+    "relayers": _print_relayers,
+    "budgets": _print_budgets,
 }
 
 
-def run(command: str, **options: object) -> None:
-    """Run one of `_COMMANDS` with the settings of the environment, or exit with 1."""
+def run_command(command: str, **options: object) -> None:
+    """Run one of `_COMMANDS` with the settings of the environment. Exit with 1 when the command fails."""
     task = partial(_COMMANDS[command], **options)
     try:
         config = read_config(os.environ)
-        set_up_logging(config.log_level, *_reporting(config))
-        note_build(RELEASE, unknown_settings(os.environ))
+        set_up_logging(config.log_level, *_error_reporting_processors(config))
+        record_build(RELEASE, unknown_settings(os.environ))
         anyio.run(task, config, backend="asyncio", backend_options={"use_uvloop": True})
     except* (Fatal, Retryable, OSError) as errors:
-        for error in leaves(errors):
+        for error in leaf_exceptions(errors):
             print(f"coordinatord: {error}", file=sys.stderr)
         sys.exit(1)
-    except* KeyboardInterrupt:  # before the daemon received signals
+    except* KeyboardInterrupt:  # Ctrl-C before the daemon handled signals
         sys.exit(_INTERRUPTED_STATUS)
 
 
-def check(as_json: bool) -> int:
+def print_checks(as_json: bool) -> int:
     """Print the checks. Return the exit status: 1 when something is wrong."""
     from coordinatord.run.checks.examine import examine  # noqa: PLC0415
 
-    set_up_logging("error")  # the table shows everything that warnings would
+    set_up_logging("error")  # the table already shows what warnings would report
     rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
     print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
     return 1 if wrong_names(rows) else 0
 
 
-def settings(as_json: bool) -> int:
+def print_settings(as_json: bool) -> int:
     """Print every setting. Return the exit status: 1 when a setting is invalid."""
     rows = setting_rows(os.environ)
     print(settings_json(rows) if as_json else settings_text(rows, terminal_columns()))
@@ -183,7 +189,7 @@ def make_key(file: Path) -> None:
         sys.exit(1)
 
 
-def _reporting(config: Config) -> list[Processor]:
+def _error_reporting_processors(config: Config) -> list[Processor]:
     if config.sentry_dsn is None:
         return []
-    return [error_reporting(config.sentry_dsn.reveal(), config.sentry_environment, config.sentry_release)]
+    return [start_error_reporting(config.sentry_dsn.reveal(), config.sentry_environment, config.sentry_release)]

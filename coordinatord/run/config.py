@@ -11,8 +11,8 @@ from common.daemon.secrets import Secret
 from common.refusal import Refused
 from common.settings.errors import SettingError
 from common.settings.kinds import boolean, choice, integer, text, url
-from common.settings.listing import Row, rows
-from common.settings.reader import Credentials, Environment, read, setting, settings_of, unknown_variables
+from common.settings.listing import SettingRow, describe_settings
+from common.settings.reader import Credentials, Environment, read_from_sources, setting, settings_of, unknown_variables
 from coordinatord.run.chain_config import ChainConfig
 from coordinatord.run.kinds import (
     address_book,
@@ -25,12 +25,12 @@ from coordinatord.run.kinds import (
 )
 from coordinatord.run.limits import Limits
 
-ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - the specification says so
-# Variables of systemd, shells and libraries that begin like settings.
-_FOREIGN: Final = frozenset(
+ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - the specification's default
+# Variables of systemd, shells and libraries whose names look like settings.
+_FOREIGN_VARIABLES: Final = frozenset(
     {"CREDENTIALS_DIRECTORY", "JOURNAL_STREAM", "LOGS_DIRECTORY", "LOG_NAMESPACE", "REQUESTS_CA_BUNDLE", "SENTRY_"}
 )
-_MOCK_ONLY: Final = (
+_MOCK_ONLY_VARIABLES: Final = (
     "ESCROW_ROTATE_INTERVAL_MS",
     "ESCROW_SWEEP_INTERVAL_MS",
     "PEER_URL",
@@ -42,19 +42,28 @@ _MOCK_ONLY: Final = (
 
 @attrs.frozen(slots=True, kw_only=True)
 class Config(ChainConfig):
-    """Settings of the specification first, then this project's. `ChainConfig` has the settings of nodes and relayer."""
+    """Settings of the specification first, then settings that this project adds. `ChainConfig` has the settings of the
+    nodes and of the relayer."""
 
     addresses_file: AddressBook | None = setting(address_book_file, "address book of the market", None)
-    addresses_json: AddressBook | None = setting(address_book, "the same, inline; set exactly one of both", None)
+    addresses_json: AddressBook | None = setting(
+        address_book, "address book of the market as inline JSON; set either ADDRESSES_FILE or ADDRESSES_JSON", None
+    )
     database_url: Secret = setting(secret, "PostgreSQL connection string", secret=True)
     port: int = setting(integer(1, 65535), "HTTP port; binds 0.0.0.0 unless BIND_HOST is set", 8402)
     cors_origins: tuple[str, ...] = setting(origins, "exact origins of web pages; unset sends no CORS headers", ())
-    ready_lag_blocks: int = setting(integer(0, 1_000_000), "index lag that still counts as ready", 7)
+    ready_lag_blocks: int = setting(
+        integer(0, 1_000_000), "highest index lag, in blocks, at which the coordinator is ready", 7
+    )
     pin_store_endpoint: str = setting(url, "object store that pins to IPFS")
-    pin_store_key: Secret | None = setting(secret, "access key; Kubo: user of its RPC, if any", None, secret=True)
-    pin_store_secret: Secret | None = setting(secret, "secret key; Kubo: password of that user", None, secret=True)
+    pin_store_key: Secret | None = setting(
+        secret, "access key; for Kubo: user of its RPC, if it requires one", None, secret=True
+    )
+    pin_store_secret: Secret | None = setting(
+        secret, "secret key; for Kubo: password of the user in PIN_STORE_KEY", None, secret=True
+    )
     pin_store_bucket: str | None = setting(text, "bucket; not used with Kubo", None)
-    pin_store_region: str = setting(text, "signing region", "us-east-1")
+    pin_store_region: str = setting(text, "region for which requests to the store are signed", "us-east-1")
     max_blob_bytes: int = setting(integer(1024, 1_073_741_824), "largest file upload", 209_715_200)
     file_retention_seconds: int = setting(
         integer(259_200, 31_536_000), "lifetime of attached files and stored objects", 2_592_000
@@ -63,33 +72,41 @@ class Config(ChainConfig):
     match_liveness_ms: int = setting(
         integer(1000, 600_000), "how recently a provider must have polled to be a candidate", 15_000
     )
-    match_candidates: int = setting(integer(1, 100), "candidates named in a 402 quote", 3)
+    match_candidates: int = setting(integer(1, 100), "number of candidates in a 402 quote", 3)
     escrow_mode: Literal["off", "static", "mock"] = setting(
         choice("off", "static", "mock"), "custody of escrow keys; mock is for development", "off"
     )
     operator_keys: tuple[Secret, ...] = setting(
-        private_keys, "escrow keys; the first is announced, all open", (), name="operator_key", secret=True
+        private_keys,
+        "escrow keys; clients seal to the first, the coordinator opens orders sealed to any of them",
+        (),
+        name="operator_key",
+        secret=True,
     )
-    release_ordinal: int = setting(integer(0, 65535), "reported as evidence.release", 1)
+    release_ordinal: int = setting(integer(0, 65535), "release number that is reported as evidence.release", 1)
     escrow_rotate_interval_ms: int = setting(
         integer(3_600_000, 604_800_000), "mock only: interval of new keys", 86_400_000
     )
     escrow_sweep_interval_ms: int = setting(
         integer(1000, 3_600_000), "mock only: interval of erasing retired keys", 300_000
     )
-    peer_url: str | None = setting(url, "mock only: instance to pull keys from", None)
-    peer_required: bool = setting(boolean, "mock only: the first pull must succeed before listening", False)
-    peer_sync_s: int = setting(integer(5, 86400), "mock only: interval of pulls", 300)
-    escrow_clock_offset_ms: int = setting(integer(0, 31_536_000_000), "mock only: runs the retention clock ahead", 0)
+    peer_url: str | None = setting(url, "mock only: URL of the coordinator to pull keys from", None)
+    peer_required: bool = setting(boolean, "mock only: listen only after the first pull of keys has succeeded", False)
+    peer_sync_s: int = setting(integer(5, 86400), "mock only: interval of pulls from PEER_URL", 300)
+    escrow_clock_offset_ms: int = setting(
+        integer(0, 31_536_000_000), "mock only: time by which the retention clock runs ahead", 0
+    )
     sentry_dsn: Secret | None = setting(secret, "error reporting; needs the extra `sentry`", None, secret=True)
     sentry_environment: str | None = setting(text, "error reporting: environment tag", None)
     sentry_release: str | None = setting(text, "error reporting: release tag", None)
 
     bind_host: str = setting(text, "address that PORT binds; 127.0.0.1 behind a proxy on this machine", ANY_HOST)
-    trusted_proxies: tuple[str, ...] = setting(ip_addresses, "proxies that name the caller in x-forwarded-for", ())
+    trusted_proxies: tuple[str, ...] = setting(
+        ip_addresses, "addresses of trusted proxies, which name the caller in x-forwarded-for", ()
+    )
     requests_per_second: int = setting(
         integer(1, 1_000_000),
-        "sustained requests of one caller, and 2.5 times that in a burst; then 429 busy",
+        "sustained requests per second of one caller, with bursts of 2.5 times as many; beyond it, 429 busy",
         400,
     )
     metrics_host: str = setting(text, "address that METRICS_PORT binds", "127.0.0.1")
@@ -100,7 +117,7 @@ class Config(ChainConfig):
         choice("debug", "info", "warning", "error"), "lowest level that is logged", "info"
     )
     gateway_url: str | None = setting(
-        url, "gateway that GET /evm/chain names for containers and results; without /ipfs/", None
+        url, "gateway for containers and results, which GET /evm/chain returns; without /ipfs/", None
     )
     pin_store: Literal["filebase", "s3", "kubo"] = setting(
         choice("filebase", "s3", "kubo"),
@@ -109,7 +126,7 @@ class Config(ChainConfig):
     )
     webhooks_key: tuple[Secret, ...] = setting(
         private_keys,
-        "keys that encrypt the secrets of webhooks; the first encrypts, all decrypt; unset: no webhooks",
+        "keys for the secrets of webhooks; the first encrypts, all decrypt; unset: no webhooks",
         (),
         secret=True,
     )
@@ -122,10 +139,10 @@ class Config(ChainConfig):
         database_urls, "PostgreSQL standbys for reads of the index, each with its own pool", (), secret=True
     )
     database_pool_max: int = setting(
-        integer(2, 500), "largest pool of connections, in addition to eight for reads, notices and roles", 8
+        integer(2, 500), "largest size of the connection pool; eight more connections serve reads, notices and roles", 8
     )
     confirmations: int = setting(
-        integer(0, 10_000), "blocks below the head that the index follows; 0 is the latest block", 0
+        integer(0, 10_000), "number of blocks that the index stays below the head; 0 follows the latest block", 0
     )
     relay_retention_seconds: int = setting(
         integer(259_200, 31_536_000), "retention of ended relays, their transactions and gas bookings", 604_800
@@ -160,9 +177,9 @@ class Config(ChainConfig):
             raise Refused("exactly one of ADDRESSES_FILE and ADDRESSES_JSON must be set")
         if self.escrow_mode != "off" and not self.operator_keys:
             raise Refused(f"is required when ESCROW_MODE is {self.escrow_mode}", "operator_keys")
-        self.check_chain()
+        self.check_chain_settings()
         if self.peer_required and self.peer_url is None:
-            raise Refused("needs PEER_URL", "peer_required")
+            raise Refused("requires that PEER_URL is set", "peer_required")
         if self.pin_store != "kubo":
             for name in ("pin_store_key", "pin_store_secret", "pin_store_bucket"):
                 if getattr(self, name) is None:
@@ -172,26 +189,26 @@ class Config(ChainConfig):
 
 
 def read_config(environ: Mapping[str, str]) -> Config:
-    """Return the configuration, or raise Fatal with the variable at fault."""
+    """Return the configuration. Raise Fatal with the name of the wrong variable."""
     try:
-        config = read(Config, Environment(environ), Credentials.of(environ))
+        config = read_from_sources(Config, Environment(environ), Credentials.of(environ))
     except SettingError as error:
         raise Fatal(error.message) from None
     if config.escrow_mode == "static":
-        for name in _MOCK_ONLY:
+        for name in _MOCK_ONLY_VARIABLES:
             if environ.get(name):
                 raise Fatal(f"{name} is for ESCROW_MODE=mock only; unset it or change the mode")
     return config
 
 
-def setting_rows(environ: Mapping[str, str]) -> list[Row]:
-    return rows(Config, Environment(environ), Credentials.of(environ))
+def setting_rows(environ: Mapping[str, str]) -> list[SettingRow]:
+    return describe_settings(Config, Environment(environ), Credentials.of(environ))
 
 
-def variables() -> list[str]:
+def variable_names() -> list[str]:
     return [each.name.upper() for each in settings_of(Config)]
 
 
 def unknown_settings(environ: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables that look like settings but are not, each with the most similar setting or None."""
-    return unknown_variables(environ, variables(), _FOREIGN)
+    """Return the variables that look like settings but are not. The value is the name of a similar setting, or None."""
+    return unknown_variables(environ, variable_names(), _FOREIGN_VARIABLES)

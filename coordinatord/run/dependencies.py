@@ -1,4 +1,4 @@
-"""Dependencies of every service: database, node, pin store, keys; opened and checked before anything is served."""
+"""Open and check the dependencies of all services before serving: database, nodes, pin store and keys."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -13,16 +13,17 @@ from common.daemon.secrets import Secret
 from common.daemon.supervision import Supervisor
 from common.domains import Domains
 from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.pending_offers import MAX_OFFERS_WAITING, PendingOffers
+from coordinatord.api.book.pending_offers import MAX_UNSTORED_OFFERS, PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPolls
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.progress_hub import ProgressHub
 from coordinatord.api.files.files import FileStore
+from coordinatord.api.tabs.mailbox import TabMailbox
 from coordinatord.base import metrics
 from coordinatord.base.startup import StartupRetry
 from coordinatord.base.wake import Mailbox
-from coordinatord.chain.relayer.role import RelayerRole, role_in
+from coordinatord.chain.relayer.role import RelayerRole, relayer_role_of
 from coordinatord.chain.relayer.signers import AccountSigner
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.nodes import Nodes, open_nodes
@@ -67,26 +68,31 @@ class Dependencies:
     notices: Notices
     role: RelayerRole = attrs.field(
         init=False,
-        default=attrs.Factory(lambda self: role_in(self.config.addresses, self.relayer.address), takes_self=True),
+        default=attrs.Factory(
+            lambda self: relayer_role_of(self.config.addresses, self.relayer.address), takes_self=True
+        ),
     )
     events: EventHub = attrs.field(
         init=False, default=attrs.Factory(lambda self: EventHub(self.database, self.notices), takes_self=True)
     )
     progress: ProgressHub = attrs.field(
         init=False,
-        default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices, self.events), takes_self=True),
+        default=attrs.Factory(lambda self: ProgressHub(self.database, self.notices), takes_self=True),
+    )
+    tabs: TabMailbox = attrs.field(
+        init=False, default=attrs.Factory(lambda self: TabMailbox(self.database, self.events), takes_self=True)
     )
     supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures, log_task_failure))
     waiting: WaitingPolls = attrs.field(init=False, factory=WaitingPolls)
     offers: PendingOffers = attrs.field(
         init=False,
-        default=attrs.Factory(lambda self: PendingOffers(self.database, self.waiting.offered), takes_self=True),
+        default=attrs.Factory(lambda self: PendingOffers(self.database, self.waiting.wake_for_offer), takes_self=True),
     )
     liveness: Liveness = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: Liveness(self.database, self.config.match_liveness_ms), takes_self=True),
     )
-    offered: Mailbox[PendingJob] = attrs.field(init=False, factory=lambda: Mailbox(MAX_OFFERS_WAITING))
+    offered: Mailbox[PendingJob] = attrs.field(init=False, factory=lambda: Mailbox(MAX_UNSTORED_OFFERS))
 
 
 def _count_task_failures(task: str, number: int) -> None:
@@ -127,7 +133,8 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
 
 
 async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
-    """Open the pin store of the configured kind. `keys` is for stores that know only content ids."""
+    """Open the pin store of the configured kind. `keys` maps object keys to content ids, for stores that find
+    objects only by content id."""
     endpoint = config.pin_store_endpoint
     user, password = config.pin_store_key or Secret(""), config.pin_store_secret or Secret("")
     if config.pin_store == "kubo":
@@ -140,11 +147,11 @@ async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> Pin
 async def prepare(dependencies: Dependencies, startup: StartupRetry) -> None:
     """Migrate the database, and check the chain against the address book."""
 
-    async def migrated() -> list[str]:
-        async with dependencies.database.unhurried() as connection:
+    async def migrate_database() -> list[str]:
+        async with dependencies.database.connection_without_timeout() as connection:
             return await migrate(connection)
 
-    if applied := await startup.retry_until_ready("the database", migrated):
+    if applied := await startup.retry_until_ready("the database", migrate_database):
         log.info("database migrated", applied=applied)
     config = dependencies.config
     await startup.retry_until_ready(
@@ -153,14 +160,15 @@ async def prepare(dependencies: Dependencies, startup: StartupRetry) -> None:
 
 
 def relayer_rpc(dependencies: Dependencies) -> Rpc:
-    """Return the client of the relayer. With several nodes, each decision uses one node."""
+    """Return the relayer's RPC client. If there are several nodes, the client sends all requests of one decision to the
+    same node."""
     nodes = dependencies.nodes
     return PinnedRpc(nodes) if len(nodes.all) > 1 else dependencies.rpc
 
 
 async def watch_nodes(dependencies: Dependencies) -> None:
     config = dependencies.config
-    await dependencies.nodes.watch(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
+    await dependencies.nodes.watch_heads(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
 
 
 def files_of(dependencies: Dependencies) -> FileStore:

@@ -1,4 +1,4 @@
-"""Drain a replaced relayer account: follow its transactions until none can change any more."""
+"""Drain a replaced relayer account: follow the account's transactions until all of them are final."""
 
 from contextlib import AsyncExitStack
 from functools import partial
@@ -10,26 +10,26 @@ import structlog
 
 from coordinatord.base.errors import Retryable
 from coordinatord.base.startup import StartupRetry
-from coordinatord.chain.relayer.transactions_sql import account_uses
+from coordinatord.chain.relayer.transactions_sql import read_account_uses
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import relayer_settings
 from coordinatord.run.dependencies import Dependencies, open_dependencies, prepare, relayer_rpc, watch_nodes
-from coordinatord.run.keys import SETTLED_S, is_drained
+from coordinatord.run.keys import KEY_SETTLED_AFTER_S, is_drained
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL_S: Final = 5.0
+_CHECK_INTERVAL_S: Final = 5.0
 
 
-async def drain(config: Config, settled_s: float = SETTLED_S) -> None:
-    """Follow the account, and sign only replacements. Return when its key is no longer needed."""
+async def drain(config: Config, settled_s: float = KEY_SETTLED_AFTER_S) -> None:
+    """Follow the account's transactions, and sign only replacements. Return when the key is no longer needed."""
     async with AsyncExitStack() as stack:
         startup = StartupRetry(config.limits.startup_timeout_s)
         dependencies = await startup.retry_until_ready("the database", partial(open_dependencies, config, stack))
         await prepare(dependencies, startup)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(dependencies.supervisor.run, "relayer", partial(_follow, dependencies))
+            tasks.start_soon(dependencies.supervisor.run, "relayer", partial(_follow_transactions, dependencies))
             if len(dependencies.nodes.all) > 1:
                 tasks.start_soon(dependencies.supervisor.run, "nodes", partial(watch_nodes, dependencies))
             await _wait_until_drained(dependencies, settled_s)
@@ -37,7 +37,7 @@ async def drain(config: Config, settled_s: float = SETTLED_S) -> None:
     log.info("account drain finished", account="0x" + dependencies.relayer.address.hex())
 
 
-async def _follow(dependencies: Dependencies) -> None:
+async def _follow_transactions(dependencies: Dependencies) -> None:
     await run_relayer(
         dependencies.database,
         dependencies.notices,
@@ -52,13 +52,13 @@ async def _wait_until_drained(dependencies: Dependencies, settled_s: float) -> N
     while True:
         if await _is_drained(dependencies, settled_s):
             return
-        await anyio.sleep(_INTERVAL_S)
+        await anyio.sleep(_CHECK_INTERVAL_S)
 
 
 async def _is_drained(dependencies: Dependencies, settled_s: float) -> bool:
     try:
         async with dependencies.database.connection() as connection:
-            uses = await account_uses(connection, dependencies.config.addresses.chain_id)
+            uses = await read_account_uses(connection, dependencies.config.addresses.chain_id)
     except Retryable as error:
         log.warning("account not read", reason=error.message)
         return False

@@ -1,4 +1,4 @@
-"""Open the escrow that the configuration names, and wipe its keys at the end."""
+"""Open the escrow of the configured ESCROW_MODE, and wipe the escrow's keys at the end."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +21,7 @@ from coordinatord.storage.database.connections import Database
 
 @attrs.frozen(slots=True)
 class EscrowDependencies:
-    """Dependencies of a development escrow."""
+    """Services that an escrow of ESCROW_MODE=mock uses."""
 
     domains: Domains
     database: Database
@@ -30,25 +30,29 @@ class EscrowDependencies:
 
 
 @asynccontextmanager
-async def open_escrow(config: Config, ground: EscrowDependencies, clock: Clock) -> AsyncIterator[Escrow | None]:
-    """Return the escrow, or None with ESCROW_MODE=off. No key is minted or pulled before `custody.begin()`."""
+async def open_escrow(config: Config, dependencies: EscrowDependencies, clock: Clock) -> AsyncIterator[Escrow | None]:
+    """Yield the escrow, or None with ESCROW_MODE=off. Call `custody.acquire_first_key()` before serving."""
     if config.escrow_mode == "off":
         yield None
         return
     async with AsyncExitStack() as stack:
-        escrow = _static(config) if config.escrow_mode == "static" else await _mock(config, ground, clock, stack)
-        stack.callback(escrow.custody.end)
+        escrow = (
+            _static_escrow(config)
+            if config.escrow_mode == "static"
+            else await _mock_escrow(config, dependencies, clock, stack)
+        )
+        stack.callback(escrow.custody.wipe_keys)
         yield escrow
 
 
-def _static(config: Config) -> Escrow:
-    keys = tuple(KeyPair.of_operator(bytes.fromhex(key.reveal())) for key in config.operator_keys)
+def _static_escrow(config: Config) -> Escrow:
+    keys = tuple(KeyPair.from_operator_key(bytes.fromhex(key.reveal())) for key in config.operator_keys)
     return Escrow(StaticCustody(keys, config.release_ordinal), None)
 
 
-async def _mock(config: Config, ground: EscrowDependencies, clock: Clock, stack: AsyncExitStack) -> Escrow:
+async def _mock_escrow(config: Config, dependencies: EscrowDependencies, clock: Clock, stack: AsyncExitStack) -> Escrow:
     release = config.release_ordinal
-    operators = Operators.of(ground.domains, config.operator_keys)
+    operators = Operators.from_keys(dependencies.domains, config.operator_keys)
     peer = None
     if config.peer_url is not None:
         peer = await stack.enter_async_context(open_peer(config.peer_url, operators, release, clock))
@@ -60,5 +64,5 @@ async def _mock(config: Config, ground: EscrowDependencies, clock: Clock, stack:
         first_pull_required=config.peer_required,
         clock_offset_ms=config.escrow_clock_offset_ms,
     )
-    custody = MockCustody(settings, ground.database, ground.rpc, peer, clock)
-    return Escrow(custody, HandoverService(operators, ground.providers, custody.held, release, clock))
+    custody = MockCustody(settings, dependencies.database, dependencies.rpc, peer, clock)
+    return Escrow(custody, HandoverService(operators, dependencies.providers, custody.held_generations, release, clock))

@@ -1,7 +1,8 @@
-"""Janitor: deletes expired rows and stored objects, and refreshes the metrics of replication, storage and reliability.
+"""Delete expired rows and stored objects, and refresh the metrics of replication, storage and reliability.
 docs/operators/limits.md, "Retention", lists the rules.
 
-It is a role, so that one process at a time runs it. A sweep may be interrupted anywhere. The next one does the rest.
+One process at a time holds the role `janitor` and sweeps. A sweep may be interrupted anywhere, and the next sweep does
+the rest.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,12 +20,14 @@ from coordinatord.api.book.reliability_sql import ReliabilitySums
 from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import FileStore
 from coordinatord.api.sessions import sessions_sql
+from coordinatord.api.tabs import tabs_sql
 from coordinatord.api.webhooks import endpoints_sql
 from coordinatord.base import metrics
 from coordinatord.base.concurrency import unwrap_single_error
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.indexer import events_sql
 from coordinatord.chain.relayer import endings_sql
+from coordinatord.storage.database import traces_sql
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.replication_sql import Replication, read_replication
@@ -33,13 +36,14 @@ from coordinatord.storage.pins.containers import Containers
 
 log = structlog.get_logger(__name__)
 
-INTERVAL_S: Final = 60.0
-_ATTACH_BEFORE_EXPIRY_S: Final = 3 * INTERVAL_S
+SWEEP_INTERVAL_S: Final = 60.0
+# Files of a job are attached this long before they would expire, so that a failed sweep can be repeated in time.
+_ATTACH_BEFORE_EXPIRY_S: Final = 3 * SWEEP_INTERVAL_S
 _MAX_LEASED_REMOVALS: Final = 200
 _MAX_DELETED_ROWS: Final = 1_000
 # Each removal waits for the store, and may hold a pooled connection while it waits.
 _MAX_CONCURRENT_REMOVALS: Final = 4
-_MAX_BATCHES: Final = 20
+_MAX_DELETED_BATCHES: Final = 20
 
 
 @attrs.frozen(slots=True)
@@ -48,61 +52,64 @@ class Janitor:
     containers: Containers
     files: FileStore
     retention_seconds: int
-    unsettled_seconds: int = 172_800
-    failed_batch_seconds: int = 259_200
-    relays_kept_seconds: int = 604_800
-    endings_kept_seconds: int = 31_536_000
+    unsettled_retention_seconds: int = 172_800
+    failed_batch_retention_seconds: int = 259_200
+    relay_retention_seconds: int = 604_800
+    endings_retention_seconds: int = 31_536_000
     reliability: ReliabilitySums = attrs.field(factory=ReliabilitySums)
 
     async def run(self) -> None:
         """Sweep whenever this process holds the role, until cancelled."""
-        await hold_role(self.database, "janitor", self._term)
+        await hold_role(self.database, "janitor", self._run_term)
 
-    async def _term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _run_term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         try:
             while True:
-                _show_replication(await read_replication(connection))
+                _set_replication_metrics(await read_replication(connection))
                 await self.sweep(connection)
-                await anyio.sleep(INTERVAL_S)
-        finally:  # the next holder of the role sets these metrics
+                await anyio.sleep(SWEEP_INTERVAL_S)
+        finally:  # from now on, only the next holder of the role knows these values
             metrics.database_standbys.clear()
             metrics.database_replay_lag.clear()
 
     async def sweep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-        """Remove everything that is due now."""
+        """Delete everything that has expired, and refresh the metrics of stored bytes and reliability."""
         await sessions_sql.drop_expired(connection)
         await leases_sql.drop_expired(connection)
         await liveness_sql.delete_old(connection)
-        await events_sql.drop_old(connection)
+        await events_sql.drop_old_events(connection)
+        await tabs_sql.drop_old(connection)
         await endpoints_sql.drop_old(connection)
         while (
-            await endings_sql.drop_ended(connection, self.relays_kept_seconds, _MAX_DELETED_ROWS) == _MAX_DELETED_ROWS
+            await endings_sql.drop_ended_relays(connection, self.relay_retention_seconds, _MAX_DELETED_ROWS)
+            == _MAX_DELETED_ROWS
         ):
             pass
-        while await endings_sql.drop_carriers(connection, self.relays_kept_seconds, _MAX_DELETED_ROWS):
+        while await endings_sql.drop_unused_transactions(connection, self.relay_retention_seconds, _MAX_DELETED_ROWS):
             pass
         while await lines_sql.drop_finished(
-            connection, self.retention_seconds, self.failed_batch_seconds, _MAX_BATCHES
+            connection, self.retention_seconds, self.failed_batch_retention_seconds, _MAX_DELETED_BATCHES
         ):
             pass
-        await endings_sql.drop_endings(connection, self.endings_kept_seconds)
-        await objects_sql.decide(
-            connection, retention_seconds=self.retention_seconds, unsettled_seconds=self.unsettled_seconds
+        await endings_sql.drop_endings(connection, self.endings_retention_seconds)
+        await traces_sql.drop_old_traces(connection)
+        await objects_sql.shorten_lifetimes(
+            connection, retention_seconds=self.retention_seconds, unsettled_seconds=self.unsettled_retention_seconds
         )
-        await objects_sql.settle_expired(connection, self.retention_seconds)
-        while keys := await objects_sql.lease_expired(connection, _MAX_LEASED_REMOVALS):
+        await objects_sql.attach_or_extend_expired(connection, self.retention_seconds)
+        while keys := await objects_sql.lease_expired_objects(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({key: partial(self.containers.remove, key) for key in keys})
-        await files_sql.attach_named(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
+        await files_sql.attach_files_of_jobs(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
         while doomed := await files_sql.lease_expired(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
-        await objects_sql.drop_empty(connection)
-        await objects_sql.mark_earned(connection)
-        for kind, size in (await objects_sql.bytes_by_kind(connection)).items():
+        await objects_sql.drop_empty_sums(connection)
+        await objects_sql.mark_earners(connection)
+        for kind, size in (await objects_sql.read_bytes_by_kind(connection)).items():
             metrics.stored_bytes.labels(kind).set(size)
         await self.reliability.refresh(connection)
 
 
-def _show_replication(replication: Replication) -> None:
+def _set_replication_metrics(replication: Replication) -> None:
     metrics.database_standbys.labels("synchronous").set(replication.synchronous)
     metrics.database_standbys.labels("hidden").set(replication.hidden)
     asynchronous = replication.standbys - replication.synchronous - replication.hidden
@@ -115,13 +122,13 @@ async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> 
     turns = anyio.CapacityLimiter(_MAX_CONCURRENT_REMOVALS)
     async with unwrap_single_error() as tasks:
         for what, removal in removals.items():
-            tasks.start_soon(_removing, what, removal, turns)
+            tasks.start_soon(_run_removal, what, removal, turns)
 
 
-async def _removing(what: str, removal: Callable[[], Awaitable[None]], turns: anyio.CapacityLimiter) -> None:
+async def _run_removal(what: str, removal: Callable[[], Awaitable[None]], turns: anyio.CapacityLimiter) -> None:
     try:
         async with turns:
             await removal()
     except Retryable as error:
-        # The lease expires, and a later sweep retries.
+        # The lease on the object expires, and a later sweep retries the removal.
         log.warning("object not removed", key=what, reason=error.message)

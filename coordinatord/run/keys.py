@@ -1,4 +1,4 @@
-"""Keys of the operator: create them, show their public side, and report when they are no longer needed."""
+"""Create the operator's keys, show their addresses and public keys, and report when they are no longer needed."""
 
 import os
 import secrets
@@ -16,22 +16,22 @@ from coordinatord.run.config import Config
 if TYPE_CHECKING:
     from coordinatord.chain.relayer.transactions_sql import AccountUse
 
-_STATES: Final = {
+_STATE_TEXTS: Final = {
     "relays": "relays",
     "drained": "ended: its key is not needed any more",
     "not drained": "NOT ENDED: run `coordinatord drain` with its key, unless a process still relays with it",
 }
-SETTLED_S: Final = 3600.0
-"""No reorganisation reaches back this far."""
+KEY_SETTLED_AFTER_S: Final = 3600.0
+"""Time since an account's last signature after which no reorg can affect its transactions."""
 
 
-def is_drained(use: "AccountUse", settled_s: float = SETTLED_S) -> bool:
+def is_drained(use: "AccountUse", settled_s: float = KEY_SETTLED_AFTER_S) -> bool:
     """Return True if the key of the account is no longer needed."""
     return not use.pending and use.quiet > settled_s
 
 
 def relayer_rows(uses: "Sequence[AccountUse]", current: bytes) -> list[dict[str, object]]:
-    """Return one row for each account, with the use of its key. `quiet_s` is null if it signed nothing."""
+    """Return one row for each account, with the state of its key. `quiet_s` is None if the account signed nothing."""
     rows: list[dict[str, object]] = []
     for use in uses:
         state = "relays" if use.account == current else "drained" if is_drained(use) else "not drained"
@@ -45,7 +45,7 @@ def relayer_table(uses: "Sequence[AccountUse]", current: bytes) -> str:
     """Return the table of `coordinatord relayers`."""
     lines = []
     for row in relayer_rows(uses, current):
-        quiet, state = row["quiet_s"], _STATES[str(row["state"])]
+        quiet, state = row["quiet_s"], _STATE_TEXTS[str(row["state"])]
         if isinstance(quiet, int | float):
             ago = f"{quiet / 60:,.0f} min ago"
             lines.append(f"{row['account']}  {row['pending']:>3} pending, last signed {ago:>12}  {state}")
@@ -55,8 +55,8 @@ def relayer_table(uses: "Sequence[AccountUse]", current: bytes) -> str:
 
 
 def key_rows(config: Config) -> list[tuple[str, str]]:
-    """Return the use and the public side of every key that is set."""
-    rows = [("relayer", _relayer(config))]
+    """Return the use of every key that is set, with the key's address or public key."""
+    rows = [("relayer", _relayer_account_text(config))]
     if config.escrow_mode == "off":
         return rows
     operators = [bytes.fromhex(key.reveal()) for key in config.operator_keys]
@@ -68,12 +68,12 @@ def key_rows(config: Config) -> list[tuple[str, str]]:
     return rows + list(zip(uses, publics, strict=False))
 
 
-def _relayer(config: Config) -> str:
+def _relayer_account_text(config: Config) -> str:
     if config.relayer_key is not None:
         return hex_of(Wallet(bytes.fromhex(config.relayer_key.reveal())).address)
     if config.relayer_keystore is not None:
-        return f"the account of {config.relayer_keystore}, which is not opened here"
-    return f"{config.relayer_account}, by its signer"
+        return f"the account of {config.relayer_keystore}, a keystore that this command does not open"
+    return f"{config.relayer_account}, whose signer holds the key"
 
 
 def new_key(path: Path) -> str:

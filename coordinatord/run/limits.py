@@ -1,4 +1,4 @@
-"""Limits that no operator needs to change. Tests construct others."""
+"""Limits that no operator needs to change. Tests use other values."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +18,8 @@ CONNECTION_BYTES: Final = 64 << 10
 class Limits:
     """Limits of one process.
 
-    `body_memory_bytes` and `upload_memory_bytes`: memory of all request bodies and of all uploads. One caller gets half
-    of each.
+    `body_memory_bytes` and `upload_memory_bytes`: memory of all request bodies and of all uploads. One caller may use
+    half of each.
 
     `body_silence_s`: longest wait for the next byte of a body or an upload. `body_min_bytes_per_s` and
     `upload_min_bytes_per_s`: lowest average rate.
@@ -27,7 +27,7 @@ class Limits:
     `requests_burst`: burst of one caller's requests. None means 2.5 seconds of REQUESTS_PER_SECOND.
 
     `connections`, `event_listeners` (event streams and waiting polls): the defaults suit a process with enough
-    descriptors and memory. See `within`.
+    descriptors and memory. `with_connections` adapts the defaults to a process with fewer or more.
 
     `journal_blocks`: blocks whose changes can be undone after a reorg.
 
@@ -35,7 +35,7 @@ class Limits:
 
     `unsettled_retention_s`: retention of an inline container after its job was cancelled, failed, expired or never
     posted. `failed_batch_retention_s`: retention of a batch without a result. `endings_retention_s`: retention of the
-    transaction that ended a job. After that, it is read from the chain.
+    transaction that ended a job. After that time, the transaction is read from the chain.
 
     `gas` and `storage`: None means that the settings decide.
     """
@@ -64,11 +64,11 @@ class Limits:
     gas: "GasPolicy | None" = None
     storage: "StorageBudgets | None" = None
 
-    def within(self, connections: int) -> "Limits":
-        """Return these limits for a process with room for so many connections.
+    def with_connections(self, connections: int) -> "Limits":
+        """Return these limits for a process with room for `connections` connections.
 
-        Half of the connections may be streams and waiting polls, so that requests always find room. One caller may
-        have at least the defaults.
+        At most half of the connections may be streams and waiting polls, so that requests always find room. The limits
+        per caller are at least the defaults.
         """
         return attrs.evolve(
             self,

@@ -1,4 +1,4 @@
-"""Routes of batches: many orders in one file."""
+"""Plan, create, follow and read batches, which are many orders in one file."""
 
 import io
 import secrets
@@ -16,7 +16,7 @@ from svc.account import Account
 from svc.batches.offers import LineOffer
 from svc.batches.preparation import Preparation, PreparedBatch, Progress, Texts
 from svc.batches.results import BatchResult, BatchResults
-from svc.core.bundles import LINES_KEY, sizes_metadata
+from svc.core.bundles import LINES_METADATA_KEY, sizes_metadata
 from svc.core.windows import DEFAULT_WINDOW, completion_window
 from svc.error_conversion import raises_svc_errors
 from svc.errors import (
@@ -30,21 +30,21 @@ from svc.errors import (
 )
 from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
-from svc.wire.events import ChangeListener, changes_of
+from svc.wire.events import ChangeListener, open_change_listener
 
 Lines = Path | Texts
-BatchSeen = Callable[[Batch], object]
+OnBatchRead = Callable[[Batch], object]
 
-POLL_SECONDS: Final = 60.0
-# Until the batch could be read.
+POLL_INTERVAL_S: Final = 60.0
+# Longest completion window. Until a batch has been read, its window is unknown, and the wait lasts at most this long.
 _MAX_WINDOW_S: Final = 86_400.0
 _MAX_METADATA_PAIRS: Final = 16
-_MAX_KEY_LENGTH: Final = 64
-_MAX_VALUE_LENGTH: Final = 512
+_MAX_METADATA_KEY_LENGTH: Final = 64
+_MAX_METADATA_VALUE_LENGTH: Final = 512
 
 
 class BatchPage(Record, frozen=True):
-    """Page of batches, newest first. Pass `last_id` as `after` while `has_more`."""
+    """Page of batches, newest first. If `has_more` is True, pass `last_id` as `after` to read the next page."""
 
     data: tuple[Batch, ...]
     first_id: str | None
@@ -55,7 +55,7 @@ class BatchPage(Record, frozen=True):
 @raises_svc_errors
 @attrs.frozen
 class Batches:
-    """Routes of batches, and the preparation of their files."""
+    """Prepares, creates, follows and reads batches."""
 
     account: Account
     files: Files
@@ -65,12 +65,12 @@ class Batches:
     async def plan(
         self, lines: Lines, *, window: str = DEFAULT_WINDOW, offer: LineOffer | None = None, bundle: int | None = None
     ) -> tuple[ModelPlan, ...]:
-        """Return which providers would take the lines without rates, and at what price.
+        """Return which providers would accept the lines without rates, and at what price.
 
         Nothing is reserved or signed.
         """
         check_bundle(bundle)
-        return await self.preparation.plan(await _texts(lines), completion_window(window), offer, bundle)
+        return await self.preparation.plan(await _read_texts(lines), completion_window(window), offer, bundle)
 
     async def prepare(
         self,
@@ -84,20 +84,23 @@ class Batches:
         max_line_amount: int | None = None,
         progress: Progress | None = None,
     ) -> PreparedBatch:
-        """Plan, seal, sign and price every line. Nothing is posted.
+        """Plan, seal, sign and price all lines. Nothing is posted.
 
         `lines`: a JSONL file, or lines as text or objects. Lines without rates go to the providers in the network's
-        plan, or are offered at the rates of `offer` (`LineOffer(Rates(in, out))`, or current prices with
-        `LineOffer()`). Lines with rates go to `providers` in turn, or are open to any provider. Consecutive lines of a
-        model share a job if its provider takes bundles, at most `bundle` of them (1: a job for each line; default: by
-        size, units and the provider's speed). `max_amount` limits the total (default: the client's `max_batch_amount`,
-        or ten tokens), `max_line_amount` each line (default: the client's `max_amount`, or one token).
+        plan. With `offer`, they are offered at the offer's rates (`LineOffer(Rates(in, out))`) or at current prices
+        (`LineOffer()`). Lines with rates go to `providers` in turn, or are open to any provider.
+
+        Consecutive lines of a model share a job if the job's provider accepts bundles. `bundle` is the maximum number
+        of lines in a job (1: a job for each line; default: limited by size, units and the provider's speed).
+
+        `max_amount` limits the total (default: the client's `max_batch_amount`, or ten tokens). `max_line_amount`
+        limits each line (default: the client's `max_amount`, or one token).
 
         `progress` is called with the number of prepared lines.
         """
         check_bundle(bundle)
         return await self.preparation.prepare(
-            await _texts(lines),
+            await _read_texts(lines),
             completion_window(window),
             providers,
             offer=offer,
@@ -107,12 +110,38 @@ class Batches:
             progress=progress,
         )
 
+    async def price(
+        self,
+        lines: Lines,
+        *,
+        window: str = DEFAULT_WINDOW,
+        providers: Sequence[int] = (),
+        offer: LineOffer | None = None,
+        bundle: int | None = None,
+        max_amount: int | None = None,
+        max_line_amount: int | None = None,
+    ) -> int:
+        """Return the amount that `prepare` would authorise for these lines now. Nothing is posted.
+
+        The wallet signs only the quote of the first line. `prepare` documents the options.
+        """
+        check_bundle(bundle)
+        return await self.preparation.price(
+            await _read_texts(lines),
+            completion_window(window),
+            providers,
+            offer=offer,
+            bundle=bundle,
+            max_amount=max_amount,
+            max_line_amount=max_line_amount,
+        )
+
     async def create(self, prepared: PreparedBatch, *, metadata: Mapping[str, str] | None = None) -> Batch:
         """Upload the file and start the batch.
 
-        `metadata` is stored in the clear, and with it how many lines each job of a bundled batch has.
+        `metadata` is stored unencrypted. For a bundled batch, the client adds the number of lines of each job.
         """
-        stored_metadata = _with_sizes(prepared, metadata)
+        stored_metadata = _metadata_with_sizes(prepared, metadata)
         file = await self.files.upload(prepared.content, "batch", filename="batch.jsonl")
         body = {
             "input_file_id": file.id,
@@ -120,7 +149,7 @@ class Batches:
             "completion_window": prepared.completion_window,
             "metadata": stored_metadata,
         }
-        # With this header, a coordinator answers a repeated request with the first batch.
+        # If a request with this idempotency key is repeated, the coordinator returns the batch of the first request.
         key = secrets.token_hex(16)
         transport = self.account.transport
         attempt = 0
@@ -136,7 +165,7 @@ class Batches:
                 if found is not None:
                     return found
                 if not error.retryable or attempt == transport.retries.max_retries:
-                    raise _outcome_unknown(file.id, error) from None
+                    raise _outcome_unknown_error(file.id, error) from None
             await transport.sleep(transport.retries.pause(attempt))
             attempt += 1
 
@@ -152,7 +181,7 @@ class Batches:
         )
 
     async def cancel(self, batch_id: str) -> Batch:
-        """Stop posting lines. Lines on the chain continue."""
+        """Stop posting lines. Lines that are already on the chain continue."""
         return await self.account.authorised(
             lambda headers: self.account.transport.post(
                 f"/v1/batches/{batch_id}/cancel", Batch, {}, safe=True, headers=headers
@@ -164,38 +193,38 @@ class Batches:
         batch_id: str,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the wait may be repeated
-        every: float = POLL_SECONDS,
-        progress: BatchSeen | None = None,
+        every: float = POLL_INTERVAL_S,
+        progress: OnBatchRead | None = None,
     ) -> Batch:
         """Wait for the end of a batch, and return it.
 
-        Reads the batch at intervals and when the coordinator reports a change, by default for the rest of its window.
-        `progress` is called with each reading. Raises WaitTimedOut.
+        Reads the batch at intervals and when the coordinator reports a change. Without `timeout`, waits for the rest of
+        the batch's window. `progress` is called with the batch after each read. Raises WaitTimedOut.
         """
         path = f"/v1/batches/{batch_id}/events"
-        async with changes_of(self.account.transport, path, self.account.authorised) as changes:
-            return await self._until_ended(batch_id, changes, timeout, every, progress)
+        async with open_change_listener(self.account.transport, path, self.account.authorised) as changes:
+            return await self._poll_until_ended(batch_id, changes, timeout, every, progress)
 
-    async def _until_ended(
+    async def _poll_until_ended(
         self,
         batch_id: str,
         changes: ChangeListener,
         timeout_seconds: float | None,
         every: float,
-        progress: BatchSeen | None,
+        progress: OnBatchRead | None,
     ) -> Batch:
         started = anyio.current_time()
         max_seconds = timeout_seconds
         while True:
-            batch = await self._read(batch_id)
+            batch = await self._get_if_reachable(batch_id)
             if batch is not None:
                 if progress is not None:
                     progress(batch)
                 if batch.ended:
                     return batch
                 changes.listen()
-                if max_seconds is None:  # one interval more than the window, because the end is recorded a little later
-                    max_seconds = anyio.current_time() - started + max(0.0, self._window_left(batch)) + every
+                if max_seconds is None:  # add one interval, because the end is recorded shortly after the window
+                    max_seconds = anyio.current_time() - started + max(0.0, self._remaining_window_s(batch)) + every
             limit = _MAX_WINDOW_S if max_seconds is None else max_seconds
             remaining = started + limit - anyio.current_time()
             if remaining <= 0:
@@ -209,21 +238,21 @@ class Batches:
         custom_ids: Mapping[int, str] | None = None,
         charges: FeeTerms | None = None,
     ) -> AsyncGenerator[BatchResult, None]:
-        """Yield the result of every line: lines of settled jobs in file order, opened, then lines of failed jobs.
+        """Yield the result of every line: first the lines of settled jobs in file order, then the lines of failed jobs.
 
-        `custom_ids` (by line number) and `charges` (as `fees`) are from the prepared batch. Raises BatchFailed if the
+        Pass `custom_ids` and `fees` of the prepared batch as `custom_ids` and `charges`. Raises BatchFailed if the
         input was rejected, and ResultUnreadable (`no_result`) while the batch is running.
         """
         ended = batch if isinstance(batch, Batch) else await self.get(batch)
         if ended.status == "failed":
-            raise _batch_failed(ended)
+            raise _batch_failed_error(ended)
         if not ended.ended:
             message = f"batch {ended.id} is {ended.status} and has no results yet"
             raise ResultUnreadable(message, code="no_result")
         async for result in self.result_files.read(ended, custom_ids or {}, charges):
             yield result
 
-    async def _read(self, batch_id: str) -> Batch | None:
+    async def _get_if_reachable(self, batch_id: str) -> Batch | None:
         try:
             return await self.get(batch_id)
         except (ApiError, ConnectionFailed) as error:
@@ -235,16 +264,17 @@ class Batches:
         try:
             page = await self.list()
         except (ApiError, ConnectionFailed) as error:
-            raise _outcome_unknown(file_id, error) from None
+            raise _outcome_unknown_error(file_id, error) from None
         return next((batch for batch in page.data if batch.input_file_id == file_id), None)
 
-    def _window_left(self, batch: Batch) -> float:
+    def _remaining_window_s(self, batch: Batch) -> float:
         return min(batch.expires_at - self.account.transport.clock.now(), _MAX_WINDOW_S)
 
 
-def _outcome_unknown(file_id: str, error: ApiError | ConnectionFailed) -> OutcomeUnknown:
+def _outcome_unknown_error(file_id: str, error: ApiError | ConnectionFailed) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"cannot tell whether the batch of {file_id} was created ({error.message}): check the list of batches"
+        f"cannot tell whether the batch with input file {file_id} was created ({error.message}):"
+        " check the list of batches"
     )
 
 
@@ -253,12 +283,12 @@ def check_bundle(bundle: int | None) -> None:
         raise OrderRefused("bundle must be at least 1", param="bundle")
 
 
-def _with_sizes(prepared: PreparedBatch, metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the caller's metadata with the lines of each job. Raises OrderRefused over a limit."""
+def _metadata_with_sizes(prepared: PreparedBatch, metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the caller's metadata and the number of lines of each job. Raises OrderRefused above a limit."""
     check_metadata(metadata)
-    given = dict(metadata or {})
+    pairs = dict(metadata or {})
     try:
-        return given | sizes_metadata(prepared.sizes, _MAX_METADATA_PAIRS - len(given))
+        return pairs | sizes_metadata(prepared.sizes, _MAX_METADATA_PAIRS - len(pairs))
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
 
@@ -270,20 +300,21 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
     for key, value in pairs.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise OrderRefused("metadata keys and values must be strings", param="metadata")
-        if key.startswith(LINES_KEY):
-            raise OrderRefused(f"metadata keys must not begin with {LINES_KEY}", param="metadata")
-        if len(key) > _MAX_KEY_LENGTH or len(value) > _MAX_VALUE_LENGTH:
-            message = f"metadata keys must have at most {_MAX_KEY_LENGTH} characters, and values {_MAX_VALUE_LENGTH}"
-            raise OrderRefused(message, param=f"metadata.{key[:_MAX_KEY_LENGTH]}")
+        if key.startswith(LINES_METADATA_KEY):
+            raise OrderRefused(f"metadata keys must not begin with {LINES_METADATA_KEY}", param="metadata")
+        if len(key) > _MAX_METADATA_KEY_LENGTH or len(value) > _MAX_METADATA_VALUE_LENGTH:
+            keys, values = f"at most {_MAX_METADATA_KEY_LENGTH}", f"at most {_MAX_METADATA_VALUE_LENGTH}"
+            message = f"metadata keys must have {keys} characters, and metadata values {values}"
+            raise OrderRefused(message, param=f"metadata.{key[:_MAX_METADATA_KEY_LENGTH]}")
 
 
-async def _texts(lines: Lines) -> Texts:
+async def _read_texts(lines: Lines) -> Texts:
     if not isinstance(lines, Path):
         return lines
     return io.BytesIO((await anyio.Path(lines).read_bytes()).removeprefix(BOM_UTF8))
 
 
-def _batch_failed(batch: Batch) -> BatchFailed:
+def _batch_failed_error(batch: Batch) -> BatchFailed:
     entries = batch.errors.get("data") if isinstance(batch.errors, dict) else None
     first = entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
     code = first.get("code")

@@ -1,6 +1,6 @@
-"""Orders for the jobs of a batch: their bids, their recipients, and the charges that they share.
+"""Build the orders of a batch's jobs: the recipients, the shared charges and the limits of bundles.
 
-The whole file is read and checked before the plan is requested, and planned before anything is signed.
+The whole file is read and checked before a plan is requested. The whole file is planned before anything is signed.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -14,14 +14,14 @@ from common.refusal import Refused
 from svc.account import Account
 from svc.core.batch_bids import JobLines
 from svc.core.batch_lines import BatchLine
-from svc.core.batches import BatchContext, JobOrder, seal_job, unlisted_of
+from svc.core.batches import BatchContext, JobOrder, seal_job, unlisted_parameters
 from svc.core.bids import Bid, Rates
-from svc.core.bundles import SINGLE, BundleLimits, limits_for
+from svc.core.bundles import UNBUNDLED_LIMITS, BundleLimits, limits_for
 from svc.core.money import Ceiling
 from svc.core.order_request import PricedRequest, price_request
 from svc.core.orders import PreparedOrder
-from svc.core.quote_check import checked_amount, fee_terms
-from svc.core.windows import CompletionWindow, expiry, window_seconds
+from svc.core.quote_check import check_amount, fee_terms
+from svc.core.windows import CompletionWindow, expiry_time, window_seconds
 from svc.errors import OrderRefused
 from svc.market import Market
 from svc.orders import Orders
@@ -39,8 +39,8 @@ class Portion:
 
 
 @attrs.define
-class Offers:
-    """Orders of the jobs of a batch. `ceiling` applies to each line."""
+class JobOrderBuilder:
+    """Builds the orders of a batch's jobs. `ceiling` applies to each line."""
 
     orders: Orders
     window: CompletionWindow
@@ -48,6 +48,7 @@ class Offers:
     _recipients: dict[tuple[int, str | None], PublicKey] = attrs.field(factory=dict)
 
     async def portions(self, jobs: Sequence[JobLines]) -> AsyncGenerator[Portion, None]:
+        """Yield the orders of the jobs, in portions of at least LINES_PER_PORTION lines except for the last portion."""
         context: BatchContext | None = None
         orders: list[JobOrder] = []
         lines = 0
@@ -55,7 +56,7 @@ class Offers:
             orders.append(JobOrder(job, await self._recipient(job.bid)))
             lines += len(job.lines)
             if context is None:
-                context = await self._price(orders[0])
+                context = await self._build_context(orders[0])
             if lines >= LINES_PER_PORTION or job is jobs[-1]:
                 yield Portion(context, orders)
                 orders, lines = [], 0
@@ -66,16 +67,16 @@ class Offers:
             if bid.box_key is None:
                 recipient = await self._account.escrow_key()
             else:
-                recipient = await self._account.box_key(bid.designated, bid.box_key)
+                recipient = await self._account.verify_box_key(bid.designated, bid.box_key)
             self._recipients[bid.designated, bid.box_key] = recipient
         return recipient
 
-    async def _price(self, first: JobOrder) -> BatchContext:
-        """Price the batch. The quote of its first line alone gives the charges of all jobs."""
+    async def _build_context(self, first: JobOrder) -> BatchContext:
+        """Return the context of all jobs, with the charges from a quote of the first line."""
         account = self._account
         market, keys = await account.market(), await account.result_keys()
         now, margin = account.transport.clock.now(), account.settings.settlement_margin
-        expires_at = expiry(now, window_seconds(self.window), margin)
+        expires_at = expiry_time(now, window_seconds(self.window), margin)
         context = BatchContext(
             market, account.wallet().address, keys[0].public, expires_at, FeeTerms(0, 0), self.ceiling
         )
@@ -84,10 +85,10 @@ class Offers:
             sealed = seal_job(context, first_line)
         except Refused as refusal:
             raise OrderRefused.because(refusal, "line 1") from None
-        prepared = PreparedOrder(sealed, await account.wallet().sign(sealed.to_sign()), unlisted_of(first_line))
+        prepared = PreparedOrder(sealed, await account.wallet().sign(sealed.to_sign()), unlisted_parameters(first_line))
         quote = (await self.orders.quote(prepared)).quote
-        checked_amount(prepared, quote, self.ceiling)
-        await account.vouching.fees(quote)
+        check_amount(prepared, quote, self.ceiling)
+        await account.vouching.check_fees(quote)
         return attrs.evolve(context, fees=fee_terms(quote))
 
     @property
@@ -96,8 +97,8 @@ class Offers:
 
 
 @attrs.frozen
-class BundleSizes:
-    """Limits of bundles, from the current asks of a window."""
+class ProviderBundleLimits:
+    """Limits of bundles for each provider, from the current asks for one window."""
 
     asks: Mapping[tuple[int, int], Ask]  # by provider and model id
     max_items: int | None
@@ -105,8 +106,8 @@ class BundleSizes:
     @classmethod
     async def read(
         cls, account: Account, models: Sequence[Model], window: CompletionWindow, max_items: int | None
-    ) -> "BundleSizes":
-        """Read the asks of these models. Without bundles (`max_items` 1), nothing is read."""
+    ) -> "ProviderBundleLimits":
+        """Read the current asks of these models. With `max_items` 1 there are no bundles, so nothing is read."""
         asks: dict[tuple[int, int], Ask] = {}
         for model in models if max_items != 1 else ():
             for ask in await Market(account).asks(model=model.svc.model_id, limit=None):
@@ -116,11 +117,11 @@ class BundleSizes:
 
     def limits_of(self, provider_id: int, model_id: int) -> BundleLimits:
         ask = self.asks.get((provider_id, model_id))
-        return SINGLE if ask is None else limits_for(ask, self.max_items)
+        return UNBUNDLED_LIMITS if ask is None else limits_for(ask, self.max_items)
 
 
 def price_lines(lines: Sequence[BatchLine], models: Mapping[str, Model]) -> list[PricedRequest]:
-    """Check and price the lines. Raises OrderRefused with the number of a rejected line."""
+    """Check and price the lines. Raises OrderRefused, which names the number of the first rejected line."""
     priced = []
     for line in lines:
         try:
@@ -132,9 +133,9 @@ def price_lines(lines: Sequence[BatchLine], models: Mapping[str, Model]) -> list
 
 @attrs.frozen(slots=True)
 class LineOffer:
-    """Offer for lines without rates, which then wait for capacity instead of being planned at once.
+    """Offer for lines without rates. The lines then wait for capacity instead of going through the network's plan.
 
-    Without `rates`, the current asks are offered.
+    If `rates` is None, the lines are offered at the current asks.
     """
 
     rates: Rates | None = None

@@ -1,4 +1,4 @@
-"""Prepare a batch file of complete submissions: plan, cut into jobs, seal, sign and pay job by job."""
+"""Prepare a batch file of complete submissions. The lines are planned, cut into jobs, sealed, signed and paid."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -11,22 +11,24 @@ from anyio import to_thread
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.account import Account
-from svc.batches.offers import BundleSizes, LineOffer, Offers, Portion, price_lines
-from svc.core.batch_bids import Bids, JobLines, ModelDemand, demands, market_rates, plan_bodies
+from svc.batches.offers import JobOrderBuilder, LineOffer, Portion, ProviderBundleLimits, price_lines
+from svc.core.batch_bids import BidChooser, JobLines, ModelDemand, market_rates, plan_bodies, sum_demands
 from svc.core.batch_lines import RESPONSES_ENDPOINT, BatchLine, read_lines
 from svc.core.batches import (
     BatchContext,
     JobOrder,
     PreparedJob,
     RejectedLine,
+    find_line_over_ceiling,
     job_amount,
-    line_of,
-    over_ceiling,
     prepare_jobs,
+    price_jobs,
     seal_job,
-    unlisted_of,
+    submission_line,
+    unlisted_parameters,
 )
 from svc.core.bids import Rates
+from svc.core.money import Ceiling
 from svc.core.order_request import PricedRequest
 from svc.core.orders import PreparedOrder
 from svc.core.windows import CompletionWindow, window_seconds
@@ -35,7 +37,7 @@ from svc.market import Market
 from svc.orders import Orders
 from svc.records import ModelPlan, Record
 from svc.signers import LocalSigner
-from svc.wire.transport import read
+from svc.wire.transport import read_record
 
 Progress = Callable[[int], object]
 
@@ -53,11 +55,11 @@ class Plan(Record, frozen=True):
 
 @attrs.frozen(slots=True)
 class PreparedBatch:
-    """Batch file that can be posted: a submission for each job.
+    """Batch file that can be posted, with a submission for each job.
 
-    `sizes`: lines of each job, more than one for a bundle. `custom_ids`: by line number; keep them, because they are
-    sealed and the coordinator cannot return them. `amount`: maximum amount of all jobs in base units, collected job by
-    job as they are claimed. `fees`: the charges of the jobs.
+    `sizes`: number of lines of each job. `custom_ids`: custom id by line number. Keep the custom ids, because they are
+    sealed and the coordinator cannot return them. `amount`: maximum cost of all jobs in base units. The payment of each
+    job is collected when the job is claimed. `fees`: the charges of the jobs.
     """
 
     endpoint: str
@@ -76,13 +78,13 @@ class PreparedBatch:
 
 
 @attrs.frozen(slots=True)
-class _CutBatch:
-    """Lines of a batch, cut into jobs by `bids`."""
+class _PlannedBatch:
+    """Checked lines of a batch, with the plans and the bids for their jobs."""
 
     lines: Sequence[BatchLine]
     priced: Sequence[PricedRequest]
     plans: tuple[ModelPlan, ...]
-    bids: Bids
+    bids: BidChooser
 
 
 @attrs.frozen
@@ -95,14 +97,14 @@ class Preparation:
     async def plan(
         self, texts: Texts, window: CompletionWindow, offer: "LineOffer | None" = None, bundle: int | None = None
     ) -> tuple[ModelPlan, ...]:
-        """Return, for each model, which providers would take how many of the lines. Nothing is reserved."""
-        cut = await self._cut(list(texts), window, (), offer, bundle)
-        unrated = [line for line in cut.priced if line.rates is None]
-        for plan in cut.plans:
+        """Return a plan for each model, with the number of lines that each provider would get. Nothing is reserved."""
+        planned = await self._read_and_plan(list(texts), window, (), offer, bundle)
+        unrated = [line for line in planned.priced if line.rates is None]
+        for plan in planned.plans:
             with suppress(PlanShort):
-                for _ in cut.bids.jobs([line for line in unrated if line.model.svc.model_id == plan.model_id]):
+                for _ in planned.bids.jobs([line for line in unrated if line.model.svc.model_id == plan.model_id]):
                     pass
-        return tuple(_with_lines(plan, cut.bids.planned_lines(plan.model_id)) for plan in cut.plans)
+        return tuple(_with_assigned_lines(plan, planned.bids.planned_lines(plan.model_id)) for plan in planned.plans)
 
     async def prepare(
         self,
@@ -116,57 +118,91 @@ class Preparation:
         max_line_amount: int | None,
         progress: Progress | None,
     ) -> PreparedBatch:
-        """Prepare a batch. Before any upload, raises PlanShort, OrderRefused (with the line) or QuoteRefused."""
-        total_ceiling = await self.account.batch_ceiling(max_amount)
-        # A line above its ceiling is never signed. A batch above its ceiling is never sent.
-        line_ceiling = min(
-            total_ceiling, await self.account.line_ceiling(max_line_amount), key=lambda ceiling: ceiling.max_amount
-        )
+        """Prepare a batch. Raises PlanShort, OrderRefused (which names the line) or QuoteRefused before any upload."""
+        total_ceiling, line_ceiling = await self._ceilings(max_amount, max_line_amount)
         self.account.wallet()
-        cut = await self._cut(list(texts), window, providers, offer, bundle)
-        jobs = await to_thread.run_sync(lambda: list(cut.bids.jobs(cut.priced)))
-        context, prepared = await self._prepare_jobs(Offers(self.orders, window, line_ceiling), jobs, progress)
+        planned = await self._read_and_plan(list(texts), window, providers, offer, bundle)
+        jobs = await to_thread.run_sync(lambda: list(planned.bids.jobs(planned.priced)))
+        context, prepared = await self._prepare_jobs(JobOrderBuilder(self.orders, window, line_ceiling), jobs, progress)
         amount = sum(job.amount for job in prepared)
         total_ceiling.check(amount, "the batch")
         contents = [job.text if job.oversized is None else await self._upload(job.oversized, job) for job in prepared]
         return PreparedBatch(
-            endpoint=cut.lines[-1].url if cut.lines else RESPONSES_ENDPOINT,
+            endpoint=planned.lines[-1].url if planned.lines else RESPONSES_ENDPOINT,
             completion_window=window,
             content=b"\n".join((*contents, b"")),
             job_ids=tuple(job.job_id for job in prepared),
             sizes=tuple(job.lines for job in prepared),
-            custom_ids=custom_ids_of(cut.lines),
+            custom_ids=custom_ids_of(planned.lines),
             amount=amount,
             fees=context.fees,
             unlisted=tuple(dict.fromkeys(name for job in prepared for name in job.unlisted)),
         )
 
-    async def _cut(
+    async def price(
+        self,
+        texts: Texts,
+        window: CompletionWindow,
+        providers: Sequence[int],
+        *,
+        offer: "LineOffer | None",
+        bundle: int | None,
+        max_amount: int | None,
+        max_line_amount: int | None,
+    ) -> int:
+        """Return the amount that `prepare` would authorise for a batch now. Raises the errors of `prepare`.
+
+        Only the first line is sealed and signed, for the quote of the charges.
+        """
+        total_ceiling, line_ceiling = await self._ceilings(max_amount, max_line_amount)
+        planned = await self._read_and_plan(list(texts), window, providers, offer, bundle)
+        jobs = await to_thread.run_sync(lambda: list(planned.bids.jobs(planned.priced)))
+        total = 0
+        async with aclosing(JobOrderBuilder(self.orders, window, line_ceiling).portions(jobs)) as portions:
+            async for portion in portions:
+                for amount in await to_thread.run_sync(price_jobs, portion.context, portion.orders):
+                    if isinstance(amount, RejectedLine):
+                        raise OrderRefused.because(amount.refusal, f"line {amount.number}")
+                    total += amount
+        total_ceiling.check(total, "the batch")
+        return total
+
+    async def _ceilings(self, max_amount: int | None, max_line_amount: int | None) -> tuple[Ceiling, Ceiling]:
+        """Return the ceiling of the batch and the ceiling of each line.
+
+        A batch above its ceiling is not sent, and a line above its ceiling is not signed.
+        """
+        total = await self.account.batch_ceiling(max_amount)
+        line = await self.account.line_ceiling(max_line_amount)
+        return total, min(total, line, key=lambda ceiling: ceiling.max_amount)
+
+    async def _read_and_plan(
         self,
         texts: Sequence[bytes | str | Mapping[str, Any]],
         window: CompletionWindow,
         providers: Sequence[int],
         offer: "LineOffer | None",
         bundle: int | None,
-    ) -> _CutBatch:
+    ) -> _PlannedBatch:
         """Read, check and plan the whole file."""
         keys = [(provider, await self.orders.box_key(provider)) for provider in providers]
-        offered_rates = await self._offered_rates(texts, window, offer, providers)
+        offered_rates = await self._find_offered_rates(texts, window, offer, providers)
         lines, malformed = await to_thread.run_sync(_read_lines, texts, window, offered_rates)
         models = {name: await self.account.model(name) for name in dict.fromkeys(line.request.model for line in lines)}
         priced = await to_thread.run_sync(price_lines, lines, models)
-        if malformed is not None:  # raised here, so that an earlier line that cannot be priced is named first
+        # Raise this only now, so that an earlier line that cannot be priced is reported first.
+        if malformed is not None:
             raise malformed
-        model_demands = demands(priced)
+        model_demands = sum_demands(priced)
         plans = await self._request_plans(model_demands, window)
-        # Open orders are single jobs, so only planned and designated lines need the sizes.
+        # Open orders are never bundled, so only models of planned and designated lines need bundle limits.
         bundled = list(models.values()) if providers else [models[demand.name] for demand in model_demands]
-        sizes = await BundleSizes.read(self.account, bundled, window, bundle)
-        bids = Bids([(provider, "0x" + key.raw.hex()) for provider, key in keys], sizes.limits_of)
-        bids.plan(plans)
-        return _CutBatch(lines, priced, plans, bids)
+        bundle_limits = await ProviderBundleLimits.read(self.account, bundled, window, bundle)
+        bids = BidChooser([(provider, "0x" + key.raw.hex()) for provider, key in keys], bundle_limits.limits_of)
+        bids.use_plans(plans)
+        return _PlannedBatch(lines, priced, plans, bids)
 
-    async def _offered_rates(
+    async def _find_offered_rates(
         self,
         texts: Sequence[bytes | str | Mapping[str, Any]],
         window: CompletionWindow,
@@ -207,12 +243,12 @@ class Preparation:
             answer = await self.account.transport.send(
                 "POST", "/v1/batches", json=body, headers=headers, expected=_PAYMENT_REQUIRED
             )
-            return read(answer, Plan).plan
+            return read_record(answer, Plan).plan
 
         return await self.account.authorised(send)
 
     async def _prepare_jobs(
-        self, offers: Offers, jobs: Sequence[JobLines], progress: Progress | None
+        self, offers: JobOrderBuilder, jobs: Sequence[JobLines], progress: Progress | None
     ) -> tuple[BatchContext, list[PreparedJob]]:
         """Return the submission of each job. Raises OrderRefused for the first rejected line."""
         prepared: list[PreparedJob] = []
@@ -228,39 +264,42 @@ class Preparation:
 
     async def _prepare_portion(self, portion: Portion) -> list[PreparedJob | RejectedLine]:
         signer = self.account.wallet()
-        # One thread: each line holds the GIL for half of its time, so a second thread gains little.
+        # Use one thread. Sealing a line holds the GIL for half of the time, so a second thread gains little.
         if isinstance(signer, LocalSigner):
             return await to_thread.run_sync(prepare_jobs, portion.context, signer.wallet, portion.orders)
         return [await self._prepare_remotely(portion.context, order) for order in portion.orders]
 
     async def _prepare_remotely(self, context: BatchContext, order: JobOrder) -> PreparedJob | RejectedLine:
         signer = self.account.wallet()
-        if (rejected := over_ceiling(context, order)) is not None:
+        if (rejected := find_line_over_ceiling(context, order)) is not None:
             return rejected
         try:
             sealed = await to_thread.run_sync(seal_job, context, order)
-            prepared = PreparedOrder(sealed, await signer.sign(sealed.to_sign()), unlisted_of(order))
+            prepared = PreparedOrder(sealed, await signer.sign(sealed.to_sign()), unlisted_parameters(order))
             amount = job_amount(context, prepared)
         except Refused as refusal:
             return RejectedLine(order.job.number, refusal)
         lines = len(order.job.lines)
         if not sealed.sealed.fits_inline:
             return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)
-        text = line_of(prepared, amount, await signer.sign(prepared.payment(amount)))
+        text = submission_line(prepared, amount, await signer.sign(prepared.payment(amount)))
         return PreparedJob(prepared.id, amount, text, lines, prepared.unlisted)
 
     async def _upload(self, prepared: PreparedOrder, job: PreparedJob) -> bytes:
-        """Upload an oversized container. Done last, because an unreferenced upload is kept for only five minutes."""
+        """Upload an oversized container, and return the submission of its job.
+
+        Call this last, because the coordinator keeps an unused upload for only five minutes.
+        """
         container = prepared.sealed_order.sealed.container
         file = await self.orders.files.upload(container, "input", filename="container")
         signature = await self.account.wallet().sign(prepared.payment(job.amount))
-        return line_of(prepared, job.amount, signature, file.svc.cid)
+        return submission_line(prepared, job.amount, signature, file.svc.cid)
 
 
 def _read_lines(
     texts: Texts, window: CompletionWindow, offered_rates: Mapping[str, Rates]
 ) -> tuple[list[BatchLine], OrderRefused | None]:
-    """Return the lines before the first malformed one, and its error."""
+    """Return the lines before the first malformed line, and the error for the malformed line."""
     lines: list[BatchLine] = []
     try:
         lines.extend(read_lines(texts, window, offered_rates))
@@ -274,8 +313,8 @@ def custom_ids_of(lines: Iterable[BatchLine]) -> dict[int, str]:
     return {line.number: line.request.custom_id for line in lines if line.request.custom_id is not None}
 
 
-def _with_lines(plan: ModelPlan, lines: Sequence[int]) -> ModelPlan:
-    """Return the plan, with shares that count the lines of their bundles."""
+def _with_assigned_lines(plan: ModelPlan, lines: Sequence[int]) -> ModelPlan:
+    """Return the plan with the number of lines given to each provider."""
     shares = zip(plan.allocation, lines, strict=True)
     return msgspec.structs.replace(
         plan, allocation=tuple(msgspec.structs.replace(share, lines=count) for share, count in shares if count)

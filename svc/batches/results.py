@@ -1,4 +1,4 @@
-"""Results of a batch's lines, from its output and error files, each result opened."""
+"""Read and open the results of a batch's lines, from its output and error files."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
@@ -12,7 +12,7 @@ from common.bundle import ItemResult, bundle_units, read_bundle_output
 from common.pricing.units import Units
 from common.quotes import CostParts, FeeTerms
 from common.refusal import Refused
-from common.strict_json import UNREADABLE
+from common.strict_json import DECODE_ERRORS
 from svc.core.bundles import read_sizes, split_cost
 from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
 from svc.files import Files
@@ -22,20 +22,20 @@ from svc.results import Result, Results, cost_parts_of, provider_cost
 
 R = TypeVar("R", bound=Record)
 
-_PARALLEL_READS: Final = 32
+_MAX_PARALLEL_READS: Final = 32
 _MAX_LINE_NUMBER_DIGITS: Final = 9
-_NOT_COMPLETED: Final = {
+_FAILURE_MESSAGES: Final = {
     "failed": "the provider could not run this line",
-    "not_run": "the provider did not come to this line in time",
+    "not_run": "the provider ran out of time before this line",
 }
 
 
 @attrs.frozen(slots=True)
 class BatchResult:
-    """Result of one line, or its `error`. `id` is the line's id in the batch, and `line` its number.
+    """Result or error of one line. `id` is the line's id in the batch, and `line` is the line's number.
 
-    A `settled` line was completed and paid. If its result could not be read, it also has an error, with the code of
-    ResultUnreadable. `cost` is the amount paid, or None if it is unknown.
+    A `settled` line was completed and paid. A settled line whose result could not be read also has an `error`, with the
+    code of ResultUnreadable. `cost` is the amount paid, or None if the amount is unknown.
     """
 
     id: str
@@ -50,28 +50,30 @@ class BatchResult:
 
 @attrs.frozen(slots=True)
 class _JobLines:
-    """Lines of one job in the batch's input."""
+    """Numbers of the lines that share one job. Builds the results of these lines."""
 
     batch_id: str
     numbers: range
     custom_ids: Mapping[int, str]
     charges: FeeTerms | None
 
-    def result(self, number: int, job_id: str | None, **fields: object) -> BatchResult:
+    def build_result(self, number: int, job_id: str | None, **fields: object) -> BatchResult:
         values = {"custom_id": self.custom_ids.get(number), "result": None, "error": None, **fields}
-        return BatchResult(f"batch_req_{self.batch_id}_{number}", number, job_id, **values)  # type: ignore[arg-type] # the fields by name
+        return BatchResult(f"batch_req_{self.batch_id}_{number}", number, job_id, **values)  # type: ignore[arg-type] # the other fields, by name
 
-    def failed(self, job_id: str | None, error: LineError, costs: Sequence[CostParts | None] = ()) -> list[BatchResult]:
-        """Return `error` as the result of every line. Pass `costs` if the job was settled, one for each line."""
+    def build_failed_results(
+        self, job_id: str | None, error: LineError, costs: Sequence[CostParts | None] = ()
+    ) -> list[BatchResult]:
+        """Return `error` as the result of every line. For a settled job, pass the costs of all lines."""
         shares = list(costs) or [None] * len(self.numbers)
         return [
-            self.result(number, job_id, error=error, settled=bool(costs), cost=share)
+            self.build_result(number, job_id, error=error, settled=bool(costs), cost=share)
             for number, share in zip(self.numbers, shares, strict=True)
         ]
 
 
-class _Numbering:
-    """Numbers of the lines of each job, from the sizes in the batch's metadata."""
+class _LineNumbers:
+    """Finds the line numbers of each job, from the sizes in the batch's metadata."""
 
     def __init__(self, batch: Batch, custom_ids: Mapping[int, str], charges: FeeTerms | None) -> None:
         self._batch_id, self._custom_ids, self._charges = batch.id, custom_ids, charges
@@ -79,21 +81,21 @@ class _Numbering:
             sizes = read_sizes(batch.metadata)
         except Refused as refusal:
             raise ResultUnreadable(refusal.message, code="malformed_lines") from None
-        self._ranges = None if sizes is None else list(_ranges(sizes))
+        self._ranges = None if sizes is None else list(_line_ranges(sizes))
 
     def lines(self, id_of_job: str) -> _JobLines:
-        """Return the lines of a job by its id in the batch, which ends with the job's number."""
+        """Return the lines of the job with this id in the batch. The id ends with the number of the job."""
         digits = id_of_job.rpartition("_")[2]
         number = int(digits) if digits.isdecimal() and len(digits) <= _MAX_LINE_NUMBER_DIGITS else 0
         numbers = range(number, number + 1)
         if not number or (self._ranges is not None and number > len(self._ranges)):
-            raise ResultUnreadable(f"{id_of_job} is not the id of a line of the batch", code="malformed_lines")
+            raise ResultUnreadable(f"{id_of_job} is not the id of a job of the batch", code="malformed_lines")
         if self._ranges is not None:
             numbers = self._ranges[number - 1]
         return _JobLines(self._batch_id, numbers, self._custom_ids, self._charges)
 
 
-def _ranges(sizes: Sequence[int]) -> Iterator[range]:
+def _line_ranges(sizes: Sequence[int]) -> Iterator[range]:
     first = 1
     for size in sizes:
         yield range(first, first + size)
@@ -111,31 +113,31 @@ class BatchResults:
     async def read(
         self, batch: Batch, custom_ids: Mapping[int, str], charges: FeeTerms | None
     ) -> AsyncIterator[BatchResult]:
-        """Yield the result of every line. With `charges`, costs are computed instead of believed."""
-        numbering = _Numbering(batch, custom_ids, charges)
+        """Yield the result of every line. With `charges`, compute the costs instead of using the reported costs."""
+        line_numbers = _LineNumbers(batch, custom_ids, charges)
         if batch.output_file_id is not None:
-            await self.results.account.result_keys()  # a missing key is an error of the call, not of each line
+            await self.results.account.result_keys()  # a missing key must fail the whole call, not each line
             outputs = await self._read_file(batch.output_file_id, OutputLine)
-            for at in range(0, len(outputs), _PARALLEL_READS):
-                for results in await self._open_together(outputs[at : at + _PARALLEL_READS], numbering):
+            for at in range(0, len(outputs), _MAX_PARALLEL_READS):
+                for results in await self._open_in_parallel(outputs[at : at + _MAX_PARALLEL_READS], line_numbers):
                     for result in results:
                         yield result
         if batch.error_file_id is not None:
             for failed in await self._read_file(batch.error_file_id, ErrorLine):
-                for result in numbering.lines(failed.id).failed(failed.svc.job_id, failed.error):
+                for result in line_numbers.lines(failed.id).build_failed_results(failed.svc.job_id, failed.error):
                     yield result
 
-    async def _open_together(self, outputs: list[OutputLine], numbering: _Numbering) -> list[list[BatchResult]]:
+    async def _open_in_parallel(self, outputs: list[OutputLine], line_numbers: _LineNumbers) -> list[list[BatchResult]]:
         """Open the results in parallel, and return them in order."""
         found: dict[str, list[BatchResult]] = {}
 
-        async def one(output: OutputLine, lines: _JobLines) -> None:
+        async def open_one(output: OutputLine, lines: _JobLines) -> None:
             found[output.id] = await self._open(output.svc.job_id, lines)
 
-        numbered = [(output, numbering.lines(output.id)) for output in outputs]
+        numbered = [(output, line_numbers.lines(output.id)) for output in outputs]
         async with anyio.create_task_group() as tasks:
             for output, lines in numbered:
-                tasks.start_soon(one, output, lines)
+                tasks.start_soon(open_one, output, lines)
         return [found[output.id] for output in outputs]
 
     async def _open(self, job_id: str, lines: _JobLines) -> list[BatchResult]:
@@ -151,13 +153,13 @@ class BatchResults:
                 costs = list(split_cost(cost, [1] * len(costs)))
             result = await self.results.open(job)
             if len(lines.numbers) == 1:
-                return [lines.result(lines.numbers[0], job_id, result=result, settled=True, cost=cost)]
+                return [lines.build_result(lines.numbers[0], job_id, result=result, settled=True, cost=cost)]
             return self._open_bundle(result, lines, cost)
         except (ResultUnreadable, JobFailed, ApiError, ConnectionFailed) as failure:
-            return lines.failed(job_id, LineError(_error_code(failure), failure.message), costs)
+            return lines.build_failed_results(job_id, LineError(_error_code(failure), failure.message), costs)
 
     def _open_bundle(self, result: Result, lines: _JobLines, cost: CostParts | None) -> list[BatchResult]:
-        """Return the results of a bundle's lines. Raises ResultUnreadable unless it has exactly these lines."""
+        """Return the results of a bundle's lines. Raises ResultUnreadable if the bundle has other lines."""
         job = result.job
         try:
             items = read_bundle_output(result.output)
@@ -168,46 +170,43 @@ class BatchResults:
             message = f"the bundle of job {job.id} has {len(items)} results, expected {len(lines.numbers)}"
             raise ResultUnreadable(message, code="malformed_bundle")
         weights = [item.units_in * job.svc.rate_in + item.units_out * job.svc.rate_out for item in items]
-        shares = [None] * len(items) if cost is None else split_cost(cost, _charged(items, weights))
+        shares = [None] * len(items) if cost is None else split_cost(cost, _cost_weights(items, weights))
         found = []
         for number, item, share in zip(lines.numbers, items, shares, strict=True):
             expected = lines.custom_ids.get(number)
             if expected is not None and item.custom_id != expected:
-                message = f"line {number} has custom_id {expected!r}, its result {item.custom_id!r}"
+                message = f"line {number} has custom_id {expected!r}, but its result has {item.custom_id!r}"
                 raise ResultUnreadable(message, code="malformed_bundle")
             fields: dict[str, object] = {"custom_id": item.custom_id}
             if item.status == "completed":
                 own = attrs.evolve(result, output=item.output, usage=item.usage, share=share)
                 fields |= {"result": own, "settled": True, "cost": share}
             else:
-                fields["error"] = LineError(item.error_code or item.status, _NOT_COMPLETED[item.status])
-            found.append(lines.result(number, job.id, **fields))
+                fields["error"] = LineError(item.error_code or item.status, _FAILURE_MESSAGES[item.status])
+            found.append(lines.build_result(number, job.id, **fields))
         return found
 
     def _check_charge(self, job: Job, items: Sequence[ItemResult]) -> None:
-        """Report a job that was charged for more units than its items have."""
+        """Report a provider that charged for more units than the job's items have."""
         order, units = job.svc, [Units(item.units_in, item.units_out) for item in items]
         delivered = bundle_units(units, order.rate_in, order.rate_out)
         if order.completion_tok > delivered:
             self.results.account.vouching.report(
-                f"job {job.id} was charged {order.completion_tok} units for {delivered} delivered ones:"
+                f"job {job.id} was charged {order.completion_tok} units for {delivered} delivered units:"
                 f" avoid provider {order.provider_id}"
             )
 
     async def _read_file(self, file_id: str, kind: type[R]) -> list[R]:
-        """Read a file of the batch.
-
-        It is read at once, because a connection would not stay open while results are opened.
-        """
+        """Read a whole file of the batch at once. A stream would not stay open while the results are opened."""
         content = await self.files.content(file_id)
         try:
             return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
-        except UNREADABLE as error:
+        except DECODE_ERRORS as error:
             raise ResultUnreadable(f"{file_id} has invalid batch lines: {error}", code="malformed_lines") from None
 
 
-def _charged(items: Sequence[ItemResult], weights: Sequence[int]) -> list[int]:
-    """Return the weights, or equal ones for completed items that cost nothing by their units."""
+def _cost_weights(items: Sequence[ItemResult], weights: Sequence[int]) -> list[int]:
+    """Return the weights. If all weights are 0, return equal weights for the completed items."""
     return list(weights) if any(weights) else [int(item.status == "completed") for item in items]
 
 

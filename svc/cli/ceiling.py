@@ -18,9 +18,9 @@ T = TypeVar("T")
 async def pay_within_ceiling(
     output: Output, progress: ProgressBar | None, max_amount: int | None, pay: Callable[[int | None], Awaitable[T]]
 ) -> T:
-    """Call `pay` with the ceiling. Above the default ceiling, ask on a terminal and refuse elsewhere.
+    """Call `pay` with the ceiling. Above the default ceiling, ask the user on a terminal, or raise OverCeiling.
 
-    A ceiling that the user has set is never asked about.
+    A ceiling that the user has set is never exceeded.
     """
     while True:
         try:

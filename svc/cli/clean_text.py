@@ -1,4 +1,4 @@
-"""Replace control and invisible characters in text of third parties, which a terminal would interpret.
+"""Escape control and invisible characters in text from third parties, so that they cannot control the terminal.
 
     C0, DEL and C1 controls     move the cursor, set colours; OSC and others set the clipboard and the title
     bidi controls               show text in another order than it is stored
@@ -6,18 +6,18 @@
     format characters
     surrogates                  cannot be written
 
-Each becomes its escape, such as `\\x1b` or `\\u202e`, so that no information is lost.
+Each of these characters becomes its escape, such as `\\x1b` or `\\u202e`, so that no information is lost.
 """
 
 import unicodedata
 from typing import Final
 
 _ALLOWED_CONTROLS: Final = frozenset("\n\t")
-_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_UNSAFE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def clean(text: str) -> str:
-    r"""Clean a text. Line breaks stay.
+    r"""Escape control and invisible characters. Line breaks and tabs stay.
 
     >>> clean("to \x1b]52;c;bHM=\x07 and \u202egpj.exe")
     'to \\x1b]52;c;bHM=\\x07 and \\u202egpj.exe'
@@ -31,7 +31,7 @@ def clean(text: str) -> str:
 
 
 def clean_json(text: str) -> str:
-    r"""Clean JSON text. Its value stays the same, because only strings contain such characters.
+    r"""Escape control and invisible characters in JSON. Only strings contain them, so the JSON value stays the same.
 
     >>> clean_json('{"a": "\u202e"}')
     '{"a": "\\u202e"}'
@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
 
 
 def _is_control(character: str) -> bool:
-    return not (" " <= character <= "~") and unicodedata.category(character) in _CATEGORIES
+    return not (" " <= character <= "~") and unicodedata.category(character) in _UNSAFE_CATEGORIES
 
 
 def _escape(character: str) -> str:

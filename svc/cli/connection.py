@@ -1,4 +1,4 @@
-"""Connection of a command to a coordinator: options, client, and the exit codes of errors."""
+"""Add connection options to commands, open their client, and turn errors into exit codes."""
 
 import functools
 import os
@@ -17,18 +17,20 @@ import click
 
 from common.refusal import Refused
 from common.settings.reader import settings_of, unknown_variables
+from common.tracing import spans
+from common.tracing.export import exporting
 from svc.cli import failures
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
 from svc.errors import NO_WALLET, OrderRefused, SvcError
 from svc.profiles import FILE_VARIABLE, NAME_VARIABLE, read_variables
-from svc.variables import PREFIX, Variables, variable_of
-from svc.wallets import KEY_FILE, PASSWORD_FILE, read_signer
+from svc.variables import PREFIX, Variables, variable_name
+from svc.wallets import KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, read_signer
 
 if TYPE_CHECKING:
     from svc.client import Client
 
-Body = Callable[..., Awaitable[Exit | None]]
+CommandBody = Callable[..., Awaitable[ExitCode | None]]
 
 _CONNECTION_OPTIONS: Final = (
     *("profile", "base_url", "gateways", "key_file", "addresses", "rpc_url"),
@@ -53,14 +55,17 @@ class Connection:
 
     @asynccontextmanager
     async def client(self, *, wallet: bool | None = False) -> "AsyncIterator[Client]":
-        """Open a client. `wallet`: True requires a wallet before any request, None uses one if configured."""
+        """Open a client.
+
+        `wallet`: True requires a wallet before any request, None uses a wallet if one is configured, False uses none.
+        """
         try:
             environment = {**os.environ, NAME_VARIABLE: self.profile} if self.profile else os.environ
             signer = None
             if wallet is not False:
                 signer = read_signer(read_variables(environment), self.key_file, ask_password)
             if wallet and signer is None:
-                raise Refused(NO_WALLET, KEY_FILE)
+                raise Refused(NO_WALLET, KEY_FILE_VARIABLE)
             from svc.client import Client  # noqa: PLC0415
 
             client = Client(
@@ -82,7 +87,7 @@ class Connection:
             yield client
 
     def command_line(self, *arguments: str) -> str:
-        """Return a command line for the same coordinator and wallet, with the options of this command."""
+        """Return a command line with these arguments, and with the connection options of this command."""
         flags = (
             ("--profile", self.profile),
             ("--coordinator", self.base_url),
@@ -101,14 +106,14 @@ class Connection:
 def ask_password(path: Path) -> str:
     """Prompt for the password of a keystore on the terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        message = f"{path} is encrypted, and there is no terminal to ask for its password: set {PASSWORD_FILE}"
-        raise Refused(message, PASSWORD_FILE)
+        message = f"{path} is encrypted, and there is no terminal to ask for its password: set {PASSWORD_FILE_VARIABLE}"
+        raise Refused(message, PASSWORD_FILE_VARIABLE)
     password: str = click.prompt(f"Password of {path}", hide_input=True, err=True)
     return password
 
 
-def connected(body: Body) -> Callable[..., Exit]:
-    """Turn an asynchronous function that takes a connection first into a command."""
+def takes_connection(body: CommandBody) -> Callable[..., ExitCode]:
+    """Add the connection options to an asynchronous command, and pass a `Connection` as its first argument."""
 
     @click.option("--profile", metavar="NAME", help="Profile to use.  [env: SVC_PROFILE]")
     @click.option("--coordinator", "base_url", metavar="URL", help="Address of the coordinator.  [env: SVC_BASE_URL]")
@@ -136,39 +141,69 @@ def connected(body: Body) -> Callable[..., Exit]:
     )
     @click.option("--allow-mock-escrow", is_flag=True, help="Seal open orders to a development escrow, for tests.")
     @click.option("--json", "as_json", is_flag=True, help="Write results and errors as JSON.")
-    @click.option("--quiet", "-q", is_flag=True, help="Hide remarks and progress.")
+    @click.option("--quiet", "-q", is_flag=True, help="Hide notes and progress.")
     @functools.wraps(body)
-    def command(*, as_json: bool, quiet: bool, **options_given: Any) -> Exit:
+    def command(*, as_json: bool, quiet: bool, **options_given: Any) -> ExitCode:
         output = Output(as_json=as_json, quiet=quiet)
         connection_options = {name: options_given.pop(name) for name in _CONNECTION_OPTIONS}
-        return _run(output, functools.partial(body, Connection(output=output, **connection_options), **options_given))
+        return _run_command(
+            output, functools.partial(body, Connection(output=output, **connection_options), **options_given)
+        )
 
     return command
 
 
-def _run(output: Output, body: Callable[[], Awaitable[Any]]) -> Exit:
-    known = [FILE_VARIABLE, NAME_VARIABLE, *(variable_of(each.name) for each in settings_of(Variables))]
-    ours = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
-    for name, near in unknown_variables(ours, known).items():
+def trace_command(body: CommandBody) -> CommandBody:
+    """Run a command inside one trace span, so that the spans of the command's orders belong to one trace."""
+
+    @functools.wraps(body)
+    async def command(*arguments: Any, **options: Any) -> ExitCode | None:
+        with spans.span("request"):
+            return await body(*arguments, **options)
+
+    return command
+
+
+@attrs.frozen
+class _TraceReporter:
+    """Reporter that warns the user when the trace of a command is missing or incomplete."""
+
+    output: Output
+
+    def report_start_failure(self, reason: str) -> None:
+        self.output.warn(f"the command is not traced: {reason}")
+
+    def report_first_drop(self, reason: str) -> None:
+        self.output.warn(f"the trace is incomplete: {reason}")
+
+    def report_drop_count(self, count: int) -> None:
+        """Report nothing. A command has one trace, so the warning about the first drop is enough."""
+
+
+def _run_command(output: Output, body: Callable[[], Awaitable[Any]]) -> ExitCode:
+    known = [FILE_VARIABLE, NAME_VARIABLE, *(variable_name(each.name) for each in settings_of(Variables))]
+    svc_variables = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    for name, near in unknown_variables(svc_variables, known).items():
         if near is not None:
             output.warn(f"{name} is not a setting (did you mean {near}?)")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: output.warn(str(message))
-            ended: Exit | None = anyio.run(body)
+            with exporting("svc", _TraceReporter(output)):
+                ended: ExitCode | None = anyio.run(body)
     except SvcError as error:
         output.fail(error.message, failures.hint_for(error), failures.error_json(error))
         return failures.exit_code_of(error)
     except (KeyboardInterrupt, click.Abort):
         output.fail("interrupted", None, failures.error_json(SvcError("interrupted", code="interrupted")))
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except OSError as error:  # for example a full disk or a closed pipe
         if isinstance(error, BrokenPipeError) or output.next is None:
             raise
         problem = SvcError(f"cannot write the answer: {error}", code="not_written")
         output.fail(problem.message, None, failures.error_json(problem))
-        return Exit.UNREADABLE
-    return Exit.DONE if ended is None else ended
+        return ExitCode.UNREADABLE
+    return ExitCode.DONE if ended is None else ended
 
 
 T = TypeVar("T")

@@ -14,9 +14,9 @@ from svc.own_files import open_atomic
 
 @attrs.frozen
 class Destination:
-    """Destination options. `out` is the file of the answer.
+    """Options that say where the answer goes. `out` is the file for the answer, `raw` selects the model's own JSON.
 
-    Files in an answer go to `folder`, or next to `out`, or to the current folder.
+    Files in an answer go to `folder`, otherwise next to `out`, otherwise to the current folder.
     """
 
     out: Path | None
@@ -25,13 +25,13 @@ class Destination:
 
     @contextmanager
     def open_for_writing(self) -> Iterator["OpenedDestination"]:
-        """Check before any payment that the destination is writable. Raises click.UsageError."""
+        """Open the destination before any payment. Raises click.UsageError if the destination is not writable."""
         if self.folder is not None:
             try:
                 with check_writable(self.folder):
                     pass
             except OSError as error:
-                raise not_writable(self.folder, error) from None
+                raise not_writable_error(self.folder, error) from None
         with ExitStack() as stack:
             file = None if self.out is None else stack.enter_context(open_output(self.out))
             yield OpenedDestination(self, file)
@@ -39,15 +39,15 @@ class Destination:
 
 @attrs.frozen
 class OpenedDestination:
-    """Destination that is ready to be written."""
+    """Destination whose file is open for writing."""
 
     destination: Destination
     file: IO[bytes] | None
 
     def write_answer(self, job_id: str, output: Any) -> list[Path]:
-        """Write the answer to its files. Return the paths of the files in the answer."""
+        """Write the answer to the destination. Return the paths of the files in the answer."""
         answer = ReadableAnswer() if self.destination.raw else read_answer(output)
-        paths = [*self._names(job_id, answer.files)]
+        paths = [*self._file_paths(job_id, answer.files)]
         if self.file is not None:
             if answer.files and self.destination.folder is None:
                 self.file.write(answer.files[0])
@@ -59,7 +59,7 @@ class OpenedDestination:
                 target.write(content)
         return paths
 
-    def _names(self, job_id: str, files: tuple[bytes, ...]) -> Iterator[Path]:
+    def _file_paths(self, job_id: str, files: tuple[bytes, ...]) -> Iterator[Path]:
         out, folder = self.destination.out, self.destination.folder
         for number, content in enumerate(files, 1):
             if out is not None and folder is None:
@@ -70,7 +70,7 @@ class OpenedDestination:
 
 @contextmanager
 def check_writable(folder: Path) -> Iterator[None]:
-    """Create and delete a file, to check that the folder accepts files."""
+    """Create a trial file, to check that the folder is writable. Delete the file at the end of the block."""
     probe = folder / ".svc-trial.partial"
     probe.touch(0o600)
     try:
@@ -101,10 +101,10 @@ def open_output(path: Path) -> Iterator[IO[bytes]]:
         try:
             target = stack.enter_context(open_atomic(path))
         except OSError as error:
-            raise not_writable(path, error) from None
+            raise not_writable_error(path, error) from None
         yield target
 
 
-def not_writable(path: Path, error: OSError) -> click.UsageError:
+def not_writable_error(path: Path, error: OSError) -> click.UsageError:
     remedy = "; create the folder first" if isinstance(error, FileNotFoundError) else ""
     return click.UsageError(f"{path}: {error.strerror}{remedy}")

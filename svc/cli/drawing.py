@@ -1,6 +1,6 @@
 """Draw tables and screens on a terminal, with rich.
 
-A pipe never needs rich, so the functions import it.
+Each function imports rich when it is called, because output to a pipe never needs rich.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from common.text_table import hanging
+from common.text_table import hanging_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 from svc.cli.clean_text import one_line
 
 _EMPTY_CELL: Final = "—"
-_GAP: Final = "  "
-_FRAME_LINES: Final = 5  # head, its rule, column names, keys and their rule
+_COLUMN_GAP: Final = "  "
+_FRAME_LINES: Final = 5  # the head, the column names, the keys and two rules
 _INDENT: Final = "  "
-_MIN_TEXT_WIDTH: Final = 16  # text columns shrink to this
-_MIN_CUT_WIDTH: Final = 8  # the same on a full screen, which cuts cells to one line
+_MIN_TEXT_WIDTH: Final = 16  # text columns do not become narrower than this
+_MIN_CUT_WIDTH: Final = 8  # the same limit on a full screen, where cells are cut to one line
 
 
 @attrs.frozen
 class Table:
-    """Table for people.
+    """Table to show on a terminal or to write to a pipe.
 
-    `right`: numeric columns. `whole`: columns with ids and addresses, which are never cut; in a narrow terminal they
-    get a line of their own.
+    `right`: right-aligned columns. `whole`: columns with ids and addresses, which are never cut. On a narrow terminal,
+    the `whole` columns are on a separate line.
     """
 
     columns: Sequence[str]
@@ -39,7 +39,7 @@ class Table:
 
 @attrs.frozen
 class Screen:
-    """Full-screen view with one of several panes. The `table` is missing while it is being read."""
+    """Full-screen view of one pane. `at` is the pane's index. `table` is None while the data is being read."""
 
     panes: Sequence[str]
     at: int
@@ -49,7 +49,7 @@ class Screen:
 
 
 def draw_table(table: Table, width: int) -> "RenderableType":
-    """Draw a table as a grid, as two lines per row if too wide, or else as one block per row."""
+    """Draw a table as a grid. If the grid is too wide, draw two lines per row, or else a block of lines per row."""
     widths_that_fit = _fit_widths(table, width, _MIN_TEXT_WIDTH)
     if widths_that_fit is not None:
         return _draw_grid(table, widths_that_fit)
@@ -68,8 +68,10 @@ def _fit_widths(table: Table, width: int, min_width: int) -> list[int] | None:
     """Return column widths that fit the terminal, or None. Only text columns shrink, the widest first."""
     from rich.cells import cell_len  # noqa: PLC0415
 
-    widths = [max(cell_len(flat(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)]
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    widths = [
+        max(cell_len(flatten_cell(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)
+    ]
+    excess = sum(widths) + len(_COLUMN_GAP) * (len(widths) - 1) - width
     shrinkable = [at for at, name in enumerate(table.columns) if name not in table.right | table.whole]
     while excess > 0:
         widest = max(shrinkable, key=widths.__getitem__, default=None)
@@ -90,7 +92,7 @@ def _draw_two_lines(table: Table, remainder: Table, widths: Sequence[int]) -> "R
     lines: list[RenderableType] = []
     for row, rest in zip((table.columns, *table.rows), (remainder.columns, *remainder.rows), strict=True):
         style = "bold" if row is table.columns else ""
-        lines.append(Text("\n".join(flat(row[at]) for at in whole), style, overflow="fold"))
+        lines.append(Text("\n".join(flatten_cell(row[at]) for at in whole), style, overflow="fold"))
         lines.append(
             Padding(_draw_grid(attrs.evolve(remainder, rows=[rest]), widths, header=False, style=style), (0, 0, 0, 2))
         )
@@ -108,10 +110,10 @@ def _draw_blocks(table: Table, width: int) -> "RenderableType":
 
 def fact_lines(facts: Iterable[tuple[str, str | None]], width: int) -> Iterator[str]:
     """Format names and values in two columns."""
-    shown = [(name, flat(value)) for name, value in facts]
+    shown = [(name, flatten_cell(value)) for name, value in facts]
     names = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        yield hanging(f"{name:<{names}}{_GAP}", value, width, indent=len(_INDENT))
+        yield hanging_text(f"{name:<{names}}{_COLUMN_GAP}", value, width, indent=len(_INDENT))
 
 
 def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
@@ -148,7 +150,7 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
 def _draw_grid(
     table: Table, widths: Sequence[int] | None, *, header: bool = True, style: str = "", one_line_each: bool = False
 ) -> "RichTable":
-    """Draw the table with these column widths. With None, rich chooses them and cuts what does not fit."""
+    """Draw the table with these column widths. Without widths, rich chooses them and cuts cells that do not fit."""
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table as RichTable  # noqa: PLC0415
 
@@ -162,12 +164,12 @@ def _draw_grid(
             width=None if widths is None else widths[at],
         )
     for row in table.rows:
-        drawn.add_row(*(escape(flat(cell)) for cell in row))
+        drawn.add_row(*(escape(flatten_cell(cell)) for cell in row))
     return drawn
 
 
-def flat(cell: str | None) -> str:
-    """Put a cell on one line, so that text of third parties can neither forge rows nor control the terminal."""
+def flatten_cell(cell: str | None) -> str:
+    """Return a cell as one line, so that text of third parties can neither forge rows nor control the terminal."""
     if cell is None:
         return _EMPTY_CELL
     return "".join(character if character.isprintable() else " " for character in cell)

@@ -4,7 +4,7 @@ from enum import IntEnum
 from typing import Final
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """Exit code of a command."""
 
     DONE = 0
@@ -21,15 +21,15 @@ class Exit(IntEnum):
 
 
 EXIT_CODE_HELP: Final = {
-    Exit.DONE: "done",
-    Exit.BUG: "a bug in svc",
-    Exit.USAGE: "wrong command line or input; nothing was sent",
-    Exit.REFUSED: "rejected by the coordinator, the chain or svc's own checks; a retry fails too",
-    Exit.TRY_AGAIN: "temporarily unavailable; the same command may succeed later",
-    Exit.NO_RESULT: "the job or batch ended without a result, or with another than the provisional one",
-    Exit.STILL_RUNNING: "the job or batch is still running, or may be",
-    Exit.NO_KEY: "no wallet key, or one that cannot be used",
-    Exit.UNREADABLE: "the result could not be read, verified or written",
-    Exit.UNHEALTHY: "doctor found something wrong",
-    Exit.INTERRUPTED: "interrupted",
+    ExitCode.DONE: "done",
+    ExitCode.BUG: "a bug in svc",
+    ExitCode.USAGE: "wrong command line or input; nothing was sent",
+    ExitCode.REFUSED: "rejected by the coordinator, the chain or svc's own checks; a retry fails too",
+    ExitCode.TRY_AGAIN: "temporarily unavailable; the same command may succeed later",
+    ExitCode.NO_RESULT: "the job or batch ended without a result, or with another result than the provisional one",
+    ExitCode.STILL_RUNNING: "the job or batch is still running, or may be",
+    ExitCode.NO_KEY: "no wallet key, or the wallet key cannot be used",
+    ExitCode.UNREADABLE: "the result could not be read, verified or written",
+    ExitCode.UNHEALTHY: "doctor found something wrong",
+    ExitCode.INTERRUPTED: "interrupted",
 }

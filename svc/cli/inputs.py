@@ -1,4 +1,4 @@
-"""Input of an order: an argument, a file or standard input."""
+"""Read the input of an order from an argument, a file or standard input."""
 
 from codecs import BOM_UTF8
 from pathlib import Path
@@ -17,9 +17,9 @@ Input = str | dict[str, Any]
 
 
 def read_input(text: str | None, file: str | None, stdin: BinaryIO) -> Input:
-    """Return a text, or an object that is the model's own input.
+    """Return the input as a text, or as an object in the model's own form.
 
-    A file or standard input with one JSON object is read as that object, anything else as text. Raises
+    A file or standard input that holds one JSON object is read as an object. Other content is read as text. Raises
     click.UsageError.
     """
     if text is not None and file is not None:
@@ -32,13 +32,13 @@ def read_input(text: str | None, file: str | None, stdin: BinaryIO) -> Input:
         return text
     if text is None and file is None and stdin.isatty():
         raise click.UsageError("no input: give it as an argument, with --file, or on standard input")
-    return _text_or_object(read_bytes(file or STDIN, stdin), file or "standard input")
+    return _parse_text_or_object(read_bytes(file or STDIN, stdin), file or "standard input")
 
 
-def text_input(text: str, model: Model) -> dict[str, Any]:
+def input_from_text(text: str, model: Model) -> dict[str, Any]:
     """Return the input object for a text, under the key that the model's schema lists for it.
 
-    The price of an image order depends on the image parameters, so the number of images is set.
+    For a model that makes images, the number of images is set to 1, because the price depends on this number.
     """
     schema = model.svc.params_schema or {}
     listed = schema.get("properties")
@@ -53,14 +53,14 @@ def text_input(text: str, model: Model) -> dict[str, Any]:
 
 
 def read_bytes(file: str, stdin: BinaryIO) -> bytes:
-    """Read a file or standard input, without a UTF-8 BOM, which would turn JSON into plain text."""
+    """Read a file or standard input. Drop a UTF-8 BOM, because JSON after a BOM would be read as plain text."""
     try:
         return (stdin.read() if file == STDIN else Path(file).read_bytes()).removeprefix(BOM_UTF8)
     except OSError as error:
         raise click.UsageError(f"{file}: {error.strerror}") from None
 
 
-def _text_or_object(raw: bytes, name: str) -> Input:
+def _parse_text_or_object(raw: bytes, name: str) -> Input:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -72,7 +72,7 @@ def _text_or_object(raw: bytes, name: str) -> Input:
     try:
         parsed = strict_json.parse(raw)
     except Refused as error:
-        # Text may start with a brace, but broken JSON must not be sold as text.
+        # Text may start with a brace, but broken JSON must not be ordered as text.
         raise click.UsageError(f"{name} starts with {{ but is not valid JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise AssertionError("JSON that starts with a brace is an object")

@@ -1,4 +1,4 @@
-"""Key presses on a terminal, one at a time and without echo. Nothing is read without a terminal."""
+"""Read key presses from a terminal, one at a time and without echo."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import anyio
 
 
 async def read_key_presses() -> AsyncGenerator[str, None]:
-    """Yield keys as they are pressed. Arrow keys are the escape sequences of a terminal."""
+    """Yield each key when it is pressed. Arrow keys are escape sequences. Without a terminal, wait forever."""
     if not sys.stdin.isatty():
         await anyio.sleep_forever()
     if sys.platform == "win32":

@@ -1,7 +1,6 @@
 """Command line of the client. A command's module is imported when the command is called."""
 
 import errno
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -10,11 +9,11 @@ from typing import Any, Final
 
 import click
 
-from common.command_line import CONTEXT, Program
+from common.command_line import CONTEXT_SETTINGS, Program, discard_output
 from common.extras import DISTRIBUTION
 from common.settings.reader import settings_of
-from svc.cli.exit_codes import EXIT_CODE_HELP, Exit
-from svc.variables import Variables, variable_of
+from svc.cli.exit_codes import EXIT_CODE_HELP, ExitCode
+from svc.variables import Variables, variable_name
 
 _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "One job": (
@@ -38,6 +37,7 @@ _SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ),
         ("receipt", "receipt:receipt", "Prove an order, its payment and its delivery to a third party."),
     ),
+    "Conversations": (("tab", "tabs:tab", "Chat with a model in one job, which is settled once."),),
     "Many jobs": (
         ("batch", "batches:batch", "Run many jobs from one JSONL file as a batch."),
         (
@@ -86,8 +86,8 @@ _PROFILE_VARIABLES: Final = (
 )
 
 
-class _Sections(Program):
-    """Group that lists its commands by purpose."""
+class _SectionedGroup(Program):
+    """Group whose help lists the commands in sections, by purpose."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMAND_LOCATIONS)
@@ -107,17 +107,17 @@ class _Sections(Program):
                 formatter.write_dl([(name, description) for name, _, description in commands])
 
 
-def _variables() -> Iterator[tuple[str, str]]:
+def _variable_help() -> Iterator[tuple[str, str]]:
     for each in settings_of(Variables):
         default = each.default[0] if isinstance(each.default, tuple) and each.default else each.default
         note = f" (default {default})" if default else ""
-        yield variable_of(each.name), f"{each.about}{note}"
+        yield variable_name(each.name), f"{each.about}{note}"
 
 
 @click.group(
-    cls=_Sections,
-    context_settings=CONTEXT,
-    environment=[*_variables(), *_PROFILE_VARIABLES],
+    cls=_SectionedGroup,
+    context_settings=CONTEXT_SETTINGS,
+    environment=[*_variable_help(), *_PROFILE_VARIABLES],
     exit_codes=EXIT_CODE_HELP,
 )
 @click.version_option(package_name=DISTRIBUTION, message="%(version)s")
@@ -144,7 +144,7 @@ def svc() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # Never fail on an answer that the locale cannot encode: UTF-8 for programs, escapes for a terminal.
+        # An answer that the locale cannot encode must not fail. Write UTF-8 to a pipe, and escapes to a terminal.
         to_terminal = sys.stdout.isatty()
         sys.stdout.reconfigure(encoding=None if to_terminal else "utf-8", errors="backslashreplace")
     try:
@@ -152,17 +152,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
-        return Exit.USAGE
+        return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         print("svc: interrupted", file=sys.stderr)
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except OSError as error:  # for example a full disk or a closed pipe
-        # Drop the buffered output, which Python would fail to write at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL):
-            return Exit.DONE  # the reader has closed the pipe
+            return ExitCode.DONE  # the reader has closed the pipe
         from svc.cli.clean_text import one_line  # noqa: PLC0415 - a slow import for a rare error
 
         print(f"svc: {one_line(str(error))}", file=sys.stderr)
-        return Exit.UNREADABLE
-    return int(result or Exit.DONE)
+        return ExitCode.UNREADABLE
+    return int(result or ExitCode.DONE)

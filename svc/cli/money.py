@@ -1,4 +1,4 @@
-"""Describe the money of a job: cost, shares and refund."""
+"""Describe the cost of a job, its shares and its refund."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import attrs
 from common import quotes
 from common.quotes import CostParts, FeeTerms
 from svc.core.money import format_token
-from svc.errors import NO_RESULT_MONEY
-from svc.records import ENDED_BECAUSE, Deployment, Job, Quote
+from svc.errors import REFUND_REMARKS
+from svc.records import CODE_BY_END, Deployment, Job, Quote
 from svc.results import cost_parts_of, provider_cost
 
 
@@ -31,7 +31,7 @@ def payment_of(job: Job, quote: Quote) -> Payment:
 
 
 def cost_json(parts: CostParts | None) -> dict[str, Any]:
-    """Return `cost` and `cost_parts` for `--json`, null if unknown."""
+    """Return the fields `cost` and `cost_parts` for `--json`. Both are null if the cost is unknown."""
     return {"cost": parts and parts.total, "cost_parts": parts and attrs.asdict(parts)}
 
 
@@ -47,7 +47,7 @@ def describe_payment(paid: Payment, chain: Deployment, *, provisional: bool = Fa
 
 
 def describe_end(job: Job, chain: Deployment) -> str:
-    """Describe how a job ended, and where its money is."""
+    """Describe how a job ended, and what was paid or refunded."""
     if job.status == "completed":
         parts = cost_parts_of(job)
         if parts is None:
@@ -56,14 +56,14 @@ def describe_end(job: Job, chain: Deployment) -> str:
         return (
             f"completed: paid {format_amount(parts.total, chain)} (provider {provider}, fees {fees}), the rest refunded"
         )
-    reason = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
-    text = f"{reason.replace('_', ' ')}: {NO_RESULT_MONEY.get(reason, 'no provider was paid')}"
+    reason = CODE_BY_END.get(job.svc.ended_because, job.status)
+    text = f"{reason.replace('_', ' ')}: {REFUND_REMARKS.get(reason, 'no provider was paid')}"
     refund = refunded_amount(job, chain)
     return text if refund is None else f"{text} ({refund})"
 
 
 def refunded_amount(job: Job, chain: Deployment) -> str | None:
-    """Return the refund of a job that ended without a result, or None if nothing was collected or it is unknown."""
+    """Return the refund of a failed job, or None if nothing was collected or the amount is unknown."""
     collected = job.status == "failed" and job.svc.amount is not None
     return format_amount(job.svc.amount or 0, chain) if collected else None
 

@@ -1,4 +1,4 @@
-"""Options of an order, shared by every command that makes one."""
+"""Options of an order, for all commands that order a job."""
 
 import functools
 import sys
@@ -8,8 +8,8 @@ from typing import Any, Final
 import attrs
 import click
 
-from svc.cli.exit_codes import Exit
-from svc.cli.inputs import Input, read_input, read_param, text_input
+from svc.cli.exit_codes import ExitCode
+from svc.cli.inputs import Input, input_from_text, read_input, read_param
 from svc.cli.output import Output
 from svc.client import Client
 from svc.core.orders import PreparedOrder
@@ -17,7 +17,7 @@ from svc.core.windows import DEFAULT_WINDOW, WINDOW_FORMS, WINDOW_REFUSED, is_wi
 from svc.errors import OrderRefused
 
 _TERM_NAMES: Final = ("window", "provider", "rate_in", "rate_out", "units_out", "custom_id")
-EMBEDDINGS: Final = "/v1/embeddings"
+EMBEDDINGS_ENDPOINT: Final = "/v1/embeddings"
 
 
 @attrs.frozen
@@ -28,20 +28,24 @@ class OrderOptions:
     """
 
     model: str
-    given: Input
+    raw_input: Input
     params: dict[str, Any]
     terms: dict[str, Any]
     max_amount: int | None
 
+    async def input(self, client: Client) -> dict[str, Any]:
+        """Return the model's input."""
+        value = self.raw_input
+        if isinstance(value, str):
+            value = input_from_text(value, await client.models.get(self.model))
+        return value | self.params
+
     async def prepare(self, client: Client) -> PreparedOrder:
-        given = self.given
-        if isinstance(given, str):
-            given = text_input(given, await client.models.get(self.model))
-        return await client.prepare(self.model, given | self.params, **self.terms)
+        return await client.prepare(self.model, await self.input(client), **self.terms)
 
 
-def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
-    """Add MODEL, the input and the terms. `command` gets them as `order`."""
+def takes_order(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
+    """Add the arguments and options of an order. `command` gets them as its argument `order`."""
 
     @click.argument("model", help="Name of a model (see svc models).")
     @click.argument("text", required=False, help="Input text. Without it, or with -, read standard input.")
@@ -60,15 +64,15 @@ def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
         help="Highest amount in base units.  [env: SVC_MAX_AMOUNT]",
     )
     @functools.wraps(command)
-    def with_order(**given: Any) -> Exit:
-        terms = {name: value for name in _TERM_NAMES if (value := given.pop(name)) is not None}
-        if given.pop("embeddings"):
-            terms["endpoint"] = EMBEDDINGS
-        max_amount = given.pop("max_amount")
-        model, text, file, params = (given.pop(name) for name in ("model", "text", "file", "params"))
+    def with_order(**options: Any) -> ExitCode:
+        terms = {name: value for name in _TERM_NAMES if (value := options.pop(name)) is not None}
+        if options.pop("embeddings"):
+            terms["endpoint"] = EMBEDDINGS_ENDPOINT
+        max_amount = options.pop("max_amount")
+        model, text, file, params = (options.pop(name) for name in ("model", "text", "file", "params"))
         model_input = read_input(text, file, sys.stdin.buffer)
         read_params = dict(read_param(param) for param in params)
-        return command(order=OrderOptions(model, model_input, read_params, terms, max_amount), **given)
+        return command(order=OrderOptions(model, model_input, read_params, terms, max_amount), **options)
 
     return with_order
 
@@ -76,17 +80,18 @@ def takes_order(command: Callable[..., Exit]) -> Callable[..., Exit]:
 async def check_window(client: Client, output: Output, terms: Mapping[str, Any]) -> None:
     """Check the window before it is signed.
 
-    Reject a window that would be signed as a different one. Warn if no provider has a price for the window and no node
-    can confirm that the network accepts it. Raises OrderRefused, which lists the windows.
+    Raises OrderRefused, which lists the available windows, for a window that would be signed as one hour instead. Warns
+    if no provider has a price for the window and no node can confirm that the network accepts it.
     """
     window = terms.get("window", DEFAULT_WINDOW)
     if not is_window(window):
-        available = (await client.market.windows(DEFAULT_WINDOW)).words
+        available = (await client.market.windows(DEFAULT_WINDOW)).as_text
         message = f"--window {window} is not supported: use {WINDOW_FORMS}; this market has {available}"
         raise OrderRefused(message, code=WINDOW_REFUSED, param="window")
     if client.vouching.chain is None and ("rate_in" in terms or "rate_out" in terms):
         windows = await client.market.windows(window)
         if not windows.certain and window_seconds(window) not in windows.seconds:
             output.warn(
-                f"no provider has a price for {window}, and the network may reject it; priced windows: {windows.words}"
+                f"no provider has a price for {window}, and the network may reject this window;"
+                f" windows with a price: {windows.as_text}"
             )

@@ -4,8 +4,8 @@ from common import escrow_evidence
 from svc.client import Client
 
 _OPEN_ORDER_READERS = {
-    escrow_evidence.STATIC: "the claiming provider and this market's operator",
-    escrow_evidence.MOCK: "the claiming provider and the operator of this development escrow",
+    escrow_evidence.STATIC_EVIDENCE_TYPE: "the claiming provider and this market's operator",
+    escrow_evidence.MOCK_EVIDENCE_TYPE: "the claiming provider and the operator of this development escrow",
 }
 
 

@@ -1,6 +1,6 @@
-"""Output of a command: results on standard output, remarks and progress on standard error.
+"""Output of a command: results on standard output, notes and progress on standard error.
 
-A terminal gets a drawn table, a pipe one line per row with tabs, and `--json` gives JSON.
+A terminal gets a drawn table. A pipe gets one line per row, with tabs. `--json` gives JSON.
 
 Text of third parties must not control the terminal. Messages are always cleaned, results only on a terminal. A pipe
 gets results unchanged, and never imports rich, the slowest import of the command line.
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 from svc.cli.clean_text import clean, clean_json, one_line
-from svc.cli.drawing import Screen, Table, draw_screen, draw_table, fact_lines, flat
+from svc.cli.drawing import Screen, Table, draw_screen, draw_table, fact_lines, flatten_cell
 
-# rich treats a pipe as a terminal if one of these is set
+# rich treats a pipe as a terminal if one of these variables is set.
 _TERMINAL_VARIABLES: Final = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 
 
 @attrs.frozen
 class NextStep:
-    """State that an interrupted command leaves behind, and the commands to continue with."""
+    """What to do after an interrupted command: `where` describes the state, and `commands` continue from there."""
 
     where: str
     commands: Sequence[str] = ()
@@ -38,18 +38,18 @@ class NextStep:
 
 @attrs.define
 class ProgressBar:
-    """Progress bars on a terminal, one per stage. Without a terminal nothing is shown."""
+    """Progress bars on a terminal, one per stage. Without a terminal, nothing is drawn."""
 
     _progress: "Progress | None"
     _task: Any = None
     _done: int = 0
 
     def start_stage(self) -> None:
-        """Keep the last bar. The next `show` starts a new bar below it."""
+        """Start a new bar, below the last bar, at the next `show`."""
         self._task, self._done = None, 0
 
     def show(self, label: str, done: int | None = None, total: int | None = None) -> None:
-        """Update the bar. It never moves back, even if a later answer counts fewer."""
+        """Update the bar. The bar never moves back, even if a later call has a lower count."""
         if self._progress is None:
             return
         from rich.markup import escape  # noqa: PLC0415
@@ -59,10 +59,16 @@ class ProgressBar:
         if done is not None:
             done = self._done = max(done, self._done)
         count = "" if done is None or not total else f"{done}/{total}"
-        # A total of 0 means unknown. rich would draw a full bar.
+        # A total of 0 means that the total is unknown. Pass None, because rich would draw a full bar for 0.
         self._progress.update(
             self._task, description=escape(one_line(label)), completed=done, total=total or None, count=count
         )
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
 
     @contextmanager
     def pause_for_prompt(self) -> Iterator[None]:
@@ -78,7 +84,7 @@ class ProgressBar:
 
 
 class Output:
-    """Writer of results, remarks, warnings and errors."""
+    """Writer of results, notes, warnings and errors."""
 
     def __init__(self, *, as_json: bool, quiet: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.as_json = as_json
@@ -108,14 +114,14 @@ class Output:
         return _may_be_terminal(self._stderr) and self._err.is_terminal
 
     def table(self, table: Table, data: Any) -> None:
-        """Show a table. `data` is the same content for `--json`, under the API's names."""
+        """Show a table, or `data` with `--json`."""
         if self.as_json:
             self.json(data)
         elif self._out_is_terminal:
             self._out.print(draw_table(table, self._out.width))
         else:
             for row in table.rows:
-                self._write("\t".join(flat(cell) for cell in row))
+                self._write("\t".join(flatten_cell(cell) for cell in row))
 
     def checks(self, rows: Sequence[CheckRow]) -> None:
         """Show a table of checks."""
@@ -123,11 +129,11 @@ class Output:
             self.json(check_records(rows))
             return
         columns = self._out.width if self._out_is_terminal else None
-        for line in check_table([_flat_check(row) for row in rows], columns).splitlines():
+        for line in check_table([_flatten_check(row) for row in rows], columns).splitlines():
             self._write(line)
 
     def facts(self, facts: Iterable[tuple[str, str | None]], data: Any) -> None:
-        """Show the names and values of one object."""
+        """Show one object as a list of names and values."""
         if self.as_json:
             self.json(data)
             return
@@ -135,7 +141,7 @@ class Output:
         if self._out_is_terminal:
             lines = fact_lines(shown, self._out.width)
         else:
-            lines = (f"{name}\t{flat(value)}" for name, value in shown)
+            lines = (f"{name}\t{flatten_cell(value)}" for name, value in shown)
         for line in lines:
             self._write(line)
 
@@ -143,24 +149,29 @@ class Output:
         """Write a result: unchanged in a pipe, cleaned on a terminal."""
         self._write(clean(text) if self._out_is_terminal else text)
 
+    def write_piece(self, text: str) -> None:
+        """Write a part of a text at once, without a line end."""
+        self._stdout.write(clean(text) if self._out_is_terminal else text)
+        self._stdout.flush()
+
     def json(self, data: Any) -> None:
         if self._out_is_terminal:
             self._write(clean_json(json.dumps(data, indent=2, ensure_ascii=False)))
         else:
             self._write(json.dumps(data, ensure_ascii=False))
 
-    def json_line(self, data: Any) -> None:
+    def write_json_line(self, data: Any) -> None:
         """Write one of many results as a line of JSON."""
         line = json.dumps(data, ensure_ascii=False)
         self._write(clean_json(line) if self._out_is_terminal else line)
 
     def say(self, line: str) -> None:
-        """Write a remark, unless `--quiet` is set."""
+        """Write a note, unless `--quiet` is set."""
         if not self._quiet:
-            self._remark(line)
+            self._write_message(line)
 
     def warn(self, line: str) -> None:
-        self._remark(line, "svc: warning:", "yellow")
+        self._write_message(line, "svc: warning:", "yellow")
 
     def fail(self, line: str, hint: str | None, data: Any) -> None:
         """Write an error, a hint and the next step. With `--json` this is one object, also on standard error."""
@@ -170,15 +181,15 @@ class Output:
                 data = data | {"next": {"where": next_step.where, "commands": list(next_step.commands)}}
             self._stderr.write(clean_json(json.dumps({"error": data}, ensure_ascii=False)) + "\n")
             return
-        self._remark(line, "svc:", "red")
+        self._write_message(line, "svc:", "red")
         if hint is not None:
-            self._remark(f"     {hint}")
+            self._write_message(f"     {hint}")
         if next_step is not None:
-            self._remark(f"     {next_step.where}{':' if next_step.commands else ''}")
-            for command in next_step.commands:  # a separate line, for copying
-                self._remark(f"  {command}")
+            self._write_message(f"     {next_step.where}{':' if next_step.commands else ''}")
+            for command in next_step.commands:  # each on its own line, for copying
+                self._write_message(f"  {command}")
 
-    def _remark(self, line: str, head: str = "", colour: str = "") -> None:
+    def _write_message(self, line: str, head: str = "", colour: str = "") -> None:
         """Write a line to standard error, with a coloured prefix on a terminal."""
         shown = one_line(line)
         if not self._err_is_terminal:
@@ -192,7 +203,7 @@ class Output:
     def progress_bar(self, *, shares_terminal: bool = False) -> Iterator[ProgressBar]:
         """Show a progress bar.
 
-        With `shares_terminal`, results are written at the same time, and a bar would split their lines.
+        `shares_terminal`: results are written while the bar is shown. If they go to a terminal too, no bar is shown.
         """
         shown = (
             self._err_is_terminal and not self._err.is_dumb_terminal and not (shares_terminal and self._out_is_terminal)
@@ -213,7 +224,7 @@ class Output:
             yield ProgressBar(bar)
 
     @property
-    def to_terminal(self) -> bool:
+    def is_on_terminal(self) -> bool:
         return self._out_is_terminal and not self.as_json
 
     @contextmanager
@@ -241,11 +252,11 @@ class Output:
         self._stdout.write(line + "\n")
 
 
-def _flat_check(row: CheckRow) -> CheckRow:
-    """Put texts of third parties on one line, so that they can forge no row."""
-    return attrs.evolve(row, detail=flat(row.detail), remedy=flat(row.remedy))
+def _flatten_check(row: CheckRow) -> CheckRow:
+    """Put texts from third parties on one line, so that these texts cannot forge a row."""
+    return attrs.evolve(row, detail=flatten_cell(row.detail), remedy=flatten_cell(row.remedy))
 
 
 def _may_be_terminal(file: TextIO) -> bool:
-    """Return False if rich would also see no terminal."""
+    """Return True if rich might treat the file as a terminal. This avoids importing rich for a pipe."""
     return file.isatty() or not _TERMINAL_VARIABLES.isdisjoint(os.environ)

@@ -1,4 +1,4 @@
-"""Tables for people. Rates are in base units per 10^6 units, as orders take them, for copying."""
+"""Tables of the market's records. Rates are in base units per 10^6 units, so that they can be copied into an order."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -6,9 +6,9 @@ from typing import Final
 
 from svc.cli.drawing import Table
 from svc.core.money import format_token
-from svc.core.windows import window_words
+from svc.core.windows import format_window
 from svc.records import (
-    ENDED_BECAUSE,
+    CODE_BY_END,
     Ask,
     Batch,
     BookRow,
@@ -20,41 +20,41 @@ from svc.records import (
     Reliability,
     Why,
 )
-from svc.verification import Vouched
+from svc.verification import VouchedFact
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
-_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_DURATION_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_RATES: Final = frozenset({"rate in", "rate out"})
+_RATE_COLUMNS: Final = frozenset({"rate in", "rate out"})
 _RELIABILITY_COLUMNS: Final = ("settled", "median")  # over the last seven days
 
 
-def models(records: Iterable[Model]) -> Table:
-    rows = [(model.id, str(model.svc.model_id), model.owned_by, _yes_no(model.svc.enabled)) for model in records]
+def models_table(records: Iterable[Model]) -> Table:
+    rows = [(model.id, str(model.svc.model_id), model.owned_by, _format_flag(model.svc.enabled)) for model in records]
     return Table(("model", "id", "owned by", "enabled"), rows, frozenset({"id"}))
 
 
-def asks(records: Iterable[Ask], names: Mapping[int, str]) -> Table:
+def asks_table(records: Iterable[Ask], names: Mapping[int, str]) -> Table:
     rows = [
         (
-            name_of(ask.model_id, names),
-            window_words(ask.sla),
+            model_name_of(ask.model_id, names),
+            format_window(ask.sla),
             str(ask.provider_id),
             str(ask.rate_in),
             str(ask.rate_out),
-            *_reliability(ask.reliability),
+            *_reliability_cells(ask.reliability),
         )
         for ask in records
     ]
     return Table(
         ("model", "window", "provider", "rate in", "rate out", *_RELIABILITY_COLUMNS),
         rows,
-        _RATES | {"provider", *_RELIABILITY_COLUMNS},
+        _RATE_COLUMNS | {"provider", *_RELIABILITY_COLUMNS},
     )
 
 
-def _reliability(reliability: Reliability | None) -> tuple[str | None, str | None]:
-    """Return recently settled out of recently ended jobs, and their median time. A new provider has neither."""
+def _reliability_cells(reliability: Reliability | None) -> tuple[str | None, str | None]:
+    """Return `settled/ended` for recent jobs (`new` if no job has ended), and the median time of a job."""
     if reliability is None:
         return None, None
     ended = reliability.settled + reliability.failed + reliability.reclaimed
@@ -62,25 +62,27 @@ def _reliability(reliability: Reliability | None) -> tuple[str | None, str | Non
     return f"{reliability.settled}/{ended}" if ended else "new", median
 
 
-def floors(records: Iterable[Floor], names: Mapping[int, str]) -> Table:
+def floors_table(records: Iterable[Floor], names: Mapping[int, str]) -> Table:
     rows = [
-        (name_of(floor.model_id, names), window_words(floor.sla), str(floor.rate_in), str(floor.rate_out))
+        (model_name_of(floor.model_id, names), format_window(floor.sla), str(floor.rate_in), str(floor.rate_out))
         for floor in records
     ]
-    return Table(("model", "window", "rate in", "rate out"), rows, _RATES)
+    return Table(("model", "window", "rate in", "rate out"), rows, _RATE_COLUMNS)
 
 
-def providers(records: Iterable[Provider], names: Mapping[int, str]) -> Table:
+def providers_table(records: Iterable[Provider], names: Mapping[int, str]) -> Table:
     rows = [
         (
             str(provider.provider_id),
             provider.operator,
-            _yes_no(provider.listed),
+            _format_flag(provider.listed),
             str(provider.reputation),
             f"{provider.active_jobs}/{provider.capacity}",
-            "all" if provider.allow_all_models else ", ".join(name_of(each, names) for each in provider.allowed_models),
-            _yes_no(provider.box_key is not None),
-            *_reliability(provider.reliability),
+            "all"
+            if provider.allow_all_models
+            else ", ".join(model_name_of(each, names) for each in provider.allowed_models),
+            _format_flag(provider.box_key is not None),
+            *_reliability_cells(provider.reliability),
         )
         for provider in records
     ]
@@ -90,7 +92,7 @@ def providers(records: Iterable[Provider], names: Mapping[int, str]) -> Table:
     )
 
 
-def jobs(records: Iterable[BookRow], names: Mapping[int, str], now: float) -> Table:
+def jobs_table(records: Iterable[BookRow], names: Mapping[int, str], now: float) -> Table:
     """Return the table of jobs. `now` is the coordinator's time.
 
     The column `left` is the time left to settle a claimed job, or to claim an open one.
@@ -98,10 +100,10 @@ def jobs(records: Iterable[BookRow], names: Mapping[int, str], now: float) -> Ta
     rows = [
         (
             row.job_id,
-            name_of(row.model_id, names),
+            model_name_of(row.model_id, names),
             status_of(row),
-            _left(row, now),
-            window_words(row.sla_secs),
+            _time_left(row, now),
+            format_window(row.sla_secs),
             str(row.provider_id) if row.provider_id else None,
             str(row.rate_in),
             str(row.rate_out),
@@ -110,10 +112,10 @@ def jobs(records: Iterable[BookRow], names: Mapping[int, str], now: float) -> Ta
         for row in records
     ]
     columns = ("job", "model", "status", "left", "window", "provider", "rate in", "rate out", "units")
-    return Table(columns, rows, _RATES | {"left", "provider", "units"}, frozenset({"job"}))
+    return Table(columns, rows, _RATE_COLUMNS | {"left", "provider", "units"}, frozenset({"job"}))
 
 
-def batches(records: Iterable[Batch]) -> Table:
+def batches_table(records: Iterable[Batch]) -> Table:
     rows = [
         (
             batch.id,
@@ -130,11 +132,11 @@ def batches(records: Iterable[Batch]) -> Table:
     return Table(columns, rows, frozenset({"completed", "failed", "total"}), frozenset({"batch"}))
 
 
-def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
-    """Return one row per provider that accepts lines, and one per model for lines without a provider."""
+def plan_table(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
+    """Return a row for each provider that gets lines, and for each model a row for the lines without a provider."""
     rows: list[Sequence[str | None]] = []
     for each in planned:
-        name = name_of(each.model_id, names)
+        name = model_name_of(each.model_id, names)
         rows += [
             (name, str(share.provider_id), str(share.lines), str(share.rate_in), str(share.rate_out))
             for share in each.allocation
@@ -142,13 +144,13 @@ def plan(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
         left = each.lines - sum(share.lines for share in each.allocation)
         if left:
             rows.append((name, "none", str(left), None, None))
-    return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATES | {"provider", "lines"})
+    return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATE_COLUMNS | {"provider", "lines"})
 
 
-def live(candidates: Iterable[Candidate]) -> str:
+def describe_live_providers(candidates: Iterable[Candidate]) -> str:
     """List the providers that could accept an order now, with their free capacity.
 
-    >>> live([])
+    >>> describe_live_providers([])
     'none with free capacity at these rates'
     """
     texts = [
@@ -158,26 +160,26 @@ def live(candidates: Iterable[Candidate]) -> str:
     return ", ".join(texts) or "none with free capacity at these rates"
 
 
-def why(status_report: Why) -> Table:
+def why_table(status_report: Why) -> Table:
     rows = [
-        (str(each.provider_id), _yes_no(each.takes), "; ".join(reason.said for reason in each.reasons) or None)
+        (str(each.provider_id), _format_flag(each.takes), "; ".join(reason.said for reason in each.reasons) or None)
         for each in status_report.providers
     ]
     return Table(("provider", "accepts", "reasons"), rows, frozenset({"provider"}))
 
 
-def vouched(facts: Iterable[Vouched]) -> Table:
+def vouching_table(facts: Iterable[VouchedFact]) -> Table:
     rows = [(each.fact, each.value, each.voucher.value) for each in facts]
     return Table(("fact", "value", "verified by"), rows, whole=frozenset({"value"}))
 
 
 def status_of(row: BookRow) -> str:
-    """Return the SDK's status of a row of the book."""
+    """Return the status of a job in the book, with the SDK's name for the status."""
     known = {_OPEN: "queued", _CLAIMED: "in_progress", _SETTLED: "completed"}
-    return known.get(row.state) or ENDED_BECAUSE.get(row.ended_because, "ended")
+    return known.get(row.state) or CODE_BY_END.get(row.ended_because, "ended")
 
 
-def _left(row: BookRow, now: float) -> str | None:
+def _time_left(row: BookRow, now: float) -> str | None:
     if row.state == _OPEN:
         return format_duration(row.expires_at - now)
     return None if row.reclaimable_at is None else format_duration(row.reclaimable_at - now)
@@ -190,7 +192,7 @@ def format_duration(seconds: float) -> str:
     ('1 h 2 min', '59 s', '0 s')
     """
     left, parts = max(0, int(seconds)), list[str]()
-    for size, unit in _UNITS:
+    for size, unit in _DURATION_UNITS:
         count, left = divmod(left, size)
         if count:
             parts.append(f"{count} {unit}")
@@ -199,7 +201,7 @@ def format_duration(seconds: float) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def name_of(model_id: int, names: Mapping[int, str]) -> str:
+def model_name_of(model_id: int, names: Mapping[int, str]) -> str:
     return names.get(model_id, f"model {model_id}")
 
 
@@ -217,5 +219,5 @@ def format_amount(amount: int, decimals: int, name: str) -> str:
     return f"{format_token(amount, decimals)} {name}"
 
 
-def _yes_no(flag: bool) -> str:
+def _format_flag(flag: bool) -> str:
     return "yes" if flag else "no"

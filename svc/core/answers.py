@@ -1,12 +1,12 @@
-"""Answers of models in readable form: the text of chats and responses, and images and clips as files.
+"""Find the text or the files in a model's answer.
 
     chat, completion     choices[].message.content, a text or parts with text; choices[].text
     response             output[].content[].text of its messages; images that a tool made
     file                 {b64_json} or {b64, media_type}: alone, in a list, or in `data`
     anything else        the model's own JSON
 
-An answer with more than text or files, such as a tool call, is shown as JSON, so that nothing is left out. `--raw`
-always shows the JSON.
+An answer with other content, such as a tool call, is shown as JSON, so that nothing is left out. `--raw` always shows
+the JSON.
 """
 
 import json
@@ -29,9 +29,9 @@ _TRUNCATION_REASONS: Final = frozenset({"length", "max_output_tokens"})
 
 @attrs.frozen
 class ReadableAnswer:
-    """Text or files of an answer; neither if the answer is meant for programs.
+    """Text or files of an answer. There are none if the answer has other content.
 
-    `remark` adds information that the text does not show.
+    `remark` says that the answer was cut off at its output limit.
     """
 
     text: str | None = None
@@ -47,19 +47,19 @@ def read_answer(output: Any) -> ReadableAnswer:
     """
     if isinstance(output, str):
         return ReadableAnswer(output)
-    files = _files(output)
+    files = _read_files(output)
     if files:
         return ReadableAnswer(files=files)
     if isinstance(output, Mapping):
         if isinstance(output.get("choices"), list):
-            return _chat(output["choices"])
+            return _read_chat(output["choices"])
         if isinstance(output.get("output"), list):
-            return _response(output)
+            return _read_response(output)
     return ReadableAnswer()
 
 
-def _chat(choices: list[Any]) -> ReadableAnswer:
-    texts = [_choice(choice) for choice in choices]
+def _read_chat(choices: list[Any]) -> ReadableAnswer:
+    texts = [_choice_text(choice) for choice in choices]
     texts_found = [text for text in texts if text is not None]
     if not texts_found or len(texts_found) < len(texts):
         return ReadableAnswer()
@@ -72,8 +72,8 @@ def _chat(choices: list[Any]) -> ReadableAnswer:
     )
 
 
-def _choice(choice: Any) -> str | None:
-    """Return the text of a choice, or None if it has no text or more than text."""
+def _choice_text(choice: Any) -> str | None:
+    """Return the text of a choice, or None if the choice has no text or also other content."""
     if not isinstance(choice, Mapping):
         return None
     message = choice.get("message")
@@ -83,20 +83,20 @@ def _choice(choice: Any) -> str | None:
     if any(message.get(name) for name in ("tool_calls", "function_call", "audio")):
         return None
     content = message.get("content") or message.get("refusal")
-    return _parts(content) if isinstance(content, list) else content if isinstance(content, str) else None
+    return _parts_text(content) if isinstance(content, list) else content if isinstance(content, str) else None
 
 
-def _response(output: Mapping[str, Any]) -> ReadableAnswer:
+def _read_response(output: Mapping[str, Any]) -> ReadableAnswer:
     texts: list[str] = []
     files: tuple[bytes, ...] = ()
     for item in output["output"]:
         kind = item.get("type") if isinstance(item, Mapping) else None
         if kind == "message" and isinstance(item.get("content"), list):
-            text = _parts(item["content"])
+            text = _parts_text(item["content"])
             if text is None:
                 return ReadableAnswer()
             texts.append(text)
-        elif kind == "image_generation_call" and (file := _file({"b64": item.get("result")})):
+        elif kind == "image_generation_call" and (file := _read_file({"b64": item.get("result")})):
             files += (file,)
         elif kind != "reasoning":
             return ReadableAnswer()
@@ -107,7 +107,7 @@ def _response(output: Mapping[str, Any]) -> ReadableAnswer:
     return ReadableAnswer("\n".join(texts) if texts else None, files, _truncation_remark(reason))
 
 
-def _parts(parts: list[Any]) -> str | None:
+def _parts_text(parts: list[Any]) -> str | None:
     texts = []
     for part in parts:
         text = (part.get("text") or part.get("refusal")) if isinstance(part, Mapping) else None
@@ -120,19 +120,19 @@ def _parts(parts: list[Any]) -> str | None:
 def _truncation_remark(reason: object) -> str | None:
     if reason not in _TRUNCATION_REASONS:
         return None
-    return f"the answer was cut at its output limit ({reason}): raise it with -p max_output_tokens=N"
+    return f"the answer was cut off at its output limit ({reason}): raise the limit with -p max_output_tokens=N"
 
 
-def _files(output: Any) -> tuple[bytes, ...]:
-    """Return the files of an output, or none unless all items are files."""
+def _read_files(output: Any) -> tuple[bytes, ...]:
+    """Return the files of an output. Return an empty tuple if any item is not a file."""
     if isinstance(output, Mapping) and isinstance(output.get("data"), list):
         output = output["data"]
     items = output if isinstance(output, list) else [output]
-    files = [_file(item) for item in items]
+    files = [_read_file(item) for item in items]
     return tuple(file for file in files if file is not None) if None not in files else ()
 
 
-def _file(item: Any) -> bytes | None:
+def _read_file(item: Any) -> bytes | None:
     if not isinstance(item, Mapping):
         return None
     text = item.get("b64_json") or item.get("b64")
@@ -143,7 +143,7 @@ def _file(item: Any) -> bytes | None:
 
 
 def suffix_of(content: bytes) -> str:
-    """Return the file suffix for a content, by its first bytes.
+    """Return the file suffix for the type that a file's first bytes show, or `bin` for an unknown type.
 
     >>> suffix_of(bytes.fromhex("89504e470d0a1a0a"))
     'png'
@@ -152,7 +152,7 @@ def suffix_of(content: bytes) -> str:
 
 
 def as_text(output: Any, answer: ReadableAnswer) -> str:
-    """Return the text of an answer, or the model's JSON if it has none."""
+    """Return the text of an answer, or the model's JSON if the answer has no text."""
     if answer.text is not None:
         return answer.text
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)

@@ -1,10 +1,10 @@
-"""Jobs of a batch: which consecutive lines share a job, its bid and its provider.
+"""Cut the lines of a batch into jobs, and choose the bid and provider of each job.
 
-neither rate         planned by the network for the line's model: its providers, at their asks, in file order
-a rate, providers    the given providers in turn
-a rate, none given   open orders, sealed to the escrow, one for each line
+a line without rates                  goes to the providers in the network's plan for its model, at their asks
+a line with rates, and `providers`    goes to these providers in turn
+a line with rates, no `providers`     is an open order of one line, sealed to the escrow
 
-Lines share a job only if its provider announces bundles.
+Lines share a job only if the job's provider announces that it accepts bundles.
 """
 
 from collections import deque
@@ -15,21 +15,21 @@ from typing import Any, Final
 import attrs
 
 from common.bundle import output_units
-from svc.core.bids import OPEN, Bid, Rates
-from svc.core.bundles import SINGLE, BundleLimits, bundle_rates, count_fitting
+from svc.core.bids import OPEN_PROVIDER, Bid, Rates
+from svc.core.bundles import UNBUNDLED_LIMITS, BundleLimits, bundle_rates, count_lines_for_job
 from svc.core.order_request import PricedRequest
 from svc.errors import PlanShort
 from svc.records import Allocation, Ask, ModelPlan
 
-MAX_PLAN_MODELS: Final = 16  # per plan request
+MAX_PLAN_MODELS: Final = 16  # models per plan request
 
 LimitsOf = Callable[[int, int], BundleLimits]
-"""Limits of a job, by provider and model id."""
+"""Returns the limits of one job, given a provider id and a model id."""
 
 
 @attrs.frozen(slots=True)
 class ModelDemand:
-    """Lines of one model to plan, with their total units."""
+    """Number of lines of one model to plan, with the total units of these lines."""
 
     name: str
     model_id: int
@@ -40,15 +40,15 @@ class ModelDemand:
 
 @attrs.frozen(slots=True)
 class JobLines:
-    """Consecutive lines of one job. `number` is the first line's."""
+    """Consecutive lines that share one job. `number` is the number of the first line."""
 
     number: int
     lines: Sequence[PricedRequest]
     bid: Bid
 
 
-def demands(lines: Sequence[PricedRequest]) -> list[ModelDemand]:
-    """Return the demand per model, in the order of first appearance. Lines with rates need no plan."""
+def sum_demands(lines: Sequence[PricedRequest]) -> list[ModelDemand]:
+    """Return each model's demand, summed over the lines without rates. Lines with rates need no plan."""
     totals: dict[str, ModelDemand] = {}
     for line in lines:
         if line.rates is None:
@@ -64,7 +64,7 @@ def demands(lines: Sequence[PricedRequest]) -> list[ModelDemand]:
 
 
 def plan_bodies(wanted: Sequence[ModelDemand], completion_window: str) -> Iterator[dict[str, Any]]:
-    """Yield the plan requests, each for at most sixteen models."""
+    """Yield the bodies of the plan requests, each for at most MAX_PLAN_MODELS models."""
     for at in range(0, len(wanted), MAX_PLAN_MODELS):
         batch_of_models = wanted[at : at + MAX_PLAN_MODELS]
         models = [
@@ -82,8 +82,8 @@ def plan_bodies(wanted: Sequence[ModelDemand], completion_window: str) -> Iterat
 def market_rates(asks: Sequence[Ask], *, for_all_providers: bool) -> Rates:
     """Return the rates to offer at current prices.
 
-    These are the rates of the cheapest ask by sum, or with `for_all_providers` the highest of each, so that all
-    providers with an ask may claim.
+    By default, return the rates of the ask with the lowest sum of rates. With `for_all_providers`, return the highest
+    `rate_in` and the highest `rate_out`, so that each provider with an ask may claim.
     """
     if for_all_providers:
         return Rates(max(ask.rate_in for ask in asks), max(ask.rate_out for ask in asks))
@@ -93,7 +93,7 @@ def market_rates(asks: Sequence[Ask], *, for_all_providers: bool) -> Rates:
 
 @attrs.define(slots=True)
 class _Share:
-    """Planned jobs of one provider. `used` counts its jobs and their units."""
+    """Planned share of one provider. `jobs`, `units` and `lines` count what the provider has been given so far."""
 
     allocation: Allocation
     limits: BundleLimits
@@ -106,10 +106,11 @@ class _Share:
         share = self.allocation
         self.bid = Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key)
 
-    def take(self, lines: Sequence[PricedRequest]) -> bool:
-        """Add a job of these lines if the provider has room for it.
+    def add_job(self, lines: Sequence[PricedRequest]) -> bool:
+        """Give the provider a job with these lines. Return False if the provider has no capacity for the job.
 
-        Each planned slot takes one job, and further ones within the units that it delivers in time.
+        The provider may get as many jobs as the plan gives it lines. A provider that accepts bundles and whose speed is
+        known may get more jobs, as long as the units of all its jobs would fit into that many bundles of maximum size.
         """
         rates = bundle_rates(self.bid.rates)
         units = sum(
@@ -123,67 +124,70 @@ class _Share:
         return True
 
 
-class Bids:
-    """Bids for the lines, in file order.
+class BidChooser:
+    """Cuts lines into jobs, in file order, and chooses the bid of each job.
 
-    `providers`: ids and box keys to which lines with rates are designated in turn. Equal bids are the same object, so
-    they can be cached by identity.
+    `providers`: ids and box keys of the providers that get the lines with rates, in turn.
     """
 
     def __init__(self, providers: Sequence[tuple[int, str]], limits_of: LimitsOf) -> None:
-        self._next_provider = cycle(providers or [(OPEN, None)])
+        self._next_provider = cycle(providers or [(OPEN_PROVIDER, None)])
         self._limits_of = limits_of
         self._shares: dict[int, list[_Share]] = {}
-        self._with_room: dict[int, deque[_Share]] = {}
-        self._known: dict[tuple[int, int, int], Bid] = {}
+        self._shares_with_room: dict[int, deque[_Share]] = {}
+        self._bids_by_terms: dict[tuple[int, int, int], Bid] = {}
 
-    def plan(self, plans: Sequence[ModelPlan]) -> None:
+    def use_plans(self, plans: Sequence[ModelPlan]) -> None:
         """Use these plans for lines without rates."""
         for plan in plans:
             self._shares[plan.model_id] = [
                 _Share(share, self._limits_of(share.provider_id, plan.model_id)) for share in plan.allocation
             ]
-            self._with_room[plan.model_id] = deque(self._shares[plan.model_id])
+            self._shares_with_room[plan.model_id] = deque(self._shares[plan.model_id])
 
     def jobs(self, lines: Sequence[PricedRequest]) -> Iterator[JobLines]:
-        """Cut the lines into jobs. Raises PlanShort if the network has no capacity for every line."""
-        wanted = {demand.model_id: demand for demand in demands(lines)}
+        """Cut the lines into jobs. Raises PlanShort if the network lacks capacity for some lines."""
+        wanted = {demand.model_id: demand for demand in sum_demands(lines)}
         at = 0
         while at < len(lines):
             line = lines[at]
             if line.rates is None:
-                found = self._planned(lines, at)
+                found = self._cut_planned_job(lines, at)
                 if found is None:
                     demand = wanted[line.model.svc.model_id]
                     raise PlanShort(demand.name, sum(self.planned_lines(demand.model_id)), demand.lines)
                 count, bid = found
             else:
-                bid = self._bid(line.rates)
-                count = count_fitting(lines, at, line.rates, self._limits(bid, line))
+                bid = self._build_bid(line.rates)
+                count = count_lines_for_job(lines, at, line.rates, self._bundle_limits(bid, line))
             yield JobLines(at + 1, lines[at : at + count], bid)
             at += count
 
     def planned_lines(self, model_id: int) -> list[int]:
-        """Return the lines that each provider of a model's plan has taken, in the plan's order."""
+        """Return the number of lines that each provider of a model's plan was given, in the order of the plan."""
         return [share.lines for share in self._shares.get(model_id, [])]
 
-    def _planned(self, lines: Sequence[PricedRequest], at: int) -> tuple[int, Bid] | None:
-        shares = self._with_room.get(lines[at].model.svc.model_id, deque())
+    def _cut_planned_job(self, lines: Sequence[PricedRequest], at: int) -> tuple[int, Bid] | None:
+        shares = self._shares_with_room.get(lines[at].model.svc.model_id, deque())
         while shares:
             share = shares[0]
-            count = count_fitting(lines, at, share.bid.rates, share.limits)
-            if share.take(lines[at : at + count]):
+            count = count_lines_for_job(lines, at, share.bid.rates, share.limits)
+            if share.add_job(lines[at : at + count]):
                 return count, share.bid
             shares.popleft()
         return None
 
-    def _limits(self, bid: Bid, line: PricedRequest) -> BundleLimits:
-        return SINGLE if bid.designated == OPEN else self._limits_of(bid.designated, line.model.svc.model_id)
+    def _bundle_limits(self, bid: Bid, line: PricedRequest) -> BundleLimits:
+        return (
+            UNBUNDLED_LIMITS
+            if bid.designated == OPEN_PROVIDER
+            else self._limits_of(bid.designated, line.model.svc.model_id)
+        )
 
-    def _bid(self, rates: Rates) -> Bid:
+    def _build_bid(self, rates: Rates) -> Bid:
         provider, box_key = next(self._next_provider)
         terms = (rates.rate_in, rates.rate_out, provider)
-        known = self._known.get(terms)
+        known = self._bids_by_terms.get(terms)
         if known is None:
-            known = self._known[terms] = Bid(rates, provider, box_key)
+            known = self._bids_by_terms[terms] = Bid(rates, provider, box_key)
         return known

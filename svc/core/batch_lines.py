@@ -1,4 +1,4 @@
-"""Lines of a batch, as users write them."""
+"""Read the lines of a batch as users write them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -16,16 +16,15 @@ from svc.errors import OrderRefused
 
 RESPONSES_ENDPOINT: Final = "/v1/responses"
 ENDPOINTS: Final = (RESPONSES_ENDPOINT, EMBEDDINGS_ENDPOINT)
-MAX_LINES: Final = limits.BATCH_LINES
-_LINE_FIELDS: Final = frozenset(
-    {"custom_id", "method", "url", "body"}
-)  # method: ignored, but common in files for other services
+MAX_LINES: Final = limits.MAX_BATCH_LINES
+# Batch files for other services contain `method`, so the field is accepted and ignored.
+_LINE_FIELDS: Final = frozenset({"custom_id", "method", "url", "body"})
 _TERM_FIELDS: Final = frozenset({"model", "rate_in", "rate_out", "units_out"})
 
 
 @attrs.frozen(slots=True)
 class BatchLine:
-    """Line of a batch. `number` counts non-blank lines from 1. `rates` is missing for a line at the network's plan."""
+    """Line of a batch. `number` counts non-blank lines from 1. Without `rates`, the network's plan sets the price."""
 
     number: int
     url: str
@@ -36,17 +35,18 @@ class BatchLine:
 def read_lines(
     texts: Iterable[bytes | str | Mapping[str, Any]], window: str, offered_rates: Mapping[str, Rates] | None = None
 ) -> Iterator[BatchLine]:
-    """Yield every line, from JSON or an object. Blank lines are skipped.
+    """Read each line from a JSON text or an object, and yield the line. Blank lines are skipped.
 
-    `offered_rates`: rates by model for lines without rates. Raises OrderRefused with the number of a wrong line.
+    `offered_rates`: rates by model for lines without rates. Raises OrderRefused, which names the number of a wrong
+    line.
 
     A line looks like this:
 
         {"custom_id": "page 7", "url": "/v1/responses", "body": {"model": "demo/text-small", "input": "…"}}
 
     `body.model` is required. `body.rate_in`, `body.rate_out` and `body.units_out` set the order's terms; the rest of
-    `body` is the model's input. `url` is `/v1/responses` by default, and the same for the whole batch. A `custom_id` is
-    sealed.
+    `body` is the model's input. `url` is `/v1/responses` by default, and all lines must have the same `url`. The
+    `custom_id` is sealed with the input.
     """
     first: BatchLine | None = None
     seen: set[str] = set()
@@ -55,7 +55,7 @@ def read_lines(
         try:
             if number > MAX_LINES:
                 raise Refused(f"a batch must have at most {MAX_LINES} lines")
-            line = _line(number, text if isinstance(text, Mapping) else _parsed(text), window)
+            line = _read_line(number, text if isinstance(text, Mapping) else _parse_line(text), window)
             if line.rates is None and offered_rates is not None and line.request.model in offered_rates:
                 line = _with_rates(line, offered_rates[line.request.model])
             custom_id = line.request.custom_id
@@ -73,11 +73,11 @@ def read_lines(
         raise OrderRefused("the batch has no lines", code="empty_file")
 
 
-def _parsed(text: bytes | str) -> object:
+def _parse_line(text: bytes | str) -> object:
     return parse((text.encode() if isinstance(text, str) else text).strip())
 
 
-def _line(number: int, value: object, window: str) -> BatchLine:
+def _read_line(number: int, value: object, window: str) -> BatchLine:
     if not isinstance(value, Mapping):
         raise Refused("a line must be a JSON object")
     for key in value:

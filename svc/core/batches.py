@@ -1,4 +1,4 @@
-"""Turn the jobs of a batch into complete submissions, with a key in this process. No I/O."""
+"""Turn the jobs of a batch into complete submissions, signed with a private key in this process. No I/O."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,12 @@ from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.secp256k1 import Wallet
 from svc.core.batch_bids import JobLines
+from svc.core.bids import Rates
 from svc.core.bundles import bundle_rates
 from svc.core.market import Market
 from svc.core.money import Ceiling
 from svc.core.orders import OrderTerms, PreparedOrder, SealedOrder, seal_order
-from svc.core.quote_check import amount_of
+from svc.core.quote_check import order_amount
 from svc.errors import OverCeiling
 
 _encode = msgspec.json.Encoder().encode
@@ -26,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 @attrs.frozen(slots=True)
 class JobOrder:
-    """Order of one job: its lines, its bid, and the recipient who may read them."""
+    """Order of one job: its lines and bid, and the recipient that can read the lines."""
 
     job: JobLines
     recipient: PublicKey
@@ -41,15 +42,15 @@ class BatchContext:
     result_key: PublicKey
     expires_at: int
     fees: FeeTerms
-    ceiling: Ceiling  # of each line
+    ceiling: Ceiling  # for each line
 
 
 @attrs.frozen(slots=True)
 class PreparedJob:
     """Job that can be posted. `text` is its line in the batch file.
 
-    A job with a container that is too large has `oversized` instead. Its container must still be uploaded and its
-    payment signed. `unlisted`: parameters that the model's schema does not list.
+    If the container is too large for a line, `text` is empty and `oversized` is the order. Its container must then be
+    uploaded, and its payment signed. `unlisted`: parameters that the model's schema does not list.
     """
 
     job_id: str
@@ -69,21 +70,24 @@ class RejectedLine:
 
 
 def prepare_jobs(context: BatchContext, wallet: Wallet, orders: Sequence[JobOrder]) -> list[PreparedJob | RejectedLine]:
-    """Prepare each job, or return its line that is rejected."""
+    """Prepare each job. For a job with a rejected line, return that line instead."""
     return [_prepare_job(context, wallet, order) for order in orders]
 
 
+def price_jobs(context: BatchContext, orders: Sequence[JobOrder]) -> list[int | RejectedLine]:
+    """Return the amount of each job. For a job with a rejected line, return that line instead."""
+    return [_price_job(context, order) for order in orders]
+
+
 def seal_job(context: BatchContext, order: JobOrder) -> SealedOrder:
-    """Seal a job's lines: a single line as itself, several as a bundle. Raises Refused."""
+    """Seal a job's lines: a single line as an ordinary input, several lines as a bundle. Raises Refused."""
     job = order.job
-    first, rates = job.lines[0], job.bid.rates
+    first, (rates, units) = job.lines[0], _order_terms(job)
     if len(job.lines) == 1:
-        content, custom_id, units = first.input, first.custom_id, first.units
+        content, custom_id = first.input, first.custom_id
     else:
-        rates, custom_id = bundle_rates(rates), None
         content = bundle_input(BundleItem(line.input, line.custom_id, line.units.units_out) for line in job.lines)
-        units_out = bundle_units([line.units for line in job.lines], rates.rate_in, rates.rate_out)
-        units = Units(ORDER_UNITS_IN, units_out)
+        custom_id = None
     terms = OrderTerms(
         model=first.model.id,
         model_id=first.model.svc.model_id,
@@ -98,14 +102,14 @@ def seal_job(context: BatchContext, order: JobOrder) -> SealedOrder:
     return seal_order(context.market, order.recipient, envelope, terms)
 
 
-def over_ceiling(context: BatchContext, order: JobOrder) -> RejectedLine | None:
-    """Return the first line that costs more than the ceiling, before its payment is signed."""
+def find_line_over_ceiling(context: BatchContext, order: JobOrder) -> RejectedLine | None:
+    """Return the first line that costs more than the ceiling or cannot be priced. Return None if all lines are fine."""
     rates, fees = order.job.bid.rates, context.fees
     for number, line in enumerate(order.job.lines, order.job.number):
         units = line.units
         try:
             amount = quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, fees)
-            context.ceiling.check(amount, "it")
+            context.ceiling.check(amount, "the line")
         except OverCeiling as error:
             return RejectedLine(number, Refused(error.message, error.param, error.code))
         except Refused as refusal:
@@ -114,23 +118,42 @@ def over_ceiling(context: BatchContext, order: JobOrder) -> RejectedLine | None:
 
 
 def job_amount(context: BatchContext, prepared: PreparedOrder) -> int:
-    return amount_of(prepared, context.fees)
+    return order_amount(prepared, context.fees)
 
 
-def unlisted_of(order: JobOrder) -> tuple[str, ...]:
+def unlisted_parameters(order: JobOrder) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for line in order.job.lines for name in line.unlisted))
 
 
-def line_of(prepared: PreparedOrder, amount: int, auth_sig: bytes, container_cid: str | None = None) -> bytes:
+def submission_line(prepared: PreparedOrder, amount: int, auth_sig: bytes, container_cid: str | None = None) -> bytes:
     return _encode(prepared.submission(amount, auth_sig, container_cid))
 
 
+def _order_terms(job: JobLines) -> tuple[Rates, Units]:
+    """Return the rates and units of a job's order. Raises Refused."""
+    if len(job.lines) == 1:
+        return job.bid.rates, job.lines[0].units
+    rates = bundle_rates(job.bid.rates)
+    units_out = bundle_units([line.units for line in job.lines], rates.rate_in, rates.rate_out)
+    return rates, Units(ORDER_UNITS_IN, units_out)
+
+
+def _price_job(context: BatchContext, order: JobOrder) -> int | RejectedLine:
+    if (rejected := find_line_over_ceiling(context, order)) is not None:
+        return rejected
+    try:
+        rates, units = _order_terms(order.job)
+        return quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, context.fees)
+    except Refused as refusal:
+        return RejectedLine(order.job.number, refusal)
+
+
 def _prepare_job(context: BatchContext, wallet: Wallet, order: JobOrder) -> PreparedJob | RejectedLine:
-    if (rejected := over_ceiling(context, order)) is not None:
+    if (rejected := find_line_over_ceiling(context, order)) is not None:
         return rejected
     try:
         sealed = seal_job(context, order)
-        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), unlisted_of(order))
+        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), unlisted_parameters(order))
         amount = job_amount(context, prepared)
     except Refused as refusal:
         return RejectedLine(order.job.number, refusal)
@@ -138,4 +161,4 @@ def _prepare_job(context: BatchContext, wallet: Wallet, order: JobOrder) -> Prep
     if not sealed.sealed.fits_inline:
         return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)
     auth_sig = wallet.sign(prepared.payment(amount).digest)
-    return PreparedJob(prepared.id, amount, line_of(prepared, amount, auth_sig), lines, prepared.unlisted)
+    return PreparedJob(prepared.id, amount, submission_line(prepared, amount, auth_sig), lines, prepared.unlisted)

@@ -1,12 +1,12 @@
 """Bid of an order: its rates, and the provider that it names.
 
     rates    provider    bid
-    none     none        the market: the first ranked candidate's ask, pinned to that provider
-    none     named       that provider's ask; rejected when it is not live
-    one      any         that rate; the other side bids zero
-    both     any         as given
+    none     none        the ask of the candidate that is ranked first; the order names this candidate
+    none     named       the ask of the named provider; rejected if this provider is not live
+    one      any         the given rate, and zero for the other rate
+    both     any         the given rates
 
-An order that neither pins nor names a provider is open: any provider may claim it, and it is sealed to the escrow.
+An order that names no provider is open. Any provider may claim an open order, and it is sealed to the escrow.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from common.scalars import read_decimal
 from svc.errors import NoProvider
 from svc.records import Candidate
 
-OPEN: Final = 0
+OPEN_PROVIDER: Final = 0
 
 Rate = int | str
 
@@ -34,7 +34,7 @@ class Rates:
 
 @attrs.frozen(slots=True)
 class Bid:
-    """Bid of an order. `designated` is 0 for an open order. `box_key` is set if the bid is for a candidate."""
+    """Bid of an order. `designated` is the provider's id, or 0 for an open order. `box_key` may be unknown (None)."""
 
     rates: Rates
     designated: int
@@ -42,7 +42,7 @@ class Bid:
 
 
 def read_rates(rate_in: Rate | None, rate_out: Rate | None) -> Rates | None:
-    """Return the given rates, or None if neither is given: the order then takes the best ask.
+    """Return the rates, or None if both rates are None. The order then takes the best ask.
 
     >>> read_rates("1000000", None)
     Rates(rate_in=1000000, rate_out=0)
@@ -50,28 +50,33 @@ def read_rates(rate_in: Rate | None, rate_out: Rate | None) -> Rates | None:
     """
     if rate_in is None and rate_out is None:
         return None
-    return Rates(_rate(rate_in, "rate_in"), _rate(rate_out, "rate_out"))
+    return Rates(_read_rate(rate_in, "rate_in"), _read_rate(rate_out, "rate_out"))
 
 
 def market_bid(candidates: Sequence[Candidate], provider: int | None) -> Bid:
-    """Return the bid of an order without rates: the first candidate with free capacity, or the named provider."""
+    """Return the bid of an order without rates.
+
+    The bid is the ask of the named provider. Without a named provider, it is the ask of the first candidate with free
+    capacity.
+    """
     if provider is not None:
         candidates = [candidate for candidate in candidates if candidate.provider_id == provider]
     if not candidates:
         subject = f"provider {provider} is not live" if provider is not None else "no provider is live"
         raise NoProvider(f"{subject} for this model and window")
     if provider is None:
-        # older coordinators do not report free capacity
+        # `room` is None at older coordinators, which do not report free capacity.
         candidates = [candidate for candidate in candidates if candidate.room != 0]
     if not candidates:
         raise NoProvider(
-            "each live provider of this model and window is full: retry later, or name one with `provider` and wait"
+            "every live provider of this model and window is full: retry later, or wait for one that you name with"
+            " `provider`"
         )
     first = candidates[0]
     return Bid(Rates(first.rate_in, first.rate_out), first.provider_id, first.box_key)
 
 
-def _rate(value: object, param: str) -> int:
+def _read_rate(value: object, param: str) -> int:
     if value is None:
         return 0
     if type(value) is int and 0 <= value < 2**128:

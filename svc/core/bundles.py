@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from common.bundle import BUNDLED, MAX_ITEMS, output_units
+from common.bundle import BUNDLED_MODALITIES, MAX_ITEMS, output_units
 from common.pricing.units import BYTES_PER_UNIT, MAX_UNITS
 from common.quotes import CostParts
 from common.refusal import Refused
@@ -16,49 +16,50 @@ from svc.core.bids import Rates
 from svc.core.order_request import PricedRequest
 from svc.records import Ask
 
-MAX_BUNDLE_BYTES: Final = 4 * 2**20  # of input
-UNMEASURED_ITEMS: Final = 64  # for a provider whose speed is unknown
-_BUNDLES_PER_WINDOW: Final = 2  # one after another, at the provider's measured speed
+MAX_BUNDLE_INPUT_BYTES: Final = 4 * 2**20
+MAX_UNMEASURED_BUNDLE_ITEMS: Final = 64  # maximum lines in a bundle if the provider's speed is unknown
+_BUNDLES_PER_WINDOW: Final = 2  # at the provider's measured speed, a bundle may take half of its window
 
-LINES_KEY: Final = "svc-lines"  # metadata of the market's batch: lines of each of its jobs
-_VALUE_LENGTH: Final = 512
-_RUN: Final = re.compile(r"([1-9][0-9]{0,4})(?:\*([1-9][0-9]{0,4}))?", re.ASCII)
+LINES_METADATA_KEY: Final = "svc-lines"  # metadata of a batch: the number of lines of each job
+_MAX_METADATA_VALUE_LENGTH: Final = 512
+_RUN_PATTERN: Final = re.compile(r"([1-9][0-9]{0,4})(?:\*([1-9][0-9]{0,4}))?", re.ASCII)  # 256*2: two jobs of 256 lines
 
 
 @attrs.frozen(slots=True)
 class BundleLimits:
-    """Limits of one job for a provider. Without a measured speed, `units` is missing."""
+    """Limits of one job for a provider. `units` is None if the provider's speed is unknown."""
 
     items: int = 1
     units: int | None = None
 
 
-SINGLE: Final = BundleLimits()
+UNBUNDLED_LIMITS: Final = BundleLimits()
 
 
 def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
-    """Return the limits for the provider of an ask. `max_items` is the caller's own limit."""
+    """Return the limits for the provider of an ask. `max_items` is an additional limit of the caller."""
     items = max(1, min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS))
     speed = None if ask.reliability is None else ask.reliability.units_per_sec
     if speed is None or speed <= 0:
-        return BundleLimits(min(items, UNMEASURED_ITEMS))
+        return BundleLimits(min(items, MAX_UNMEASURED_BUNDLE_ITEMS))
     return BundleLimits(items, speed * ask.sla // _BUNDLES_PER_WINDOW)
 
 
 def may_bundle(line: PricedRequest, rates: Rates) -> bool:
-    """Return True for text and embedding inputs that can be counted as output."""
-    if line.modality not in BUNDLED:
+    """Return True for a text or embedding line that may be in a bundle. A bundle charges input as units of output, so a
+    text line with an input rate also needs an output rate."""
+    if line.modality not in BUNDLED_MODALITIES:
         return False
     return bool(rates.rate_out) or not rates.rate_in or line.modality == "embeddings"
 
 
 def bundle_rates(rates: Rates) -> Rates:
-    """Return the rates to sign. Embeddings pay for no output, so their input is counted at its own rate."""
+    """Return the rates to sign for a bundle. Without an output rate, as for embeddings, use the input rate for both."""
     return rates if rates.rate_out else Rates(rates.rate_in, rates.rate_in)
 
 
-def count_fitting(lines: Sequence[PricedRequest], start: int, rates: Rates, limits: BundleLimits) -> int:
-    """Return how many lines from `start` on share a job, at least 1."""
+def count_lines_for_job(lines: Sequence[PricedRequest], start: int, rates: Rates, limits: BundleLimits) -> int:
+    """Return the number of lines, counted from `start`, that may share one job. The number is at least 1."""
     first, signed = lines[start], bundle_rates(rates)
     if limits.items == 1 or not may_bundle(first, rates):
         return 1
@@ -71,13 +72,13 @@ def count_fitting(lines: Sequence[PricedRequest], start: int, rates: Rates, limi
             return at - start
         units_in, units_out = units_in + line.units.units_in, units_out + line.units.units_out
         units = output_units(units_in, units_out, signed.rate_in, signed.rate_out)
-        if at > start and (units > max_units or units_in * BYTES_PER_UNIT > MAX_BUNDLE_BYTES):
+        if at > start and (units > max_units or units_in * BYTES_PER_UNIT > MAX_BUNDLE_INPUT_BYTES):
             return at - start
     return end - start
 
 
 def sizes_metadata(sizes: Sequence[int], max_pairs: int) -> dict[str, str]:
-    """Return the metadata that records the lines of each job. Empty without bundles.
+    """Return the metadata that records how many lines each job has, or an empty dict for a batch without bundles.
 
     >>> sizes_metadata([256, 256, 16], 16)
     {'svc-lines': '256*2 16'}
@@ -88,8 +89,8 @@ def sizes_metadata(sizes: Sequence[int], max_pairs: int) -> dict[str, str]:
         return {}
     values = [""]
     for size, group in groupby(sizes):
-        run = _run(size, sum(1 for _ in group))
-        if len(values[-1]) + 1 + len(run) > _VALUE_LENGTH:
+        run = _format_run(size, sum(1 for _ in group))
+        if len(values[-1]) + 1 + len(run) > _MAX_METADATA_VALUE_LENGTH:
             values.append("")
         values[-1] = f"{values[-1]} {run}".lstrip()
     if len(values) > max_pairs:
@@ -97,32 +98,34 @@ def sizes_metadata(sizes: Sequence[int], max_pairs: int) -> dict[str, str]:
             "the bundles have too many different sizes for the batch's metadata: split the file, or use bundle=1",
             "bundle",
         )
-    return {_key(number): value for number, value in enumerate(values)}
+    return {_sizes_key(number): value for number, value in enumerate(values)}
 
 
 def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
-    """Return the lines of each job, or None for a batch without bundles. Refuses another form.
+    """Return the number of lines of each job, or None for a batch without bundles.
+
+    Raises Refused for malformed metadata.
 
     >>> read_sizes({"svc-lines": "256*2 16"})
     (256, 256, 16)
     """
-    if metadata is None or LINES_KEY not in metadata:
+    if metadata is None or LINES_METADATA_KEY not in metadata:
         return None
     sizes: list[int] = []
     lines = 0
-    for value in _values(metadata):
+    for value in _sizes_values(metadata):
         for run in value.split(" "):
-            found = _RUN.fullmatch(run)
+            found = _RUN_PATTERN.fullmatch(run)
             size, times = (int(found[1]), int(found[2] or 1)) if found is not None else (0, 0)
             lines += size * times
             if found is None or lines > MAX_LINES:
-                raise Refused(f"{LINES_KEY} of the batch's metadata is malformed", LINES_KEY)
+                raise Refused(f"{LINES_METADATA_KEY} of the batch's metadata is malformed", LINES_METADATA_KEY)
             sizes += [size] * times
     return tuple(sizes)
 
 
 def line_count(metadata: Mapping[str, str] | None, jobs: int) -> int:
-    """Return the lines of a batch with this many jobs."""
+    """Return the number of lines of a batch. If its metadata has no valid sizes, each job counts as one line."""
     try:
         sizes = read_sizes(metadata)
     except Refused:
@@ -130,35 +133,35 @@ def line_count(metadata: Mapping[str, str] | None, jobs: int) -> int:
     return jobs if sizes is None else sum(sizes)
 
 
-def _run(size: int, times: int) -> str:
+def _format_run(size: int, times: int) -> str:
     return str(size) if times == 1 else f"{size}*{times}"
 
 
-def _key(number: int) -> str:
-    return LINES_KEY if number == 0 else f"{LINES_KEY}-{number + 1}"
+def _sizes_key(number: int) -> str:
+    return LINES_METADATA_KEY if number == 0 else f"{LINES_METADATA_KEY}-{number + 1}"
 
 
-def _values(metadata: Mapping[str, str]) -> Iterator[str]:
+def _sizes_values(metadata: Mapping[str, str]) -> Iterator[str]:
     number = 0
-    while (value := metadata.get(_key(number))) is not None:
+    while (value := metadata.get(_sizes_key(number))) is not None:
         yield value
         number += 1
 
 
 def split_cost(cost: CostParts, weights: Sequence[int]) -> list[CostParts]:
-    """Divide a job's cost by weight, to the unit. Equal parts if all weights are 0.
+    """Split a job's cost by weight. The parts add up to the cost. If all weights are 0, the parts are equal.
 
     >>> split_cost(CostParts(provider=10, fee=1, gas_fee=3), [2, 1])
     [CostParts(provider=6, fee=0, gas_fee=2), CostParts(provider=4, fee=1, gas_fee=1)]
     """
     if not any(weights):
         weights = [1] * len(weights)
-    parts = [_split(each, weights) for each in (cost.provider, cost.fee, cost.gas_fee)]
+    parts = [_split_amount(each, weights) for each in (cost.provider, cost.fee, cost.gas_fee)]
     return [CostParts(*each) for each in zip(*parts, strict=True)]
 
 
-def _split(amount: int, weights: Sequence[int]) -> list[int]:
-    """Split the amount by weight. Running totals are rounded, not shares, so that the shares add up to the amount."""
+def _split_amount(amount: int, weights: Sequence[int]) -> list[int]:
+    """Split the amount by weight. Round the running total, not each share, so that the shares add up to the amount."""
     shares, total, before, weight = [], sum(weights), 0, 0
     for each in weights:
         weight += each

@@ -1,8 +1,8 @@
 """Verification of an escrow's key, before anything is sealed to it.
 
 The holder of the key can read every open order. The evidence must be for this key (`report_data`), of an accepted kind,
-and not of a debug build. It proves no more: anyone can compute static evidence, and the coordinator's operator holds
-the key. The client must know the right key from a pin or its first use.
+and not of a debug build. The evidence does not prove who holds the key, because anyone can compute static evidence. The
+client must know the right key from a pin or from its first use.
 """
 
 from collections.abc import Collection
@@ -19,10 +19,10 @@ from svc.records import EscrowKey
 
 @attrs.frozen(slots=True)
 class EscrowTrust:
-    """Accepted escrows. `pinned`: accepted keys as 64 hex digits; empty accepts any.
+    """Accepted escrows. `pinned`: accepted keys as 64 hex digits; if empty, any key is accepted.
 
-    `allow_mock` accepts a development escrow, `allow_debug` a debug build. Their operators can read open orders, so
-    both are for tests.
+    `allow_mock` accepts a development escrow, and `allow_debug` accepts a debug build. Use both only in tests, because
+    the operators of such escrows can read open orders.
     """
 
     pinned: Collection[str] = ()
@@ -30,7 +30,7 @@ class EscrowTrust:
     allow_debug: bool = False
 
 
-def verified_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
+def verify_escrow_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
     """Return the escrow's key after checking its evidence and the pins. Raises EscrowUntrusted with a code."""
     try:
         public = PublicKey(read_bare_hex(answer.escrow_public_key, 32, "escrow_public_key"))
@@ -41,11 +41,11 @@ def verified_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
         raise EscrowUntrusted("the escrow's evidence is for another key", code="escrow_binding")
     if answer.evidence.debug and not trust.allow_debug:
         raise EscrowUntrusted("the escrow runs a debug build", code="escrow_debug")
-    if answer.evidence.type == escrow_evidence.MOCK:
+    if answer.evidence.type == escrow_evidence.MOCK_EVIDENCE_TYPE:
         if not trust.allow_mock:
             raise EscrowUntrusted("the escrow is a development escrow", code="escrow_mock")
-    elif answer.evidence.type != escrow_evidence.STATIC:
+    elif answer.evidence.type != escrow_evidence.STATIC_EVIDENCE_TYPE:
         raise EscrowUntrusted(f"unknown evidence type {answer.evidence.type!r}", code="escrow_malformed")
     if trust.pinned and public.raw.hex() not in {pin.lower().removeprefix("0x") for pin in trust.pinned}:
-        raise EscrowUntrusted("the escrow's key is not one of the pinned ones", code="escrow_not_pinned")
+        raise EscrowUntrusted("the escrow's key is not one of the pinned keys", code="escrow_not_pinned")
     return public

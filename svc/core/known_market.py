@@ -1,7 +1,7 @@
-"""Remembered facts of a market, which a coordinator may not change unnoticed.
+"""Remembered facts of a market, so that the client notices when the coordinator reports other facts.
 
-A market is identified by its coordinator's address. Its facts come from an address book or from the first use, and
-later answers are compared with them.
+A market is identified by its coordinator's address. The facts come from an address book or from the first use of the
+market. Later answers are compared with these facts.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ def market_url(base_url: str) -> str:
 
 
 def fingerprint(book: AddressBook) -> str:
-    """Return sixteen hex digits that identify a deployment in a command."""
-    fields = book.described
+    """Return sixteen hex digits that identify a deployment on the command line."""
+    fields = book.labelled_values
     return keccak256("\n".join(f"{name}={fields[name]}" for name in sorted(fields)).encode())[:8].hex()
 
 
@@ -45,7 +45,7 @@ def fingerprint(book: AddressBook) -> str:
 class KnownMarket:
     """Facts of a market.
 
-    `escrow_keys`: kind of evidence by key. `box_keys`: key by provider. Keys are 64 hex digits.
+    `escrow_keys`: kind of evidence by escrow key. `box_keys`: box key by provider id. Keys are 64 hex digits.
     """
 
     deployment: AddressBook
@@ -54,13 +54,16 @@ class KnownMarket:
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Read the output of `as_json`. Raises Refused."""
-        entry = _object(value, "market")
-        escrow_keys, box_keys = _object(entry.get("escrowKeys"), "escrowKeys"), _object(entry.get("boxKeys"), "boxKeys")
+        """Create the market from the JSON that `as_json` returned. Raises Refused."""
+        entry = _read_object(value, "market")
+        escrow_keys, box_keys = (
+            _read_object(entry.get("escrowKeys"), "escrowKeys"),
+            _read_object(entry.get("boxKeys"), "boxKeys"),
+        )
         return cls(
             AddressBook.of(entry.get("deployment")),
-            {read_key(key, "escrowKeys"): _kind(kind) for key, kind in escrow_keys.items()},
-            {_provider(provider): read_key(key, "boxKeys") for provider, key in box_keys.items()},
+            {read_key(key, "escrowKeys"): _read_kind(kind) for key, kind in escrow_keys.items()},
+            {_read_provider(provider): read_key(key, "boxKeys") for provider, key in box_keys.items()},
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -79,12 +82,12 @@ class KnownMarket:
 
 def read_markets(raw: bytes) -> dict[str, KnownMarket]:
     """Read the file of known markets: `{"version": 1, "markets": {<address>: <market>}}`. Raises Refused."""
-    document = _object(parse(raw), "known markets")
+    document = _read_object(parse(raw), "known markets")
     if document.get("version") != 1:
         raise Refused(
-            "the file of known markets has another version than 1: another release of svc wrote it", "version"
+            "the file of known markets must have version 1: another release of svc wrote this file", "version"
         )
-    return {url: KnownMarket.of(entry) for url, entry in _object(document.get("markets"), "markets").items()}
+    return {url: KnownMarket.of(entry) for url, entry in _read_object(document.get("markets"), "markets").items()}
 
 
 def markets_as_json(markets: Mapping[str, KnownMarket]) -> dict[str, Any]:
@@ -92,25 +95,26 @@ def markets_as_json(markets: Mapping[str, KnownMarket]) -> dict[str, Any]:
 
 
 def read_key(value: object, param: str) -> str:
-    """Return a valid box key, given with or without 0x, as 64 hex digits."""
+    """Return a box key or escrow key as 64 hex digits. The value may begin with 0x. Raises Refused."""
     text = value if isinstance(value, str) else ""
     raw = read_hex("0x" + text.lower().removeprefix("0x"), 32, param)
     return PublicKey(raw).raw.hex()
 
 
-def _object(value: object, param: str) -> dict[str, Any]:
+def _read_object(value: object, param: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused(f"{param} must be a JSON object", param)
     return value
 
 
-def _kind(value: object) -> str:
+def _read_kind(value: object) -> str:
     if not isinstance(value, str) or len(value) > _MAX_KIND_LENGTH:
-        raise Refused("the kind of an escrow's key must be a short text", "escrowKeys")
+        message = f"the kind of an escrow's key must be a text of at most {_MAX_KIND_LENGTH} characters"
+        raise Refused(message, "escrowKeys")
     return value
 
 
-def _provider(text: str) -> int:
+def _read_provider(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:11]) < 2**32):
         raise Refused("a provider's id must be a number from 1 to 4294967295", "boxKeys")
     return int(text)

@@ -1,4 +1,4 @@
-"""Deployment of the market that a client signs and seals for."""
+"""Verified deployment of a market, for which a client signs and seals orders."""
 
 from typing import Self
 
@@ -11,7 +11,7 @@ from common.receipt import ReceiptMarket
 
 @attrs.frozen(slots=True)
 class Market:
-    """Deployment of the market. All amounts are in base units; `decimals` is only for display."""
+    """Verified deployment. Amounts are in base units of the payment token; `decimals` is only for display."""
 
     chain_id: int
     job_registry: bytes
@@ -19,10 +19,10 @@ class Market:
     domains: Domains = attrs.field(repr=False)
 
     @property
-    def for_receipts(self) -> ReceiptMarket:
+    def receipt_market(self) -> ReceiptMarket:
         token = self.domains.token.domain
         if token.verifying_contract is None:
-            raise AssertionError("a token's domain has its contract")
+            raise AssertionError("the signing domain of a token names the token's contract")
         return ReceiptMarket(self.chain_id, self.job_registry, token.verifying_contract, token.name, token.version)
 
     @classmethod

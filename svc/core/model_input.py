@@ -1,4 +1,4 @@
-"""Model input of an order."""
+"""Read the model input and the custom id of an order."""
 
 from collections.abc import Mapping
 
@@ -8,17 +8,17 @@ from common.refusal import Refused
 ModelInput = str | Mapping[str, object]
 
 
-def model_input(given: ModelInput) -> dict[str, object]:
+def model_input(value: ModelInput) -> dict[str, object]:
     """Return the input object. A string becomes `{"input": …}`.
 
     >>> model_input("hello")
     {'input': 'hello'}
     """
-    if isinstance(given, str):
-        return {"input": given}
-    if not isinstance(given, Mapping):
+    if isinstance(value, str):
+        return {"input": value}
+    if not isinstance(value, Mapping):
         raise Refused("input must be a string or an object", "input")
-    return dict(given)
+    return dict(value)
 
 
 def read_custom_id(value: object) -> str | None:

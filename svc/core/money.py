@@ -1,7 +1,7 @@
 """Amounts of the payment token, and the ceiling above which no payment is signed.
 
-The ceiling is the one given for the order, or else the client's (`max_amount=`, SVC_MAX_AMOUNT), or else a small
-default: one whole token for an order or a line, ten for a batch.
+The ceiling is the `max_amount` of the order. Otherwise it is the `max_amount` of the client (or SVC_MAX_AMOUNT), or a
+small default: one whole token for an order or a line, ten for a batch.
 """
 
 from typing import Final
@@ -10,12 +10,12 @@ import attrs
 
 from svc.errors import OverCeiling
 
-DEFAULT_ORDER_TOKENS: Final = 1
-DEFAULT_BATCH_TOKENS: Final = 10
-_ORDER_ADVICE: Final = "raise it with --max-amount, SVC_MAX_AMOUNT or max_amount="
-_LINE_ADVICE: Final = "raise it with --max-line-amount, SVC_MAX_AMOUNT or max_line_amount="
-_BATCH_ADVICE: Final = "raise it with --max-amount, SVC_MAX_AMOUNT or max_amount="
-# Decimals that only the coordinator reports count as at most six, so that a false report cannot raise the ceiling.
+DEFAULT_ORDER_CEILING_TOKENS: Final = 1
+DEFAULT_BATCH_CEILING_TOKENS: Final = 10
+_ORDER_ADVICE: Final = "raise the ceiling with --max-amount, SVC_MAX_AMOUNT or max_amount="
+_LINE_ADVICE: Final = "raise the ceiling with --max-line-amount, SVC_MAX_AMOUNT or max_line_amount="
+_BATCH_ADVICE: Final = "raise the ceiling with --max-amount, SVC_MAX_AMOUNT or max_amount="
+# Limit on decimals that only the coordinator reports. A false report could otherwise raise the default ceiling.
 _MAX_UNVERIFIED_DECIMALS: Final = 6
 
 
@@ -34,7 +34,7 @@ def format_token(amount: int, decimals: int) -> str:
 
 @attrs.frozen(slots=True)
 class Token:
-    """Payment token. `vouched` is False if only the coordinator reports the decimals."""
+    """Payment token. `vouched` is False if the decimals are unverified, because only the coordinator reports them."""
 
     name: str
     decimals: int
@@ -46,7 +46,7 @@ class Token:
 
 @attrs.frozen(slots=True)
 class Ceiling:
-    """Maximum amount in base units. `default`: no ceiling was set. `advice` says how to raise it."""
+    """Maximum amount in base units. `default` is True if no ceiling was set. `advice` says how to raise the ceiling."""
 
     max_amount: int
     default: bool
@@ -54,7 +54,7 @@ class Ceiling:
     token: Token
 
     def check(self, amount: int, subject: str) -> None:
-        """Raises OverCeiling. `subject` is `the order`, `line 7` or `the batch`."""
+        """Raise OverCeiling if the amount is above the ceiling. `subject` is, for example, `the order`."""
         if amount <= self.max_amount:
             return
         kind = "the default ceiling" if self.default else "the ceiling"
@@ -64,21 +64,21 @@ class Ceiling:
         raise OverCeiling(f"{message}; {self.advice}", amount=amount, default=self.default)
 
 
-def order_ceiling(token: Token, given: int | None, configured: int | None) -> Ceiling:
-    return _ceiling(token, given, configured, DEFAULT_ORDER_TOKENS, _ORDER_ADVICE)
+def order_ceiling(token: Token, max_amount: int | None, configured: int | None) -> Ceiling:
+    return _ceiling(token, max_amount, configured, DEFAULT_ORDER_CEILING_TOKENS, _ORDER_ADVICE)
 
 
-def line_ceiling(token: Token, given: int | None, configured: int | None) -> Ceiling:
-    return _ceiling(token, given, configured, DEFAULT_ORDER_TOKENS, _LINE_ADVICE)
+def line_ceiling(token: Token, max_amount: int | None, configured: int | None) -> Ceiling:
+    return _ceiling(token, max_amount, configured, DEFAULT_ORDER_CEILING_TOKENS, _LINE_ADVICE)
 
 
-def batch_ceiling(token: Token, given: int | None, configured: int | None) -> Ceiling:
-    return _ceiling(token, given, configured, DEFAULT_BATCH_TOKENS, _BATCH_ADVICE)
+def batch_ceiling(token: Token, max_amount: int | None, configured: int | None) -> Ceiling:
+    return _ceiling(token, max_amount, configured, DEFAULT_BATCH_CEILING_TOKENS, _BATCH_ADVICE)
 
 
-def _ceiling(token: Token, given: int | None, configured: int | None, whole_tokens: int, advice: str) -> Ceiling:
-    max_amount = configured if given is None else given
-    if max_amount is not None:
-        return Ceiling(max_amount, False, advice, token)
+def _ceiling(token: Token, max_amount: int | None, configured: int | None, default_tokens: int, advice: str) -> Ceiling:
+    limit = configured if max_amount is None else max_amount
+    if limit is not None:
+        return Ceiling(limit, False, advice, token)
     decimals = token.decimals if token.vouched else min(token.decimals, _MAX_UNVERIFIED_DECIMALS)
-    return Ceiling(whole_tokens * 10**decimals, True, advice, token)
+    return Ceiling(default_tokens * 10**decimals, True, advice, token)

@@ -16,7 +16,7 @@ from svc.records import Model
 
 @attrs.frozen(slots=True)
 class OrderRequest:
-    """Requested order. `endpoint` is only needed for embeddings (`/v1/embeddings`); the default is the model's own."""
+    """Requested order. Set `endpoint` only for embeddings (`/v1/embeddings`). The default is the model's endpoint."""
 
     model: str
     input: ModelInput
@@ -31,7 +31,7 @@ class OrderRequest:
 
 @attrs.frozen(slots=True)
 class PricedRequest:
-    """Checked request with its units. `rates` is missing for an order at the best ask."""
+    """Checked request with its units. Without `rates`, the order takes the best ask."""
 
     model: Model
     input: dict[str, object]
@@ -45,7 +45,7 @@ class PricedRequest:
 
 
 def price_request(request: OrderRequest, model: Model) -> PricedRequest:
-    """Check a request that will be bought, and compute its units. Raises Refused with the wrong field."""
+    """Check a request that will be bought, and compute its units. Raises Refused, which names the wrong field."""
     priced = price_probe(request, model)
     _require_served(request, priced)
     return priced
@@ -54,12 +54,12 @@ def price_request(request: OrderRequest, model: Model) -> PricedRequest:
 def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
     """Check a request that only looks for candidate providers, and compute its units.
 
-    The input may be incomplete. Raises Refused with the wrong field.
+    The input may be incomplete. Raises Refused, which names the wrong field.
     """
     if not model.svc.enabled:
         raise Refused(f"{model.id} accepts no orders", "model")
     if request.provider is not None and not 0 < request.provider < 2**32:
-        raise Refused("provider must be a provider's id", "provider")
+        raise Refused("provider must be a provider's id from 1 to 4294967295", "provider")
     input_body = model_input(request.input)
     unlisted = check_parameters(_schema(model), input_body)
     modality = modality_of(request.endpoint or model.svc.endpoint, input_body)
@@ -77,7 +77,7 @@ def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
 
 
 def _require_served(request: OrderRequest, priced: PricedRequest) -> None:
-    """Raise Refused if the route that the model publishes cannot serve this request."""
+    """Raise Refused if the model's route cannot serve this request."""
     model, modality, unlisted = priced.model, priced.modality, priced.unlisted
     served = model.svc.endpoint
     if served is None:

@@ -1,4 +1,4 @@
-"""Order, from its terms to the body of a submission."""
+"""Build an order: its terms, the sealed container, the signing requests and the bodies of its HTTP requests."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from common.quotes import derive_job_id
 from common.scalars import base64_of, hex_of
 from svc.core.bids import Rates
 from svc.core.market import Market
-from svc.core.sealing import Sealed, seal_envelope
-from svc.core.typed_data import SigningRequest, request
+from svc.core.sealing import SealedContainer, seal_envelope
+from svc.core.typed_data import SigningRequest, build_request
 
 
 @attrs.frozen(slots=True)
@@ -34,17 +34,17 @@ class OrderTerms:
 
 @attrs.frozen(slots=True)
 class SealedOrder:
-    """Unsigned order that commits to its container."""
+    """Unsigned order and its sealed container. The order contains the commitment of the container."""
 
     market: Market = attrs.field(repr=False)
     terms: OrderTerms
     owner: bytes
     order: Order = attrs.field(repr=False)
     job_id: bytes
-    sealed: Sealed = attrs.field(repr=False)
+    sealed: SealedContainer = attrs.field(repr=False)
 
     def to_sign(self) -> SigningRequest:
-        return request("order", self.market.domains.jobs, self.order)
+        return build_request("order", self.market.domains.jobs, self.order)
 
 
 @attrs.frozen(slots=True)
@@ -66,7 +66,7 @@ class PreparedOrder:
     def terms(self) -> OrderTerms:
         return self.sealed_order.terms
 
-    def body(self) -> dict[str, Any]:
+    def quote_body(self) -> dict[str, Any]:
         """Return the body of a quote request."""
         sealed = self.sealed_order
         order = sealed.order
@@ -90,11 +90,11 @@ class PreparedOrder:
         sealed = self.sealed_order
         market = sealed.market
         authorization = job_payment(sealed.owner, market.job_registry, amount, sealed.order.expires_at, sealed.job_id)
-        return request("payment", market.domains.token, authorization)
+        return build_request("payment", market.domains.token, authorization)
 
     def submission(self, amount: int, auth_sig: bytes, container_cid: str | None = None) -> dict[str, Any]:
-        """Return the body of a post, with the container or the content id of its upload."""
-        body = self.body() | {"amount": str(amount), "auth_sig": hex_of(auth_sig)}
+        """Return the body that posts the job. It has the container, or the `container_cid` of an uploaded container."""
+        body = self.quote_body() | {"amount": str(amount), "auth_sig": hex_of(auth_sig)}
         if container_cid is not None:
             return body | {"container_cid": container_cid}
         return body | {"container": base64_of(self.sealed_order.sealed.container)}
@@ -116,5 +116,5 @@ def seal_order(market: Market, recipient: PublicKey, envelope: Envelope, terms: 
     return SealedOrder(market, terms, envelope.owner, order, derive_job_id(envelope.owner, sealed.c), sealed)
 
 
-def cancellation(market: Market, job: bytes, issued_at: int) -> SigningRequest:
-    return request("cancellation", market.domains.jobs, Cancel(job, issued_at))
+def cancellation_request(market: Market, job: bytes, issued_at: int) -> SigningRequest:
+    return build_request("cancellation", market.domains.jobs, Cancel(job, issued_at))

@@ -1,13 +1,13 @@
 """Check an input against the parameter schema that a model publishes.
 
 Only `type`, `minimum`, `maximum`, `enum`, `oneOf`, `items` and `properties` are evaluated; other keywords are ignored.
-A schema is free text on the chain, and a malformed part of it allows everything.
+A schema is free text on the chain. A malformed part of a schema allows every value.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
-from common.pricing.model_input import OUTPUT_CAPS, Input, read_count
+from common.pricing.model_input import OUTPUT_CAP_PARAMS, Input, read_count
 from common.refusal import Refused
 
 
@@ -29,13 +29,13 @@ _TYPE_CHECKS: Final[dict[str, Callable[[object], bool]]] = {
 def check_parameters(schema: Mapping[str, Any] | None, model_input: Input) -> tuple[str, ...]:
     """Return the parameters that the schema does not list. They are sent, but the model may ignore them.
 
-    Raises Refused for a parameter that the schema sets to false, or that fails its subschema. Independent of the
-    schema, reasoning and minimum lengths must fit under the output cap.
+    Raises Refused for a parameter that the schema sets to false, or that fails its subschema. Even without a schema,
+    `reasoning_max_tokens` and `min_tokens` must fit under the output cap.
     """
     _check_lengths(model_input)
     if not schema:
         return ()
-    problem = next(_problems(schema, model_input, ""), None)
+    problem = next(_find_problems(schema, model_input, ""), None)
     if problem is not None:
         raise problem
     listed = schema.get("properties")
@@ -43,7 +43,7 @@ def check_parameters(schema: Mapping[str, Any] | None, model_input: Input) -> tu
 
 
 def _check_lengths(model_input: Input) -> None:
-    caps = [read_count(model_input[name], name) for name in OUTPUT_CAPS if model_input.get(name) is not None]
+    caps = [read_count(model_input[name], name) for name in OUTPUT_CAP_PARAMS if model_input.get(name) is not None]
     if not caps:
         return
     cap = min(caps)
@@ -54,51 +54,51 @@ def _check_lengths(model_input: Input) -> None:
         raise Refused(f"min_tokens must not be above the output cap of {cap}", "min_tokens")
 
 
-def _problems(schema: object, value: object, place: str) -> Iterator[Refused]:
+def _find_problems(schema: object, value: object, place: str) -> Iterator[Refused]:
     if schema is False:
         yield Refused(f"{place} is not accepted by this model", place)
     if not isinstance(schema, Mapping):
         return
-    yield from _plain_problems(schema, value, place)
+    yield from _find_value_problems(schema, value, place)
     choices = schema.get("oneOf")
     if isinstance(choices, list):
-        matches = sum(next(_problems(choice, value, place), None) is None for choice in choices)
+        matches = sum(next(_find_problems(choice, value, place), None) is None for choice in choices)
         if matches != 1:
             yield Refused(
-                f"{_name_of_place(place)} must match exactly one of {len(choices)} forms, and matches {matches}", place
+                f"{_parameter_name(place)} must match exactly one of {len(choices)} forms, but matches {matches}", place
             )
     items = schema.get("items")
     if items is not None and isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _problems(items, item, f"{place}[{index}]")
+            yield from _find_problems(items, item, f"{place}[{index}]")
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and isinstance(value, Mapping):
         for name, subschema in properties.items():
             if name in value:
-                yield from _problems(subschema, value[name], f"{place}.{name}" if place else name)
+                yield from _find_problems(subschema, value[name], f"{place}.{name}" if place else name)
 
 
-def _plain_problems(schema: Mapping[str, Any], value: object, place: str) -> Iterator[Refused]:
+def _find_value_problems(schema: Mapping[str, Any], value: object, place: str) -> Iterator[Refused]:
     wanted = schema.get("type")
     kinds = [wanted] if isinstance(wanted, str) else wanted if isinstance(wanted, list) else []
     checks = [_TYPE_CHECKS[kind] for kind in kinds if isinstance(kind, str) and kind in _TYPE_CHECKS]
     if checks and not any(check(value) for check in checks):
-        yield Refused(f"{_name_of_place(place)} must be of type {' or '.join(map(str, kinds))}", place)
+        yield Refused(f"{_parameter_name(place)} must be of type {' or '.join(map(str, kinds))}", place)
     if _is_number(value):
         minimum, maximum = schema.get("minimum"), schema.get("maximum")
         if _is_number(minimum) and value < minimum:
-            yield Refused(f"{_name_of_place(place)} must be at least {minimum}", place)
+            yield Refused(f"{_parameter_name(place)} must be at least {minimum}", place)
         if _is_number(maximum) and value > maximum:
-            yield Refused(f"{_name_of_place(place)} must be at most {maximum}", place)
+            yield Refused(f"{_parameter_name(place)} must be at most {maximum}", place)
     allowed = schema.get("enum")
-    if isinstance(allowed, list) and not any(_same(value, one) for one in allowed):
-        yield Refused(f"{_name_of_place(place)} must be one of {', '.join(map(str, allowed))}", place)
+    if isinstance(allowed, list) and not any(_equal_json(value, one) for one in allowed):
+        yield Refused(f"{_parameter_name(place)} must be one of {', '.join(map(str, allowed))}", place)
 
 
-def _same(left: object, right: object) -> bool:
-    """Compare as JSON does. In Python, True equals 1."""
+def _equal_json(left: object, right: object) -> bool:
+    """Compare two JSON values. True equals 1 in Python, but not in JSON."""
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def _name_of_place(place: str) -> str:
+def _parameter_name(place: str) -> str:
     return place or "the input"

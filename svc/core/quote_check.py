@@ -1,4 +1,4 @@
-"""Check of a quote. A payment is signed only for an amount that was computed locally."""
+"""Check quotes. A payment is signed only for an amount that the client has computed itself."""
 
 from typing import Final
 
@@ -10,23 +10,23 @@ from svc.core.orders import PreparedOrder
 from svc.errors import QuoteRefused
 from svc.records import Authorization, Quote, Quoted, TokenDomain
 
-MAX_SUBMIT_ATTEMPTS: Final = 3  # submissions of one order, each for a newer quote
+MAX_SUBMIT_ATTEMPTS: Final = 3  # for one order; each attempt uses a newer quote
 
 
 def fee_terms(quote: Quote) -> FeeTerms:
-    """Return the charges of a quote. The quote of one line prices the whole batch."""
+    """Return the charges of a quote. At any time, the charges are the same for all orders."""
     return FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
 
 
-def amount_of(prepared: PreparedOrder, terms: FeeTerms) -> int:
+def order_amount(prepared: PreparedOrder, terms: FeeTerms) -> int:
     order = prepared.sealed_order.order
     return quotes.quote(order.rate_in, order.rate_out, order.units_in, order.units_out, terms).amount
 
 
-def computed_quote(prepared: PreparedOrder, terms: FeeTerms) -> Quoted:
-    """Return the quote of an order at known charges, without a request.
+def compute_quote(prepared: PreparedOrder, terms: FeeTerms) -> Quoted:
+    """Compute the quote of an order from known charges, without a request.
 
-    If the charges have changed, the answer to the post has the new quote.
+    If the charges have changed since, the coordinator rejects the post and returns a new quote.
     """
     sealed = prepared.sealed_order
     order, domain = sealed.order, sealed.market.domains.token.domain
@@ -39,8 +39,8 @@ def computed_quote(prepared: PreparedOrder, terms: FeeTerms) -> Quoted:
     return Quoted(Quote(quote.cap, terms.fee_bps, quote.fee, quote.gas_fee, quote.amount, authorization), ())
 
 
-def checked_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int:
-    """Return the amount to authorise. Raises QuoteRefused if the quote differs from the order, and OverCeiling."""
+def check_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int:
+    """Return the amount to authorise. Raises QuoteRefused if the quote does not match the order, and OverCeiling."""
     sealed, authorization = prepared.sealed_order, quote.authorization
     order, domain = sealed.order, sealed.market.domains.token.domain
     try:

@@ -1,8 +1,8 @@
-"""Retries: when a request is repeated, and how long the client waits before.
+"""Retry policy of requests.
 
-Only the coordinator's header decides, never the error's type or status. Submissions, uploads and batch creation are not
-repeated after an error status. If there was no answer, a read is repeated at once, and a write only after its state was
-looked up.
+After an error status, only the header `x-svc-retryable` allows a retry, never the type or status of the error.
+Submissions, uploads and batch creation are not retried after an error status. If no answer arrives, the client repeats
+a read. It repeats a submission or a batch creation only if a look-up shows that the first attempt did not arrive.
 """
 
 import random
@@ -11,19 +11,19 @@ from typing import Final
 
 import attrs
 
-GATEWAY_ATTEMPTS: Final = 8
-GATEWAY_PAUSE_S: Final = 1.5
-_MAX_PAUSE_S: Final = 10.0
+MAX_GATEWAY_ATTEMPTS: Final = 8
+GATEWAY_RETRY_PAUSE_S: Final = 1.5
+_MAX_RETRY_PAUSE_S: Final = 10.0
 
 
 @attrs.frozen(slots=True)
 class RetryPolicy:
-    """Retry at most `max_retries` times. `after_proxy`: also retry when a proxy answered 502 to 504."""
+    """Limit of retries, and the pauses between them. `after_proxy`: also retry when a proxy answered 502 to 504."""
 
     max_retries: int = 3
     jitter: Callable[[float, float], float] = random.uniform
     after_proxy: bool = False
 
     def pause(self, attempt: int) -> float:
-        """Return the seconds before retry number `attempt`, counted from 0: 0.5·2^attempt, capped, and up to 0.25."""
-        return min(_MAX_PAUSE_S, 0.5 * 2.0 ** min(attempt, 8)) + self.jitter(0.0, 0.25)
+        """Return the seconds before retry `attempt`, counted from 0: 0.5·2^attempt, at most 10, plus jitter."""
+        return min(_MAX_RETRY_PAUSE_S, 0.5 * 2.0 ** min(attempt, 8)) + self.jitter(0.0, 0.25)

@@ -6,7 +6,7 @@ import attrs
 
 from common.api import limits
 from common.box import PublicKey, SecretKey
-from common.container import Commitment, Sealer
+from common.container import CommitmentHasher, Sealer
 from common.domains import Domains
 from common.envelope import Envelope, ResultBody
 from common.framing import FRAME_BYTES
@@ -15,15 +15,15 @@ from common.refusal import Refused
 from common.sealed_result import ResultOpener
 from common.sealed_stream import HEAD_BYTES, ContainerHead
 from svc.core.market import Market
-from svc.core.typed_data import SigningRequest, request
+from svc.core.typed_data import SigningRequest, build_request
 from svc.errors import ResultUnreadable
 
-INLINE_BYTES: Final = limits.INLINE_BYTES  # larger containers are uploaded with POST /v1/files
-PURPOSE: Final = "result key"
+MAX_INLINE_CONTAINER_BYTES: Final = limits.MAX_INLINE_BYTES  # larger containers are uploaded with POST /v1/files
+RESULT_KEY_PURPOSE: Final = "result key"
 
 
 @attrs.frozen(slots=True)
-class Sealed:
+class SealedContainer:
     """Container and its commitment."""
 
     container: bytes = attrs.field(repr=False)
@@ -31,27 +31,26 @@ class Sealed:
 
     @property
     def fits_inline(self) -> bool:
-        return len(self.container) <= INLINE_BYTES
+        return len(self.container) <= MAX_INLINE_CONTAINER_BYTES
 
 
-def seal_envelope(market: Market, recipient: PublicKey, envelope: Envelope) -> Sealed:
+def seal_envelope(market: Market, recipient: PublicKey, envelope: Envelope) -> SealedContainer:
     plaintext = memoryview(envelope.encode())
     sealer = Sealer(recipient, market.chain_id, market.job_registry, envelope.owner)
-    commitment = Commitment()
+    commitment = CommitmentHasher()
     sealed = []
     for at in range(0, len(plaintext), FRAME_BYTES):
         sealed.append(sealer.push(plaintext[at : at + FRAME_BYTES]))
         commitment.update(sealed[-1])
     sealed.append(sealer.finish())
     commitment.update(sealed[-1])
-    return Sealed(b"".join(sealed), commitment.finish().c)
+    return SealedContainer(b"".join(sealed), commitment.finish().c)
 
 
 class ResultReader:
-    """Opens a sealed result chunk by chunk, with the key that it was sealed to.
+    """Opens a sealed result chunk by chunk, with the key to which the result was sealed.
 
-    A result opens only for its own job and with a key named in the job's envelope; otherwise ResultUnreadable is
-    raised.
+    Raises ResultUnreadable for a result of another job, and for a result that is sealed to none of the given keys.
     """
 
     def __init__(self, market: Market, keys: tuple[SecretKey, ...], job_id: bytes) -> None:
@@ -61,7 +60,7 @@ class ResultReader:
         self._opener: ResultOpener | None = None
 
     def pull(self, chunk: bytes) -> bytes:
-        """Return the plaintext that this chunk completes. It is verified only once `finish` has returned."""
+        """Return the plaintext that this chunk completes. Trust the plaintext only after `finish` has returned."""
         try:
             if self._opener is not None:
                 return self._opener.pull(chunk)
@@ -71,7 +70,7 @@ class ResultReader:
             self._opener = ResultOpener.with_secret(self._find_key(bytes(self._head_buffer)), *self._context)
             return self._opener.pull(self._head_buffer)
         except Refused as refusal:
-            raise _unreadable(refusal) from None
+            raise _unreadable_error(refusal) from None
 
     def finish(self) -> bytes:
         if self._opener is None:
@@ -79,10 +78,13 @@ class ResultReader:
         try:
             return self._opener.finish()
         except Refused as refusal:
-            raise _unreadable(refusal) from None
+            raise _unreadable_error(refusal) from None
 
     def _find_key(self, head: bytes) -> SecretKey:
-        """Try the keys on the wrapped seed. The last key is not tried, because its opener reports the error."""
+        """Return the first key that opens the wrapped seed.
+
+        The last key is returned without a trial. If this key is wrong too, the opener that uses it raises the error.
+        """
         *others, last = self._keys
         wrap = ContainerHead.parse(head)
         for key in others:
@@ -95,25 +97,28 @@ class ResultReader:
 
 
 def read_body(plaintext: bytes, job_id: bytes) -> ResultBody:
-    """Parse the body of a result, which must name the job."""
+    """Parse the body of a result. Raises ResultUnreadable if the body is malformed or names another job."""
     try:
         body = ResultBody.parse(plaintext)
     except Refused as refusal:
-        raise _unreadable(refusal) from None
+        raise _unreadable_error(refusal) from None
     if body.job_id != job_id:
         raise ResultUnreadable("the result names another job", param="job_id", code="malformed_result")
     return body
 
 
-def _unreadable(refusal: Refused) -> ResultUnreadable:
+def _unreadable_error(refusal: Refused) -> ResultUnreadable:
     return ResultUnreadable(f"the result does not open: {refusal}", code=refusal.code, param=refusal.param)
 
 
-def to_sign(domains: Domains) -> SigningRequest:
-    return request("result key", domains.results, ResultKey(PURPOSE))
+def result_key_request(domains: Domains) -> SigningRequest:
+    """Return the request for the signature from which the result key is derived."""
+    return build_request("result key", domains.results, ResultKey(RESULT_KEY_PURPOSE))
 
 
-def order_keys(derived: SecretKey | None, given: SecretKey | None, *, given_first: bool) -> tuple[SecretKey, ...]:
-    """Return the keys for opening results. New results are sealed to the first."""
-    keys = (given, derived) if given_first else (derived, given)
+def list_result_keys(
+    derived: SecretKey | None, configured: SecretKey | None, *, configured_first: bool
+) -> tuple[SecretKey, ...]:
+    """Return the keys that may open a result. New results are sealed to the first key."""
+    keys = (configured, derived) if configured_first else (derived, configured)
     return tuple(key for key in keys if key is not None)

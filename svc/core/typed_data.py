@@ -1,4 +1,4 @@
-"""Signing requests in both forms that wallets accept: a digest, or EIP-712 JSON.
+"""Signing requests in the two forms that wallets accept: a digest, or EIP-712 JSON.
 
 The JSON is derived from the message's own type string and fields, so that both forms always match.
 """
@@ -17,14 +17,14 @@ M = TypeVar("M", bound=Message)
 _STRUCT_PATTERN: Final = re.compile(r"(?P<name>\w+)\((?P<fields>[^)]*)\)", re.ASCII)
 
 
-class _Typed(Protocol):
+class _TypedMessage(Protocol):
     TYPE: ClassVar[str]
     __attrs_attrs__: ClassVar[tuple["attrs.Attribute[Any]", ...]]
 
 
 @attrs.frozen(slots=True)
 class SigningRequest:
-    """Request for one signature. `purpose` is shown to a person who confirms it on a device."""
+    """Request for one signature. `purpose` names the signed message, for prompts and error messages."""
 
     purpose: str
     digest: bytes
@@ -33,10 +33,10 @@ class SigningRequest:
 
     def typed_data(self) -> dict[str, Any]:
         """Return the EIP-712 JSON for `eth_signTypedData_v4`. Numbers are decimal strings, bytes 0x-hex."""
-        message: _Typed = self.message  # type: ignore[assignment] # every message class is a _Typed
+        message: _TypedMessage = self.message  # type: ignore[assignment] # every message class is a _TypedMessage
         matched = _STRUCT_PATTERN.fullmatch(message.TYPE)
         if matched is None:
-            raise TypeError(f"{message.TYPE} is not one flat struct")
+            raise TypeError(f"{message.TYPE} must be a single struct without nested structs")
         fields = [entry.split(" ") for entry in matched["fields"].split(",")]
         values = [getattr(message, attribute.name) for attribute in message.__attrs_attrs__]
         return {
@@ -45,16 +45,16 @@ class SigningRequest:
                 matched["name"]: [{"name": name, "type": kind} for kind, name in fields],
             },
             "primaryType": matched["name"],
-            "domain": _domain(self.domain),
-            "message": {name: _plain(value) for (_, name), value in zip(fields, values, strict=True)},
+            "domain": _domain_json(self.domain),
+            "message": {name: _json_value(value) for (_, name), value in zip(fields, values, strict=True)},
         }
 
 
-def request(purpose: str, domain: SigningDomain[M], message: M) -> SigningRequest:
+def build_request(purpose: str, domain: SigningDomain[M], message: M) -> SigningRequest:
     return SigningRequest(purpose, domain.digest(message), domain.domain, message)
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, bytes):
         return hex_of(value)
     return str(value)
@@ -62,10 +62,10 @@ def _plain(value: object) -> object:
 
 def _domain_types(domain: Domain) -> list[dict[str, str]]:
     kinds = {"name": "string", "version": "string", "chainId": "uint256", "verifyingContract": "address"}
-    return [{"name": name, "type": kinds[name]} for name in _domain(domain)]
+    return [{"name": name, "type": kinds[name]} for name in _domain_json(domain)]
 
 
-def _domain(domain: Domain) -> dict[str, object]:
+def _domain_json(domain: Domain) -> dict[str, object]:
     domain_fields: dict[str, object] = {"name": domain.name, "version": domain.version, "chainId": domain.chain_id}
     if domain.verifying_contract is not None:
         domain_fields["verifyingContract"] = hex_of(domain.verifying_contract)

@@ -1,6 +1,6 @@
-"""Completion window of a job, and expiry of its order.
+"""Read the completion window of a job, and compute the expiry of its order.
 
-A window is `async` (1h, 3600 s), `batch` (24h, 86400 s), or `<n>h`, `<n>m` or `<n>s`. Any other form counts as 3600 s.
+A window is `async` (1h, 3600 s), `batch` (24h, 86400 s), or `<n>h`, `<n>m` or `<n>s`. Any other text means 3600 s.
 An order expires at the end of its window plus the settlement margin, at most 86400 s after signing.
 """
 
@@ -15,19 +15,19 @@ from common.refusal import Refused
 DEFAULT_WINDOW: Final = "batch"
 WINDOW_REFUSED: Final = "window_not_allowed"
 WINDOW_FORMS: Final = "1h (async), 24h (batch), <n>h, <n>m or <n>s"
-MAX_ORDER_SECONDS: Final = limits.ORDER_LIFETIME_S
+MAX_ORDER_LIFETIME_S: Final = limits.MAX_ORDER_LIFETIME_S
 _NAMED_WINDOWS: Final = {"async": 3_600, "batch": 86_400}
 USUAL_WINDOWS: Final = frozenset(_NAMED_WINDOWS.values())
-_DEFAULT_SECONDS: Final = 3_600
+_UNKNOWN_WINDOW_S: Final = 3_600
 _WINDOW_PATTERN: Final = re.compile(r"([0-9]{1,10})([hms])", re.ASCII)
-_UNIT_SECONDS: Final = {"h": 3_600, "m": 60, "s": 1}
+_SECONDS_PER_UNIT: Final = {"h": 3_600, "m": 60, "s": 1}
 
 CompletionWindow = Literal["1h", "24h"]
 _COMPLETION_WINDOWS: Final[dict[str, CompletionWindow]] = {"1h": "1h", "async": "1h", "24h": "24h", "batch": "24h"}
 
 
 def window_seconds(window: str) -> int:
-    """Return the window that an order signs, in seconds. The network may not allow it.
+    """Return the window to sign in an order, in seconds. The network may not allow this window.
 
     >>> [window_seconds(window) for window in ("async", "batch", "90m", "300s", "soon")]
     [3600, 86400, 5400, 300, 3600]
@@ -36,8 +36,8 @@ def window_seconds(window: str) -> int:
         return _NAMED_WINDOWS[window]
     found = _WINDOW_PATTERN.fullmatch(window)
     if found is None:
-        return _DEFAULT_SECONDS
-    seconds = int(found[1]) * _UNIT_SECONDS[found[2]]
+        return _UNKNOWN_WINDOW_S
+    seconds = int(found[1]) * _SECONDS_PER_UNIT[found[2]]
     if seconds >> 32:
         raise Refused(f"the window {window} is too long for an order", "window")
     return seconds
@@ -52,10 +52,10 @@ def is_window(window: str) -> bool:
     return window in _NAMED_WINDOWS or _WINDOW_PATTERN.fullmatch(window) is not None
 
 
-def window_words(seconds: int) -> str:
+def format_window(seconds: int) -> str:
     """Format a window in the largest unit that divides it.
 
-    >>> [window_words(seconds) for seconds in (86_400, 3_600, 7_200, 300, 45)]
+    >>> [format_window(seconds) for seconds in (86_400, 3_600, 7_200, 300, 45)]
     ['24h', '1h', '2h', '5m', '45s']
     """
     for length, unit in ((3_600, "h"), (60, "m")):
@@ -66,26 +66,26 @@ def window_words(seconds: int) -> str:
 
 @attrs.frozen(slots=True)
 class Windows:
-    """Allowed windows in seconds. If not `certain`, these are the windows that have asks."""
+    """Allowed windows in seconds. If `certain` is False, these are only the windows that have asks."""
 
     seconds: tuple[int, ...]
     certain: bool
 
     @property
-    def words(self) -> str:
-        return ", ".join(window_words(each) for each in self.seconds) or "none"
+    def as_text(self) -> str:
+        return ", ".join(format_window(each) for each in self.seconds) or "none"
 
     def check(self, window: str, seconds: int) -> None:
-        """Raises Refused (`window_not_allowed`) for a window that the network does not allow."""
+        """Raise Refused (`window_not_allowed`) for a window that the network does not allow."""
         if self.certain and seconds not in self.seconds:
             raise Refused(
-                f"the network does not allow a window of {window}: use {self.words}", "window", WINDOW_REFUSED
+                f"the network does not allow a window of {window}: use {self.as_text}", "window", WINDOW_REFUSED
             )
 
 
-def expiry(now: int, sla_secs: int, margin: int) -> int:
-    """Return when the order can no longer be claimed."""
-    return now + min(sla_secs + margin, MAX_ORDER_SECONDS)
+def expiry_time(now: int, sla_secs: int, margin: int) -> int:
+    """Return the Unix time from which an order signed at `now` can no longer be claimed."""
+    return now + min(sla_secs + margin, MAX_ORDER_LIFETIME_S)
 
 
 def completion_window(window: str) -> CompletionWindow:

@@ -1,7 +1,8 @@
 """Build OpenAI's answers from a provider's output: chat completions, responses, embeddings and images.
 
-The output is recognised by its shape, because providers of one model may run different servers. A text in an unknown
-shape is returned as JSON: the buyer has paid for it. Every answer has the usage, and the cost under `svc`.
+The output is recognised by its shape, because providers of one model may run different servers. A chat completion or a
+response contains an output of unknown shape as text, because the buyer has paid for it. Every answer states its cost in
+the member `svc`.
 """
 
 import struct
@@ -10,16 +11,23 @@ from typing import Any, Final
 from common.canonical_json import canonical
 from common.refusal import Refused
 from svc.serve.chat_of_response import chat_of_response
-from svc.serve.media_answers import NOT_UNDERSTOOD, Bought, embeddings, images, not_understood
+from svc.serve.media_answers import (
+    NOT_UNDERSTOOD_CODE,
+    BoughtAnswer,
+    build_embeddings,
+    build_images,
+    not_understood_problem,
+)
 from svc.serve.problems import Problem
+from svc.serve.request_ids import split_request_id
 from svc.serve.requests import CHAT, EMBEDDINGS, RESPONSES, AnswerRequest
 from svc.serve.response_of_chat import response_of_chat
-from svc.serve.usage import usage_of_chat, usage_of_response
+from svc.serve.usage import to_chat_usage, to_response_usage
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-# Errors of reading a provider's output, which may be anything.
+# Errors that reading a provider's output can raise. The output may be any JSON value.
 _PARSE_ERRORS: Final = (
     Refused,
     Problem,
@@ -32,24 +40,25 @@ _PARSE_ERRORS: Final = (
 )
 
 
-def answer_of(requested: AnswerRequest, bought: Bought) -> Json:
-    """Return the answer of the route. Raises Problem if the output does not fit the route."""
+def build_answer(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
+    """Return the answer in the form of the requested route. Raises Problem if the output does not fit this form."""
     try:
         match requested.route:
             case "/v1/chat/completions":
-                return completion(requested, bought)
+                return build_completion(requested, bought)
             case "/v1/responses":
-                return response(requested, bought)
+                return build_response(requested, bought)
             case "/v1/embeddings":
-                return embeddings(requested, bought)
-        return images(requested, bought)
+                return build_embeddings(requested, bought)
+        return build_images(requested, bought)
     except _PARSE_ERRORS as error:
-        if isinstance(error, Problem) and error.code == NOT_UNDERSTOOD:
+        if isinstance(error, Problem) and error.code == NOT_UNDERSTOOD_CODE:
             raise
-        raise not_understood(bought, f"no answer of {requested.route}") from None
+        raise not_understood_problem(bought, f"no answer that fits {requested.route}") from None
 
 
-def shape_of(output: object) -> str | None:
+def output_route(output: object) -> str | None:
+    """Return the text route whose answers have this shape, or None for an unknown shape."""
     if isinstance(output, dict):
         if output.get("object") == "response" or isinstance(output.get("output"), list):
             return RESPONSES
@@ -59,22 +68,33 @@ def shape_of(output: object) -> str | None:
 
 
 def completion_id(job_id: str) -> str:
-    return f"chatcmpl-{job_id[2:34]}"
+    return f"chatcmpl-{_short_id(job_id)}"
 
 
 def response_id(job_id: str) -> str:
-    return f"resp_{job_id[2:34]}"
+    return f"resp_{_short_id(job_id)}"
 
 
-def completion(requested: AnswerRequest, bought: Bought) -> Json:
+def message_id(job_id: str, at: int) -> str:
+    return f"msg_{job_id[2:26]}{at}"
+
+
+def _short_id(job_id: str) -> str:
+    job, request = split_request_id(job_id)
+    return job[2:34] if request is None else f"{job[2:34]}-{request}"
+
+
+def build_completion(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
     output = bought.output
-    match shape_of(output):
+    match output_route(output):
         case "/v1/responses":
             converted = chat_of_response(output)
         case "/v1/chat/completions":
-            converted = {"choices": [_choice(each, at) for at, each in enumerate(output.get("choices") or ())]}
+            converted = {
+                "choices": [_completion_choice(each, at) for at, each in enumerate(output.get("choices") or ())]
+            }
         case _:
-            converted = {"choices": [_choice({"message": {"content": _as_text(output)}}, 0)]}
+            converted = {"choices": [_completion_choice({"message": {"content": _to_text(output)}}, 0)]}
     for choice in converted["choices"]:
         choice.setdefault("logprobs", None)
     usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None) or {}
@@ -84,21 +104,21 @@ def completion(requested: AnswerRequest, bought: Bought) -> Json:
         "created": bought.created,
         "model": requested.name,
         "choices": converted["choices"],
-        "usage": usage_of_chat(usage),
+        "usage": to_chat_usage(usage),
         "svc": bought.to_json(),
     }
 
 
-def _choice(provider_choice: object, at: int) -> Json:
+def _completion_choice(provider_choice: object, at: int) -> JsonObject:
     choice = provider_choice if isinstance(provider_choice, dict) else {}
     message = choice.get("message")
     message = dict(message) if isinstance(message, dict) else {"content": str(choice.get("text", ""))}
     fields = {name: value for name, value in message.items() if value is not None}
     for name in ("content", "refusal", "reasoning_content"):
         if name in fields:
-            fields[name] = _as_text(fields[name])
+            fields[name] = _to_text(fields[name])
     if fields.get("tool_calls"):
-        fields["tool_calls"] = [_tool_call(call, number) for number, call in enumerate(fields["tool_calls"])]
+        fields["tool_calls"] = [_read_tool_call(call, number) for number, call in enumerate(fields["tool_calls"])]
     finish_reason = choice.get("finish_reason")
     known = {"stop", "length", "tool_calls", "content_filter", "function_call"}
     if not isinstance(finish_reason, str) or finish_reason not in known:
@@ -111,35 +131,35 @@ def _choice(provider_choice: object, at: int) -> Json:
     }
 
 
-def _tool_call(call: Any, number: int) -> Json:
-    """Return the call of a function. Raises if `call` is not one."""
+def _read_tool_call(call: Any, number: int) -> JsonObject:
+    """Return a function call in OpenAI's form. Raises one of _PARSE_ERRORS for any other value."""
     function = call["function"]
-    function_json = {"name": str(function["name"]), "arguments": _as_text(function.get("arguments", ""))}
+    function_json = {"name": str(function["name"]), "arguments": _to_text(function.get("arguments", ""))}
     return {**call, "id": str(call.get("id") or f"call_{number}"), "type": "function", "function": function_json}
 
 
-def response(requested: AnswerRequest, bought: Bought) -> Json:
+def build_response(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
     output, usage = bought.output, bought.usage
-    match shape_of(output):
+    match output_route(output):
         case "/v1/responses":
             converted = output
         case "/v1/chat/completions":
             converted = response_of_chat(output)
         case _:
-            converted = response_of_chat({"choices": [{"message": {"content": _as_text(output)}}]})
+            converted = response_of_chat({"choices": [{"message": {"content": _to_text(output)}}]})
     counted = usage or converted.get("usage") or {}
     status = converted.get("status")
-    return response_shell(requested, bought.job_id, bought.created) | {
+    return empty_response(requested, bought.job_id, bought.created) | {
         "status": status if status in ("completed", "incomplete", "failed") else "completed",
         "incomplete_details": converted.get("incomplete_details"),
         "error": converted.get("error") if status == "failed" else None,
-        "output": [_item(item, bought.job_id, at) for at, item in enumerate(converted.get("output") or ())],
-        "usage": usage_of_response(counted),
+        "output": [_response_item(item, bought.job_id, at) for at, item in enumerate(converted.get("output") or ())],
+        "usage": to_response_usage(counted),
         "svc": bought.to_json(),
     }
 
 
-def response_shell(requested: AnswerRequest, job_id: str, created: int) -> Json:
+def empty_response(requested: AnswerRequest, job_id: str, created: int) -> JsonObject:
     """Return a response without output, as the first events of a stream show it."""
     parameters = requested.parameters
     reasoning = parameters.get("reasoning")
@@ -170,7 +190,7 @@ def response_shell(requested: AnswerRequest, job_id: str, created: int) -> Json:
     }
 
 
-def _item(item: object, job_id: str, at: int) -> Json:
+def _response_item(item: object, job_id: str, at: int) -> JsonObject:
     if not isinstance(item, dict):
         return {"type": "message", "id": f"msg_{job_id[2:26]}{at}", "role": "assistant", "content": []}
     kind = str(item.get("type", "message"))
@@ -181,24 +201,24 @@ def _item(item: object, job_id: str, at: int) -> Json:
             parts = [part for part in item.get("content") or () if isinstance(part, dict)]
             converted |= {"role": "assistant", "status": item.get("status") or "completed"}
             converted["content"] = [
-                {"annotations": [], "logprobs": [], **part, "text": _as_text(part.get("text", ""))}
+                {"annotations": [], "logprobs": [], **part, "text": _to_text(part.get("text", ""))}
                 if part.get("type") == "output_text"
                 else part
                 for part in parts
             ]
         case "function_call":
             converted |= {"status": item.get("status") or "completed", "name": str(item["name"])}
-            converted["arguments"] = _as_text(item.get("arguments", ""))
+            converted["arguments"] = _to_text(item.get("arguments", ""))
             converted["call_id"] = str(item.get("call_id") or converted["id"])
         case "reasoning":
             converted["summary"] = item.get("summary") or []
     return converted
 
 
-def _as_text(output: object) -> str:
+def _to_text(output: object) -> str:
     return output if isinstance(output, str) else canonical(output).decode()
 
 
 def purchase_kind(requested: AnswerRequest) -> str:
-    """Return the kind of a purchase in the ledger."""
+    """Return the kind under which the ledger records this purchase: chat, responses, embeddings or images."""
     return "embeddings" if requested.route == EMBEDDINGS else requested.route.removeprefix("/v1/").partition("/")[0]

@@ -1,19 +1,20 @@
 """Translate a request of `/v1/responses` for a model that serves chat completions.
 
-The table of `as_responses` applies, read from right to left.
+The table in `as_responses` lists the counterparts. This module translates from its right column to its left column.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from svc.serve.problems import invalid, unsupported
+from svc.serve.problems import invalid_request, unsupported_parameter
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
-_SHARED: Final = frozenset({"temperature", "top_p", "parallel_tool_calls"})
-_TRANSLATED: Final = frozenset(
+_SHARED_PARAMETERS: Final = frozenset({"temperature", "top_p", "parallel_tool_calls"})
+_TRANSLATED_PARAMETERS: Final = frozenset(
     {"input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "reasoning"}
 )
+# Values without effect. A parameter with such a value is dropped.
 _IGNORED_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
     "truncation": ("disabled", "auto"),
     "include": ([],),
@@ -22,31 +23,31 @@ _IGNORED_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
     "stream": (False,),
 }
 _ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
-_NO_COUNTERPART: Final = "has no counterpart in /v1/chat/completions, the route of this model"
+_NO_COUNTERPART_TEXT: Final = "has no counterpart in /v1/chat/completions, the route of this model"
 
 
-def chat_input(request: Mapping[str, Any], listed: Collection[str]) -> Json:
-    """Return the input for a model that serves chat completions. `listed`: parameters in its schema."""
-    body: Json = {"messages": _messages(request)}
+def chat_input(request: Mapping[str, Any], listed: Collection[str]) -> JsonObject:
+    """Return the input for a model that serves chat completions. `listed`: parameters in the model's schema."""
+    body: JsonObject = {"messages": _chat_messages(request)}
     for name, value in request.items():
-        if name in _SHARED or (name in listed and name not in _TRANSLATED):
+        if name in _SHARED_PARAMETERS or (name in listed and name not in _TRANSLATED_PARAMETERS):
             body[name] = value
-        elif name not in _TRANSLATED and value not in _IGNORED_VALUES.get(name, ()):
+        elif name not in _TRANSLATED_PARAMETERS and value not in _IGNORED_VALUES.get(name, ()):
             if name == "include" and isinstance(value, list) and all(each == _ENCRYPTED_REASONING for each in value):
                 continue  # chat completions have no encrypted reasoning
-            raise unsupported(name, _NO_COUNTERPART)
+            raise unsupported_parameter(name, _NO_COUNTERPART_TEXT)
     if request.get("max_output_tokens") is not None:
         body["max_completion_tokens"] = request["max_output_tokens"]
     if request.get("tools"):
         if not isinstance(request["tools"], list):
-            raise invalid("tools must be a list", "tools")
-        body["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(request["tools"])]
+            raise invalid_request("tools must be a list", "tools")
+        body["tools"] = [_chat_tool(tool, f"tools[{at}]") for at, tool in enumerate(request["tools"])]
     if (choice := request.get("tool_choice")) is not None:
         body["tool_choice"] = _tool_choice(choice)
     text = request.get("text")
     if isinstance(text, Mapping):
         if isinstance(wanted := text.get("format"), Mapping) and wanted.get("type") != "text":
-            body["response_format"] = _format(wanted)
+            body["response_format"] = _response_format(wanted)
         if text.get("verbosity") is not None:
             body["verbosity"] = text["verbosity"]
     reasoning = request.get("reasoning")
@@ -55,27 +56,27 @@ def chat_input(request: Mapping[str, Any], listed: Collection[str]) -> Json:
     return body
 
 
-def _messages(request: Mapping[str, Any]) -> list[Json]:
-    messages: list[Json] = []
+def _chat_messages(request: Mapping[str, Any]) -> list[JsonObject]:
+    messages: list[JsonObject] = []
     if isinstance(instructions := request.get("instructions"), str) and instructions:
         messages.append({"role": "system", "content": instructions})
     input_value = request.get("input")
     if isinstance(input_value, str):
         return [*messages, {"role": "user", "content": input_value}]
     if not isinstance(input_value, list) or not input_value:
-        raise invalid("input must be a text or a list of items", "input")
+        raise invalid_request("input must be a text or a list of items", "input")
     for at, item in enumerate(input_value):
         if not isinstance(item, Mapping):
-            raise invalid(f"input[{at}] must be an object", f"input[{at}]")
-        _add(messages, item, f"input[{at}]")
+            raise invalid_request(f"input[{at}] must be an object", f"input[{at}]")
+        _append_item(messages, item, f"input[{at}]")
     return messages
 
 
-def _add(messages: list[Json], item: Mapping[str, Any], place: str) -> None:
-    """Add an item. A message and the calls that follow it become one message of a chat."""
+def _append_item(messages: list[JsonObject], item: Mapping[str, Any], place: str) -> None:
+    """Append an input item to the chat. An assistant's message and the calls after it become one chat message."""
     match item.get("type", "message"):
         case "message":
-            messages.append(_message(item, place))
+            messages.append(_chat_message(item, place))
         case "function_call":
             call = {
                 "id": str(item.get("call_id", "")),
@@ -86,19 +87,19 @@ def _add(messages: list[Json], item: Mapping[str, Any], place: str) -> None:
                 messages.append({"role": "assistant", "content": None})
             messages[-1].setdefault("tool_calls", []).append(call)
         case "function_call_output":
-            output = _content(item.get("output"), f"{place}.output")
+            output = _chat_content(item.get("output"), f"{place}.output")
             messages.append({"role": "tool", "tool_call_id": str(item.get("call_id", "")), "content": output})
         case "reasoning":
             pass  # chat messages carry no reasoning of earlier turns
         case kind:
-            raise unsupported(f"{place}.type", f"{kind!r} {_NO_COUNTERPART}")
+            raise unsupported_parameter(f"{place}.type", f"{kind!r} {_NO_COUNTERPART_TEXT}")
 
 
-def _message(item: Mapping[str, Any], place: str) -> Json:
+def _chat_message(item: Mapping[str, Any], place: str) -> JsonObject:
     role = item.get("role")
-    if role not in ("system", "developer", "user", "assistant"):  # a tuple, because an unhashable role must not raise
-        raise invalid(f"{place}.role must be system, developer, user or assistant", f"{place}.role")
-    content = _content(item.get("content"), f"{place}.content")
+    if role not in ("system", "developer", "user", "assistant"):  # a tuple, because `in` a set raises for lists
+        raise invalid_request(f"{place}.role must be system, developer, user or assistant", f"{place}.role")
+    content = _chat_content(item.get("content"), f"{place}.content")
     if role == "assistant" and isinstance(content, list):
         refusal = "".join(part["refusal"] for part in content if part["type"] == "refusal")
         if refusal:
@@ -106,20 +107,20 @@ def _message(item: Mapping[str, Any], place: str) -> Json:
     return {"role": role, "content": content}
 
 
-def _content(content: object, place: str) -> object:
+def _chat_content(content: object, place: str) -> object:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise invalid(f"{place} must be a text or a list of parts", place)
-    parts = [_part(part, f"{place}[{at}]") for at, part in enumerate(content)]
+        raise invalid_request(f"{place} must be a text or a list of parts", place)
+    parts = [_chat_part(part, f"{place}[{at}]") for at, part in enumerate(content)]
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)
     return parts
 
 
-def _part(part: object, place: str) -> Json:
+def _chat_part(part: object, place: str) -> JsonObject:
     if not isinstance(part, Mapping):
-        raise invalid(f"{place} must be an object", place)
+        raise invalid_request(f"{place} must be an object", place)
     match part.get("type"):
         case "input_text" | "output_text" | "text":
             return {"type": "text", "text": str(part.get("text", ""))}
@@ -134,14 +135,14 @@ def _part(part: object, place: str) -> Json:
             file = {"filename": str(part.get("filename") or "file"), "file_data": part["file_data"]}
             return {"type": "file", "file": file}
         case "input_image" | "input_file":
-            raise unsupported(place, "must include its data: providers fetch nothing")
+            raise unsupported_parameter(place, "must include its data: providers fetch nothing")
         case kind:
-            raise unsupported(f"{place}.type", f"{kind!r} {_NO_COUNTERPART}")
+            raise unsupported_parameter(f"{place}.type", f"{kind!r} {_NO_COUNTERPART_TEXT}")
 
 
-def _tool(tool: object, place: str) -> Json:
+def _chat_tool(tool: object, place: str) -> JsonObject:
     if not isinstance(tool, Mapping) or tool.get("type") != "function":
-        raise unsupported(place, "must be a function: providers run no other tools")
+        raise unsupported_parameter(place, "must be a function: providers run no other tools")
     function = {name: value for name, value in tool.items() if name != "type" and value is not None}
     return {"type": "function", "function": function}
 
@@ -150,14 +151,14 @@ def _tool_choice(choice: object) -> object:
     if isinstance(choice, str):
         return choice
     if not isinstance(choice, Mapping) or choice.get("type") != "function":
-        raise unsupported("tool_choice", "must be auto, none, required, or name a function")
+        raise unsupported_parameter("tool_choice", "must be auto, none, required, or name a function")
     return {"type": "function", "function": {"name": choice.get("name")}}
 
 
-def _format(wanted: Mapping[str, Any]) -> Json:
+def _response_format(wanted: Mapping[str, Any]) -> JsonObject:
     if wanted.get("type") == "json_object":
         return {"type": "json_object"}
     if wanted.get("type") != "json_schema":
-        raise unsupported("text.format", "must be of type text, json_object or json_schema")
+        raise unsupported_parameter("text.format", "must be of type text, json_object or json_schema")
     schema = {name: value for name, value in wanted.items() if name != "type" and value is not None}
     return {"type": "json_schema", "json_schema": schema}

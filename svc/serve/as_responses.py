@@ -3,7 +3,7 @@
     chat                                    responses
     messages                                input: messages, function_call and function_call_output items
     max_completion_tokens, max_tokens       max_output_tokens
-    tools[].function, tool_choice           the same without the inner object
+    tools[].function, tool_choice           the same without the inner `function` object
     response_format                         text.format
     reasoning_effort, verbosity             reasoning.effort, text.verbosity
 
@@ -14,16 +14,18 @@ A parameter without a counterpart is rejected, unless the model's schema lists i
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from svc.serve.problems import invalid, unsupported
+from svc.serve.problems import invalid_request, unsupported_parameter
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
 _OUTPUT_CAPS: Final = ("max_completion_tokens", "max_tokens")
-_SHARED: Final = frozenset({"temperature", "top_p", "parallel_tool_calls", "tool_choice", "include", "truncation"})
-_TRANSLATED: Final = frozenset(
+_SHARED_PARAMETERS: Final = frozenset(
+    {"temperature", "top_p", "parallel_tool_calls", "tool_choice", "include", "truncation"}
+)
+_TRANSLATED_PARAMETERS: Final = frozenset(
     {"messages", *_OUTPUT_CAPS, "tools", "response_format", "reasoning_effort", "verbosity", "top_logprobs", "logprobs"}
 )
-# Values without effect.
+# Values without effect. A parameter with such a value is dropped.
 _IGNORED_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
     "n": (1,),
     "frequency_penalty": (0,),
@@ -39,26 +41,28 @@ _IGNORED_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
 }
 
 
-def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> Json:
-    """Return the input for a model that serves responses. `listed`: parameters in its schema."""
-    body: Json = {"input": _items(chat.get("messages"))}
-    text: Json = {}
+def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> JsonObject:
+    """Return the input for a model that serves responses. `listed`: parameters in the model's schema."""
+    body: JsonObject = {"input": _response_items(chat.get("messages"))}
+    text: JsonObject = {}
     for name, value in chat.items():
-        if name in _SHARED or (name in listed and name not in _TRANSLATED):
+        if name in _SHARED_PARAMETERS or (name in listed and name not in _TRANSLATED_PARAMETERS):
             body[name] = value
-        elif name not in _TRANSLATED and value not in _IGNORED_VALUES.get(name, ()):
-            raise unsupported(name, "has no counterpart in /v1/responses, the route of this model")
+        elif name not in _TRANSLATED_PARAMETERS and value not in _IGNORED_VALUES.get(name, ()):
+            raise unsupported_parameter(name, "has no counterpart in /v1/responses, the route of this model")
     if chat.get("logprobs") or chat.get("top_logprobs"):
-        raise unsupported("logprobs", "has no counterpart in /v1/responses, the route of this model")
+        raise unsupported_parameter("logprobs", "has no counterpart in /v1/responses, the route of this model")
     cap = next((chat[name] for name in _OUTPUT_CAPS if chat.get(name) is not None), None)
     if cap is not None:
         body["max_output_tokens"] = cap
     if chat.get("tools"):
-        body["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(_list(chat["tools"], "tools"))]
+        body["tools"] = [
+            _response_tool(tool, f"tools[{at}]") for at, tool in enumerate(_read_list(chat["tools"], "tools"))
+        ]
     if isinstance(choice := chat.get("tool_choice"), Mapping):
         body["tool_choice"] = _tool_choice(choice)
     if (wanted := chat.get("response_format")) is not None:
-        text["format"] = _format(wanted)
+        text["format"] = _text_format(wanted)
     if chat.get("verbosity") is not None:
         text["verbosity"] = chat["verbosity"]
     if text:
@@ -68,36 +72,38 @@ def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> Json:
     return body
 
 
-def _items(messages: object) -> list[Json]:
-    items: list[Json] = []
-    for at, message in enumerate(_list(messages, "messages")):
+def _response_items(messages: object) -> list[JsonObject]:
+    items: list[JsonObject] = []
+    for at, message in enumerate(_read_list(messages, "messages")):
         place = f"messages[{at}]"
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise invalid(f"{place} must be an object with a role", place)
+            raise invalid_request(f"{place} must be an object with a role", place)
         items += _message_items(message, place)
     if not items:
-        raise invalid("messages must hold at least one message", "messages")
+        raise invalid_request("messages must contain at least one message", "messages")
     return items
 
 
-def _message_items(message: Mapping[str, Any], place: str) -> list[Json]:
+def _message_items(message: Mapping[str, Any], place: str) -> list[JsonObject]:
     role, content = message["role"], message.get("content")
     match role:
         case "system" | "developer" | "user":
-            return [{"role": role, "content": _content(content, f"{place}.content")}]
+            return [{"role": role, "content": _response_content(content, f"{place}.content")}]
         case "tool":
             call_id = message.get("tool_call_id")
             if not isinstance(call_id, str):
-                raise invalid(f"{place}.tool_call_id must name the answered call", f"{place}.tool_call_id")
-            return [{"type": "function_call_output", "call_id": call_id, "output": _plain(content, f"{place}.content")}]
+                raise invalid_request(f"{place}.tool_call_id must name the answered call", f"{place}.tool_call_id")
+            return [
+                {"type": "function_call_output", "call_id": call_id, "output": _plain_text(content, f"{place}.content")}
+            ]
         case "assistant":
             spoken = _assistant_items(message, place)
-            calls = _list(message.get("tool_calls") or [], f"{place}.tool_calls")
+            calls = _read_list(message.get("tool_calls") or [], f"{place}.tool_calls")
             return spoken + [as_function_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(calls)]
-    raise unsupported(f"{place}.role", f"{role!r} must be one of system, developer, user, assistant, tool")
+    raise unsupported_parameter(f"{place}.role", f"{role!r} must be one of system, developer, user, assistant, tool")
 
 
-def _assistant_items(message: Mapping[str, Any], place: str) -> list[Json]:
+def _assistant_items(message: Mapping[str, Any], place: str) -> list[JsonObject]:
     content, refusal = message.get("content"), message.get("refusal")
     if isinstance(refusal, str) and refusal:
         return [{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": refusal}]}]
@@ -105,13 +111,13 @@ def _assistant_items(message: Mapping[str, Any], place: str) -> list[Json]:
         return []
     if isinstance(content, str):
         return [{"role": "assistant", "content": content}]
-    return [{"role": "assistant", "content": _plain(content, f"{place}.content")}]
+    return [{"role": "assistant", "content": _plain_text(content, f"{place}.content")}]
 
 
-def as_function_call(call: object, place: str) -> Json:
+def as_function_call(call: object, place: str) -> JsonObject:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
-        raise unsupported(place, "must be a call of a function")
+        raise unsupported_parameter(place, "must be a function call")
     return {
         "type": "function_call",
         "call_id": str(call.get("id", "")),
@@ -120,77 +126,79 @@ def as_function_call(call: object, place: str) -> Json:
     }
 
 
-def _content(content: object, place: str) -> object:
-    """Keep a text as it is, which both forms accept. Translate a list of parts."""
+def _response_content(content: object, place: str) -> object:
+    """Return a text unchanged, because both routes accept texts. Translate a list of parts."""
     if isinstance(content, str):
         return content
-    parts = _list(content, place)
+    parts = _read_list(content, place)
     if all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts) and len(parts) == 1:
         return str(parts[0].get("text", ""))
-    return [_part(part, f"{place}[{at}]") for at, part in enumerate(parts)]
+    return [_response_part(part, f"{place}[{at}]") for at, part in enumerate(parts)]
 
 
-def _part(part: object, place: str) -> Json:
+def _response_part(part: object, place: str) -> JsonObject:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping):
-        raise invalid(f"{place} must be an object", place)
+        raise invalid_request(f"{place} must be an object", place)
     match kind:
         case "text":
             return {"type": "input_text", "text": str(part.get("text", ""))}
         case "image_url":
             image = part.get("image_url")
             if not isinstance(image, Mapping) or not isinstance(image.get("url"), str):
-                raise invalid(f"{place}.image_url.url must be a data: URL", place)
+                raise invalid_request(f"{place}.image_url.url must be a data: URL", place)
             return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
         case "file":
             file = part.get("file")
             if not isinstance(file, Mapping) or not isinstance(file.get("file_data"), str):
-                raise unsupported(place, "must include its data as file_data: providers fetch nothing")
+                raise unsupported_parameter(place, "must include its data as file_data: providers fetch nothing")
             return {
                 "type": "input_file",
                 "filename": str(file.get("filename", "file")),
                 "file_data": file["file_data"],
             }
-    raise unsupported(f"{place}.type", f"{kind!r} has no counterpart in /v1/responses, the route of this model")
+    raise unsupported_parameter(
+        f"{place}.type", f"{kind!r} has no counterpart in /v1/responses, the route of this model"
+    )
 
 
-def _plain(content: object, place: str) -> str:
+def _plain_text(content: object, place: str) -> str:
     """Return the text of a message. Only text parts are allowed."""
     if isinstance(content, str):
         return content
-    parts = _list(content, place)
+    parts = _read_list(content, place)
     if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
-        raise unsupported(place, "must be a text")
+        raise unsupported_parameter(place, "must be a text")
     return "".join(str(part.get("text", "")) for part in parts)
 
 
-def _tool(tool: object, place: str) -> Json:
+def _response_tool(tool: object, place: str) -> JsonObject:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(tool, Mapping) or tool.get("type") != "function" or not isinstance(function, Mapping):
-        raise unsupported(place, "must be a function: providers run no other tools")
+        raise unsupported_parameter(place, "must be a function: providers run no other tools")
     return {"type": "function", "parameters": None, "strict": False, **function}
 
 
-def _tool_choice(choice: Mapping[str, Any]) -> Json:
+def _tool_choice(choice: Mapping[str, Any]) -> JsonObject:
     function = choice.get("function")
     if choice.get("type") != "function" or not isinstance(function, Mapping):
-        raise unsupported("tool_choice", "must be auto, none, required, or name a function")
+        raise unsupported_parameter("tool_choice", "must be auto, none, required, or name a function")
     return {"type": "function", "name": function.get("name")}
 
 
-def _format(wanted: object) -> Json:
+def _text_format(wanted: object) -> JsonObject:
     kind = wanted.get("type") if isinstance(wanted, Mapping) else None
     if not isinstance(wanted, Mapping) or kind not in ("text", "json_object", "json_schema"):
-        raise unsupported("response_format", "must be of type text, json_object or json_schema")
+        raise unsupported_parameter("response_format", "must be of type text, json_object or json_schema")
     if kind != "json_schema":
         return {"type": kind}
     schema = wanted.get("json_schema")
     if not isinstance(schema, Mapping):
-        raise invalid("response_format.json_schema must be an object", "response_format.json_schema")
+        raise invalid_request("response_format.json_schema must be an object", "response_format.json_schema")
     return {"type": kind, **schema}
 
 
-def _list(value: object, place: str) -> list[Any]:
+def _read_list(value: object, place: str) -> list[Any]:
     if not isinstance(value, list):
-        raise invalid(f"{place} must be a list", place)
+        raise invalid_request(f"{place} must be a list", place)
     return value

@@ -1,8 +1,8 @@
 """Attempts of a purchase: record, post, follow, cancel or open one job, and record its cost.
 
-A job is cancelled, as long as no provider has claimed it, when all clients have left, when another provider should be
-tried, or when another attempt was faster. A claimed job is paid; its result stays at the gateway for the next identical
-request.
+An unclaimed job is cancelled when all clients have left, when another provider should be tried, or when another attempt
+was faster. A claimed job continues and is paid. If no client waits for its result, the next
+identical request gets it.
 """
 
 import time
@@ -36,32 +36,34 @@ from svc.errors import (
     WaitTimedOut,
 )
 from svc.jobs import OnJobChange
-from svc.records import ENDED_BECAUSE, Job, Quoted
+from svc.records import CODE_BY_END, Job, Quoted
 from svc.results import Result, provider_cost
 from svc.serve.budgets import Budgets
 from svc.serve.ledger import JobState, Ledger, LedgerJob, LedgerPurchase, ProvisionalResult
-from svc.serve.media_answers import Bought
+from svc.serve.media_answers import BoughtAnswer
 from svc.serve.prices import MarketOffer, Prices
 from svc.serve.problems import Problem, StorageFailed
 from svc.serve.requests import AnswerRequest
 from svc.serve.settings import ServeSettings
+from svc.tabs.tab import TabStream
 
 _UNCERTAIN_ERRORS: Final = (ConnectionFailed, ReceiptTimeout, NodeFailed, InternalError)
 _SERVER_ERROR_STATUS: Final = 500
-_RECHECK_SECONDS: Final = 1.0  # before another look at a job
-_MAX_CONFIRMATIONS: Final = 64  # each confirmation holds an event stream
-_CONFIRM_TURN_SECONDS: Final = 15.0  # then another job has its turn
-_MAX_JOB_SECONDS: Final = 3 * 86_400.0  # longer than any job can take
-_UNREACHABLE_RETRY_S: Final = 15.0
-_STORAGE_RETRY_SECONDS: Final = 5.0
+_LIMIT_ADVICE: Final = "the price rose since it was shown: request the price again, or raise x-svc-max-amount"
+_RECHECK_INTERVAL_S: Final = 1.0  # pause before a job is read again
+_MAX_CONFIRMATIONS: Final = 64  # each confirmation keeps an event stream open
+_CONFIRM_TURN_S: Final = 15.0  # a job waits for this long before the next job may use its place
+_MAX_JOB_DURATION_S: Final = 3 * 86_400.0  # longer than any job can take
+_UNREACHABLE_RETRY_PAUSE_S: Final = 15.0
+_STORAGE_RETRY_PAUSE_S: Final = 5.0
 
 
 @attrs.define(eq=False)
 class Trade:
     """State and services that all purchases share.
 
-    `tasks` lives as long as the server, `clock` is the ledger's time, and `report` prints a line for the operator.
-    `stopping`: the server closes its connections.
+    `tasks` runs work until the server stops, `clock` returns Unix seconds, and `report` prints a line for the operator.
+    `stopping` is True while the server shuts down.
     """
 
     client: Client
@@ -73,22 +75,24 @@ class Trade:
     clock: Callable[[], float] = time.time
     report: Callable[[str], object] = lambda _: None
     stopping: bool = False
-    confirming: anyio.CapacityLimiter = attrs.field(factory=lambda: anyio.CapacityLimiter(_MAX_CONFIRMATIONS))
+    confirmation_limit: anyio.CapacityLimiter = attrs.field(factory=lambda: anyio.CapacityLimiter(_MAX_CONFIRMATIONS))
     supervisor: Supervisor = attrs.field(
         init=False,
-        default=attrs.Factory(lambda self: Supervisor(lambda task, number: None, self._say_failure), takes_self=True),
+        default=attrs.Factory(
+            lambda self: Supervisor(lambda task, number: None, self._report_failure), takes_self=True
+        ),
     )
 
     def start(self, task: str, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Start work that outlives its request. An exception is printed and ends only this work."""
         self.tasks.start_soon(self.supervisor.run_once, task, partial(work, *arguments))
 
-    def _say_failure(self, task: str, failures: int, error: BaseException) -> None:
+    def _report_failure(self, task: str, failures: int, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error))
         self.report(f"{task} failed unexpectedly ({failures} in a row): {type(error).__name__}: {error}\n{trace}")
 
     async def persist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a write until the disk accepts it. The write records a payment, so it must not be lost."""
+        """Retry a write until the disk accepts it. The write records a payment, so it must not be lost."""
         reported = False
         while True:
             try:
@@ -97,7 +101,7 @@ class Trade:
                 if not reported:
                     self.report(failed.message)
                     reported = True
-            await anyio.sleep(_STORAGE_RETRY_SECONDS)
+            await anyio.sleep(_STORAGE_RETRY_PAUSE_S)
 
 
 @attrs.define(eq=False)
@@ -105,21 +109,24 @@ class OpenPurchase:
     """Purchase that is running or has just ended.
 
     `status`: preparing, posting, then the job's status (queued, in_progress). `waiting`: number of clients that wait.
-    `tried`: providers that were tried. `can_retry`: another provider may be tried if none claims. `unclaimed`: jobs
-    cancelled because their provider did not claim them in time.
+    `tried`: providers that were tried. `can_retry`: another provider may be tried if this one does not claim the job.
+    `unclaimed`: jobs cancelled because their provider did not claim them in time. `stream`: answer that a tab is
+    streaming. `streamed`: the client has received a part of this answer.
     """
 
     row: LedgerPurchase
     requested: AnswerRequest | None
     status: str = "preparing"
     job: LedgerJob | None = None
-    bought: Bought | None = None
+    bought: BoughtAnswer | None = None
     problem: Problem | None = None
     waiting: int = 0
     abandoned: bool = False
     tried: set[int] = attrs.field(factory=set)
     can_retry: bool = False
     unclaimed: set[str] = attrs.field(factory=set)
+    stream: TabStream | None = None
+    streamed: bool = False
     _changed: anyio.Event = attrs.field(factory=anyio.Event)
 
     @property
@@ -130,7 +137,7 @@ class OpenPurchase:
     def is_posted(self) -> bool:
         return self.job is not None and self.status not in {"preparing", "posting"}
 
-    async def changed(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait for the next change."""
         await self._changed.wait()
 
@@ -138,20 +145,20 @@ class OpenPurchase:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    async def result(self) -> Bought:
+    async def result(self) -> BoughtAnswer:
         """Wait for the answer. Raises Problem."""
         while not self.ended:
-            await self.changed()
+            await self.wait_for_change()
         if self.problem is not None:
             raise self.problem
         if self.bought is None:
-            raise AssertionError("a purchase ends with an answer or a problem")
+            raise AssertionError("the purchase ended with neither an answer nor a problem")
         return self.bought
 
 
 @attrs.frozen
 class JobAttempts:
-    """Steps of one job."""
+    """Posts, follows, cancels and confirms single jobs."""
 
     trade: Trade
 
@@ -165,6 +172,9 @@ class JobAttempts:
         amount = quoted.quote.amount
         ceiling = await orders.account.order_ceiling(self.trade.settings.budget.per_request)
         ceiling.check(amount, "the request")
+        if requested.max_amount is not None:
+            limit = attrs.evolve(ceiling, max_amount=requested.max_amount, default=False, advice=_LIMIT_ADVICE)
+            limit.check(amount, "the request")
         self.trade.budgets.reserve(purchase.row.key, prepared.id, amount, self.trade.clock())
         job = LedgerJob(
             prepared.id, purchase.row.id, self.trade.clock(), offer.provider, amount, fee_terms(quoted.quote)
@@ -192,18 +202,21 @@ class JobAttempts:
             raise
         except SvcError as error:
             if may_have_arrived(error):
-                return job  # wait for the job: it may have been posted
-            await self._end(job, 0, paid=False)
+                return job  # the job may have been posted, so wait for it
+            await self._end_job(job, 0, paid=False)
             raise
-        return job if submitted.amount == job.amount else await self._repriced(prepared, job, submitted.amount)
+        return job if submitted.amount == job.amount else await self._requote(prepared, job, submitted.amount)
 
-    async def _repriced(self, prepared: PreparedOrder, job: LedgerJob, amount: int) -> LedgerJob:
-        """Return the job with the charges that were paid, which are the current ones."""
+    async def _requote(self, prepared: PreparedOrder, job: LedgerJob, amount: int) -> LedgerJob:
+        """Quote the order again, and return the job.
+
+        If the new quote has the posted amount, its charges are stored with the job.
+        """
         self.trade.prices.forget_charges()
         try:
             quoted = await self.trade.prices.quote(prepared)
         except SvcError:
-            return job  # its recorded cost is then slightly too high
+            return job  # the recorded cost of the job is then slightly too high
         if quoted.quote.amount != amount:
             return job
         job = attrs.evolve(job, amount=amount, terms=fee_terms(quoted.quote))
@@ -211,10 +224,11 @@ class JobAttempts:
         await self.trade.ledger.renew_job(job.job_id, job.at, amount, job.terms)
         return job
 
-    async def follow(self, purchase: OpenPurchase, job: LedgerJob, prepared: PreparedOrder | None) -> Bought:
+    async def follow(self, purchase: OpenPurchase, job: LedgerJob, prepared: PreparedOrder | None) -> BoughtAnswer:
         """Wait for the job and open its result.
 
-        `prepared` is the order if it was just posted. Without it, after a restart, the answer waits for the chain.
+        `prepared` is the order if this run posted it. After a restart, `prepared` is None, and the answer is returned
+        only after the chain has settled the job.
         """
         found = await self._wait_for_outcome(purchase, job, prepared)
         if isinstance(found, Result):
@@ -224,14 +238,14 @@ class JobAttempts:
     async def _wait_for_outcome(
         self, purchase: OpenPurchase, job: LedgerJob, prepared: PreparedOrder | None
     ) -> Result | Job:
-        """Return a provisional result, or the settled job with its cost recorded.
+        """Return a provisional result, or the settled job after recording its cost.
 
         Raises JobFailed if the job ended without a payment.
         """
         seen: list[str] = []
         load, started = self.trade.prices.load, anyio.current_time()
 
-        def changed(found: Job) -> None:
+        def on_change(found: Job) -> None:
             if found.status == "in_progress" and "in_progress" not in seen:
                 load.on_claimed(job.provider, anyio.current_time() - started if prepared is not None else None)
             seen.append(found.status)
@@ -242,9 +256,9 @@ class JobAttempts:
         self.trade.start("cancelling", self._cancel_unclaimed, purchase, job, seen, cancel_watch)
         early = None if self.trade.settings.buying.final else prepared
         try:
-            ended = await self._wait(job, seen, changed, early)
+            ended = await self._wait_for_job(job, seen, on_change, early)
         except PostRefused:
-            await self._end(job, 0, paid=False)
+            await self._end_job(job, 0, paid=False)
             raise
         finally:
             cancel_watch.cancel()
@@ -252,26 +266,27 @@ class JobAttempts:
         if isinstance(ended, Result):
             return ended
         if ended is None:
-            await self._end(job, 0, paid=False)
+            await self._end_job(job, 0, paid=False)
             raise JobFailed(job.job_id, "expired")
         if ended.status != "completed":
-            await self._end(job, 0, paid=False)
-            raise JobFailed(ended.id, ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
-        await self._end(job, total_cost(ended, job.terms), paid=True)
+            await self._end_job(job, 0, paid=False)
+            raise JobFailed(ended.id, CODE_BY_END.get(ended.svc.ended_because, ended.status))
+        await self._end_job(job, total_cost(ended, job.terms), paid=True)
         return ended
 
-    async def _wait(
-        self, job: LedgerJob, seen: list[str], changed: OnJobChange, early: PreparedOrder | None
+    async def _wait_for_job(
+        self, job: LedgerJob, seen: list[str], on_change: OnJobChange, early: PreparedOrder | None
     ) -> Result | Job | None:
-        """Return the ended job, a provisional result of its order (`early`), or None if the job was never posted.
+        """Return the ended job, a provisional result, or None if the job was never posted.
 
-        Only a coordinator that answers can show that a job was never posted. An unreachable one may be running it.
+        `early` is the order whose provisional result may be returned. If `early` is None, wait for the chain. Only an
+        answer of the coordinator shows that a job was never posted. Without an answer, the job may be running.
         """
         while True:
             try:
                 if early is not None:
-                    return await self.trade.client.first_result(early, on_change=changed)
-                return await self.trade.client.wait(job.job_id, on_change=changed)
+                    return await self.trade.client.first_result(early, on_change=on_change)
+                return await self.trade.client.wait(job.job_id, on_change=on_change)
             except WaitTimedOut:
                 pass
             try:
@@ -282,45 +297,50 @@ class JobAttempts:
             except SvcError as error:
                 if not error.retryable:
                     raise
-            await anyio.sleep(_UNREACHABLE_RETRY_S)
+            await anyio.sleep(_UNREACHABLE_RETRY_PAUSE_S)
 
-    async def open_result(self, job: LedgerJob, ended: Job) -> Bought:
+    async def open_result(self, job: LedgerJob, ended: Job) -> BoughtAnswer:
         result = await self.trade.client.open(ended)
         cost = total_cost(ended, job.terms)
         provider = ended.svc.provider_id
-        return Bought(job.job_id, provider, job.amount, cost, job.terms, int(job.at), result.output, result.usage)
+        return BoughtAnswer(job.job_id, provider, job.amount, cost, job.terms, int(job.at), result.output, result.usage)
 
     async def _store_provisional(
         self, purchase: OpenPurchase, job: LedgerJob, result: Result, prepared: PreparedOrder | None
-    ) -> Bought:
+    ) -> BoughtAnswer:
         """Record a provisional answer and return it.
 
-        The authorised amount stays reserved until the chain settles it.
+        The authorised amount stays reserved until the chain settles the job.
         """
         provider, cost = result.job.svc.provider_id or job.provider, total_cost(result.job, job.terms)
         provisional = ProvisionalResult(result.job.result_cid or "", provider, cost)
         await self.trade.persist(lambda: self.trade.ledger.store_provisional(job, purchase.row.key, provisional))
         self.trade.start("confirming", self.confirm, job, prepared)
         at, rests_on = int(job.at), result.rests_on
-        return Bought(job.job_id, provider, job.amount, cost, job.terms, at, result.output, result.usage, rests_on)
+        return BoughtAnswer(
+            job.job_id, provider, job.amount, cost, job.terms, at, result.output, result.usage, rests_on
+        )
 
-    async def reopen_provisional(self, job: LedgerJob, provisional: ProvisionalResult) -> Bought:
-        """Read a provisional answer again by its content id. The chain may not have it, and may have refused it."""
+    async def reopen_provisional(self, job: LedgerJob, provisional: ProvisionalResult) -> BoughtAnswer:
+        """Read a provisional answer again by its content id, even if the chain has rejected the answer since."""
         body = await self.trade.client.results.read(job.job_id, provisional.result_cid)
         rests_on = "stored" if job.state == "given" else None
         cost = provisional.cost if job.cost is None else job.cost
         at = int(job.at)
-        return Bought(
+        return BoughtAnswer(
             job.job_id, provisional.provider, job.amount, cost, job.terms, at, body.output, body.usage, rests_on
         )
 
     async def confirm(self, job: LedgerJob, prepared: PreparedOrder | None) -> None:
-        """Record how the chain settled a provisional answer. Never raises: the next start confirms it again."""
+        """Record how the chain settled a provisional answer.
+
+        Never raises. After a failure, the next start of the server tries again.
+        """
         try:
             await self._confirm(job, prepared)
         except Exception as error:
             self.trade.report(
-                f"job {job.job_id}: cannot confirm its provisional answer: {type(error).__name__}: {error}"
+                f"job {job.job_id}: cannot confirm the provisional answer: {type(error).__name__}: {error}"
             )
 
     async def _confirm(self, job: LedgerJob, prepared: PreparedOrder | None) -> None:
@@ -328,32 +348,32 @@ class JobAttempts:
         try:
             ended = await self._wait_for_final(job)
         except PostRefused as refused:
-            await self._refund(job, refused.code or "refused")
+            await self._refund_job(job, refused.code or "refused")
             return
         if ended is None:
-            await self._refund(job, "expired")
+            await self._refund_job(job, "expired")
             return
         if ended.status != "completed":
-            await self._refund(job, ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
+            await self._refund_job(job, CODE_BY_END.get(ended.svc.ended_because, ended.status))
             return
         if provisional is not None and provisional.result_cid != ended.result_cid:
             self.trade.report(
                 f"job {job.job_id}: the settled result differs from the provisional answer already returned"
             )
-        await self._end(job, total_cost(ended, job.terms), paid=True)
+        await self._end_job(job, total_cost(ended, job.terms), paid=True)
         if prepared is not None:
-            await self.trade.client.orders.require_on_chain(prepared)
+            await self.trade.client.orders.confirm_on_chain(prepared)
 
     async def _wait_for_final(self, job: LedgerJob) -> Job | None:
-        """Return the ended job, or None if the chain never had it.
+        """Return the ended job, or None if the job was never posted to the chain.
 
-        Jobs wait in turns, because answers can arrive faster than blocks.
+        Jobs wait in turns, because more answers can be unconfirmed than `confirmation_limit` lets wait at a time.
         """
         while True:
-            async with self.trade.confirming:
+            async with self.trade.confirmation_limit:
                 with suppress(WaitTimedOut):
-                    return await self.trade.client.wait(job.job_id, timeout=_CONFIRM_TURN_SECONDS)
-            if self.trade.clock() - job.at > _MAX_JOB_SECONDS:
+                    return await self.trade.client.wait(job.job_id, timeout=_CONFIRM_TURN_S)
+            if self.trade.clock() - job.at > _MAX_JOB_DURATION_S:
                 try:
                     await self.trade.client.jobs.get(job.job_id)
                 except NotFound:
@@ -361,21 +381,24 @@ class JobAttempts:
                 except SvcError as error:
                     if not error.retryable:
                         raise
-            await anyio.sleep(_RECHECK_SECONDS)
+            await anyio.sleep(_RECHECK_INTERVAL_S)
 
-    async def _refund(self, job: LedgerJob, because: str) -> None:
+    async def _refund_job(self, job: LedgerJob, because: str) -> None:
         self.trade.budgets.settle(job.job_id, 0, self.trade.clock())
-        await self.trade.persist(lambda: self.trade.ledger.refund(job.job_id))
-        what = f"its provisional answer was not settled ({because}); nothing was paid for it"
+        await self.trade.persist(lambda: self.trade.ledger.mark_refunded(job.job_id))
+        what = f"the provisional answer was not settled ({because}); nothing was paid for it"
         self.trade.report(f"job {job.job_id}: {what}")
 
-    async def _end(self, job: LedgerJob, cost: int, *, paid: bool) -> None:
+    async def _end_job(self, job: LedgerJob, cost: int, *, paid: bool) -> None:
         self.trade.budgets.settle(job.job_id, cost, self.trade.clock())
         state: JobState = "done" if paid else "unpaid"
         await self.trade.persist(lambda: self.trade.ledger.end_job(job.job_id, state, cost))
 
     async def record_cost(self, purchase: OpenPurchase, job: LedgerJob) -> None:
-        """Record the cost of a job that no client waits for. Never raises: the next start resumes it."""
+        """Record the cost of a job that no client waits for.
+
+        Never raises. After a failure, the next start of the server tries again.
+        """
         self.trade.prices.load.on_chosen(job.provider)
         try:
             await self._wait_for_outcome(OpenPurchase(purchase.row, None, abandoned=True), job, None)
@@ -387,7 +410,7 @@ class JobAttempts:
     async def _cancel_unclaimed(
         self, purchase: OpenPurchase, job: LedgerJob, seen: list[str], cancel_watch: anyio.CancelScope
     ) -> None:
-        """Cancel the job while no provider has claimed it, once the answer or this provider is no longer wanted."""
+        """Cancel an unclaimed job when no client waits for the answer, or when another provider should be tried."""
         started = anyio.current_time()
         usual_wait, max_wait = (
             self.trade.prices.load.claim_timeout(job.provider),
@@ -395,8 +418,8 @@ class JobAttempts:
         )
         with cancel_watch:
             while True:
-                if seen and seen[-1] != "queued":  # a claim before its block may still fail
-                    await purchase.changed()
+                if seen and seen[-1] != "queued":  # keep watching, because a claim outside a block may still fail
+                    await purchase.wait_for_change()
                     continue
                 waited_seconds = anyio.current_time() - started
                 unwanted = purchase.abandoned or purchase.ended
@@ -410,24 +433,24 @@ class JobAttempts:
                         await self.trade.client.cancel(job.job_id)
                         return
                     except NotFound:
-                        await anyio.sleep(_RECHECK_SECONDS)
+                        await anyio.sleep(_RECHECK_INTERVAL_S)
                     except SvcError as refused:
                         if not refused.retryable:
-                            return  # already claimed
-                        await anyio.sleep(_RECHECK_SECONDS)
+                            return  # the job is claimed, so it cannot be cancelled
+                        await anyio.sleep(_RECHECK_INTERVAL_S)
                     continue
                 remaining_seconds = next(
                     (each - waited_seconds for each in (usual_wait, max_wait) if each > waited_seconds), usual_wait
                 )
                 with anyio.move_on_after(remaining_seconds):
-                    await purchase.changed()
+                    await purchase.wait_for_change()
 
     def _has_alternative(self, purchase: OpenPurchase, job: LedgerJob, *, with_room: bool) -> bool:
-        """Return True if another provider may be tried and would accept the job."""
+        """Return True if another provider may be tried and accepts the job. With `with_room`, require free capacity."""
         requested = purchase.requested
         if requested is None or not purchase.can_retry:
             return False
-        others = self.trade.prices.alternatives(requested.model, requested.rule, {job.provider, *purchase.tried})
+        others = self.trade.prices.other_providers(requested.model, requested.rule, {job.provider, *purchase.tried})
         return self.trade.prices.load.has_room(others) if with_room else bool(others)
 
 
@@ -438,5 +461,5 @@ def may_have_arrived(error: SvcError) -> bool:
 
 
 def total_cost(job: Job, terms: FeeTerms) -> int:
-    """Return the cost of a settled job: the provider's pay, the fee on it, and the relay charge."""
+    """Return the cost of a settled job: the provider's pay, the fee on this pay, and the relay charge."""
     return quotes.cost_parts(provider_cost(job), terms).total

@@ -1,4 +1,4 @@
-"""Files of a running batch: a copy of its input, and its results, which are written line by line."""
+"""Files of a running batch: a copy of the input, and the results, which are written line by line."""
 
 import json
 import os
@@ -14,23 +14,23 @@ import attrs
 from anyio import to_thread
 
 from svc.serve.files import LocalFiles, file_not_found
-from svc.serve.problems import storing
+from svc.serve.problems import convert_storage_errors
 
-_FILE_NAMES: Final = {True: "output", False: "error"}
+_FILE_NAME_BY_SUCCESS: Final = {True: "output", False: "error"}  # for lines that succeeded, and for lines that failed
 
 
 @attrs.frozen
 class BatchInputs:
-    """Copies of the input files, which stay until their batches end."""
+    """Copies of the input files. A copy is kept until its batch ends."""
 
     files: LocalFiles
 
-    def _path(self, batch_id: str) -> Path:
+    def _copy_path(self, batch_id: str) -> Path:
         return self.files.path(batch_id)
 
     async def copy_input(self, file_id: str, batch_id: str) -> None:
-        """Raises Problem if the file is gone, and StorageFailed if the disk is full."""
-        source, copy_path = self.files.path(file_id), self._path(batch_id)
+        """Copy an input file. Raises Problem if the file is missing, and StorageFailed if the disk is full."""
+        source, copy_path = self.files.path(file_id), self._copy_path(batch_id)
 
         def link_or_copy() -> None:
             try:
@@ -40,25 +40,27 @@ class BatchInputs:
             except OSError:  # a file system without hard links
                 shutil.copyfile(source, copy_path)
 
-        with storing():
+        with convert_storage_errors():
             await to_thread.run_sync(link_or_copy)
 
     async def read_input(self, key: str, file_id: str, batch_id: str) -> bytes:
         try:
-            return await anyio.Path(self._path(batch_id)).read_bytes()
-        except FileNotFoundError:  # a batch of an older release
+            return await anyio.Path(self._copy_path(batch_id)).read_bytes()
+        except FileNotFoundError:  # the batch has not begun, or an older release began it without a copy
             return await self.files.read(key, file_id)
 
     async def delete_input(self, batch_id: str) -> None:
-        with storing():
-            await anyio.Path(self._path(batch_id)).unlink(missing_ok=True)
+        with convert_storage_errors():
+            await anyio.Path(self._copy_path(batch_id)).unlink(missing_ok=True)
 
 
 class BatchResultFiles:
-    """Output and error file of a batch while they are written."""
+    """Writes the output file and the error file of a batch."""
 
     def __init__(self, folder: Path, batch_id: str) -> None:
-        self._paths = {succeeded: folder / f".{batch_id}.{name}.partial" for succeeded, name in _FILE_NAMES.items()}
+        self._paths = {
+            succeeded: folder / f".{batch_id}.{name}.partial" for succeeded, name in _FILE_NAME_BY_SUCCESS.items()
+        }
         self._files: dict[bool, IO[bytes]] = {}
         self._open = ExitStack()
 
@@ -80,9 +82,12 @@ class BatchResultFiles:
             self._files[succeeded] = self._open.enter_context(self._paths[succeeded].open("wb"))
         self._files[succeeded].write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
-    def finished(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files that have lines. The caller takes them over."""
+    def close_files(self) -> Iterator[tuple[str, Path]]:
+        """Close the files, and yield the name and path of each file with lines.
+
+        Files that the caller does not move are deleted at exit.
+        """
         self._open.close()
-        for succeeded, name in _FILE_NAMES.items():
+        for succeeded, name in _FILE_NAME_BY_SUCCESS.items():
             if succeeded in self._files:
                 yield name, self._paths[succeeded]

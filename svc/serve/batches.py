@@ -1,14 +1,15 @@
 """Batches of `/v1/batches`: lines in OpenAI's form, sealed one by one, posted as one batch of the market, then opened.
 
     validating ── lines read ── posting ── in_progress ── finalizing ── completed, expired, cancelled
-         └─► failed: a line is wrong, with its number        └─► results in OpenAI's form, with custom_id
+         └─► failed: `errors` numbers the invalid lines      └─► results in OpenAI's form, with custom_id
 
-A batch continues without its client and after a restart. The market's batch has our batch id as metadata. So if the
-reply to a post is lost, the batch is found again instead of being posted twice.
+A batch continues without its client and after a restart. The market's batch has the id of the local batch as metadata.
+If the reply to a post is lost, the batch is found by this id instead of being posted twice.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import anyio
 import attrs
@@ -17,16 +18,17 @@ from anyio import to_thread
 
 from common.api import limits
 from common.quotes import FeeTerms
+from svc.batches.offers import LineOffer
 from svc.batches.preparation import PreparedBatch
 from svc.batches.results import BatchResult
 from svc.errors import ConnectionFailed, SvcError
 from svc.records import Batch
-from svc.serve.answers import answer_of
+from svc.serve.answers import build_answer
 from svc.serve.attempts import Trade, may_have_arrived
 from svc.serve.batch_files import BatchInputs, BatchResultFiles
 from svc.serve.batch_lines import (
-    OPENAI_CODES,
-    WINDOWS,
+    OPENAI_ERROR_CODES,
+    WINDOW_DURATIONS_S,
     BatchRequest,
     StoredBatch,
     error_json,
@@ -37,25 +39,35 @@ from svc.serve.batch_lines import (
 from svc.serve.files import LocalFiles
 from svc.serve.keys import ApiKey
 from svc.serve.ledger import LedgerJob, LedgerPurchase
-from svc.serve.media_answers import Bought
-from svc.serve.problems import Problem, StorageFailed, invalid, problem_of, storing
+from svc.serve.media_answers import BoughtAnswer
+from svc.serve.problems import Problem, StorageFailed, convert_storage_errors, invalid_request, problem_of
 from svc.serve.requests import AnswerRequest
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
-BATCH: Final = "batch"
-BATCH_ID_KEY: Final = "svc-serve"  # metadata of the market's batch that holds our batch id
-_POLL_SECONDS: Final = 5.0
-_RETRY_SECONDS: Final = 15.0
-_MAX_ERRORS: Final = 100
+BATCH_KIND: Final = "batch"
+BATCH_ID_METADATA_KEY: Final = "svc-serve"  # under this key, the market's batch stores the local batch's id
+_POLL_INTERVAL_S: Final = 5.0
+_RETRY_PAUSE_S: Final = 15.0
+_MAX_REPORTED_ERRORS: Final = 100
 _MAX_BATCHES_SEARCHED: Final = 1000
-_MAX_LINES: Final = limits.BATCH_LINES
-SEVERAL_MODELS: Final = "(several)"  # model name in the ledger for a batch with several models
+_MAX_LINES: Final = limits.MAX_BATCH_LINES
+SEVERAL_MODELS_NAME: Final = "(several)"  # model name in the ledger for a batch with several models
+
+
+class BatchTerms(TypedDict):
+    """Terms with which a batch is priced and prepared."""
+
+    window: str
+    providers: tuple[int, ...]
+    offer: LineOffer | None
+    max_amount: int | None
+    max_line_amount: int | None
 
 
 @attrs.define(eq=False)
 class LocalBatches:
-    """Batches of this server, and the tasks that run them."""
+    """Stores and runs the batches of this server."""
 
     trade: Trade
     files: LocalFiles
@@ -70,24 +82,45 @@ class LocalBatches:
         """Store and start a batch. Its input is copied, because the file may be deleted while the batch runs."""
         await self._inputs.copy_input(batch.input_file_id, batch.id)
         try:
-            await self._save(batch)
+            await self._store_batch(batch)
         except StorageFailed:
             await self._inputs.delete_input(batch.id)
             raise
         self._start(batch, key)
         return batch
 
+    async def price(self, key: ApiKey, batch: StoredBatch) -> JsonObject:
+        """Return the amount of a batch that has not begun, its lines by model, and the errors of refused lines.
+
+        The amount is null if a line is refused, because the batch would then fail.
+        """
+        requests, errors = await self._read_requests(batch, key)
+        accepted = [request for request in requests if request is not None]
+        models = Counter(request.requested.name for request in accepted)
+        amount: int | None = None
+        if not errors:
+            lines = [market_line(request) for request in accepted]
+            amount = await self.trade.client.batches.price(lines, **self._batch_terms(batch, accepted))
+        return {
+            "amount": None if amount is None else str(amount),
+            "lines": len(requests),
+            "refused": len(requests) - len(accepted),
+            "models": [{"name": name, "lines": count} for name, count in models.most_common()],
+            "errors": errors,
+        }
+
     async def get(self, key: str, batch_id: str) -> StoredBatch:
         if (running := self._running.get(batch_id)) is not None and running.key == key:
             return running
-        body = await self.trade.ledger.get_document(BATCH, batch_id, key)
+        body = await self.trade.ledger.get_document(BATCH_KIND, batch_id, key)
         if body is None:
             raise Problem(404, f"batch {batch_id} not found", code="batch_not_found", param="batch_id")
         return msgspec.json.decode(body, type=StoredBatch)
 
     async def list_batches(self, key: str) -> list[StoredBatch]:
         stored = [
-            msgspec.json.decode(body, type=StoredBatch) for body in await self.trade.ledger.list_documents(BATCH, key)
+            msgspec.json.decode(body, type=StoredBatch)
+            for body in await self.trade.ledger.list_documents(BATCH_KIND, key)
         ]
         return [self._running.get(batch.id, batch) for batch in stored]
 
@@ -97,17 +130,17 @@ class LocalBatches:
         if batch.ended:
             message = f"batch {batch_id} is already {batch.status} and cannot be cancelled"
             raise Problem(409, message, code="batch_not_cancellable", param="batch_id")
-        if batch.market_id is not None:  # repeat it if cancelling: the first reply may have been lost
+        if batch.market_id is not None:  # also if already cancelling, because the first attempt may have failed
             await self.trade.client.batches.cancel(batch.market_id)
         if not batch.cancelling:
             batch.cancelling = True
             self._record_time(batch, "cancelling")
-            await self._save(batch)
+            await self._store_batch(batch)
         return batch
 
     async def resume(self, keys: Callable[[str], ApiKey | None]) -> None:
-        """Resume unfinished batches. A batch without its key cannot be read, and stays as it is."""
-        for body in await self.trade.ledger.list_documents(BATCH, None):
+        """Resume unfinished batches, except those whose key was removed from the settings."""
+        for body in await self.trade.ledger.list_documents(BATCH_KIND, None):
             batch = msgspec.json.decode(body, type=StoredBatch)
             key = keys(batch.key)
             if not batch.ended and key is not None:
@@ -118,14 +151,14 @@ class LocalBatches:
         self.trade.start("batch", self._run, batch, key)
 
     async def _run(self, batch: StoredBatch, key: ApiKey) -> None:
-        """Run a batch to its end. Never raises: `errors` of the batch say what failed.
+        """Run a batch to its end. Never raises, because errors are recorded in the batch's `errors`.
 
         A batch that may be paid waits for an unreachable coordinator and for space on a full disk.
         """
         try:
             while not batch.ended:
                 try:
-                    await self._advance(batch, key)
+                    await self._run_steps(batch, key)
                 except SvcError as error:
                     if not error.retryable or not self._may_continue(batch):
                         raise
@@ -135,105 +168,124 @@ class LocalBatches:
                     self.trade.report(f"batch {batch.id} waits: {failed.message}")
                 else:
                     continue
-                await self.sleep(_RETRY_SECONDS)
+                await self.sleep(_RETRY_PAUSE_S)
         except Problem as problem:
-            await self._fail(batch, [error_json(problem)])
+            await self._fail_batch(batch, [error_json(problem)])
         except SvcError as error:
-            await self._fail(batch, [error_json(problem_of(error))])
+            await self._fail_batch(batch, [error_json(problem_of(error))])
         except Exception as error:
             self.trade.report(f"batch {batch.id} failed unexpectedly: {type(error).__name__}: {error}")
-            await self._fail(batch, [{"code": "internal_error", "message": "svc serve failed unexpectedly"}])
+            await self._fail_batch(batch, [{"code": "internal_error", "message": "svc serve failed unexpectedly"}])
         finally:
             self._running.pop(batch.id, None)
 
     def _may_continue(self, batch: StoredBatch) -> bool:
-        """Return True if the batch is posted, may be posted, or has time left."""
-        ends = batch.created_at + WINDOWS[batch.completion_window]
+        """Return True if the batch is posted, was possibly posted, or has time left to be posted."""
+        ends = batch.created_at + WINDOW_DURATIONS_S[batch.completion_window]
         posted = batch.market_id is not None or batch.status == "posting"
-        return posted or self.trade.clock() + _RETRY_SECONDS <= ends
+        return posted or self.trade.clock() + _RETRY_PAUSE_S <= ends
 
-    async def _advance(self, batch: StoredBatch, key: ApiKey) -> None:
+    async def _run_steps(self, batch: StoredBatch, key: ApiKey) -> None:
         """Run the batch from its current step to its end. Raises Problem and SvcError."""
         if batch.status == "posting" and batch.market_id is None:  # an earlier post whose reply was lost
             batch.market_id = await self._find_posted(batch)
             if batch.market_id is None:
                 batch.status = "validating"
-                await self._release(batch)
-        requests, errors = await self._read(batch, key)
+                await self._release_reservation(batch)
+        requests, errors = await self._read_requests(batch, key)
         if errors and batch.market_id is None:
-            await self._fail(batch, errors)
+            await self._fail_batch(batch, errors)
             return
         batch.counts["total"] = len(requests)
-        if batch.market_id is None and self.trade.clock() > batch.created_at + WINDOWS[batch.completion_window]:
-            await self._end(batch, "expired", 0)
+        if (
+            batch.market_id is None
+            and self.trade.clock() > batch.created_at + WINDOW_DURATIONS_S[batch.completion_window]
+        ):
+            await self._end_batch(batch, "expired", 0)
             return
         if batch.market_id is None and not batch.cancelling:
-            batch.market_id = await self._post(batch, [request for request in requests if request is not None])
+            batch.market_id = await self._post_batch(batch, [request for request in requests if request is not None])
         if batch.market_id is None:
-            await self._end(batch, "cancelled", 0)
+            await self._end_batch(batch, "cancelled", 0)
             return
         batch.status = "in_progress"
         self._record_time(batch, "in_progress")
-        await self._save(batch)
+        await self._store_batch(batch)
         if batch.cancelling:  # cancelled while it was being posted
             await self.trade.client.batches.cancel(batch.market_id)
         ended = await self.trade.client.batches.wait(
-            batch.market_id, every=_POLL_SECONDS, progress=lambda market: self._update_counts(batch, market)
+            batch.market_id, every=_POLL_INTERVAL_S, progress=lambda market: self._update_counts(batch, market)
         )
         await self._finish(batch, key, ended, requests)
 
-    async def _read(self, batch: StoredBatch, key: ApiKey) -> tuple[list[BatchRequest | None], list[Json]]:
-        """Return every line, with None for each wrong one, and the errors of the first hundred wrong ones."""
+    async def _read_requests(
+        self, batch: StoredBatch, key: ApiKey
+    ) -> tuple[list[BatchRequest | None], list[JsonObject]]:
+        """Return all lines, with None for an invalid line, and the errors of the first hundred invalid lines."""
         content = await self._inputs.read_input(batch.key, batch.input_file_id, batch.id)
         requests: list[BatchRequest | None] = []
-        errors: list[Json] = []
+        errors: list[JsonObject] = []
         custom_ids: set[str] = set()
         for number, line in enumerate(content.splitlines(), 1):
             if not line.strip():
                 continue
             if len(requests) == _MAX_LINES:
-                raise invalid(f"a batch must have at most {_MAX_LINES} lines", "input_file_id", "too_many_lines")
+                raise invalid_request(
+                    f"a batch must have at most {_MAX_LINES} lines", "input_file_id", "too_many_lines"
+                )
             try:
                 read = await read_line(self.trade.prices, batch, key, line)
                 if read.custom_id in custom_ids:
-                    raise invalid(f"custom_id {read.custom_id!r} is used by an earlier line", "custom_id")
+                    raise invalid_request(f"custom_id {read.custom_id!r} is used by an earlier line", "custom_id")
                 custom_ids.add(read.custom_id)
                 requests.append(read)
             except Problem as problem:
                 requests.append(None)
-                if len(errors) < _MAX_ERRORS:
+                if len(errors) < _MAX_REPORTED_ERRORS:
                     errors.append(error_json(problem) | {"line": number})
         if not requests and not errors:
-            errors = [error_json(invalid("the file must hold at least one line", "input_file_id", "empty_file"))]
+            errors = [
+                error_json(invalid_request("the file must contain at least one line", "input_file_id", "empty_file"))
+            ]
         return requests, errors
 
-    async def _post(self, batch: StoredBatch, requests: list[BatchRequest]) -> str | None:
-        """Post the batch and return the market's id, or None if it was cancelled before.
+    def _batch_terms(self, batch: StoredBatch, requests: list[BatchRequest]) -> BatchTerms:
+        providers, offer = shared_terms(requests)
+        budget = self.trade.settings.budget
+        return {
+            "window": batch.completion_window,
+            "providers": providers,
+            "offer": offer,
+            "max_amount": budget.per_batch,
+            "max_line_amount": budget.per_request,
+        }
 
-        Raises Problem and SvcError. Nothing was posted unless the batch's status is still `posting`.
+    async def _post_batch(self, batch: StoredBatch, requests: list[BatchRequest]) -> str | None:
+        """Post the batch and return its id in the market, or None if the batch was cancelled before the post.
+
+        Raises Problem and SvcError. After an error, the batch may have been posted only if its status is `posting`.
         """
         trade = self.trade
-        providers, offer = shared_terms(requests)
-        prepared = await trade.client.batches.prepare(
-            [market_line(request) for request in requests],
-            window=batch.completion_window,
-            providers=providers,
-            offer=offer,
-            max_amount=trade.settings.budget.per_batch,
-            max_line_amount=trade.settings.budget.per_request,
-        )
+        lines = [market_line(request) for request in requests]
+        prepared = await trade.client.batches.prepare(lines, **self._batch_terms(batch, requests))
+        if batch.max_amount is not None and prepared.amount > int(batch.max_amount):
+            message = (
+                f"the batch costs up to {prepared.amount} base units, above its limit of {batch.max_amount}:"
+                " the price rose since it was shown, so start the batch again"
+            )
+            raise Problem(429, message, type="insufficient_quota", code="insufficient_quota")
         if batch.cancelling:
             return None
         await self._reserve(batch, prepared, [request.requested for request in requests])
         batch.status, batch.amount = "posting", str(prepared.amount)
-        await self._save(batch)
+        await self._store_batch(batch)
         try:
-            created = await trade.client.batches.create(prepared, metadata={BATCH_ID_KEY: batch.id})
+            created = await trade.client.batches.create(prepared, metadata={BATCH_ID_METADATA_KEY: batch.id})
         except SvcError as failed:
             if may_have_arrived(failed):  # search for the batch before posting it again
                 raise ConnectionFailed(f"cannot tell whether batch {batch.id} was posted: {failed.message}") from None
             batch.status = "validating"
-            await self._release(batch)
+            await self._release_reservation(batch)
             raise
         return created.id
 
@@ -241,25 +293,25 @@ class LocalBatches:
         trade, now = self.trade, self.trade.clock()
         trade.budgets.reserve(batch.key, batch.id, prepared.amount, now)
         names = {request.name for request in requested}, {request.model.id for request in requested}
-        name, model = (each.pop() if len(each) == 1 else SEVERAL_MODELS for each in names)
-        row = LedgerPurchase(batch.id, now, batch.key, BATCH, name, model, batch.input_file_id, None)
+        name, model = (each.pop() if len(each) == 1 else SEVERAL_MODELS_NAME for each in names)
+        row = LedgerPurchase(batch.id, now, batch.key, BATCH_KIND, name, model, batch.input_file_id, None)
         if not await trade.ledger.list_jobs(batch.id):
             job = LedgerJob(batch.id, batch.id, now, 0, prepared.amount, prepared.fees)
             await trade.ledger.add_purchase(row, job)
         else:  # a retry: replace the earlier amount
             await trade.ledger.renew_job(batch.id, now, prepared.amount, prepared.fees)
 
-    async def _release(self, batch: StoredBatch) -> None:
+    async def _release_reservation(self, batch: StoredBatch) -> None:
         self.trade.budgets.settle(batch.id, 0, self.trade.clock())
         await self.trade.ledger.end_job(batch.id, "unpaid", 0)
 
     async def _find_posted(self, batch: StoredBatch) -> str | None:
-        """Return the id of the market's batch that carries our id, if there is one."""
+        """Return the id of the market's batch that has this batch's id as metadata, or None."""
         after: str | None = None
         for _ in range(_MAX_BATCHES_SEARCHED // 100):
             page = await self.trade.client.batches.list(limit=100, after=after)
             for candidate in page.data:
-                if (candidate.metadata or {}).get(BATCH_ID_KEY) == batch.id:
+                if (candidate.metadata or {}).get(BATCH_ID_METADATA_KEY) == batch.id:
                     return candidate.id
             if not page.has_more or page.data[-1].created_at < batch.created_at:
                 return None
@@ -269,11 +321,11 @@ class LocalBatches:
     async def _finish(self, batch: StoredBatch, key: ApiKey, ended: Batch, requests: list[BatchRequest | None]) -> None:
         batch.status = "finalizing"
         self._record_time(batch, "finalizing")
-        await self._save(batch)
+        await self._store_batch(batch)
         rows = await self.trade.ledger.list_jobs(batch.id)
         terms = rows[0].terms if rows else FeeTerms(0, 0)
         cost, counts = 0, {True: 0, False: 0}
-        with storing(), BatchResultFiles(self.files.folder, batch.id) as written:
+        with convert_storage_errors(), BatchResultFiles(self.files.folder, batch.id) as written:
             async for result in self.trade.client.batches.results(ended, charges=terms):
                 request = requests[result.line - 1] if 0 < result.line <= len(requests) else None
                 line, paid = self._result_line(result, request, terms)
@@ -282,42 +334,44 @@ class LocalBatches:
                 await to_thread.run_sync(written.add, line, succeeded)
             batch.counts = {"total": len(requests), "completed": counts[True], "failed": counts[False]}
             expires_at = None if batch.output_seconds is None else int(self.trade.clock()) + batch.output_seconds
-            for name, path in written.finished():
+            for name, path in written.close_files():
                 if getattr(batch, f"{name}_file_id") is not None:
                     continue  # already stored before an interruption
                 filename = f"{batch.id}_{name}.jsonl"
                 file = await self.files.add(key.name, filename, "batch_output", path, expires_at)
                 setattr(batch, f"{name}_file_id", file.id)
-        await self._end(batch, ended.status, cost)
+        await self._end_batch(batch, ended.status, cost)
 
-    def _result_line(self, result: BatchResult, request: BatchRequest | None, terms: FeeTerms) -> tuple[Json, int]:
+    def _result_line(
+        self, result: BatchResult, request: BatchRequest | None, terms: FeeTerms
+    ) -> tuple[JsonObject, int]:
         """Return a result in OpenAI's form, and its cost."""
-        line: Json = {"id": result.id}
+        line: JsonObject = {"id": result.id}
         line["custom_id"] = None if request is None else request.custom_id
         paid = 0 if result.cost is None else result.cost.total
         if result.result is None or request is None:
             code, message = ("no_result", "") if result.error is None else (result.error.code, result.error.message)
-            error: Json = {"code": OPENAI_CODES.get(code, code), "message": message}
+            error: JsonObject = {"code": OPENAI_ERROR_CODES.get(code, code), "message": message}
             details = {"job_id": result.job_id, "cost": str(paid), "code": code}
             return line | {"response": None, "error": error, "svc": details}, paid
         job = result.result.job
         created, provider = int(self.trade.clock()), job.svc.provider_id
-        bought = Bought(job.id, provider, paid, paid, terms, created, result.result.output, result.result.usage)
+        bought = BoughtAnswer(job.id, provider, paid, paid, terms, created, result.result.output, result.result.usage)
         try:
-            body = answer_of(request.requested, bought)
+            body = build_answer(request.requested, bought)
         except Problem as problem:
             error = {"code": problem.code, "message": problem.message}
             return line | {"response": None, "error": error, "svc": bought.to_json()}, paid
         response = {"status_code": 200, "request_id": job.id, "body": body}
         return line | {"response": response, "error": None}, paid
 
-    async def _fail(self, batch: StoredBatch, errors: list[Json]) -> None:
+    async def _fail_batch(self, batch: StoredBatch, errors: list[JsonObject]) -> None:
         batch.errors = errors
         posted = batch.market_id is not None
-        await self._end(batch, "failed", None if posted else 0)
+        await self._end_batch(batch, "failed", None if posted else 0)
 
-    async def _end(self, batch: StoredBatch, status: str, cost: int | None) -> None:
-        """Store how the batch ended. Without a `cost`, the authorised amount still counts."""
+    async def _end_batch(self, batch: StoredBatch, status: str, cost: int | None) -> None:
+        """Store how the batch ended. Without a `cost`, the authorised amount still counts against the budgets."""
         batch.status = status
         self._record_time(batch, status)
         if cost is not None:
@@ -328,13 +382,13 @@ class LocalBatches:
             if cost is not None:
                 await self.trade.ledger.end_job(batch.id, "done" if cost else "unpaid", cost)
             await self.trade.ledger.end_purchase(batch.id, "done" if cost else "failed")
-            await self._save(batch)
+            await self._store_batch(batch)
             await self._inputs.delete_input(batch.id)
 
         await self.trade.persist(write)
 
     def _update_counts(self, batch: StoredBatch, market: Batch) -> None:
-        """Estimate the lines that have ended: the market counts jobs, and a bundle has many lines."""
+        """Estimate from the market's count of jobs how many lines have ended. A bundle is one job with many lines."""
         counts, lines = market.request_counts, batch.counts["total"]
         ended = {
             name: count * lines // max(1, counts.total)
@@ -345,6 +399,6 @@ class LocalBatches:
     def _record_time(self, batch: StoredBatch, moment: str) -> None:
         batch.times = {**batch.times, moment: batch.times.get(moment, int(self.trade.clock()))}
 
-    async def _save(self, batch: StoredBatch) -> None:
+    async def _store_batch(self, batch: StoredBatch) -> None:
         body = msgspec.json.encode(batch).decode()
-        await self.trade.ledger.put_document(BATCH, batch.id, batch.created_at, batch.key, body)
+        await self.trade.ledger.put_document(BATCH_KIND, batch.id, batch.created_at, batch.key, body)

@@ -1,7 +1,10 @@
-"""Budgets of `svc serve`: limits per key, and for all keys together, on any hour and any day.
+"""Budgets of `svc serve`: limits per hour and per day, for each key and for all keys together.
 
 A budget counts the authorised amount from just before the post, and the cost once the job has ended, so that parallel
-requests cannot overspend. Nothing here awaits, so the check and the reservation are one step.
+requests cannot overspend. Nothing here awaits, so no other task runs between the check and the reservation.
+
+The provider of a tab can charge the tab's whole amount until the settle, so the whole amount stays reserved. The amount
+of a request in the tab is moved from the tab's key to the request's key.
 """
 
 from collections import deque
@@ -11,17 +14,18 @@ from typing import Final
 import attrs
 
 from svc.core.money import Token
-from svc.serve.ledger import SpendEntry
-from svc.serve.problems import over_budget
+from svc.serve.ledger import TAB_KIND, SpendEntry
+from svc.serve.problems import budget_problem
+from svc.serve.request_ids import split_request_id
 from svc.serve.settings import ServeSettings
 
-HOUR_SECONDS, DAY_SECONDS = 3_600.0, 86_400.0
+HOUR_S, DAY_S = 3_600.0, 86_400.0
 DEFAULT_DAY_TOKENS: Final = 10
 
 
 @attrs.define
-class Limit:
-    """Limit of `max_amount` base units in any `seconds`, for one key, or for all keys together."""
+class SpendingLimit:
+    """Limit of `max_amount` base units in any window of `seconds`, for one key, or for all keys if `key` is None."""
 
     key: str | None
     seconds: float
@@ -31,6 +35,7 @@ class Limit:
     _total: int = 0
 
     def total_spent(self, now: float, committed: dict[str, int]) -> int:
+        """Remove jobs that have left the window. Return the spent and reserved amount of the others."""
         while self._entries and self._entries[0][0] <= now - self.seconds:
             self._total -= committed.get(self._entries.popleft()[1], 0)
         return self._total
@@ -40,7 +45,7 @@ class Limit:
         self._total += amount
 
     def change(self, at: float, now: float, by: int) -> None:
-        """Change the amount of a job posted at `at`, unless it has left the window."""
+        """Add `by` to the amount of a job posted at `at`, unless the job has left the window."""
         if at > now - self.seconds:
             self._total += by
 
@@ -50,39 +55,58 @@ class Limit:
             self._total -= amount
 
 
-class Budgets:
-    """All limits, and the amounts of the last day's jobs."""
+@attrs.define
+class _OpenTab:
+    amount: int
+    used: int = 0  # amount of the requests in the tab
 
-    def __init__(self, limits: Sequence[Limit]) -> None:
+    @property
+    def unused_amount(self) -> int:
+        return max(0, self.amount - self.used)  # rounded-up prices may add up to more than `amount`
+
+
+class Budgets:
+    """Enforces all limits. Remembers the amounts of the last day's jobs."""
+
+    def __init__(self, limits: Sequence[SpendingLimit]) -> None:
         self._limits = limits
         self._committed: dict[str, int] = {}
         self._posted: dict[str, tuple[float, str]] = {}
+        self._tabs: dict[str, _OpenTab] = {}
 
     @classmethod
-    def of(cls, settings: ServeSettings, token: Token, total_spent: Iterable[SpendEntry]) -> "Budgets":
-        """Create the budgets. `spent` holds the jobs of the last day and the running ones, oldest first."""
+    def from_settings(cls, settings: ServeSettings, token: Token, entries: Iterable[SpendEntry]) -> "Budgets":
+        """Create the budgets from the settings. `entries`: the last day's jobs and all running jobs, oldest first."""
         budget = settings.budget
         day = budget.per_day
         if day is None:  # cap unverified decimals, which the coordinator could inflate
             decimals = token.decimals if token.vouched else min(token.decimals, 6)
             day = DEFAULT_DAY_TOKENS * 10**decimals
         configured: list[tuple[str | None, float, int | None, str]] = [
-            (None, HOUR_SECONDS, budget.per_hour, "an hour, all keys together"),
-            (None, DAY_SECONDS, day, "a day, all keys together"),
+            (None, HOUR_S, budget.per_hour, "an hour, all keys together"),
+            (None, DAY_S, day, "a day, all keys together"),
         ]
         for name, key in settings.keys.items():
-            configured.append((name, HOUR_SECONDS, key.per_hour, f"an hour by key {name}"))
-            configured.append((name, DAY_SECONDS, key.per_day, f"a day by key {name}"))
+            configured.append((name, HOUR_S, key.per_hour, f"an hour by key {name}"))
+            configured.append((name, DAY_S, key.per_day, f"a day by key {name}"))
         budgets = cls(
             [
-                Limit(key, seconds, max_amount, f"{token.format(max_amount)} {text}")
+                SpendingLimit(key, seconds, max_amount, f"{token.format(max_amount)} {text}")
                 for key, seconds, max_amount, text in configured
                 if max_amount
             ]
         )
-        for job in total_spent:
-            budgets.record(job.key, job.job_id, job.amount if job.cost is None else job.cost, job.at)
+        for job in entries:
+            amount = job.amount if job.cost is None else job.cost
+            budgets._take_from_tab(job.job_id, amount, job.at)
+            budgets._record(job.key, job.job_id, amount, job.at)
+            if job.kind == TAB_KIND and job.cost is None:
+                budgets._tabs[job.job_id] = _OpenTab(amount)
         return budgets
+
+    def usage(self, now: float) -> list[tuple[SpendingLimit, int]]:
+        """Return each limit with the amount that is spent or reserved."""
+        return [(limit, limit.total_spent(now, self._committed)) for limit in self._limits]
 
     @property
     def descriptions(self) -> list[str]:
@@ -93,51 +117,76 @@ class Budgets:
 
         Raises Problem (`insufficient_quota`), with nothing reserved, if a limit would be exceeded.
         """
-        self._forget(now)
+        self._forget_old_jobs(now)
         self._drop(job_id)
-        for limit in self._of(key):
+        self._take_from_tab(job_id, amount, now)
+        for limit in self._limits_for(key):
             left = limit.max_amount - limit.total_spent(now, self._committed)
             if amount > left:
-                raise over_budget(
+                self._take_from_tab(job_id, -amount, now)
+                raise budget_problem(
                     f"the request needs {amount} base units, but {max(0, left)} are left of {limit.description}"
                 )
-        self.record(key, job_id, amount, now)
+        self._record(key, job_id, amount, now)
 
-    def record(self, key: str, job_id: str, amount: int, at: float) -> None:
+    def reserve_tab(self, key: str, job_id: str, amount: int, now: float) -> None:
+        """Reserve the amount of a tab until it is settled. Raises Problem as `reserve` does."""
+        self.reserve(key, job_id, amount, now)
+        self._tabs[job_id] = _OpenTab(amount)
+
+    def amount_left(self, key: str, now: float) -> int | None:
+        """Return the amount that may still be reserved for a key, or None without a limit."""
+        self._forget_old_jobs(now)
+        amounts = [limit.max_amount - limit.total_spent(now, self._committed) for limit in self._limits_for(key)]
+        return max(0, min(amounts)) if amounts else None
+
+    def _record(self, key: str, job_id: str, amount: int, at: float) -> None:
         self._drop(job_id)
         self._committed[job_id] = amount
         self._posted[job_id] = (at, key)
-        for limit in self._of(key):
+        for limit in self._limits_for(key):
             limit.add(at, job_id, amount)
 
     def settle(self, job_id: str, cost: int, now: float) -> None:
         """Replace the authorised amount with the cost, once the job has ended."""
-        known = self._committed.get(job_id)
-        if known is None:
+        self._tabs.pop(job_id, None)
+        if (known := self._committed.get(job_id)) is not None:
+            self._change(job_id, cost, now)
+            self._take_from_tab(job_id, cost - known, now)
+
+    def _take_from_tab(self, job_id: str, amount: int, now: float) -> None:
+        """Subtract the amount of a request from the reservation of its open tab."""
+        tab_id, number = split_request_id(job_id)
+        if number is not None and (tab := self._tabs.get(tab_id)) is not None:
+            tab.used += amount
+            self._change(tab_id, tab.unused_amount, now)
+
+    def _change(self, job_id: str, amount: int, now: float) -> None:
+        if (known := self._committed.get(job_id)) is None:  # the job has left every window
             return
         at, key = self._posted[job_id]
-        for limit in self._of(key):
+        for limit in self._limits_for(key):
             limit.total_spent(now, self._committed)  # expire entries before the amount changes
-            limit.change(at, now, cost - known)
-        self._committed[job_id] = cost
+            limit.change(at, now, amount - known)
+        self._committed[job_id] = amount
 
     def _drop(self, job_id: str) -> None:
-        """Remove a job. A job with two entries would be subtracted twice when it leaves the window."""
+        """Remove a job's entry, because a job with two entries would be subtracted twice when it leaves the window."""
         if (known := self._posted.pop(job_id, None)) is None:
             return
         (at, key), amount = known, self._committed.pop(job_id)
-        for limit in self._of(key):
+        for limit in self._limits_for(key):
             limit.drop(at, job_id, amount)
 
-    def _of(self, key: str) -> list[Limit]:
+    def _limits_for(self, key: str) -> list[SpendingLimit]:
         return [limit for limit in self._limits if limit.key is None or limit.key == key]
 
-    def _forget(self, now: float) -> None:
+    def _forget_old_jobs(self, now: float) -> None:
         """Remove jobs that have left every window."""
         for limit in self._limits:
             limit.total_spent(now, self._committed)
         while self._posted:
             job_id, (at, _) = next(iter(self._posted.items()))
-            if at > now - DAY_SECONDS:
+            if at > now - DAY_S:
                 return
             del self._posted[job_id], self._committed[job_id]

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from svc.serve.as_chat import Json
-from svc.serve.usage import usage_of_chat
+from svc.serve.as_chat import JsonObject
+from svc.serve.usage import to_chat_usage
 
 
-def chat_of_response(response: Mapping[str, Any]) -> Json:
+def chat_of_response(response: Mapping[str, Any]) -> JsonObject:
     texts, refusals, thoughts, calls = [], [], [], []
     output = response.get("output")
     for item in output if isinstance(output, list) else ():
@@ -27,17 +27,17 @@ def chat_of_response(response: Mapping[str, Any]) -> Json:
                 thoughts += [
                     str(part.get("text", "")) for part in item.get("summary") or () if isinstance(part, Mapping)
                 ]
-    message: Json = {"role": "assistant", "content": "".join(texts) if texts or not (calls or refusals) else None}
+    message: JsonObject = {"role": "assistant", "content": "".join(texts) if texts or not (calls or refusals) else None}
     message["refusal"] = "".join(refusals) or None
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:
         message["tool_calls"] = calls
-    completion: Json = {
+    completion: JsonObject = {
         "choices": [{"index": 0, "message": message, "finish_reason": _finish_reason(response, bool(calls))}]
     }
     if isinstance(usage := response.get("usage"), Mapping):
-        completion["usage"] = usage_of_chat(usage)
+        completion["usage"] = to_chat_usage(usage)
     return completion
 
 

@@ -11,14 +11,17 @@ import attrs
 from common.refusal import Refused
 from common.strict_json import parse
 from svc.serve.keys import ApiKey
-from svc.serve.problems import Problem, invalid
+from svc.serve.problems import Problem, invalid_request
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# A client that neither sends nor reads would hold one of `server.concurrent` places forever.
-_SILENCE_SECONDS: Final = 60.0
+_MAX_AMOUNT_HEADER: Final = "x-svc-max-amount"
+_MAX_AMOUNT_DIGITS: Final = 40
+# Limits for slow clients. Without them, a client that neither sends nor reads would hold a place in `server.concurrent`
+# forever.
+_SILENCE_TIMEOUT_S: Final = 60.0
 _MIN_BYTES_PER_SECOND: Final = 1 << 16
 
 
@@ -38,6 +41,19 @@ class LocalRequest:
     request_id: str
     receive: Receive = attrs.field(repr=False)
 
+    @property
+    def max_amount(self) -> int | None:
+        """Limit that the client sets for the cost, in base units. Raises Problem."""
+        text = self.headers.get(_MAX_AMOUNT_HEADER)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_AMOUNT_DIGITS):
+            raise invalid_request(
+                f"{_MAX_AMOUNT_HEADER} must be a whole number of base units with at most {_MAX_AMOUNT_DIGITS} digits",
+                _MAX_AMOUNT_HEADER,
+            )
+        return int(text)
+
     async def read_body(self, max_bytes: int) -> bytes:
         """Return the body. Raises Problem (413) and ClientDisconnected."""
         read = bytearray()
@@ -51,10 +67,10 @@ class LocalRequest:
     async def read_chunks(self) -> AsyncGenerator[bytes, None]:
         while True:
             message: Message = {}
-            with anyio.move_on_after(_SILENCE_SECONDS):
+            with anyio.move_on_after(_SILENCE_TIMEOUT_S):
                 message = await self.receive()
             if not message:
-                raise Problem(408, f"no byte of the body came for {_SILENCE_SECONDS:g} s", code="body_too_slow")
+                raise Problem(408, f"no byte of the body arrived for {_SILENCE_TIMEOUT_S:g} s", code="body_too_slow")
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
             yield message.get("body", b"")
@@ -69,9 +85,9 @@ class LocalRequest:
         try:
             value = parse(await self.read_body(max_bytes))
         except Refused as refusal:
-            raise invalid(f"the body must be JSON: {refusal.message}") from None
+            raise invalid_request(f"the body must be JSON: {refusal.message}") from None
         if not isinstance(value, dict):
-            raise invalid("the body must be a JSON object")
+            raise invalid_request("the body must be a JSON object")
         return value
 
     async def wait_for_disconnect(self) -> None:
@@ -84,7 +100,7 @@ class LocalRequest:
 class WholeReply:
     """Reply with a complete body: bytes, or a value that is encoded as JSON.
 
-    `on_sent` is awaited after the body was sent. `on_closed` is called in every case.
+    `on_sent` is awaited after the body was sent. `on_closed` is always called, also after a disconnect.
     """
 
     body: Any
@@ -109,7 +125,7 @@ async def send_whole(reply: WholeReply, common_headers: Mapping[str, str], send:
     whole = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body, ensure_ascii=False).encode()
     content_type = {} if isinstance(reply.body, bytes) else {"content-type": "application/json"}
     try:
-        await _start(
+        await _start_response(
             send, reply.status, {**content_type, **reply.headers, **common_headers, "content-length": str(len(whole))}
         )
         await _send_body(send, whole)
@@ -130,15 +146,15 @@ async def send_events(stream: EventReply, common_headers: Mapping[str, str], rec
     try:
         async with anyio.create_task_group() as tasks:
 
-            async def watch() -> None:
+            async def cancel_at_disconnect() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(watch)
+            tasks.start_soon(cancel_at_disconnect)
             with suppress(ClientDisconnected):
                 async with aclosing(stream.events) as events:
-                    await _start(send, 200, {**content_type, **stream.headers, **common_headers})
+                    await _start_response(send, 200, {**content_type, **stream.headers, **common_headers})
                     async for event in events:
                         await _send_body(send, event, more=True)
                 await _send_body(send, b"")
@@ -151,12 +167,12 @@ async def send_events(stream: EventReply, common_headers: Mapping[str, str], rec
 
 
 async def _send_body(send: Send, body: bytes, *, more: bool = False) -> None:
-    with anyio.move_on_after(_SILENCE_SECONDS + len(body) / _MIN_BYTES_PER_SECOND) as waiting:
+    with anyio.move_on_after(_SILENCE_TIMEOUT_S + len(body) / _MIN_BYTES_PER_SECOND) as waiting:
         await send({"type": "http.response.body", "body": body, "more_body": more})
     if waiting.cancelled_caught:
         raise ClientDisconnected
 
 
-async def _start(send: Send, status: int, headers: Mapping[str, str]) -> None:
+async def _start_response(send: Send, status: int, headers: Mapping[str, str]) -> None:
     encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": encoded})

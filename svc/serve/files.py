@@ -1,7 +1,7 @@
-"""Routes and store of `/v1/files`. Contents stay in the state folder of this user.
+"""Routes and store of `/v1/files`. The contents are kept in the state folder of this user.
 
-A batch's lines are read here and sealed one by one when the batch is created; the coordinator never gets the file.
-Files stay until they are deleted, or expire if the upload set an expiry.
+The coordinator never gets a file. When a batch is created, its lines are read from the file and sealed one by one.
+Files are kept until they are deleted or expire.
 """
 
 import secrets
@@ -19,14 +19,15 @@ from svc.own_files import open_atomic
 from svc.serve.exchange import LocalRequest, WholeReply
 from svc.serve.http import LocalRoute, local_route
 from svc.serve.ledger import Ledger
-from svc.serve.problems import Problem, invalid, storing
+from svc.serve.problems import Problem, convert_storage_errors, invalid_request
 from svc.serve.upload_form import read_form
 
-_FILE: Final = "file"
-_MAX_LIMIT: Final = 10_000
-_MIN_LIFETIME_SECONDS: Final = 3_600  # OpenAI's limits
-_MAX_LIFETIME_SECONDS: Final = 2_592_000
-_SWEEP_SECONDS: Final = 600.0
+_DOCUMENT_KIND: Final = "file"
+_MAX_PAGE_FILES: Final = 10_000
+# OpenAI's limits for the lifetime of a file.
+_MIN_LIFETIME_S: Final = 3_600
+_MAX_LIFETIME_S: Final = 2_592_000
+_SWEEP_INTERVAL_S: Final = 600.0
 
 
 class StoredFile(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ class LocalFiles:
     async def add(
         self, key: str, filename: str, purpose: str, content: bytes | Path, expires_at: int | None = None
     ) -> StoredFile:
-        """Store a file. A `Path` must be in this folder, and is moved. Raises StorageFailed."""
+        """Store a file. If `content` is a path, the file must be in this folder, and is moved. Raises StorageFailed."""
         file_id = f"file-{secrets.token_hex(12)}"
 
         def store() -> int:
@@ -77,17 +78,17 @@ class LocalFiles:
                     target.write(content)
             return self.path(file_id).stat().st_size
 
-        with storing():
+        with convert_storage_errors():
             size = await to_thread.run_sync(store)
         file = StoredFile(file_id, size, int(self.clock()), filename, purpose, key, expires_at)
-        await self.ledger.put_document(_FILE, file_id, self.clock(), key, msgspec.json.encode(file).decode())
+        await self.ledger.put_document(_DOCUMENT_KIND, file_id, self.clock(), key, msgspec.json.encode(file).decode())
         return file
 
     async def get(self, key: str, file_id: str) -> StoredFile:
-        """Return a file. Raises Problem (404) also if it belongs to another key or has expired."""
-        body = await self.ledger.get_document(_FILE, file_id, key)
+        """Return a file. Raises Problem (404) if it is missing, belongs to another key or has expired."""
+        body = await self.ledger.get_document(_DOCUMENT_KIND, file_id, key)
         file = None if body is None else msgspec.json.decode(body, type=StoredFile)
-        if file is None or self._expired(file):
+        if file is None or self._is_expired(file):
             raise file_not_found(file_id)
         return file
 
@@ -101,35 +102,37 @@ class LocalFiles:
 
     async def list_files(self, key: str | None) -> list[StoredFile]:
         """Return the files, newest first."""
-        found = [msgspec.json.decode(body, type=StoredFile) for body in await self.ledger.list_documents(_FILE, key)]
-        return [file for file in found if not self._expired(file)]
+        found = [
+            msgspec.json.decode(body, type=StoredFile) for body in await self.ledger.list_documents(_DOCUMENT_KIND, key)
+        ]
+        return [file for file in found if not self._is_expired(file)]
 
     async def remove(self, key: str, file_id: str) -> None:
         await self._remove((await self.get(key, file_id)).id)
 
     async def _remove(self, file_id: str) -> None:
-        await self.ledger.remove_document(_FILE, file_id)
-        with storing():
+        await self.ledger.remove_document(_DOCUMENT_KIND, file_id)
+        with convert_storage_errors():
             await anyio.Path(self.path(file_id)).unlink(missing_ok=True)
 
-    def _expired(self, file: StoredFile) -> bool:
+    def _is_expired(self, file: StoredFile) -> bool:
         return file.expires_at is not None and file.expires_at <= self.clock()
 
-    async def sweep(self) -> None:
+    async def remove_expired(self) -> None:
         """Remove expired files."""
-        for body in await self.ledger.list_documents(_FILE, None):
+        for body in await self.ledger.list_documents(_DOCUMENT_KIND, None):
             file = msgspec.json.decode(body, type=StoredFile)
-            if self._expired(file):
+            if self._is_expired(file):
                 await self._remove(file.id)
 
-    async def keep_swept(self, report: Callable[[str], object]) -> None:
+    async def remove_expired_repeatedly(self, report: Callable[[str], object]) -> None:
         """Remove expired files at intervals, until cancelled."""
         while True:
             try:
-                await self.sweep()
-            except Exception as error:  # the next sweep removes them
+                await self.remove_expired()
+            except Exception as error:  # the next round tries again
                 report(f"cannot remove expired files: {error}")
-            await anyio.sleep(_SWEEP_SECONDS)
+            await anyio.sleep(_SWEEP_INTERVAL_S)
 
 
 def file_not_found(file_id: str) -> Problem:
@@ -138,6 +141,8 @@ def file_not_found(file_id: str) -> Problem:
 
 @attrs.frozen
 class LocalFileRoutes:
+    """Handlers of `/v1/files`."""
+
     files: LocalFiles
 
     def routes(self) -> Sequence[LocalRoute]:
@@ -152,15 +157,15 @@ class LocalFileRoutes:
     async def _upload(self, request: LocalRequest) -> WholeReply:
         partial = self.files.folder / f".upload.{secrets.token_hex(8)}.partial"
         try:
-            with storing():
+            with convert_storage_errors():
                 form = await read_form(request, partial)
             purpose = form.fields.get("purpose")
             if purpose != "batch":
                 message = "purpose must be batch: send other files inside the prompt, as data"
-                raise invalid(message, "purpose", "invalid_purpose")
+                raise invalid_request(message, "purpose", "invalid_purpose")
             if form.filename is None:
-                raise invalid("the form must have a part named file, with a filename", "file")
-            expires_at = _expiry(form.fields, self.files.clock())
+                raise invalid_request("the form must have a part named file, with a filename", "file")
+            expires_at = _read_expiry(form.fields, self.files.clock())
             file = await self.files.add(request.key.name, form.filename, purpose, partial, expires_at)
         finally:
             await anyio.Path(partial).unlink(missing_ok=True)
@@ -170,7 +175,7 @@ class LocalFileRoutes:
         found = await self.files.list_files(request.key.name)
         purpose = request.query.get("purpose")
         items = [file.to_json() for file in found if purpose in {None, file.purpose}]
-        return WholeReply(list_page(items, request.query, _MAX_LIMIT, _MAX_LIMIT))
+        return WholeReply(build_list_page(items, request.query, _MAX_PAGE_FILES, _MAX_PAGE_FILES))
 
     async def _get(self, request: LocalRequest, file_id: str) -> WholeReply:
         return WholeReply((await self.files.get(request.key.name, file_id)).to_json())
@@ -187,14 +192,14 @@ class LocalFileRoutes:
 def read_lifetime(anchor: object, seconds: object, anchors: Collection[str], param: str) -> int:
     """Return the lifetime of a file in seconds. Raises Problem."""
     if anchor not in anchors:
-        raise invalid(f"{param}.anchor must be {' or '.join(anchors)}", f"{param}.anchor")
-    if type(seconds) is not int or not _MIN_LIFETIME_SECONDS <= seconds <= _MAX_LIFETIME_SECONDS:
-        raise invalid(f"{param}.seconds must be {_MIN_LIFETIME_SECONDS} to {_MAX_LIFETIME_SECONDS}", f"{param}.seconds")
+        raise invalid_request(f"{param}.anchor must be {' or '.join(anchors)}", f"{param}.anchor")
+    if type(seconds) is not int or not _MIN_LIFETIME_S <= seconds <= _MAX_LIFETIME_S:
+        raise invalid_request(f"{param}.seconds must be {_MIN_LIFETIME_S} to {_MAX_LIFETIME_S}", f"{param}.seconds")
     return seconds
 
 
-def _expiry(fields: Mapping[str, str], now: float) -> int | None:
-    """Return when an uploaded file expires. A form has one field for each member of the object."""
+def _read_expiry(fields: Mapping[str, str], now: float) -> int | None:
+    """Return the time at which an uploaded file expires. A form has one field for each member of `expires_after`."""
     anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if anchor is None and text is None:
         return None
@@ -202,21 +207,24 @@ def _expiry(fields: Mapping[str, str], now: float) -> int | None:
     return int(now) + read_lifetime(anchor, seconds, ("created_at",), "expires_after")
 
 
-def list_page(
+def build_list_page(
     items: list[dict[str, Any]], query: Mapping[str, str], max_limit: int, default_limit: int
 ) -> dict[str, Any]:
-    """Return a page of `items`, which are newest first. `order` reverses them, `after` and `limit` select the page."""
+    """Return a page of `items`, which are sorted newest first.
+
+    The query's `order` may reverse the items, and its `after` and `limit` select the page.
+    """
     order = query.get("order", "desc")
     if order not in {"asc", "desc"}:
-        raise invalid("order must be asc or desc", "order")
+        raise invalid_request("order must be asc or desc", "order")
     if order == "asc":
         items = items[::-1]
     ids = [item["id"] for item in items]
     after, limit = query.get("after"), query.get("limit", str(default_limit))
     if not limit.isdecimal() or not limit.isascii() or not 1 <= int(limit[:9]) <= max_limit:
-        raise invalid(f"limit must be a number from 1 to {max_limit}", "limit")
+        raise invalid_request(f"limit must be a number from 1 to {max_limit}", "limit")
     if after is not None and after not in ids:
-        raise invalid("after must be the id of a listed item", "after")
+        raise invalid_request("after must be the id of a listed item", "after")
     begin = 0 if after is None else ids.index(after) + 1
     page = items[begin : begin + int(limit)]
     return {

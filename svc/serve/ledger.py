@@ -3,6 +3,8 @@
     purchases   one answer for one key, with the digest of its request and its idempotency key
     jobs        jobs posted for a purchase: the authorised amount, and the cost once the job has ended
 
+A tab is a purchase of kind `tab`. Each of its requests is a job of a separate purchase, with the id JOB/NUMBER.
+
 The ledger holds no prompt and no answer. It holds keyed digests and job ids, with which the wallet can read a result
 again. A job is recorded before it is posted, so that a restart finds every job that may be paid. Python adds up the
 amounts, because SQLite's integers end at 2^63 base units.
@@ -19,20 +21,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import attrs
 from anyio import to_thread
 
 from common.quotes import FeeTerms
 from common.refusal import Refused
-from svc.serve.problems import storing
+from svc.serve.problems import convert_storage_errors
 
 T = TypeVar("T")
 
+TAB_KIND: Final = "tab"  # kind of a tab's purchase
 JobState = Literal["posting", "given", "done", "unpaid", "refunded"]
-UNDER_WAY: Final = frozenset({"posting", "given"})
-_PROVISIONAL: Final = "given"  # kind of the documents that hold provisional results
+RUNNING_JOB_STATES: Final = frozenset({"posting", "given"})
+_PROVISIONAL_KIND: Final = "given"  # kind of the documents with provisional results
 LEDGER_FILE: Final = "ledger.sqlite3"
 _SCHEMA: Final = """
 create table if not exists purchases (
@@ -56,7 +59,8 @@ create table if not exists documents (kind text not null, id text not null, at r
 class LedgerPurchase:
     """Row of a purchase.
 
-    `kind` is the route in one word, `name` the client's name of the model. `state`: running, done or failed.
+    `kind` is one word for the route, or `batch` or `tab`. `name` is the client's name for the model. `state` is
+    running, done or failed.
     """
 
     id: str
@@ -92,7 +96,7 @@ class LedgerJob:
 
 @attrs.frozen(slots=True)
 class ProvisionalResult:
-    """Result that was returned before its block, with its content id and expected cost."""
+    """Result that was returned before its settle was in a block, with its content id and expected cost."""
 
     result_cid: str
     provider: int
@@ -115,8 +119,39 @@ class SpendEntry:
     state: str
 
 
+@attrs.frozen(slots=True)
+class SpendGroup:
+    """Sum of the jobs of one day (UTC), model name and key.
+
+    `paid`: cost of the ended jobs. `reserved`: authorised amounts of the `running` jobs. `free`: number of ended jobs
+    that cost nothing.
+    """
+
+    day: str
+    name: str
+    key: str
+    jobs: int
+    running: int
+    free: int
+    paid: int
+    reserved: int
+
+
+class _ExactSum:
+    """SQL aggregate `exact_sum` of amounts in text, because SQLite's own sum overflows."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def step(self, amount: Any, /) -> None:
+        self._sum += 0 if amount is None else int(amount)
+
+    def finalize(self) -> Any:
+        return str(self._sum)
+
+
 class Ledger:
-    """SQLite ledger with one writing process. `svc spend` may read at the same time.
+    """SQLite ledger with one writing process. `svc spend` and the page may read at the same time.
 
     Each call runs in a thread, because it waits for the disk.
     """
@@ -128,7 +163,7 @@ class Ledger:
 
     @classmethod
     def open(cls, folder: Path) -> "Ledger":
-        """Open the ledger for writing. Raises Refused if another process has it open."""
+        """Open the ledger for writing. Raises Refused if another process has the ledger open for writing."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock_connection = sqlite3.connect(folder / "serving.lock", isolation_level=None, timeout=0)
         try:
@@ -146,14 +181,20 @@ class Ledger:
 
     @classmethod
     def open_read_only(cls, folder: Path) -> "Ledger":
-        """Open the ledger while another process may write it. Raises Refused if it does not exist."""
+        """Open the ledger while another process may write it. Raises Refused if the ledger does not exist."""
         path = folder / LEDGER_FILE
         if not path.exists():
             raise Refused(
                 f"no ledger of svc serve at {path}: nothing was bought there (choose the folder with --state)"
             )
         connection = sqlite3.connect(path.resolve().as_uri() + "?mode=ro", uri=True, check_same_thread=False)
+        connection.create_aggregate("exact_sum", 1, _ExactSum)
         return cls(connection, None)
+
+    @property
+    def changes(self) -> int:
+        """Number of rows written since the ledger was opened."""
+        return self._connection.total_changes
 
     def close(self) -> None:
         with self._lock:
@@ -162,13 +203,13 @@ class Ledger:
                 self._lock_connection.close()
 
     async def run(self, update: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `update` in one transaction, in a thread.
+        """Run `update` in one transaction, in a thread. Cancelling the caller does not interrupt `update`.
 
-        Cancelling the caller does not interrupt it. Raises StorageFailed.
+        Raises StorageFailed.
         """
 
         def locked() -> T:
-            with storing(), self._lock, _transaction(self._connection) as connection:
+            with convert_storage_errors(), self._lock, _transaction(self._connection) as connection:
                 return update(connection)
 
         return await to_thread.run_sync(locked)
@@ -176,7 +217,7 @@ class Ledger:
     async def add_purchase(self, row: LedgerPurchase, job: LedgerJob | None = None) -> None:
         """Add a purchase, and its job if there is one already.
 
-        A failed purchase with the same idempotency key gives up that key.
+        A failed purchase with the same idempotency key loses that key, so that a retry can use it.
         """
 
         def update(connection: sqlite3.Connection) -> None:
@@ -209,7 +250,7 @@ class Ledger:
     async def end_job(self, job_id: str, state: JobState, cost: int) -> None:
         def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = ?, cost = ? where job_id = ?", (state, str(cost), job_id))
-            connection.execute("delete from documents where kind = ? and id = ?", (_PROVISIONAL, job_id))
+            connection.execute("delete from documents where kind = ? and id = ?", (_PROVISIONAL_KIND, job_id))
 
         await self.run(update)
 
@@ -220,18 +261,18 @@ class Ledger:
         def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = 'given' where job_id = ?", (job.job_id,))
             statement = "insert or replace into documents values (?, ?, ?, ?, ?)"
-            connection.execute(statement, (_PROVISIONAL, job.job_id, job.at, key, body))
+            connection.execute(statement, (_PROVISIONAL_KIND, job.job_id, job.at, key, body))
 
         await self.run(update)
 
     async def provisional_result(self, job_id: str) -> ProvisionalResult | None:
-        body = await self.get_document(_PROVISIONAL, job_id, None)
+        body = await self.get_document(_PROVISIONAL_KIND, job_id, None)
         if body is None:
             return None
         result_cid, provider, cost = json.loads(body)
         return ProvisionalResult(result_cid, provider, int(cost))
 
-    async def refund(self, job_id: str) -> None:
+    async def mark_refunded(self, job_id: str) -> None:
         """Record that the chain did not settle a provisional answer.
 
         An undelivered purchase can then be bought again.
@@ -248,43 +289,56 @@ class Ledger:
         await self.run(update)
 
     async def list_unconfirmed(self) -> list[LedgerJob]:
-        """Return the provisional jobs of ended purchases, which still wait for the chain."""
+        """Return the jobs that the chain has not settled yet although their purchase has ended."""
         statement = (
             "select j.* from jobs j join purchases p on p.id = j.purchase"
             " where j.state = 'given' and p.state <> 'running' order by j.at"
         )
-        return await self.run(lambda c: [_job(row) for row in c.execute(statement)])
+        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement)])
 
     async def end_purchase(self, purchase: str, state: str) -> None:
         statement = "update purchases set state = ? where id = ?"
         await self.run(lambda connection: connection.execute(statement, (state, purchase)))
 
-    async def deliver(self, purchase: str) -> None:
+    async def mark_delivered(self, purchase: str) -> None:
         statement = "update purchases set delivered = 1, state = 'done' where id = ?"
         await self.run(lambda connection: connection.execute(statement, (purchase,)))
 
     async def find_by_idempotency_key(self, key: str, idempotency: str) -> LedgerPurchase | None:
         statement = "select * from purchases where key = ? and idempotency = ? and state <> 'failed'"
-        return await self.run(lambda c: _purchase(c.execute(statement, (key, idempotency)).fetchone()))
+        return await self.run(lambda c: _to_purchase(c.execute(statement, (key, idempotency)).fetchone()))
 
-    async def list_undelivered(self, key: str, digest: str, list_since: float) -> list[LedgerPurchase]:
+    async def list_undelivered(self, key: str, digest: str, since: float) -> list[LedgerPurchase]:
         """Return the paid but undelivered purchases of the same request, oldest first."""
         statement = (
             "select * from purchases where key = ? and digest = ? and delivered = 0 and state = 'done' and at >= ?"
             " order by at"
         )
-        rows = await self.run(lambda c: [_purchase(row) for row in c.execute(statement, (key, digest, list_since))])
+        rows = await self.run(lambda c: [_to_purchase(row) for row in c.execute(statement, (key, digest, since))])
         return [row for row in rows if row is not None]
 
     async def list_jobs(self, purchase: str) -> list[LedgerJob]:
-        """Return the jobs of a purchase in the order of their posts."""
+        """Return the jobs of a purchase, oldest first."""
         statement = "select * from jobs where purchase = ? order by at"
-        return await self.run(lambda c: [_job(row) for row in c.execute(statement, (purchase,))])
+        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (purchase,))])
 
     async def list_running(self) -> list[LedgerPurchase]:
-        statement = "select * from purchases where state = 'running' and kind <> 'batch' order by at"
-        rows = await self.run(lambda c: [_purchase(row) for row in c.execute(statement)])
+        statement = "select * from purchases where state = 'running' and kind not in ('batch', 'tab') order by at"
+        rows = await self.run(lambda c: [_to_purchase(row) for row in c.execute(statement)])
         return [row for row in rows if row is not None]
+
+    async def list_tabs(self) -> list[LedgerJob]:
+        """Return the jobs of tabs that were not settled when the server last stopped."""
+        statement = (
+            "select j.* from jobs j join purchases p on p.id = j.purchase"
+            " where p.kind = 'tab' and p.state = 'running' order by j.at"
+        )
+        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement)])
+
+    async def list_tab_requests(self, tab: str) -> list[LedgerJob]:
+        """Return the requests in a tab, which are jobs with the ids JOB/NUMBER."""
+        statement = "select * from jobs where job_id like ? order by at"
+        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (f"{tab}/%",))])
 
     async def list_since(self, at: float) -> list[SpendEntry]:
         """Return every job posted since `at` or still running, with its purchase."""
@@ -292,7 +346,37 @@ class Ledger:
             "select j.at, p.key, p.kind, p.name, p.model, j.job_id, j.provider, j.amount, j.cost, j.state"
             " from jobs j join purchases p on p.id = j.purchase where j.at >= ? or j.cost is null order by j.at"
         )
-        return await self.run(lambda c: [_spent(row) for row in c.execute(statement, (at,))])
+        return await self.run(lambda c: [_to_spend_entry(row) for row in c.execute(statement, (at,))])
+
+    async def find_job(self, job_id: str) -> SpendEntry | None:
+        statement = (
+            "select j.at, p.key, p.kind, p.name, p.model, j.job_id, j.provider, j.amount, j.cost, j.state"
+            " from jobs j join purchases p on p.id = j.purchase where j.job_id = ?"
+        )
+        found = await self.run(lambda c: c.execute(statement, (job_id,)).fetchone())
+        return None if found is None else _to_spend_entry(found)
+
+    async def list_newest(self, limit: int, before: str | None) -> list[SpendEntry]:
+        """Return the newest jobs. With `before`, return the newest of those posted before this job."""
+        statement = (
+            "select j.at, p.key, p.kind, p.name, p.model, j.job_id, j.provider, j.amount, j.cost, j.state"
+            " from jobs j join purchases p on p.id = j.purchase"
+            " where j.at <= coalesce((select at from jobs where job_id = :before), 1e300)"
+            " and (:before is null or (j.at, j.job_id) < (select at, job_id from jobs where job_id = :before))"
+            " order by j.at desc, j.job_id desc limit :limit"
+        )
+        names = {"before": before, "limit": limit}
+        return await self.run(lambda c: [_to_spend_entry(row) for row in c.execute(statement, names)])
+
+    async def spend_groups(self, since: float) -> list[SpendGroup]:
+        """Return the sums of the jobs posted since a time. Only a read-only ledger has the SQL function `exact_sum`."""
+        statement = (
+            "select date(j.at, 'unixepoch'), p.name, p.key, count(*), sum(j.cost is null), sum(j.cost is '0'),"
+            " exact_sum(j.cost), exact_sum(case when j.cost is null then j.amount end)"
+            " from jobs j join purchases p on p.id = j.purchase where j.at >= ? group by 1, 2, 3"
+        )
+
+        return await self.run(lambda c: [_to_spend_group(row) for row in c.execute(statement, (since,))])
 
     async def put_document(self, kind: str, id: str, at: float, key: str, body: str) -> None:
         """Store a JSON document: a file's or a batch's description, or a provisional result."""
@@ -300,7 +384,7 @@ class Ledger:
         await self.run(lambda connection: connection.execute(statement, (kind, id, at, key, body)))
 
     async def get_document(self, kind: str, id: str, key: str | None) -> str | None:
-        """Return a document. With `key`, only if it belongs to that key."""
+        """Return a document, or None if it is missing or, with `key`, belongs to another key."""
         statement = "select body from documents where kind = ? and id = ? and (key = ? or ? is null)"
         row_found = await self.run(lambda connection: connection.execute(statement, (kind, id, key, key)).fetchone())
         return None if row_found is None else str(row_found[0])
@@ -332,7 +416,7 @@ def _add_job(connection: sqlite3.Connection, row: LedgerJob) -> None:
     connection.execute("insert into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *charges))
 
 
-def _purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:
+def _to_purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:
     if row is None:
         return None
     id, at, key, kind, name, model, digest, idempotency, state, delivered = row
@@ -341,13 +425,18 @@ def _purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:
     return LedgerPurchase(str(id), float(str(at)), *texts, known, str(state), bool(delivered))
 
 
-def _job(row: tuple[str, str, float, int, str, str | None, int, str, JobState]) -> LedgerJob:
+def _to_job(row: tuple[str, str, float, int, str, str | None, int, str, JobState]) -> LedgerJob:
     job_id, purchase, at, provider, amount, cost, fee_bps, gas_fee, state = row
     paid = None if cost is None else int(cost)
     return LedgerJob(job_id, purchase, at, provider, int(amount), FeeTerms(fee_bps, int(gas_fee)), paid, state)
 
 
-def _spent(row: tuple[float, str, str, str, str, str, int, str, str | None, str]) -> SpendEntry:
+def _to_spend_entry(row: tuple[float, str, str, str, str, str, int, str, str | None, str]) -> SpendEntry:
     at, key, kind, name, model, job_id, provider, amount, cost, state = row
     paid = None if cost is None else int(cost)
     return SpendEntry(at, key, kind, name, model, job_id, provider, int(amount), paid, state)
+
+
+def _to_spend_group(row: tuple[str, str, str, int, int, int, str, str]) -> SpendGroup:
+    day, name, key, jobs, running, free, paid, reserved = row
+    return SpendGroup(day, name, key, jobs, running, free, int(paid), int(reserved))

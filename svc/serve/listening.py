@@ -1,7 +1,7 @@
-"""Listening socket of `svc serve`. It keeps file descriptors free for purchases, however many clients connect.
+"""Listening socket of `svc serve`. It keeps file descriptors free for purchases, even if many clients connect.
 
-A high descriptor number means that many are in use. When half are in use, idle connections are closed early. When only
-the reserve is left, new connections are closed at once.
+A high descriptor number means that many descriptors are in use. When half are in use, idle connections are closed
+early. When only the reserve is left, new connections are closed at once.
 """
 
 import socket
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from hypercorn.config import Config, Sockets
 
-_RESERVED_DESCRIPTORS: Final = 128  # for the market, the ledger, files and the event loop
+_RESERVED_DESCRIPTORS: Final = 128  # for connections to the market, the ledger, files and the event loop
 _KEEP_ALIVE_S: Final = 75.0
 _CROWDED_KEEP_ALIVE_S: Final = 2.0
 
@@ -29,7 +29,7 @@ class ListeningConfig(Config):
         self._listening = listening
 
     def create_sockets(self) -> Sockets:
-        """Return a duplicate of the socket, which hypercorn closes."""
+        """Return a duplicate of the socket, because hypercorn closes the sockets that it serves."""
         own: list[socket.socket] = [ListeningSocket(self._listening, self)]
         return Sockets(own, [], []) if self.ssl_enabled else Sockets([], own, [])
 
@@ -37,8 +37,8 @@ class ListeningConfig(Config):
 class ListeningSocket(socket.socket):
     """Listening socket that closes a new connection when few descriptors are left.
 
-    asyncio handles a failed accept badly: it logs up to a thousand tracebacks and starts as many timers, which can use
-    all of the process's time.
+    Without this limit, `accept` would fail once no descriptor is left. asyncio then logs up to a thousand tracebacks
+    and starts as many timers, which can use all of the process's time.
     """
 
     def __init__(self, listening: socket.socket, config: ListeningConfig) -> None:
@@ -54,15 +54,15 @@ class ListeningSocket(socket.socket):
         self._config.keep_alive_timeout = _CROWDED_KEEP_ALIVE_S if crowded else _KEEP_ALIVE_S
         if descriptor >= self._ceiling:
             connection.close()
-            raise BlockingIOError  # asyncio then looks again
+            raise BlockingIOError  # asyncio then waits for the next connection
         return connection, address
 
 
 def _connection_ceiling() -> int:
-    """Return the lowest descriptor that no connection may get. A new descriptor is always the lowest free one."""
+    """Return the lowest descriptor that connections may not use. A new descriptor is always the lowest free number."""
     if sys.platform == "win32":
         return sys.maxsize
-    import resource  # noqa: PLC0415 - Windows has none
+    import resource  # noqa: PLC0415 - missing on Windows
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVED_DESCRIPTORS, soft // 2)

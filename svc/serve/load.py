@@ -1,8 +1,8 @@
-"""Load of each provider: our jobs there, its free capacity, how fast it claims, and recent failures.
+"""Load of each provider: this server's jobs, free capacity, the time until a claim, and recent failures.
 
-The cheapest provider gets as many jobs as it has capacity for, and the next ones get the rest, up to the configured
-premium. Free capacity is the market's report less our own jobs. Our jobs are counted at once, so that parallel
-requests do not all choose the same provider.
+The cheapest provider gets as many jobs as it has capacity for. The next cheapest get the rest, up to the configured
+premium. Free capacity is the capacity in the market's report, less the jobs of other buyers and of this server. This
+server's jobs are counted at once, so that parallel requests do not all choose the same provider.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,21 +10,21 @@ from typing import Final
 
 import attrs
 
-from svc.core.bids import OPEN, Bid
+from svc.core.bids import OPEN_PROVIDER, Bid
 from svc.records import Provider
 
-_SMOOTHING: Final = 0.3  # weight of the newest claim in the moving average
-_LATE_FACTOR: Final = 4.0  # a claim is late after this many times the average
-_MIN_CLAIM_SECONDS: Final = 3.0
-_UNCLAIMED_EXCLUSION_SECONDS: Final = 60.0  # a busy provider is soon tried again
+_SMOOTHING_WEIGHT: Final = 0.3  # weight of the newest claim in the moving average
+_LATE_CLAIM_FACTOR: Final = 4.0  # a claim is late after this many times the average
+_MIN_CLAIM_TIMEOUT_S: Final = 3.0
+_UNCLAIMED_EXCLUSION_S: Final = 60.0  # short, because the provider may only be busy
 
 
 @attrs.define
 class _ProviderState:
     """Load of one provider, with its `capacity` once the market has reported it.
 
-    `held`: our jobs, from the choice of this provider to their end. `claimed`: our jobs that it has claimed.
-    `others`: jobs of other buyers.
+    `held`: jobs of this server, from the choice of the provider to their end. `claimed`: the held jobs that the
+    provider has claimed. `others`: jobs of other buyers.
     """
 
     held: int = 0
@@ -45,9 +45,9 @@ class _ProviderState:
 
 @attrs.define(eq=False)
 class ProviderLoad:
-    """Order providers by price, free capacity and recent failures.
+    """Counts the load of each provider, and sorts bids by price, free capacity and recent failures.
 
-    `premium`: highest multiple of the best price that may be paid. `monotonic`: clock of the exclusions.
+    `premium`: highest multiple of the best price that may be paid. `monotonic`: clock by which exclusions end.
     """
 
     premium: float
@@ -65,18 +65,18 @@ class ProviderLoad:
         for at, bid in enumerate(bids):
             rank += at > 0 and bid.rates != bids[at - 1].rates
             ranks.append(rank)
-        affordable = self._affordable(bids)
+        affordable = self._affordable_providers(bids)
 
         def key(at: int) -> tuple[bool, bool, bool, float, float]:
             state, too_expensive = self.state(bids[at].designated), bids[at].designated not in affordable
             by_price, by_queue = (ranks[at], state.fullness), (state.fullness, ranks[at])
-            # With free capacity the price decides. Without, the shortest queue among affordable providers.
+            # Providers with free capacity are sorted by price. Affordable providers without it are sorted by queue.
             order = by_price if too_expensive or state.has_room else by_queue
             return state.excluded_until > now, too_expensive, not state.has_room, *order
 
         return [bids[at] for at in sorted(range(len(bids)), key=key)]
 
-    def _affordable(self, bids: Sequence[Bid]) -> frozenset[int]:
+    def _affordable_providers(self, bids: Sequence[Bid]) -> frozenset[int]:
         if not bids:
             return frozenset()
         now = self.monotonic()
@@ -92,19 +92,21 @@ class ProviderLoad:
     def claim_timeout(self, provider: int) -> float:
         """Return the seconds after which a claim of this provider is late, at most `claim_seconds`."""
         average = self.state(provider).average_claim_seconds
-        late = self.claim_seconds if average is None else max(_MIN_CLAIM_SECONDS, _LATE_FACTOR * average)
+        late = self.claim_seconds if average is None else max(_MIN_CLAIM_TIMEOUT_S, _LATE_CLAIM_FACTOR * average)
         return min(self.claim_seconds, late)
 
     def on_chosen(self, provider: int) -> None:
         self.state(provider).held += 1
 
     def on_claimed(self, provider: int, seconds: float | None) -> None:
-        """Count a claim that took `seconds` since the post, if known."""
+        """Count a claim. `seconds` is the time from the post to the claim, if it is known."""
         state = self.state(provider)
         state.claimed += 1
         if seconds is not None:
             average = state.average_claim_seconds
-            state.average_claim_seconds = seconds if average is None else average + _SMOOTHING * (seconds - average)
+            state.average_claim_seconds = (
+                seconds if average is None else average + _SMOOTHING_WEIGHT * (seconds - average)
+            )
 
     def on_ended(self, provider: int, *, claimed: bool) -> None:
         state = self.state(provider)
@@ -112,12 +114,15 @@ class ProviderLoad:
         state.claimed -= claimed
 
     def exclude(self, provider: int, *, unclaimed: bool) -> None:
-        """Make a provider the last choice for a while: shorter if it only failed to claim in time."""
-        if provider != OPEN:
-            seconds = min(self.exclude_seconds, _UNCLAIMED_EXCLUSION_SECONDS) if unclaimed else self.exclude_seconds
+        """Make a provider the last choice for a while.
+
+        `unclaimed`: the provider only failed to claim a job in time, so the time is shorter.
+        """
+        if provider != OPEN_PROVIDER:
+            seconds = min(self.exclude_seconds, _UNCLAIMED_EXCLUSION_S) if unclaimed else self.exclude_seconds
             self.state(provider).excluded_until = self.monotonic() + seconds
 
     def update(self, reported: Provider) -> None:
-        """Store the capacity that the market reports. Our own jobs are known here, and not counted as others'."""
+        """Store the capacity and the jobs that the market reports, less the claimed jobs of this server."""
         state = self.state(reported.provider_id)
         state.capacity, state.others = reported.capacity, max(0, reported.active_jobs - state.claimed)

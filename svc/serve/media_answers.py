@@ -1,4 +1,4 @@
-"""Answers of embeddings and images, and the settled job behind every answer."""
+"""Build answers of embeddings and images. `BoughtAnswer` is the paid result behind every answer."""
 
 import struct
 from collections.abc import Mapping
@@ -10,20 +10,22 @@ from common import quotes
 from common.quotes import FeeTerms
 from common.scalars import base64_of, read_base64
 from svc.serve.problems import Problem
+from svc.serve.request_ids import id_members, split_request_id
 from svc.serve.requests import AnswerRequest
-from svc.serve.usage import usage_of_response
+from svc.serve.usage import to_response_usage
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
-NOT_UNDERSTOOD: Final = "result_not_understood"
+NOT_UNDERSTOOD_CODE: Final = "result_not_understood"
 _MAX_BASE64_LENGTH: Final = 1 << 28
 
 
 @attrs.frozen(slots=True)
-class Bought:
-    """Result of one job, with amounts in base units and the market's charges in `terms`.
+class BoughtAnswer:
+    """Paid result of one job, or of a request in a tab, whose `job_id` is JOB/NUMBER.
 
-    While the settle is in no block yet, `cost` is expected, and `rests_on` says how far the settle is.
+    Amounts are in base units, with the market's charges in `terms`.
+    Until the settle is in a block, `cost` is the expected cost, and `rests_on` states the progress of the settle.
     """
 
     job_id: str
@@ -36,14 +38,14 @@ class Bought:
     usage: Mapping[str, Any] = attrs.field(factory=dict)
     rests_on: str | None = None
 
-    def to_json(self) -> Json:
+    def to_json(self) -> JsonObject:
         provisional = {} if self.rests_on is None else {"provisional": True, "rests_on": self.rests_on}
         return {
-            "job_id": self.job_id,
+            **id_members(self.job_id),
             "provider": self.provider,
             "amount": str(self.amount),
             "cost": str(self.cost),
-            **cost_parts(self.cost, self.terms),
+            **cost_parts_json(self.cost, self.terms),
             **provisional,
         }
 
@@ -53,62 +55,64 @@ class Bought:
         return {f"x-svc-{name.replace('_', '-')}": text for name, text in texts.items()}
 
 
-def cost_parts(cost: int, terms: FeeTerms) -> Json:
-    """Return the member `cost_parts` of a settled job's cost."""
-    parts = quotes.parts_of_cost(cost, terms)
+def cost_parts_json(cost: int, terms: FeeTerms) -> JsonObject:
+    """Return the JSON member `cost_parts` for a cost, or an empty object if the parts cannot be computed."""
+    parts = quotes.split_cost(cost, terms)
     return {} if parts is None else {"cost_parts": {name: str(part) for name, part in attrs.asdict(parts).items()}}
 
 
-def not_understood(bought: Bought, what: str) -> Problem:
-    message = f"the provider's result has {what}; see it with: svc result {bought.job_id}"
-    return Problem(502, message, type="server_error", code=NOT_UNDERSTOOD, job_id=bought.job_id)
+def not_understood_problem(bought: BoughtAnswer, what: str) -> Problem:
+    job_id, number = split_request_id(bought.job_id)
+    place = "the result" if number is None else f"request {number} in the tab's transcript, once the tab is settled,"
+    message = f"the provider's result has {what}; see {place} with: svc result {job_id}"
+    return Problem(502, message, type="server_error", code=NOT_UNDERSTOOD_CODE, job_id=bought.job_id)
 
 
-def embeddings(requested: AnswerRequest, bought: Bought) -> Json:
+def build_embeddings(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
     output = bought.output
     items = output.get("data") if isinstance(output, dict) else output
     if not isinstance(items, list) or not all(isinstance(item, dict) and "embedding" in item for item in items):
-        raise not_understood(bought, "no embeddings")
+        raise not_understood_problem(bought, "no embeddings")
     data = []
     for at, item in enumerate(items):
-        numbers = _numbers(item["embedding"], bought)
+        numbers = _read_numbers(item["embedding"], bought)
         packed = base64_of(struct.pack(f"<{len(numbers)}f", *numbers)) if requested.form.base64_embeddings else numbers
         data.append({"object": "embedding", "index": item.get("index", at), "embedding": packed})
     usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None) or {}
-    input_tokens = usage_of_response(usage)["input_tokens"]
+    input_tokens = to_response_usage(usage)["input_tokens"]
     counted = {"prompt_tokens": input_tokens, "total_tokens": usage.get("total_tokens", input_tokens)}
     return {"object": "list", "data": data, "model": requested.name, "usage": counted, "svc": bought.to_json()}
 
 
-def _numbers(embedding: object, bought: Bought) -> list[float]:
+def _read_numbers(embedding: object, bought: BoughtAnswer) -> list[float]:
     if isinstance(embedding, str):
         raw = read_base64(embedding, _MAX_BASE64_LENGTH, "embedding")
         return [*struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4])]
     if isinstance(embedding, list) and all(isinstance(number, int | float) for number in embedding):
         return embedding
-    raise not_understood(bought, "an embedding that is not a list of numbers")
+    raise not_understood_problem(bought, "an embedding that is not a list of numbers")
 
 
-def images(requested: AnswerRequest, bought: Bought) -> Json:
+def build_images(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
     output = bought.output
     items = output.get("data", output) if isinstance(output, dict) else output
-    images = [_image(item) for item in (items if isinstance(items, list) else [items])]
+    images = [_read_image(item) for item in (items if isinstance(items, list) else [items])]
     if not images or not all(image is not None for image in images):
-        raise not_understood(bought, "no images")
-    data: list[Json] = []
+        raise not_understood_problem(bought, "no images")
+    data: list[JsonObject] = []
     for image in images:
         if image is not None:
             content, kind, extra = image
             address = {"url": f"data:{kind};base64,{content}"} if requested.form.image_urls else {"b64_json": content}
             data.append(address | extra)
-    answer: Json = {"created": bought.created, "data": data, "svc": bought.to_json()}
+    answer: JsonObject = {"created": bought.created, "data": data, "svc": bought.to_json()}
     usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None)
     if usage:
         answer["usage"] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **usage}
     return answer
 
 
-def _image(item: object) -> tuple[str, str, Json] | None:
+def _read_image(item: object) -> tuple[str, str, JsonObject] | None:
     if not isinstance(item, dict):
         return None
     content = item.get("b64_json") or item.get("b64")

@@ -1,7 +1,7 @@
 """Market data for purchases, cached and refreshed ahead of use: models, candidates, prices and charges.
 
-A request then waits only for its own post. If a price has changed in the meantime, the reply to the post carries the
-new one.
+A request then waits only for its post. If the price has changed since the last refresh, the reply to the post has the
+new price.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -14,9 +14,9 @@ import attrs
 from common.box import PublicKey
 from common.quotes import FeeTerms
 from svc.client import Client
-from svc.core.bids import OPEN, Bid, Rates, read_rates
+from svc.core.bids import OPEN_PROVIDER, Bid, Rates, read_rates
 from svc.core.orders import PreparedOrder
-from svc.core.quote_check import computed_quote, fee_terms
+from svc.core.quote_check import compute_quote, fee_terms
 from svc.errors import NoProvider, SvcError
 from svc.records import Candidate, Model, Quoted
 from svc.serve.load import ProviderLoad
@@ -24,11 +24,11 @@ from svc.serve.problems import model_not_found
 from svc.serve.settings import BuyingRule, ServeSettings
 
 _MAX_CAPACITY_READS: Final = 8  # only the cheapest providers' capacity is read
-CANDIDATE_SECONDS: Final = 5.0  # a provider is a candidate for 15 s after its last poll
-MODEL_SECONDS: Final = 60.0
-_EMPTY_RETRY_SECONDS: Final = 1.0  # before looking again for a model without providers
-_CAPACITY_READ_SECONDS: Final = 60.0  # capacities are read this long after the last use
-_UNUSED_SECONDS: Final = 600.0  # candidates are refreshed this long after the last use
+CANDIDATE_REFRESH_INTERVAL_S: Final = 5.0  # a provider is a candidate for 15 s after its last poll
+MAX_MODEL_LIST_AGE_S: Final = 60.0
+_MAX_EMPTY_LIST_AGE_S: Final = 1.0  # a list without candidates is read again after this time
+_CAPACITY_REFRESH_IDLE_LIMIT_S: Final = 60.0  # capacities unused for longer are not refreshed
+_CANDIDATE_REFRESH_IDLE_LIMIT_S: Final = 600.0  # candidates unused for longer are dropped
 _MAX_MODELS: Final = 1000
 
 
@@ -36,7 +36,7 @@ _MAX_MODELS: Final = 1000
 class MarketOffer:
     """Bid for a job and the key to seal it to. `provider` is 0 for an open order.
 
-    The job counts against that provider's capacity until `ProviderLoad.on_ended`.
+    The job counts against the provider's capacity until `ProviderLoad.on_ended` is called.
     """
 
     bid: Bid
@@ -49,6 +49,8 @@ class MarketOffer:
 
 @attrs.define
 class _CachedCandidates:
+    """Candidates of one model and window. `probe` reads the candidates again."""
+
     candidates: tuple[Candidate, ...]
     read_at: float
     used_at: float
@@ -66,11 +68,11 @@ class Prices:
     _charges: FeeTerms | None = None
     _models: dict[str, Model] = attrs.field(factory=dict)
     _models_at: float = float("-inf")
-    _listing: anyio.Lock = attrs.field(factory=anyio.Lock)
+    _list_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
     _cached: dict[tuple[str, str], _CachedCandidates] = attrs.field(factory=dict)
     _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)
     _refresh_locks: dict[tuple[str, str], anyio.Lock] = attrs.field(factory=dict)
-    _quoting: anyio.Lock = attrs.field(factory=anyio.Lock)
+    _quote_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     def __attrs_post_init__(self) -> None:
         buying = self.settings.buying
@@ -83,8 +85,11 @@ class Prices:
         names = {} if self.settings.only_named else {name: name for name in known}
         return {name: known[model] for name, model in {**names, **named}.items() if model in known}
 
-    async def find(self, name: str, allowed: Collection[str]) -> tuple[Model, BuyingRule]:
-        """Return a model and how it is bought. Raises Problem (`model_not_found`), also if the key may not use it."""
+    async def find_model(self, name: str, allowed: Collection[str]) -> tuple[Model, BuyingRule]:
+        """Return a model and its buying rule.
+
+        Raises Problem (`model_not_found`) if the model is missing or not `allowed`.
+        """
         if allowed and name not in allowed:
             raise model_not_found(name, "is not available to this key")
         model_settings = self.settings.models.get(name)
@@ -98,12 +103,12 @@ class Prices:
         return checked, self.settings.rule(name)
 
     async def _market_models(self) -> dict[str, Model]:
-        async with self._listing:
-            if self.monotonic() - self._models_at > MODEL_SECONDS:
-                await self._list()
+        async with self._list_lock:
+            if self.monotonic() - self._models_at > MAX_MODEL_LIST_AGE_S:
+                await self._list_models()
             return self._models
 
-    async def _list(self) -> None:
+    async def _list_models(self) -> None:
         listed = await self.client.models.list(limit=_MAX_MODELS)
         self._models = {model.id: model for model in listed if model.svc.enabled}
         self._models_at = self.monotonic()
@@ -111,59 +116,59 @@ class Prices:
     async def offer(self, model: Model, rule: BuyingRule, tried: Collection[int]) -> MarketOffer:
         """Return the best offer to an untried provider. Providers that failed recently come last. Raises NoProvider."""
         if rule.is_open:
-            if OPEN in tried:
+            if OPEN_PROVIDER in tried:
                 raise NoProvider(f"no provider claimed the open order for {model.id}")
-            return await self._choose(Bid(self._rates(rule), OPEN))
-        bids = self._own_bids(rule) if rule.has_rates else await self._market_bids(model, rule)
+            return await self._build_offer(Bid(self._rates_for(rule), OPEN_PROVIDER))
+        bids = self._bids_at_rule_rates(rule) if rule.has_rates else await self._market_bids(model, rule)
         untried = [bid for bid in bids if bid.designated not in tried]
         if not untried:
             subject = (
                 f"none of the providers {', '.join(map(str, rule.providers))}" if rule.providers else "no provider"
             )
-            detail = "; all were tried" if tried else ""
+            detail = ", apart from those already tried" if tried else ""
             raise NoProvider(f"{subject} is live for {model.id} in a window of {rule.window}{detail}")
-        return await self._choose(self.load.sort(untried)[0])
+        return await self._build_offer(self.load.sort(untried)[0])
 
-    async def _choose(self, bid: Bid) -> MarketOffer:
+    async def _build_offer(self, bid: Bid) -> MarketOffer:
         self.load.on_chosen(bid.designated)  # count the job now, so that a parallel request sees it
         try:
-            return MarketOffer(bid, await self._recipient(bid))
+            return MarketOffer(bid, await self._find_recipient(bid))
         except BaseException:
             self.load.on_ended(bid.designated, claimed=False)
             raise
 
-    def alternatives(self, model: Model, rule: BuyingRule, tried: Collection[int]) -> list[int]:
-        """Return the other providers that would accept the job, from cached data."""
+    def other_providers(self, model: Model, rule: BuyingRule, tried: Collection[int]) -> list[int]:
+        """Return the untried providers that would accept the job, from cached data."""
         if rule.is_open:
             return []
         if rule.has_rates:
             return [provider for provider in rule.providers if provider not in tried]
         cached = self._cached.get((model.id, rule.window))
-        known = () if cached is None else self._select(cached.candidates, rule)
+        known = () if cached is None else self._select_candidates(cached.candidates, rule)
         return [candidate.provider_id for candidate in known if candidate.provider_id not in tried]
 
-    def _own_bids(self, rule: BuyingRule) -> list[Bid]:
-        return [Bid(self._rates(rule), provider) for provider in rule.providers]
+    def _bids_at_rule_rates(self, rule: BuyingRule) -> list[Bid]:
+        return [Bid(self._rates_for(rule), provider) for provider in rule.providers]
 
-    def _rates(self, rule: BuyingRule) -> Rates:
+    def _rates_for(self, rule: BuyingRule) -> Rates:
         return read_rates(rule.rate_in, rule.rate_out) or Rates(0, 0)
 
     async def _market_bids(self, model: Model, rule: BuyingRule) -> list[Bid]:
-        found = self._select(await self._candidates(model, rule), rule)
+        found = self._select_candidates(await self._candidates(model, rule), rule)
         return [
             Bid(Rates(candidate.rate_in, candidate.rate_out), candidate.provider_id, candidate.box_key)
             for candidate in found
         ]
 
-    def _select(self, candidates: Collection[Candidate], rule: BuyingRule) -> list[Candidate]:
+    def _select_candidates(self, candidates: Collection[Candidate], rule: BuyingRule) -> list[Candidate]:
         return [candidate for candidate in candidates if not rule.providers or candidate.provider_id in rule.providers]
 
-    async def _recipient(self, bid: Bid) -> PublicKey:
+    async def _find_recipient(self, bid: Bid) -> PublicKey:
         account = self.client.orders.account
-        if bid.designated == OPEN:
+        if bid.designated == OPEN_PROVIDER:
             return await account.escrow_key()
         if bid.box_key is not None:
-            return await account.box_key(bid.designated, bid.box_key)
+            return await account.verify_box_key(bid.designated, bid.box_key)
         known = self._box_keys.get(bid.designated)
         if known is None:
             known = self._box_keys[bid.designated] = await self.client.orders.box_key(bid.designated)
@@ -172,7 +177,7 @@ class Prices:
     async def _candidates(self, model: Model, rule: BuyingRule) -> tuple[Candidate, ...]:
         key = (model.id, rule.window)
         if not self._is_fresh(key):
-            async with self._refresh_locks.setdefault(key, anyio.Lock()):  # parallel requests read once
+            async with self._refresh_locks.setdefault(key, anyio.Lock()):  # parallel requests share one read
                 if not self._is_fresh(key):
                     await self._refresh(key, model, rule)
         cached = self._cached[key]
@@ -183,7 +188,7 @@ class Prices:
         cached = self._cached.get(key)
         if cached is None:
             return False
-        seconds = 2 * CANDIDATE_SECONDS if cached.candidates else _EMPTY_RETRY_SECONDS
+        seconds = 2 * CANDIDATE_REFRESH_INTERVAL_S if cached.candidates else _MAX_EMPTY_LIST_AGE_S
         return self.monotonic() - cached.read_at <= seconds
 
     async def _refresh(self, key: tuple[str, str], model: Model, rule: BuyingRule) -> None:
@@ -210,37 +215,43 @@ class Prices:
                 tasks.start_soon(read_capacity, candidate.provider_id)
 
     async def quote(self, prepared: PreparedOrder) -> Quoted:
-        """Return a quote computed from the last charges, or request one if there are none."""
-        async with self._quoting:  # parallel requests read once
+        """Return a quote computed from the last known charges. If none are known, request a quote."""
+        async with self._quote_lock:  # parallel requests share one quote
             if (charges := self._charges) is None:
                 quoted = await self.client.quote(prepared)
                 self._charges = fee_terms(quoted.quote)
                 return quoted
-        return computed_quote(prepared, charges)
+        return compute_quote(prepared, charges)
+
+    async def charges(self, prepare: Callable[[], Awaitable[PreparedOrder]]) -> FeeTerms:
+        """Return the last known charges. If none are known, quote the order that `prepare` returns."""
+        if self._charges is None:
+            return fee_terms((await self.quote(await prepare())).quote)
+        return self._charges
 
     def forget_charges(self) -> None:
         self._charges = None
 
-    async def keep_warm(self, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
+    async def refresh_repeatedly(self, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
         """Refresh the cache until cancelled."""
         while True:
-            await sleep(CANDIDATE_SECONDS)
-            await self.warm()
+            await sleep(CANDIDATE_REFRESH_INTERVAL_S)
+            await self.refresh_used()
 
-    async def warm(self) -> None:
+    async def refresh_used(self) -> None:
         """Refresh the data in use. Errors are ignored: the next round or the next request tries again."""
         now = self.monotonic()
         for key, cached in [*self._cached.items()]:
-            if now - cached.used_at > _UNUSED_SECONDS:
+            if now - cached.used_at > _CANDIDATE_REFRESH_IDLE_LIMIT_S:
                 del self._cached[key]
                 self._refresh_locks.pop(key, None)
                 continue
             with suppress(SvcError):  # one model failed: refresh the others
                 cached.candidates, cached.read_at = await cached.probe(), self.monotonic()
-                if now - cached.used_at < _CAPACITY_READ_SECONDS:
+                if now - cached.used_at < _CAPACITY_REFRESH_IDLE_LIMIT_S:
                     await self._read_capacities(cached)
-        if self._cached and now - self._models_at > MODEL_SECONDS / 2:
+        if self._cached and now - self._models_at > MAX_MODEL_LIST_AGE_S / 2:
             with suppress(SvcError):
-                await self._list()
+                await self._list_models()
                 for name, _ in [*self._cached]:
                     await self.client.orders.account.model(name)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from common.refusal import Refused
 from svc import errors
 from svc.errors import SvcError
+from svc.serve.request_ids import id_headers, id_members
 
 _SERVER_ERROR: Final = "server_error"
 _FUNDS_CODES: Final = frozenset({"InsufficientBalance", "payer_has_code", "over_max_amount"})
@@ -20,7 +21,7 @@ _REQUEST_ERRORS: Final = (errors.OrderRefused, errors.InvalidRequest)
 
 
 class Problem(Exception):
-    """Error reply. `retry` means that the same request may succeed later."""
+    """Error reply. `retry` means that the same request may succeed later. `job_id` may name a request in a tab."""
 
     def __init__(
         self,
@@ -44,12 +45,12 @@ class Problem(Exception):
 
     def body(self) -> dict[str, Any]:
         error: dict[str, Any] = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        return {"error": error if self.job_id is None else error | {"svc": {"job_id": self.job_id}}}
+        return {"error": error if self.job_id is None else error | {"svc": id_members(self.job_id)}}
 
     def headers(self) -> dict[str, str]:
         headers = {"x-should-retry": "true" if self.retry else "false"}
         if self.job_id is not None:
-            headers["x-svc-job-id"] = self.job_id
+            headers |= id_headers(self.job_id)
         return headers | ({"retry-after": "5"} if self.retry and self.status in {429, 503} else {})
 
 
@@ -62,7 +63,7 @@ class StorageFailed(Problem):
 
 
 @contextmanager
-def storing() -> Iterator[None]:
+def convert_storage_errors() -> Iterator[None]:
     """Convert errors of the disk and of SQLite to StorageFailed."""
     try:
         yield
@@ -70,11 +71,11 @@ def storing() -> Iterator[None]:
         raise StorageFailed(error) from error
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> Problem:
+def invalid_request(message: str, param: str | None = None, code: str | None = None) -> Problem:
     return Problem(400, message, code=code, param=param)
 
 
-def unsupported(param: str, why: str) -> Problem:
+def unsupported_parameter(param: str, why: str) -> Problem:
     """Return the error for a parameter that this model does not support."""
     return Problem(400, f"{param} {why}", code="unsupported_parameter", param=param)
 
@@ -83,7 +84,7 @@ def model_not_found(name: str, why: str = "does not exist or accepts no orders")
     return Problem(404, f"the model {name!r} {why}", code="model_not_found", param="model")
 
 
-def over_budget(what: str) -> Problem:
+def budget_problem(what: str) -> Problem:
     message = f"{what}; see svc spend, and raise the budget in serve.toml"
     return Problem(429, message, type="insufficient_quota", code="insufficient_quota")
 
@@ -111,7 +112,7 @@ def problem_of(error: SvcError, job_id: str | None = None) -> Problem:
 
 
 def problem_of_refusal(refusal: Refused) -> Problem:
-    return invalid(refusal.message, refusal.param, refusal.code)
+    return invalid_request(refusal.message, refusal.param, refusal.code)
 
 
 def internal_problem() -> Problem:

@@ -1,4 +1,4 @@
-"""Purchases of answers: from the offer to the opened result, with one provider after another.
+"""Buy answers: from the offer to the opened result, with one provider after another.
 
                        ┌───────── failed, or not claimed in time: the next provider ◄──┐
     new ──── offer ── ledger ── post ── wait ── open ── answered                       │
@@ -20,16 +20,18 @@ from anyio.streams.memory import MemoryObjectSendStream
 from svc.errors import ApiError, JobFailed, NoProvider, OverCeiling, PostRefused, SvcError
 from svc.serve.answers import purchase_kind
 from svc.serve.attempts import JobAttempts, OpenPurchase, Trade
-from svc.serve.budgets import DAY_SECONDS
+from svc.serve.budgets import DAY_S
 from svc.serve.keys import ApiKey
-from svc.serve.ledger import UNDER_WAY, LedgerJob, LedgerPurchase
-from svc.serve.media_answers import Bought
+from svc.serve.ledger import RUNNING_JOB_STATES, LedgerJob, LedgerPurchase
+from svc.serve.media_answers import BoughtAnswer
 from svc.serve.prices import MarketOffer
-from svc.serve.problems import Problem, StorageFailed, internal_problem, invalid, problem_of
+from svc.serve.problems import Problem, StorageFailed, internal_problem, invalid_request, problem_of
+from svc.serve.request_ids import is_request_id
 from svc.serve.requests import AnswerRequest
+from svc.serve.tabs import ServedTabs, TabBroke
 
 _NO_TIMEOUT: Final = float("inf")
-_RETRY_SECONDS: Final = 1.0  # before a retryable error of the coordinator is retried
+_RETRY_PAUSE_S: Final = 1.0  # before a request is retried after an error of the coordinator
 
 
 @attrs.frozen
@@ -48,17 +50,20 @@ class _FailedAttempt:
     retry_after_seconds: float = 0.0
 
 
-Outcomes = MemoryObjectSendStream[Bought | _FailedAttempt]
+OutcomeSender = MemoryObjectSendStream[BoughtAnswer | _FailedAttempt]
 
 
 @attrs.define(eq=False)
 class AnswerPurchases:
-    """Open purchases, found by idempotency key and by the digest of the request."""
+    """Runs purchases, and finds open purchases by idempotency key or by the digest of the request."""
 
     trade: Trade
+    tabs: ServedTabs = attrs.field(
+        init=False, default=attrs.Factory(lambda self: ServedTabs(self.trade), takes_self=True)
+    )
     _by_idempotency_key: dict[tuple[str, str], OpenPurchase] = attrs.field(factory=dict)
     _by_digest: dict[tuple[str, str], list[OpenPurchase]] = attrs.field(factory=dict)
-    _joining: anyio.Lock = attrs.field(factory=anyio.Lock)
+    _join_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
 
     @property
     def _attempts(self) -> JobAttempts:
@@ -66,14 +71,18 @@ class AnswerPurchases:
 
     async def resume(self) -> None:
         """Resume the purchases that were running when the server last stopped."""
+        await self.tabs.resume()
         for row in await self.trade.ledger.list_running():
             jobs = await self.trade.ledger.list_jobs(row.id)
-            open_jobs = [job for job in jobs if job.state in UNDER_WAY]
+            open_jobs = [job for job in jobs if job.state in RUNNING_JOB_STATES]
             if not open_jobs:  # the server stopped between two attempts, so nothing was bought
                 await self.trade.ledger.end_purchase(row.id, "failed")
                 continue
             purchase = OpenPurchase(row, None, "posting", open_jobs[0])
-            self._remember(purchase)
+            if is_request_id(open_jobs[0].job_id):
+                self.trade.start("accounting", self.tabs.recover_request, purchase, open_jobs[0])
+                continue
+            self._add_open(purchase)
             for job in open_jobs[1:]:
                 self.trade.start("accounting", self._attempts.record_cost, purchase, job)
             self.trade.start("purchase", self._run, purchase, open_jobs[0])
@@ -81,9 +90,9 @@ class AnswerPurchases:
             self.trade.start("confirming", self._attempts.confirm, job, None)
 
     async def buy(self, key: ApiKey, requested: AnswerRequest, digest: str, idempotency: str | None) -> OpenPurchase:
-        """Return the purchase of this answer: a running or undelivered one, or a new one. Raises Problem."""
-        async with self._joining:
-            found = await self._find_earlier(key, requested, digest, idempotency)
+        """Return a running or undelivered purchase of this answer, or start a new purchase. Raises Problem."""
+        async with self._join_lock:
+            found = await self._find_earlier_purchase(key, requested, digest, idempotency)
             if found is not None:
                 found.abandoned = False
                 if found.requested is None:
@@ -103,66 +112,75 @@ class AnswerPurchases:
             )
             await self.trade.ledger.add_purchase(row)
             purchase = OpenPurchase(row, requested, waiting=1)
-            self._remember(purchase)
+            self._add_open(purchase)
         self.trade.start("purchase", self._run, purchase, None)
         return purchase
 
+    def find_by_job(self, job_id: str) -> OpenPurchase | None:
+        """Return the open purchase to which this job belongs."""
+        opened = (purchase for purchases in self._by_digest.values() for purchase in purchases)
+        return next((each for each in opened if each.job is not None and each.job.job_id == job_id), None)
+
+    def find_open(self, key: str, idempotency: str) -> OpenPurchase | None:
+        """Return the open purchase with this idempotency key."""
+        return self._by_idempotency_key.get((key, idempotency))
+
     def stop_waiting(self, purchase: OpenPurchase) -> None:
-        """Record that one client of `buy` no longer waits. The last one abandons the purchase."""
+        """Record that a client of `buy` no longer waits. When the last client leaves, the purchase is abandoned."""
         purchase.waiting -= 1
         if purchase.waiting:
             return
         if purchase.ended:
-            self._forget(purchase)  # the ledger keeps an undelivered answer for the next identical request
+            self._remove_open(purchase)  # the ledger keeps an undelivered answer for the next identical request
         elif not self.trade.stopping:
             purchase.abandoned = True
             purchase.notify()
 
     async def mark_delivered(self, purchase: OpenPurchase) -> None:
-        """Record the delivery. Never raises: an unrecorded delivery only lets the same request be answered twice."""
-        self._forget(purchase)
+        """Record the delivery. Never raises. Without the record, the same request may get this answer again."""
+        self._remove_open(purchase)
         try:
-            await self.trade.ledger.deliver(purchase.row.id)
+            await self.trade.ledger.mark_delivered(purchase.row.id)
         except StorageFailed as failed:
             self.trade.report(failed.message)
 
-    async def _find_earlier(
+    async def _find_earlier_purchase(
         self, key: ApiKey, requested: AnswerRequest, digest: str, idempotency: str | None
     ) -> OpenPurchase | None:
         if idempotency is None:
             for purchase in self._by_digest.get((key.name, digest), ()):
                 if not purchase.waiting and not (purchase.ended and purchase.problem):
                     return purchase
-            rows = await self.trade.ledger.list_undelivered(key.name, digest, self.trade.clock() - DAY_SECONDS)
+            rows = await self.trade.ledger.list_undelivered(key.name, digest, self.trade.clock() - DAY_S)
             known_ids = {purchase.row.id for purchase in self._by_digest.get((key.name, digest), ())}
             row = next((row for row in rows if row.id not in known_ids), None)
             return None if row is None else self._reopen(row, requested)
         known = self._by_idempotency_key.get((key.name, idempotency))
         if known is not None and known.problem is None:
-            _require_same(known.row, digest)
+            _require_same_request(known.row, digest)
             return known
         row = await self.trade.ledger.find_by_idempotency_key(key.name, idempotency)
         if row is None:
             return None
-        _require_same(row, digest)
-        if row.state != "done":  # none of its jobs is running or known to be paid
-            raise Problem(409, "the request with this idempotency key has just failed: retry it", retry=True)
+        _require_same_request(row, digest)
+        if row.state != "done":  # no job of the purchase is running or known to be paid
+            raise Problem(409, "the request with this idempotency key has just failed: retry the request", retry=True)
         return self._reopen(row, requested)
 
     def _reopen(self, row: LedgerPurchase, requested: AnswerRequest) -> OpenPurchase:
-        """Return a paid purchase, and read its result again. Nothing is bought."""
+        """Open a paid purchase again, and read its result in the background. Nothing is bought."""
         purchase = OpenPurchase(row, requested, "completed")
-        self._remember(purchase)
+        self._add_open(purchase)
         self.trade.start("purchase", self._run, purchase, None)
         return purchase
 
-    def _remember(self, purchase: OpenPurchase) -> None:
+    def _add_open(self, purchase: OpenPurchase) -> None:
         row = purchase.row
         self._by_digest.setdefault((row.key, row.digest), []).append(purchase)
         if row.idempotency is not None:
             self._by_idempotency_key[row.key, row.idempotency] = purchase
 
-    def _forget(self, purchase: OpenPurchase) -> None:
+    def _remove_open(self, purchase: OpenPurchase) -> None:
         row = purchase.row
         same_digest = self._by_digest.get((row.key, row.digest), [])
         if purchase in same_digest:
@@ -175,15 +193,15 @@ class AnswerPurchases:
     async def _run(self, purchase: OpenPurchase, job: LedgerJob | None) -> None:
         """Run the purchase to its end.
 
-        Never raises: an error becomes `purchase.problem` after the ledger has recorded it.
+        Never raises. An error is recorded in the ledger, and becomes `purchase.problem`.
         """
-        bought: Bought | None = None
+        bought: BoughtAnswer | None = None
         problem: Problem | None = None
         try:
             if purchase.row.state == "done":
                 bought = await self._read_result_again(purchase)
             else:
-                bought = await self._buy_answer(purchase, job)
+                bought = await self._answer_in_tab(purchase, job) or await self._buy_answer(purchase, job)
                 await self.trade.ledger.end_purchase(purchase.row.id, "done")
         except Problem as refused:
             problem = refused
@@ -196,19 +214,22 @@ class AnswerPurchases:
             try:
                 paid = purchase.job is not None and await self._is_paid(purchase)
                 await self.trade.ledger.end_purchase(purchase.row.id, "done" if paid else "failed")
-            except Exception as error:  # for example a full disk: the next start finds the purchase running
+            except Exception as error:  # for example a full disk: the next start resumes the purchase
                 self.trade.report(f"cannot write the ledger: {type(error).__name__}: {error}")
         purchase.bought, purchase.problem = bought, None if bought is not None else problem
         if purchase.problem is not None or not purchase.waiting:
-            self._forget(purchase)  # the ledger has everything that a later request needs
+            self._remove_open(purchase)  # the ledger has everything that a later request needs
         purchase.notify()
 
     async def _is_paid(self, purchase: OpenPurchase) -> bool:
         return any(job.state == "done" for job in await self.trade.ledger.list_jobs(purchase.row.id))
 
-    async def _read_result_again(self, purchase: OpenPurchase) -> Bought:
+    async def _read_result_again(self, purchase: OpenPurchase) -> BoughtAnswer:
         jobs = await self.trade.ledger.list_jobs(purchase.row.id)
         for job in jobs:
+            if job.state == "done" and is_request_id(job.job_id):
+                purchase.job = job
+                return await self.tabs.read_answer_again(job)
             if job.state == "done":
                 purchase.job = job
                 return await self._attempts.open_result(job, await self.trade.client.jobs.get(job.job_id))
@@ -223,13 +244,13 @@ class AnswerPurchases:
             code="no_result",
         )
 
-    async def _buy_answer(self, purchase: OpenPurchase, job: LedgerJob | None) -> Bought:
-        """Return the first successful attempt. Attempts run in parallel only with `hedge_seconds`."""
+    async def _buy_answer(self, purchase: OpenPurchase, job: LedgerJob | None) -> BoughtAnswer:
+        """Return the first successful attempt's result. Attempts run in parallel only if `hedge_seconds` is set."""
         buying = self.trade.settings.buying
         started, launched, running = anyio.current_time(), 0, 0
         tried = purchase.tried
         last_problem: Problem | None = None
-        send, receive = anyio.create_memory_object_stream[Bought | _FailedAttempt](buying.attempts + 1)
+        send, receive = anyio.create_memory_object_stream[BoughtAnswer | _FailedAttempt](buying.attempts + 1)
 
         async def launch() -> None:
             nonlocal launched, running
@@ -252,13 +273,13 @@ class AnswerPurchases:
                 tried.add(job.provider)
                 purchase.can_retry = buying.attempts > 1
                 self.trade.prices.load.on_chosen(job.provider)
-                self.trade.start("attempt", self._resumed_attempt, purchase, job, send)
+                self.trade.start("attempt", self._resume_attempt, purchase, job, send)
                 launched = running = 1
             else:
                 await launch()
             while True:
                 hedging = buying.hedge_seconds > 0 and running == 1 and launched < buying.attempts
-                outcome: Bought | _FailedAttempt | None = None
+                outcome: BoughtAnswer | _FailedAttempt | None = None
                 with anyio.move_on_after(buying.hedge_seconds if hedging else _NO_TIMEOUT):
                     outcome = await receive.receive()
                 if outcome is None:
@@ -266,7 +287,7 @@ class AnswerPurchases:
                         await launch()
                     continue
                 running -= 1
-                if isinstance(outcome, Bought):
+                if isinstance(outcome, BoughtAnswer):
                     return outcome
                 last_problem = outcome.error
                 self._record_failure(outcome, tried)
@@ -278,7 +299,22 @@ class AnswerPurchases:
                 try:
                     await launch()
                 except NoProvider:
-                    raise last_problem from None  # the failure of the only provider says more than NoProvider
+                    raise last_problem from None  # the earlier failure says more than NoProvider
+
+    async def _answer_in_tab(self, purchase: OpenPurchase, job: LedgerJob | None) -> BoughtAnswer | None:
+        """Return the answer from a tab. Return None if the request must be bought as a job, or already has a job."""
+        requested = purchase.requested
+        if job is not None or requested is None or (served := await self.tabs.find_tab(purchase, requested)) is None:
+            return None
+        try:
+            return await self.tabs.answer(purchase, requested, served)
+        except TabBroke as broke:
+            if purchase.streamed:  # the text of another answer would not continue the streamed text
+                message = f"the answer broke off, and is not charged: {broke}"
+                raise Problem(502, message, type="server_error", code="tab_broke", retry=True) from None
+            self.trade.report(f"{broke}; the request is bought as a job")
+        purchase.job, purchase.stream, purchase.status = None, None, "preparing"
+        return None
 
     def _record_failure(self, outcome: _FailedAttempt, tried: set[int]) -> None:
         if outcome.blame:
@@ -287,9 +323,9 @@ class AnswerPurchases:
             tried.discard(outcome.provider)
 
     async def _attempt(
-        self, purchase: OpenPurchase, requested: AnswerRequest, offer: MarketOffer, send: Outcomes
+        self, purchase: OpenPurchase, requested: AnswerRequest, offer: MarketOffer, send: OutcomeSender
     ) -> None:
-        async def attempt() -> Bought:
+        async def attempt() -> BoughtAnswer:
             try:
                 job, prepared = await self._attempts.post(purchase, requested, offer)
             except BaseException:
@@ -297,17 +333,17 @@ class AnswerPurchases:
                 raise
             return await self._attempts.follow(purchase, job, prepared)
 
-        await _send_outcome(send, await self._outcome(offer.provider, purchase, attempt))
+        await _send_outcome(send, await self._attempt_outcome(offer.provider, purchase, attempt))
 
-    async def _resumed_attempt(self, purchase: OpenPurchase, job: LedgerJob, send: Outcomes) -> None:
-        async def attempt() -> Bought:
+    async def _resume_attempt(self, purchase: OpenPurchase, job: LedgerJob, send: OutcomeSender) -> None:
+        async def attempt() -> BoughtAnswer:
             return await self._attempts.follow(purchase, job, None)
 
-        await _send_outcome(send, await self._outcome(job.provider, purchase, attempt))
+        await _send_outcome(send, await self._attempt_outcome(job.provider, purchase, attempt))
 
-    async def _outcome(
-        self, provider: int, purchase: OpenPurchase, attempt: Callable[[], Awaitable[Bought]]
-    ) -> Bought | _FailedAttempt:
+    async def _attempt_outcome(
+        self, provider: int, purchase: OpenPurchase, attempt: Callable[[], Awaitable[BoughtAnswer]]
+    ) -> BoughtAnswer | _FailedAttempt:
         """Return the attempt's result or failure. Never raises, so that one attempt cannot cancel others."""
         try:
             return await attempt()
@@ -327,18 +363,18 @@ class AnswerPurchases:
         except SvcError as error:
             job_id = None if purchase.job is None else purchase.job.job_id
             retry = isinstance(error, ApiError) and error.retryable
-            return _FailedAttempt(problem_of(error, job_id), provider, retry=retry, retry_after_seconds=_RETRY_SECONDS)
+            return _FailedAttempt(problem_of(error, job_id), provider, retry=retry, retry_after_seconds=_RETRY_PAUSE_S)
         except Exception as error:
             self.trade.report(f"attempt failed unexpectedly: {type(error).__name__}: {error}")
             return _FailedAttempt(internal_problem(), provider, retry=False)
 
 
-def _require_same(row: LedgerPurchase, digest: str) -> None:
+def _require_same_request(row: LedgerPurchase, digest: str) -> None:
     if row.digest != digest:
         message = "this idempotency key was used for another request: use a new key"
-        raise invalid(message, "idempotency-key", "idempotency_key_reused")
+        raise invalid_request(message, "idempotency-key", "idempotency_key_reused")
 
 
-async def _send_outcome(send: Outcomes, outcome: Bought | _FailedAttempt) -> None:
+async def _send_outcome(send: OutcomeSender, outcome: BoughtAnswer | _FailedAttempt) -> None:
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # another attempt has succeeded
         await send.send(outcome)

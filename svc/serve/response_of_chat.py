@@ -1,35 +1,35 @@
-"""Translate a chat completion into a response. Only the first choice is used, because a response has only one."""
+"""Translate a chat completion into a response. Only the first choice is used, because a response has one answer."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from svc.serve.as_responses import Json, as_function_call
-from svc.serve.usage import usage_of_response
+from svc.serve.as_responses import JsonObject, as_function_call
+from svc.serve.usage import to_response_usage
 
 
-def response_of_chat(completion: Mapping[str, Any]) -> Json:
+def response_of_chat(completion: Mapping[str, Any]) -> JsonObject:
     choices = completion.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     message = choice.get("message")
     message = message if isinstance(message, Mapping) else {}
-    output: list[Json] = []
+    output: list[JsonObject] = []
     if isinstance(reasoning := message.get("reasoning_content") or message.get("reasoning"), str) and reasoning:
         output.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": reasoning}]})
     if isinstance(refusal := message.get("refusal"), str) and refusal:
-        output.append(_message({"type": "refusal", "refusal": refusal}))
+        output.append(_message_item({"type": "refusal", "refusal": refusal}))
     elif isinstance(content := message.get("content"), str) and (content or not message.get("tool_calls")):
-        output.append(_message({"type": "output_text", "text": content, "annotations": [], "logprobs": []}))
+        output.append(_message_item({"type": "output_text", "text": content, "annotations": [], "logprobs": []}))
     for at, call in enumerate(message.get("tool_calls") or ()):
         output.append(as_function_call(call, f"choices[0].message.tool_calls[{at}]"))
     finish_reason = choice.get("finish_reason")
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
-    response: Json = {"output": output, "status": "incomplete" if finish_reason in reasons else "completed"}
+    response: JsonObject = {"output": output, "status": "incomplete" if finish_reason in reasons else "completed"}
     if finish_reason in reasons:
         response["incomplete_details"] = {"reason": reasons[finish_reason]}
     if isinstance(usage := completion.get("usage"), Mapping):
-        response["usage"] = usage_of_response(usage)
+        response["usage"] = to_response_usage(usage)
     return response
 
 
-def _message(part: Json) -> Json:
+def _message_item(part: JsonObject) -> JsonObject:
     return {"type": "message", "role": "assistant", "status": "completed", "content": [part]}

@@ -16,23 +16,25 @@ import attrs
 import hypercorn.asyncio
 from hypercorn.config import Config
 
-from common.daemon.supervision import Loop
+from common.daemon.supervision import TaskFunction
 from common.refusal import Refused
 from svc.client import Client
 from svc.errors import OrderRefused
 from svc.serve.attempts import Trade
 from svc.serve.batch_routes import LocalBatchRoutes
 from svc.serve.batches import LocalBatches
-from svc.serve.budgets import DAY_SECONDS, Budgets
+from svc.serve.budgets import DAY_S, Budgets
 from svc.serve.files import LocalFileRoutes, LocalFiles
 from svc.serve.http import Application, allowed_hosts
 from svc.serve.keys import KEY_FILE, Keys
 from svc.serve.ledger import Ledger
 from svc.serve.listening import ListeningConfig
+from svc.serve.page.access import PageAccess, new_link, page_key, read_secret, remove_url, write_url
+from svc.serve.page.routes import PageRoutes
 from svc.serve.prices import Prices
 from svc.serve.purchases import AnswerPurchases
 from svc.serve.routes import AnswerRoutes
-from svc.serve.settings import Server, ServeSettings
+from svc.serve.settings import HttpServerSettings, ServeSettings
 from svc.settings import is_loopback
 
 _BACKLOG: Final = 1024
@@ -43,11 +45,16 @@ Report = Callable[[str], object]
 
 @attrs.frozen
 class LocalServer:
-    """Server that is ready to run. `trade.stopping` is set when it stops."""
+    """Server that is ready to run. `page_url` is the address of its page."""
 
     application: Application
     trade: Trade
     key_file: Path | None
+    page_url: str
+
+    def new_link(self) -> str:
+        """Return a link that opens the page once, within five minutes."""
+        return new_link(self.application.page.secret, self.page_url, self.trade.clock())
 
 
 @asynccontextmanager
@@ -64,10 +71,15 @@ async def open_server(
         raise OrderRefused("svc serve needs a wallet to pay from: set SVC_WALLET_KEY_FILE", param="SVC_WALLET_KEY_FILE")
     await client.chain()  # check the market and set the clock before the first request
     await client.orders.account.result_keys()
+    server, address = settings.server, page_url(settings.server, port)
     try:
-        keys = Keys.load(settings, folder)
+        access = PageAccess(read_secret(folder), port, secure=server.tls_certificate is not None)
+        own_key = page_key(access.secret)
+        keys = Keys.load(settings, folder, [own_key])
         ledger = Ledger.open(folder)
+        reader = Ledger.open_read_only(folder)
         (folder / "files").mkdir(mode=0o700, exist_ok=True)
+        write_url(folder, address)
     except (OSError, sqlite3.Error) as error:
         raise Refused(f"cannot use the state folder {folder}: {error}") from None
     try:
@@ -75,20 +87,38 @@ async def open_server(
         prices = Prices(client, settings)
         async with anyio.create_task_group() as tasks:
             trade = Trade(client, settings, ledger, Budgets([]), prices, tasks, report=report)
-            spent = await ledger.list_since(trade.clock() - DAY_SECONDS)
-            trade.budgets = Budgets.of(settings, client.vouching.token(), spent)
+            spent = await ledger.list_since(trade.clock() - DAY_S)
+            trade.budgets = Budgets.from_settings(settings, client.vouching.token(), spent)
             buyer, batches = AnswerPurchases(trade), LocalBatches(trade, files)
+            batch_routes = LocalBatchRoutes(batches)
             await buyer.resume()
             await batches.resume(keys.find_by_name)
-            loops: dict[str, Loop] = {"prices": prices.keep_warm, "expired files": partial(files.keep_swept, report)}
+            loops: dict[str, TaskFunction] = {
+                "prices": prices.refresh_repeatedly,
+                "expired files": partial(files.remove_expired_repeatedly, report),
+            }
             for name, loop in loops.items():
                 tasks.start_soon(trade.supervisor.run, name, loop)
-            hosts = allowed_hosts(settings.server.host, port, settings.server.hosts)
-            yield LocalServer(
-                _application(buyer, batches, keys, hosts), trade, None if settings.keys else folder / KEY_FILE
+            application = Application(
+                [
+                    *AnswerRoutes(buyer, server.progress_seconds).routes(),
+                    *LocalFileRoutes(files).routes(),
+                    *batch_routes.routes(),
+                    *PageRoutes(buyer, batch_routes, access, reader, base_url(server, port)).routes(),
+                ],
+                keys,
+                access,
+                own_key,
+                allowed_hosts(server.host, port, server.hosts),
+                frozenset(server.origins),
+                report,
+                server.concurrent,
             )
+            yield LocalServer(application, trade, None if settings.keys else folder / KEY_FILE, address)
             tasks.cancel_scope.cancel()
     finally:
+        remove_url(folder)
+        reader.close()
         ledger.close()
 
 
@@ -100,13 +130,6 @@ def _ignore_write_errors(report: Report) -> Report:
             report(line)
 
     return report_safely
-
-
-def _application(buyer: AnswerPurchases, batches: LocalBatches, keys: Keys, hosts: frozenset[str]) -> Application:
-    server, report = buyer.trade.settings.server, buyer.trade.report
-    answers = AnswerRoutes(buyer, server.progress_seconds)
-    routes = [*answers.routes(), *LocalFileRoutes(batches.files).routes(), *LocalBatchRoutes(batches).routes()]
-    return Application(routes, keys, hosts, frozenset(server.origins), report, server.concurrent)
 
 
 async def serve_until(
@@ -121,17 +144,17 @@ async def serve_until(
         await stop()
         served.trade.stopping = True
 
-    application: Any = served.application  # hypercorn declares its own types for ASGI
-    config = _config(listening, settings.server)
+    application: Any = served.application  # hypercorn declares other types for ASGI
+    config = _build_config(listening, settings.server)
 
     async def run() -> None:
         await hypercorn.asyncio.serve(application, config, shutdown_trigger=wait_for_stop, mode="asgi")
 
-    async with anyio.create_task_group() as tasks:  # hypercorn cancels the task that it runs in
+    async with anyio.create_task_group() as tasks:  # a separate task, because hypercorn cancels its own task
         tasks.start_soon(run)
 
 
-def _config(listening: socket.socket, server: Server) -> Config:
+def _build_config(listening: socket.socket, server: HttpServerSettings) -> Config:
     config = ListeningConfig(listening)
     config.backlog = _BACKLOG
     config.alpn_protocols = ["http/1.1"]
@@ -145,13 +168,13 @@ def _config(listening: socket.socket, server: Server) -> Config:
     return config
 
 
-def listening_socket(server: Server) -> socket.socket:
-    """Bind the socket first, so that a used port is reported before anything else starts. Raises Refused."""
+def listening_socket(server: HttpServerSettings) -> socket.socket:
+    """Bind and return the socket. This is the first step, so that a used port is reported at once. Raises Refused."""
     try:
         ((family, _, _, _, address_info), *_) = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
         listening = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise Refused(f"server.host {server.host}: {error.strerror}", "server.host") from None
+        raise Refused(f"cannot listen on server.host {server.host}: {error.strerror}", "server.host") from None
     try:
         if sys.platform == "win32":  # on Windows, reusing an address shares the port with other programs
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
@@ -166,7 +189,7 @@ def listening_socket(server: Server) -> socket.socket:
     return listening
 
 
-def check_tls(server: Server) -> None:
+def check_tls(server: HttpServerSettings) -> None:
     """Check that the certificate and key can be loaded. Raises Refused."""
     if server.tls_certificate is None:
         return
@@ -180,11 +203,17 @@ def check_tls(server: Server) -> None:
         raise Refused(message, "server.tls_certificate") from None
 
 
-def base_url(server: Server, port: int) -> str:
+def base_url(server: HttpServerSettings, port: int) -> str:
     """Return the address that programs use as `base_url`."""
     scheme = "http" if server.tls_certificate is None else "https"
     host = f"[{server.host}]" if ":" in server.host else server.host
     return f"{scheme}://{host}:{port}/v1"
+
+
+def page_url(server: HttpServerSettings, port: int) -> str:
+    """Return the address of the page. For a server that listens on all addresses, return the loopback address."""
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)  # noqa: S104 - compared, not bound
+    return base_url(attrs.evolve(server, host=local), port).removesuffix("v1")
 
 
 def list_risks(settings: ServeSettings) -> list[str]:
@@ -197,7 +226,7 @@ def list_risks(settings: ServeSettings) -> list[str]:
         if server.tls_certificate is None:
             warnings.append("plain http exposes keys, prompts and answers to the network")
     if server.origins:
-        warnings.append(f"web pages of {', '.join(server.origins)} may call it with a key")
+        warnings.append(f"web pages of {', '.join(server.origins)} may call this server with a key")
     rules = {"all other models": settings.rule(None), **{name: settings.rule(name) for name in settings.models}}
     if open_models := [name for name, rule in rules.items() if rule.is_open]:
         warnings.append(f"the coordinator's operator can read prompts to {', '.join(open_models)} (open orders)")

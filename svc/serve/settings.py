@@ -8,15 +8,15 @@ other users can write is rejected. `config/svc-serve.toml.example` documents eac
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 
 from common.refusal import Refused
 from common.settings.errors import SettingError
-from common.settings.kinds import Kind, boolean, integer, listed, mapping, number, parsed, text
-from common.settings.reader import Table, read, setting
-from common.settings.toml import parse, table
+from common.settings.kinds import Kind, boolean, choice, integer, list_of, number, parsed_string, table_of, text
+from common.settings.reader import TomlTable, read_from_sources, setting
+from common.settings.toml import parse_toml, table
 from svc.core.windows import is_window
 from svc.own_files import OwnFile, configuration_folder
 from svc.settings import is_loopback
@@ -26,18 +26,20 @@ DEFAULT_PORT: Final = 8403
 _MAX_FILE_BYTES: Final = 1 << 18
 _KEY_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
+TabUse = Literal["auto", "off", "always"]
+
 _AMOUNT: Final = integer(1, 2**63 - 1)
 _RATE: Final = integer(0, 2**63 - 1)
-_PROVIDERS: Final = listed(integer(1, 2**32 - 1))
+_PROVIDER_IDS: Final = list_of(integer(1, 2**32 - 1))
 
 
-def _window(text: str) -> str:
+def _parse_window(text: str) -> str:
     if not is_window(text):
         raise ValueError
     return text
 
 
-_WINDOW: Final = parsed("1h (async), 24h (batch), <n>h, <n>m or <n>s", _window)
+_WINDOW: Final = parsed_string("1h (async), 24h (batch), <n>h, <n>m or <n>s", _parse_window)
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -45,31 +47,33 @@ class KeySettings:
     """Settings of one key. Its budgets apply in addition to those in `[budget]`."""
 
     file: str = setting(text, "file with the key")
-    per_hour: int | None = setting(_AMOUNT, "limit of an hour", None)
-    per_day: int | None = setting(_AMOUNT, "limit of a day", None)
-    models: tuple[str, ...] = setting(listed(text), "models that the key may use (default: all)", ())
+    per_hour: int | None = setting(_AMOUNT, "spending limit per hour", None)
+    per_day: int | None = setting(_AMOUNT, "spending limit per day", None)
+    models: tuple[str, ...] = setting(list_of(text), "models that the key may use (default: all)", ())
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class BudgetSettings:
     """Limits on what all keys together may spend per hour and per day, and per request and per batch."""
 
-    per_hour: int | None = setting(_AMOUNT, "limit of an hour", None)
-    per_day: int | None = setting(_AMOUNT, "limit of a day (default: ten tokens)", None)
-    per_request: int | None = setting(_AMOUNT, "limit of an answer (default: SVC_MAX_AMOUNT or one token)", None)
-    per_batch: int | None = setting(_AMOUNT, "limit of a batch (default: ten times that of an answer)", None)
+    per_hour: int | None = setting(_AMOUNT, "spending limit per hour", None)
+    per_day: int | None = setting(_AMOUNT, "spending limit per day (default: ten tokens)", None)
+    per_request: int | None = setting(_AMOUNT, "highest cost of an answer (default: SVC_MAX_AMOUNT or one token)", None)
+    per_batch: int | None = setting(
+        _AMOUNT, "highest cost of a batch (default: ten times the limit of an answer)", None
+    )
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class Buying:
-    """Terms of purchases. Settings of a model override these.
+class BuyingSettings:
+    """Terms of purchases. Settings of a model override these terms.
 
-    Rates without `providers` make open orders, which the coordinator's operator can read; `open_orders` must allow
-    them.
+    Rates without `providers` make open orders, which the coordinator's operator can read. Such rates are valid only
+    with `open_orders`.
     """
 
     window: str = setting(_WINDOW, "time limit of a job", "1h")
-    providers: tuple[int, ...] = setting(_PROVIDERS, "use only these providers", ())
+    providers: tuple[int, ...] = setting(_PROVIDER_IDS, "use only these providers", ())
     rate_in: int | None = setting(_RATE, "offer this rate instead of the asks", None)
     rate_out: int | None = setting(_RATE, "offer this rate instead of the asks", None)
     open_orders: bool = setting(boolean, "allow rates without providers", False)
@@ -77,18 +81,18 @@ class Buying:
     hedge_seconds: float = setting(number(0, 86_400), "order from a second provider after this time; 0: never", 0.0)
     final: bool = setting(boolean, "wait until the chain has settled an answer", False)
     attempts: int = 3
-    claim_seconds: float = 30.0  # an unclaimed job is then cancelled, and another provider tried
-    retry_seconds: float = 600.0  # no attempt starts later
+    claim_seconds: float = 30.0  # a job unclaimed after this time is cancelled, and another provider is tried
+    retry_seconds: float = 600.0  # after this time no further attempt starts
     exclude_seconds: float = 600.0  # a failed provider is the last choice for this long
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class ModelSettings:
-    """Model name offered to programs. Missing settings come from `[buying]`."""
+    """Settings of a model name that programs may use. Missing settings come from `[buying]`."""
 
-    model: str | None = setting(text, "the market's name for it (default: the same)", None)
+    model: str | None = setting(text, "the market's name for the model (default: the same name)", None)
     window: str | None = setting(_WINDOW, "time limit of a job", None)
-    providers: tuple[int, ...] | None = setting(_PROVIDERS, "use only these providers", None)
+    providers: tuple[int, ...] | None = setting(_PROVIDER_IDS, "use only these providers", None)
     rate_in: int | None = setting(_RATE, "offer this rate instead of the asks", None)
     rate_out: int | None = setting(_RATE, "offer this rate instead of the asks", None)
     max_output_tokens: int | None = setting(
@@ -97,28 +101,28 @@ class ModelSettings:
 
 
 @attrs.frozen(slots=True, kw_only=True)
-class Server:
+class HttpServerSettings:
     """Address and limits of the HTTP server."""
 
     host: str = setting(text, "address to listen on", DEFAULT_HOST)
     port: int = setting(integer(0, 65_535), "port to listen on; 0: any free port", DEFAULT_PORT)
-    hosts: tuple[str, ...] = setting(listed(text), "further host names that clients may use", ())
-    origins: tuple[str, ...] = setting(listed(text), "web pages that may call the API", ())
+    hosts: tuple[str, ...] = setting(list_of(text), "further host names that clients may use", ())
+    origins: tuple[str, ...] = setting(list_of(text), "web pages that may call the API", ())
     tls_certificate: str | None = setting(text, "PEM file of the certificate", None)
     tls_key: str | None = setting(text, "PEM file of its key", None)
     insecure_http: bool = setting(boolean, "allow plain http on a reachable address", False)
-    concurrent: int = 256  # requests; each holds a connection to the coordinator, which allows 512 per client
-    progress_seconds: float = 10.0  # between the comments that keep a waiting stream open
+    concurrent: int = 256  # requests at a time; each needs a connection, and the coordinator allows 512 per client
+    progress_seconds: float = 10.0  # interval of the comments that keep a waiting stream open
 
 
-def _named_keys() -> Kind[dict[str, KeySettings]]:
-    named = mapping(table(KeySettings))
+def _keys_kind() -> Kind[dict[str, KeySettings]]:
+    named = table_of(table(KeySettings))
 
     def from_toml(value: object) -> dict[str, KeySettings]:
         keys = named.from_toml(value)
         for name in keys:
             if not _KEY_NAME_PATTERN.fullmatch(name):
-                raise Refused(f"has the name {name!r}: use 1 to 64 letters, digits, dots or dashes")
+                raise Refused(f"has the name {name!r}: use 1 to 64 letters, digits, dots, dashes or underscores")
         return keys
 
     return Kind(named.expected, named.from_text, from_toml)
@@ -128,15 +132,20 @@ def _named_keys() -> Kind[dict[str, KeySettings]]:
 class ServeSettings:
     """Settings of `svc serve`.
 
-    Programs may request every model that accepts orders. With `only_named`, they may request only those in `models`.
+    Programs may request every model that accepts orders, or with `only_named`, only the models in `models`.
     """
 
     only_named: bool = setting(boolean, "offer only the models in [models.NAME]", False)
-    server: Server = setting(table(Server), "", Server())
+    tabs: TabUse = setting(
+        choice("auto", "off", "always"),
+        "answer chats in tabs: from the second request in a minute, never, always",
+        "auto",
+    )
+    server: HttpServerSettings = setting(table(HttpServerSettings), "", HttpServerSettings())
     budget: BudgetSettings = setting(table(BudgetSettings), "", BudgetSettings())
-    buying: Buying = setting(table(Buying), "", Buying())
-    keys: dict[str, KeySettings] = setting(_named_keys(), "", attrs.Factory(dict))
-    models: dict[str, ModelSettings] = setting(mapping(table(ModelSettings)), "", attrs.Factory(dict))
+    buying: BuyingSettings = setting(table(BuyingSettings), "", BuyingSettings())
+    keys: dict[str, KeySettings] = setting(_keys_kind(), "", attrs.Factory(dict))
+    models: dict[str, ModelSettings] = setting(table_of(table(ModelSettings)), "", attrs.Factory(dict))
 
     def __attrs_post_init__(self) -> None:
         """Check rules that involve more than one field. Raises SettingError."""
@@ -172,7 +181,7 @@ class ServeSettings:
             )
 
     def rule(self, name: str | None) -> "BuyingRule":
-        """Return how jobs of this model name are bought."""
+        """Return the rule by which jobs of this model name are bought."""
         model_settings, base = self.models.get(name or "", ModelSettings()), self.buying
         has_own_rates = model_settings.rate_in is not None or model_settings.rate_out is not None
         return BuyingRule(
@@ -186,7 +195,7 @@ class ServeSettings:
 
 @attrs.frozen(slots=True, kw_only=True)
 class BuyingRule:
-    """Effective settings of one model name. Missing values come from `[buying]`."""
+    """Rule by which jobs of one model name are bought: the model's settings, with defaults from `[buying]`."""
 
     window: str
     providers: tuple[int, ...]
@@ -200,11 +209,12 @@ class BuyingRule:
 
     @property
     def is_open(self) -> bool:
+        """Return True if the orders are open: any provider may claim them."""
         return self.has_rates and not self.providers
 
 
 def read_settings(path: Path | None, environment: Mapping[str, str]) -> ServeSettings:
-    """Read the given file, or `serve.toml` in the user's configuration folder if there is one.
+    """Read the given file, or `serve.toml` in the user's configuration folder if it exists.
 
     Raises Refused with the file and the setting at fault.
     """
@@ -217,16 +227,19 @@ def read_settings(path: Path | None, environment: Mapping[str, str]) -> ServeSet
     except OSError as error:
         raise SettingError.at((), f"cannot be read: {error.strerror}", path) from None
     if raw is not None:
-        return read(ServeSettings, Table(parse(raw, path), path))
+        return read_from_sources(ServeSettings, TomlTable(parse_toml(raw, path), path))
     if named is not None:
         raise Refused(f"settings file not found: {path} (start from config/svc-serve.toml.example)", "--config")
     return ServeSettings()
 
 
-def state_folder(given: Path | None, environment: Mapping[str, str]) -> Path:
-    """Return the folder of the ledger, the key and the files of batches. Raises Refused without a home folder."""
-    if given is not None:
-        return given
+def state_folder(path: Path | None, environment: Mapping[str, str]) -> Path:
+    """Return `path`, or the default folder of the ledger, the key and the files.
+
+    Raises Refused if `path` is None and the user has no home folder.
+    """
+    if path is not None:
+        return path
     folder = configuration_folder(environment)
     if folder is None:
         raise Refused("--state must name a folder, because this user has no home folder", "--state")

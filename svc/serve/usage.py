@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def usage_of_response(usage: Mapping[str, Any]) -> Json:
+def to_response_usage(usage: Mapping[str, Any]) -> JsonObject:
     """Return the counts under the field names of responses."""
     input_tokens = _first_count(usage.get("input_tokens"), usage.get("prompt_tokens"))
     output_tokens = _first_count(usage.get("output_tokens"), usage.get("completion_tokens"))
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {
-            "cached_tokens": _detail(usage, ("input_tokens_details", "prompt_tokens_details"), "cached_tokens")
+            "cached_tokens": _read_detail(usage, ("input_tokens_details", "prompt_tokens_details"), "cached_tokens")
         },
         "output_tokens": output_tokens,
         "output_tokens_details": {
-            "reasoning_tokens": _detail(
+            "reasoning_tokens": _read_detail(
                 usage, ("output_tokens_details", "completion_tokens_details"), "reasoning_tokens"
             )
         },
@@ -25,9 +25,9 @@ def usage_of_response(usage: Mapping[str, Any]) -> Json:
     }
 
 
-def usage_of_chat(usage: Mapping[str, Any]) -> Json:
+def to_chat_usage(usage: Mapping[str, Any]) -> JsonObject:
     """Return the counts under the field names of chat completions."""
-    counted = usage_of_response(usage)
+    counted = to_response_usage(usage)
     return {
         "prompt_tokens": counted["input_tokens"],
         "completion_tokens": counted["output_tokens"],
@@ -46,6 +46,6 @@ def _first_count(*values: object) -> int:
     return next((value for value in values if type(value) is int and value >= 0), 0)
 
 
-def _detail(usage: Mapping[str, Any], groups: tuple[str, ...], name: str) -> int:
+def _read_detail(usage: Mapping[str, Any], groups: tuple[str, ...], name: str) -> int:
     found = [usage[group].get(name) for group in groups if isinstance(usage.get(group), Mapping)]
     return _first_count(*found)

@@ -1,6 +1,6 @@
-"""Read content as the blocks of its tree, from a gateway that serves blocks (`?format=raw`).
+"""Read a file block by block, from a gateway that serves blocks (`?format=raw`).
 
-Each block is checked against its own id, so the check works with every layout.
+Each block is checked against its own id, so the check does not depend on how the store divided the file into blocks.
 """
 
 from collections.abc import AsyncGenerator
@@ -11,36 +11,39 @@ import httpx
 
 from common.cid import Cid
 from common.refusal import Refused
-from common.unixfs_blocks import read_block
-from svc.wire.answers import MAX_CONTENT_BYTES, followed, whole
+from common.unixfs_blocks import read_unixfs_block
+from svc.wire.answers import MAX_CONTENT_BYTES, follow_redirects, read_response
 
-# Larger than the blocks of any store.
+# No store uses larger blocks.
 MAX_BLOCK_BYTES: Final = 4 << 20
-# Per file, because a tree may contain any number of empty nodes.
+# Limit of blocks in one file. A limit of bytes is not enough, because a tree may contain any number of empty nodes.
 _MAX_BLOCKS: Final = 1 << 16
 _BLOCK_TIMEOUT_S: Final = 60.0
 _OK: Final = 200
 
 
-async def content_of(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncGenerator[bytes, None]:
-    """Yield a file's content in order, every piece checked. Raise Refused if a block does not match its id or is not
-    part of a file, httpx.RequestError or TimeoutError if a block is not served."""
+async def read_content(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncGenerator[bytes, None]:
+    """Yield a file's content in order, in checked pieces.
+
+    Raises Refused if a block does not match its id or does not belong to a file, and httpx.RequestError or TimeoutError
+    if the gateway does not serve a block.
+    """
     left, length, blocks = [root], 0, 0
     while left:
         cid = left.pop()
         blocks += 1
-        block = read_block(cid, await _served(http, f"{gateway}/ipfs/{cid}?format=raw"))
+        block = read_unixfs_block(cid, await _read_block(http, f"{gateway}/ipfs/{cid}?format=raw"))
         length += len(block.content)
         if length > MAX_CONTENT_BYTES or blocks + len(left) + len(block.links) > _MAX_BLOCKS:
-            raise Refused(f"a file must have at most {MAX_CONTENT_BYTES} bytes in {_MAX_BLOCKS} blocks")
+            raise Refused(f"a file must have at most {MAX_CONTENT_BYTES} bytes and {_MAX_BLOCKS} blocks")
         left.extend(reversed(block.links))
         if block.content:
             yield block.content
 
 
-async def _served(http: httpx.AsyncClient, url: str) -> bytes:
+async def _read_block(http: httpx.AsyncClient, url: str) -> bytes:
     with anyio.fail_after(_BLOCK_TIMEOUT_S):
-        async with followed(http, url) as response:
+        async with follow_redirects(http, url) as response:
             if response.status_code != _OK:
-                raise Refused(f"status {response.status_code} for a block")
-            return (await whole(response, MAX_BLOCK_BYTES)).content
+                raise Refused(f"the gateway answered {response.status_code} to the request for a block")
+            return (await read_response(response, MAX_BLOCK_BYTES)).content

@@ -1,12 +1,14 @@
-"""Reads of results that are checked against their content id.
+"""Read results and check them against their content id.
 
-A gateway's answer is not trusted. A provider that ran a job for this wallet knows the key that its results are sealed
-to, and could forge another result with a gateway's help.
+A gateway is not trusted. A provider that ran a job for this wallet knows the key to which the wallet's results are
+sealed. With a gateway's help, such a provider could forge the result of another job.
 
 The id of a single raw block is the hash of the content. The id of a larger file is the hash of its tree of blocks, and
-depends on how the store cut the file. The usual layouts are computed from the content. A file with another layout is
-read block by block, from a gateway that serves blocks. Ids of other kinds cannot be checked. If such content does not
-open, it may be an error page with status 200, so the next gateway is tried.
+depends on how the store divided the file. For the usual layouts, the client computes the id from the content. A file
+with another layout is read block by block, from a gateway that serves blocks. Ids of other kinds cannot be checked.
+
+Content is unreadable if it cannot be decrypted or is not a valid result. If unreadable content cannot be checked, it
+may be an error page with status 200, so the next gateway is tried.
 """
 
 import hashlib
@@ -21,15 +23,18 @@ from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid
 from common.refusal import Refused
 from svc.errors import ResultUnreadable
 from svc.wire.answers import MAX_CONTENT_BYTES
-from svc.wire.block_reads import MAX_BLOCK_BYTES, content_of
+from svc.wire.block_reads import MAX_BLOCK_BYTES, read_content
 from svc.wire.gateways import Gateways, NoGateway, NotServed, is_content_id
 
 S = TypeVar("S")
 
-_OTHER: Final = "the content does not match its id"
-_CUT: Final = "forged or of an unknown layout: SVC_PIN_GATEWAY or --gateway must name a gateway that serves blocks"
+_WRONG_CONTENT: Final = "the content does not match its id"
+_UNKNOWN_LAYOUT: Final = (
+    "so the content is forged or has an unknown layout. To check other layouts, set SVC_PIN_GATEWAY or --gateway to a"
+    " gateway that serves blocks"
+)
 # Layouts with which stores import files: the protocol's layout, then those of widespread implementations.
-_PROFILES: Final = (
+_IMPORT_PROFILES: Final = (
     ImportProfile(),
     ImportProfile(1 << 20, 174),
     ImportProfile(1 << 18, 174),
@@ -39,124 +44,134 @@ _PROFILES: Final = (
 
 @attrs.frozen
 class CheckedReads:
-    """Reads from gateways. Without gateways, reads are disabled."""
+    """Reads content from gateways and checks it against its id. Without gateways, reads are disabled."""
 
     gateways: Gateways
 
     async def read(
-        self, cid: str, begin: Callable[[], S], take: Callable[[S, bytes], object], end: Callable[[S], object]
+        self, cid: str, open_sink: Callable[[], S], write: Callable[[S, bytes], object], close: Callable[[S], object]
     ) -> S:
-        """Feed the content's pieces to `take`, then call `end`, and return the sink. `begin` creates a new sink for
-        each attempt.
+        """Pass the content's pieces to `write`, call `close`, and return the sink. Each attempt uses a new sink from
+        `open_sink`.
 
-        Content that breaks off is read again from its start. If `take` or `end` raises ResultUnreadable and the content
-        matches the id, the error is raised at once. If the id cannot be checked, the error is raised after all other
-        gateways have failed."""
+        Content that breaks off is read again from its start. If `write` or `close` raises ResultUnreadable and the
+        content matches the id, the error is raised at once. If the id cannot be checked, the error is raised after all
+        other gateways have failed."""
         if not self.gateways.urls:
-            raise ResultUnreadable("no gateway is set, so that results cannot be read", code="reads_disabled")
+            raise ResultUnreadable(
+                "no gateway is set, so results cannot be read: set SVC_PIN_GATEWAY or --gateway", code="reads_disabled"
+            )
         if not is_content_id(cid):
             raise ResultUnreadable(f"{cid!r} is not a content id", code="bad_cid")
-        unproved: list[ResultUnreadable] = []
+        uncheckable: list[ResultUnreadable] = []
 
         async def attempt(url: str) -> S:
             try:
-                return await self._attempt(url, cid, begin, take, end)
-            except _Unproved as unread:
-                unproved.append(unread.error)
-                raise NotServed(unread.error.message, may_come=False) from None
+                return await self._attempt(url, cid, open_sink, write, close)
+            except _UncheckableContent as unread:
+                uncheckable.append(unread.error)
+                raise NotServed(unread.error.message, retryable=False) from None
 
         try:
-            return await self.gateways.first(attempt)
+            return await self.gateways.try_each(attempt)
         except NoGateway as failed:
-            if failed.may_come:
+            if failed.retryable:
                 raise ResultUnreadable(f"{cid}: {failed}", code="gateway_unavailable", retryable=True) from None
-            if unproved:
-                raise unproved[0] from None
+            if uncheckable:
+                raise uncheckable[0] from None
             raise ResultUnreadable(f"{cid}: {failed}", code="gateway_status") from None
 
     async def _attempt(
         self,
         url: str,
         cid: str,
-        begin: Callable[[], S],
-        take: Callable[[S, bytes], object],
-        end: Callable[[S], object],
+        open_sink: Callable[[], S],
+        write: Callable[[S, bytes], object],
+        close: Callable[[S], object],
     ) -> S:
-        identity = _identity_of(cid)
-        content = _Checked(identity, begin(), take, end)
+        id_check = _new_id_check(cid)
+        content = _Download(id_check, open_sink(), write, close)
         await self.gateways.get(f"{url}/ipfs/{cid}", content.feed)
-        if content.is_the_right_one():
+        if content.matches_id():
             content.finish()
             return content.sink
-        if identity is None or identity.cid.codec == "raw":
-            raise NotServed(_OTHER, may_come=False)
-        sink = begin()
-        await self._feed_blocks(url, identity.cid, lambda piece: take(sink, piece))
-        end(sink)
+        if id_check is None or id_check.cid.codec == "raw":
+            raise NotServed(_WRONG_CONTENT, retryable=False)
+        sink = open_sink()
+        await self._feed_blocks(url, id_check.cid, lambda piece: write(sink, piece))
+        close(sink)
         return sink
 
-    async def _feed_blocks(self, url: str, cid: Cid, take: Callable[[bytes], object]) -> None:
+    async def _feed_blocks(self, url: str, cid: Cid, write: Callable[[bytes], object]) -> None:
         try:
-            async with aclosing(content_of(self.gateways.http, url, cid)) as pieces:
+            async with aclosing(read_content(self.gateways.http, url, cid)) as pieces:
                 async for piece in pieces:
-                    take(piece)
+                    write(piece)
         except Refused as refused:
-            raise NotServed(f"{_OTHER}, {_CUT} ({refused.message})", may_come=False) from None
+            raise NotServed(f"{_WRONG_CONTENT}, {_UNKNOWN_LAYOUT} ({refused.message})", retryable=False) from None
         except (httpx.RequestError, TimeoutError) as failed:
             transient = isinstance(failed, httpx.TransportError | TimeoutError)
-            raise NotServed(f"{_OTHER}, {_CUT} ({type(failed).__name__}: {failed})", may_come=transient) from None
+            raise NotServed(
+                f"{_WRONG_CONTENT}, {_UNKNOWN_LAYOUT} ({type(failed).__name__}: {failed})", retryable=transient
+            ) from None
 
 
 @attrs.frozen(slots=True, eq=False)
-class _Unproved(Exception):
-    """Content does not open, and its id cannot be checked. So either the gateway or the provider is at fault."""
+class _UncheckableContent(Exception):
+    """The content is unreadable, and its id cannot be checked. Either the gateway or the provider is at fault."""
 
     error: ResultUnreadable
 
 
 @attrs.define
-class _Checked(Generic[S]):
-    """Content of one attempt. `identity` checks it, or is None if the id cannot be checked."""
+class _Download(Generic[S]):
+    """Download of one attempt. `id_check` compares the content with its id, or is None if the id cannot be checked."""
 
-    identity: "_Identity | None"
+    id_check: "_IdCheck | None"
     sink: S
-    take: Callable[[S, bytes], object]
-    end: Callable[[S], object]
+    write: Callable[[S, bytes], object]
+    close: Callable[[S], object]
     _length: int = 0
     _unreadable: ResultUnreadable | None = None
 
     async def feed(self, piece: bytes) -> None:
-        """Take a piece. Raise _Unproved if the content does not open and cannot be checked."""
+        """Hash a piece and write it to the sink.
+
+        Raises _UncheckableContent if the content is unreadable and cannot be checked.
+        """
         self._length += len(piece)
-        if self.identity is not None:
-            self.identity.update(piece)
+        if self.id_check is not None:
+            self.id_check.update(piece)
         if self._unreadable is None:
             try:
-                self.take(self.sink, piece)
+                self.write(self.sink, piece)
             except ResultUnreadable as unreadable:
                 self._unreadable = unreadable
-        if self._unreadable is not None and (self.identity is None or self._length > self.identity.max_bytes):
-            raise _Unproved(self._unreadable)
+        if self._unreadable is not None and (self.id_check is None or self._length > self.id_check.max_bytes):
+            raise _UncheckableContent(self._unreadable)
 
-    def is_the_right_one(self) -> bool:
-        return self.identity is None or self.identity.holds()
+    def matches_id(self) -> bool:
+        return self.id_check is None or self.id_check.matches()
 
     def finish(self) -> None:
-        """Call `end`. If the content does not open, raise ResultUnreadable, or _Unproved for an unchecked id."""
+        """Call `close`.
+
+        If the content is unreadable, raises ResultUnreadable, or _UncheckableContent if the content has no id check.
+        """
         try:
             if self._unreadable is not None:
                 raise self._unreadable
-            self.end(self.sink)
+            self.close(self.sink)
         except ResultUnreadable as unreadable:
-            if self.identity is None:
-                raise _Unproved(unreadable) from None
+            if self.id_check is None:
+                raise _UncheckableContent(unreadable) from None
             raise
 
 
 @attrs.define
-class _Identity:
-    """Compares the bytes read with an id. Content that does not open is still read, up to `max_bytes`, to find out if
-    the gateway or the provider is at fault."""
+class _IdCheck:
+    """Compares content with its id. Unreadable content is still read, up to `max_bytes`, to find out whether the
+    gateway or the provider is at fault."""
 
     cid: Cid
     _block: "hashlib._Hash" = attrs.field(factory=hashlib.sha256)
@@ -164,7 +179,7 @@ class _Identity:
 
     def __attrs_post_init__(self) -> None:
         if self.cid.codec != "raw":
-            self._files = [UnixFsHasher(profile) for profile in _PROFILES]
+            self._files = [UnixFsHasher(profile) for profile in _IMPORT_PROFILES]
 
     @property
     def max_bytes(self) -> int:
@@ -176,14 +191,14 @@ class _Identity:
         if not self._files:
             self._block.update(piece)
 
-    def holds(self) -> bool:
+    def matches(self) -> bool:
         if self._files:
             return any(file.finish() == self.cid for file in self._files)
         return self._block.digest() == self.cid.digest
 
 
-def _identity_of(cid: str) -> _Identity | None:
+def _new_id_check(cid: str) -> _IdCheck | None:
     try:
-        return _Identity(parse_cid(cid, "cid"))
-    except Refused:  # an id of another kind
+        return _IdCheck(parse_cid(cid, "cid"))
+    except Refused:  # an id of a kind that cannot be checked
         return None

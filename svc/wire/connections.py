@@ -1,4 +1,4 @@
-"""HTTP connections to any number of servers, on httpx, with the proxies of the environment.
+"""HTTP connections to any number of servers, made with httpx, through the proxies that the environment sets.
 
 A pool of httpx examines all its connections several times per request, which takes milliseconds with hundreds of
 connections. So each pool here has a single connection, and idle pools are kept on a stack.
@@ -13,10 +13,10 @@ from urllib.request import getproxies, proxy_bypass
 import anyio
 import httpx
 
-_MAX_IDLE_PER_SERVER: Final = 256
-_MAX_SERVERS: Final = 64  # with idle connections, because a gateway may redirect to any number of hosts
-_IDLE_SECONDS: Final = 30.0  # coordinators keep an idle connection for longer
-_LIMITS: Final = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_SECONDS)
+_MAX_IDLE_CONNECTIONS_PER_SERVER: Final = 256
+_MAX_IDLE_SERVERS: Final = 64  # servers with idle connections; a gateway may redirect to any number of hosts
+_IDLE_TIMEOUT_S: Final = 30.0  # shorter than a coordinator's own limit, so that the client closes first
+_LIMITS: Final = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_TIMEOUT_S)
 _PROXY_SCHEMES: Final = ("http", "https")
 
 Origin = tuple[str, str, int | None]
@@ -28,7 +28,7 @@ def open_client(*, transport: httpx.AsyncBaseTransport | None = None, **settings
 
 
 class Connections(httpx.AsyncBaseTransport):
-    """Transport without a limit on connections. Idle ones are kept for the next request to the same server."""
+    """Transport without a limit on connections. Idle connections are reused for requests to the same server."""
 
     def __init__(self) -> None:
         self._idle: dict[Origin, list[httpx.AsyncHTTPTransport]] = {}  # the most recently used server last
@@ -36,20 +36,20 @@ class Connections(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         origin = request.url.scheme, request.url.host, request.url.port
         idle = self._idle.get(origin)
-        connection = idle.pop() if idle else self._connection(request)
-        content = request.stream if isinstance(request.stream, httpx.ByteStream) else _Content(request.stream)
+        connection = idle.pop() if idle else self._new_connection(request)
+        content = request.stream if isinstance(request.stream, httpx.ByteStream) else _RequestBody(request.stream)
         request.stream = content
         try:
             response = await connection.handle_async_request(request)
         except BaseException:
-            await _close(connection)
+            await _close_connection(connection)
             raise
         finally:
-            if isinstance(content, _Content):
+            if isinstance(content, _RequestBody):
                 await content.end()
         if not isinstance(response.stream, httpx.AsyncByteStream):
-            raise TypeError("a transport for asyncio and trio answers with an asynchronous stream")
-        body = _Body(response.stream, partial(self._keep, origin, connection))
+            raise TypeError("the transport must return a response whose stream is asynchronous")
+        body = _ResponseBody(response.stream, partial(self._keep_idle, origin, connection))
         return httpx.Response(
             response.status_code, headers=response.headers, stream=body, extensions=response.extensions
         )
@@ -58,35 +58,37 @@ class Connections(httpx.AsyncBaseTransport):
         while self._idle:
             _, connections = self._idle.popitem()
             for connection in connections:
-                await _close(connection)
+                await _close_connection(connection)
 
-    async def _keep(self, origin: Origin, connection: httpx.AsyncHTTPTransport) -> None:
+    async def _keep_idle(self, origin: Origin, connection: httpx.AsyncHTTPTransport) -> None:
         idle = self._idle.pop(origin, [])
         self._idle[origin] = idle
         idle.append(connection)
-        surplus = [idle.pop(0)] if len(idle) > _MAX_IDLE_PER_SERVER else []
-        if len(self._idle) > _MAX_SERVERS:
+        surplus = [idle.pop(0)] if len(idle) > _MAX_IDLE_CONNECTIONS_PER_SERVER else []
+        if len(self._idle) > _MAX_IDLE_SERVERS:
             surplus += self._idle.pop(next(iter(self._idle)))
         for each in surplus:
-            await _close(each)
+            await _close_connection(each)
 
-    def _connection(self, request: httpx.Request) -> httpx.AsyncHTTPTransport:
-        proxy = _proxy_of(request)
+    def _new_connection(self, request: httpx.Request) -> httpx.AsyncHTTPTransport:
+        proxy = _find_proxy(request)
         encrypted = request.url.scheme == "https" or (proxy is not None and proxy.startswith("https:"))
-        return httpx.AsyncHTTPTransport(verify=self._trusted if encrypted else False, limits=_LIMITS, proxy=proxy)
+        return httpx.AsyncHTTPTransport(verify=self._ssl_context if encrypted else False, limits=_LIMITS, proxy=proxy)
 
     @cached_property
-    def _trusted(self) -> ssl.SSLContext:
-        """Return the certificates of the machine or of SSL_CERT_FILE. Reading them takes tens of milliseconds."""
+    def _ssl_context(self) -> ssl.SSLContext:
+        """Certificates of the machine or of SSL_CERT_FILE, loaded once because loading takes tens of milliseconds."""
         return httpx.create_ssl_context()
 
 
-class _Content(httpx.AsyncByteStream):
-    """Body of one request. A server may answer before it has received all of it."""
+class _RequestBody(httpx.AsyncByteStream):
+    """Body of one request. Call `end` after the answer, which may arrive before the whole body was read."""
 
     def __init__(self, stream: httpx.SyncByteStream | httpx.AsyncByteStream) -> None:
         if not isinstance(stream, httpx.AsyncByteStream):
-            raise TypeError("the content must be readable without blocking the event loop")
+            raise TypeError(
+                "the request's content must be an asynchronous stream, because reading it must not block the event loop"
+            )
         self._stream = stream
         self._pieces: AsyncIterator[bytes] | None = None
 
@@ -101,7 +103,7 @@ class _Content(httpx.AsyncByteStream):
                 await self._pieces.aclose()
 
 
-class _Body(httpx.AsyncByteStream):
+class _ResponseBody(httpx.AsyncByteStream):
     """Body of one answer. `close` is called once, when the body is closed."""
 
     def __init__(self, stream: httpx.AsyncByteStream, close: Callable[[], Awaitable[None]]) -> None:
@@ -120,15 +122,15 @@ class _Body(httpx.AsyncByteStream):
                 await close()
 
 
-async def _close(connection: httpx.AsyncHTTPTransport) -> None:
-    with anyio.CancelScope(shield=True):  # closing a socket does not block
+async def _close_connection(connection: httpx.AsyncHTTPTransport) -> None:
+    with anyio.CancelScope(shield=True):  # safe to shield, because closing a socket does not block
         await connection.aclose()
 
 
-def _proxy_of(request: httpx.Request) -> str | None:
-    """Return the proxy for a request by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.
+def _find_proxy(request: httpx.Request) -> str | None:
+    """Return the proxy that HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY set for a request, or None.
 
-    Raises httpx.ProxyError for a proxy of another kind."""
+    Raises httpx.ProxyError for a proxy that is neither http:// nor https://."""
     proxies = getproxies()
     proxy = proxies.get(request.url.scheme) or proxies.get("all")
     if not proxy or proxy_bypass(request.url.netloc.decode("ascii")):

@@ -1,7 +1,7 @@
-"""Changes reported by server-sent events, so that a wait does not need to poll.
+"""Listen for changes through server-sent events, so that waits do not have to poll.
 
-Events are not trusted. They only decide when a wait reads again. Without events (an older coordinator, a proxy that
-buffers them, a lost connection), the wait polls.
+Events are not trusted: an event only decides when a wait reads the object again. Without events (an older coordinator,
+a proxy that buffers them, a lost connection), the wait polls.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -15,25 +15,27 @@ import httpx
 from common import strict_json
 from common.refusal import Refused
 from svc.errors import ApiError, ConnectionFailed
-from svc.wire.answers import opened, raw_pieces, whole
+from svc.wire.answers import open_response, raw_pieces, read_response
 from svc.wire.server_sent_events import EventReader
-from svc.wire.transport import Transport, error_of, is_of_proxy
+from svc.wire.transport import Transport, is_from_proxy, read_error
 
-# After this time without an event or heartbeat, the stream counts as lost.
-QUIET_S: Final = 25.0
-_FIRST_PAUSE_S: Final = 1.0
-_MAX_PAUSE_S: Final = 30.0
-_STREAM: Final = "text/event-stream"
+# A stream without an event or heartbeat for this time counts as lost.
+STREAM_TIMEOUT_S: Final = 25.0
+_FIRST_RECONNECT_PAUSE_S: Final = 1.0
+_MAX_RECONNECT_PAUSE_S: Final = 30.0
+_EVENT_STREAM_TYPE: Final = "text/event-stream"
 _MAX_MESSAGE_BYTES: Final = 1 << 20
 
-# Calls its argument with the headers that the route requires.
-Authorised = Callable[[Callable[[dict[str, str]], Awaitable[None]]], Awaitable[None]]
-Take = Callable[[bytes], bool]  # True if the wait should read again because of this message
+# Calls its argument with the HTTP headers that the route requires.
+CallWithHeaders = Callable[[Callable[[dict[str, str]], Awaitable[None]]], Awaitable[None]]
+OnMessage = Callable[[bytes], bool]  # returns True if the wait should read the object again
 
 
-async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """Yield None for each piece, then the `data` of each message that it completes. Raise ConnectionFailed if a message
-    is too long."""
+async def read_messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
+    """Yield None for each piece, as a sign of life, then the `data` of each message that the piece completes.
+
+    Raises ConnectionFailed if a message is too long.
+    """
     reader = EventReader()
     async for piece in pieces:
         yield None
@@ -45,11 +47,11 @@ async def messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
 
 @attrs.define(eq=False)
 class ChangeListener:
-    """Changes of the object that a wait follows. `status` is its status when it was last read. Events with this status,
-    or with one of `ignored`, do not end a pause."""
+    """Listens for changes of one object. `status` is the object's status when it was last read. Events with this
+    status, or with a status in `ignored`, end a pause only if `on_message` returns True."""
 
     transport: Transport
-    take: Take = lambda _: False
+    on_message: OnMessage = lambda _: False
     ignored: Collection[str] = ()
     status: str | None = None
     _wanted: anyio.Event = attrs.field(factory=anyio.Event)
@@ -59,7 +61,7 @@ class ChangeListener:
     @property
     def live(self) -> bool:
         """Return True while the stream delivers events or heartbeats."""
-        return anyio.current_time() - self._received_at < QUIET_S
+        return anyio.current_time() - self._received_at < STREAM_TIMEOUT_S
 
     def listen(self) -> None:
         """Start following the stream."""
@@ -67,7 +69,7 @@ class ChangeListener:
 
     async def pause(self, polling: float, streaming: float) -> None:
         """Sleep until a change is reported, at most `streaming` seconds. Without a live stream, sleep at most `polling`
-        seconds, a shorter time."""
+        seconds, which must be shorter."""
         async with anyio.create_task_group() as tasks:
 
             async def wait_for_change() -> None:
@@ -82,36 +84,36 @@ class ChangeListener:
         if self._changed.is_set():
             self._changed = anyio.Event()
 
-    async def follow(self, path: str, authorised: Authorised) -> None:
-        """Follow the stream until cancelled, or until the coordinator refuses it."""
+    async def follow(self, path: str, authorised: CallWithHeaders) -> None:
+        """Follow the stream once `listen` is called, until cancelled or until an error that must not be retried."""
         await self._wanted.wait()
         attempt = 0
         while True:
             began = anyio.current_time()
             try:
-                await authorised(lambda headers: self._once(path, headers))
+                await authorised(lambda headers: self._follow_once(path, headers))
             except ConnectionFailed:
                 pass
             except ApiError as refused:
                 if not refused.retryable:
                     return
             finally:
-                self._lost()
-            attempt = 0 if anyio.current_time() - began > _MAX_PAUSE_S else attempt + 1
-            await anyio.sleep(min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 8)))
+                self._on_lost_stream()
+            attempt = 0 if anyio.current_time() - began > _MAX_RECONNECT_PAUSE_S else attempt + 1
+            await anyio.sleep(min(_MAX_RECONNECT_PAUSE_S, _FIRST_RECONNECT_PAUSE_S * 2.0 ** min(attempt, 8)))
 
-    async def _once(self, path: str, headers: Mapping[str, str]) -> None:
-        asked = {**headers, "accept": _STREAM}
+    async def _follow_once(self, path: str, headers: Mapping[str, str]) -> None:
+        asked = {**headers, "accept": _EVENT_STREAM_TYPE}
         try:
-            async with opened(self.transport.http, "GET", path, headers=asked) as response:
-                if is_of_proxy(response):
+            async with open_response(self.transport.http, "GET", path, headers=asked) as response:
+                if is_from_proxy(response):
                     raise ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
                 if response.is_error:
-                    raise error_of(await whole(response))
-                if not response.headers.get("content-type", "").startswith(_STREAM):
-                    raise ConnectionFailed(f"GET {path}: the answer is not {_STREAM}")
+                    raise read_error(await read_response(response))
+                if not response.headers.get("content-type", "").startswith(_EVENT_STREAM_TYPE):
+                    raise ConnectionFailed(f"GET {path}: the content type of the answer is not {_EVENT_STREAM_TYPE}")
                 async with raw_pieces(response) as pieces:
-                    async for data in messages(pieces):
+                    async for data in read_messages(pieces):
                         self._receive(data)
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"GET {path}: {type(failed).__name__}") from failed
@@ -119,17 +121,17 @@ class ChangeListener:
     def _receive(self, data: bytes | None) -> None:
         self._received_at = anyio.current_time()
         known = () if self.status is None else (self.status, *self.ignored)
-        if data is not None and (self.take(data) or _status_in(data) not in known):
+        if data is not None and (self.on_message(data) or _read_status(data) not in known):
             self._changed.set()
 
-    def _lost(self) -> None:
+    def _on_lost_stream(self) -> None:
         """End the current pause, because changes since the last event may have been missed."""
         if self.live:
             self._changed.set()
         self._received_at = float("-inf")
 
 
-def _status_in(data: bytes) -> Any:
+def _read_status(data: bytes) -> Any:
     try:
         body = strict_json.parse(data)
     except Refused:
@@ -138,11 +140,15 @@ def _status_in(data: bytes) -> Any:
 
 
 @asynccontextmanager
-async def changes_of(
-    transport: Transport, path: str, authorised: Authorised, take: Take = lambda _: False, ignored: Collection[str] = ()
+async def open_change_listener(
+    transport: Transport,
+    path: str,
+    authorised: CallWithHeaders,
+    on_message: OnMessage = lambda _: False,
+    ignored: Collection[str] = (),
 ) -> AsyncIterator[ChangeListener]:
-    """Follow the stream at `path` while the block runs, from the call of `listen` on."""
-    changes = ChangeListener(transport, take, ignored)
+    """Yield a listener for the stream at `path`. The listener opens the stream once `listen` is called."""
+    changes = ChangeListener(transport, on_message, ignored)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(changes.follow, path, authorised)
@@ -155,6 +161,6 @@ async def changes_of(
         raise failed
 
 
-async def unauthorised(ask: Callable[[dict[str, str]], Awaitable[None]]) -> None:
+async def call_without_session(ask: Callable[[dict[str, str]], Awaitable[None]]) -> None:
     """Call `ask` without headers, for a public route."""
     await ask({})

@@ -1,4 +1,4 @@
-"""Read lists that come in pages. A page is cut at the limit, or earlier when its body would grow too large."""
+"""Read lists page by page. A page may be shorter than requested, because the coordinator also limits its bytes."""
 
 import re
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ import httpx
 import msgspec
 
 from common.api import limits
-from common.strict_json import UNREADABLE
-from svc.wire.transport import Transport, given, read, unexpected
+from common.strict_json import DECODE_ERRORS
+from svc.wire.transport import Transport, query_parameters, read_record, unexpected_answer
 
 R = TypeVar("R")
 
-_OFFSET: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_OFFSET_PATTERN: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 MAX_PAGE_ROWS: Final = limits.MAX_PAGE_ROWS
-# All pages together. The asks of a thousand providers take a quarter of it.
+# Limit of all pages together: four times the size of the asks of a thousand providers.
 MAX_LIST_BYTES: Final = 64 << 20
 
 
-async def paged(
+async def read_pages(
     transport: Transport,
     path: str,
     key: str,
@@ -37,32 +37,34 @@ async def paged(
     while limit is None or len(entries) < limit:
         size = MAX_PAGE_ROWS if limit is None else min(limit - len(entries), MAX_PAGE_ROWS)
         query = {**(params or {}), "limit": size, "offset": offset}
-        response = await transport.send("GET", path, params=given(query))
+        response = await transport.send("GET", path, params=query_parameters(query))
         received += len(response.content)
         if received > max_bytes:
-            raise unexpected(response, f"the pages are longer than {max_bytes} bytes")
-        page = _rows(response, key, kind)
+            raise unexpected_answer(response, f"the pages of the list have more than {max_bytes} bytes in total")
+        page = _read_rows(response, key, kind)
         entries += page
         cut = response.headers.get("x-svc-page-truncated", "").lower() == "true"
         if not cut and len(page) < size:
             break
-        offset = _next(response, offset, offset + len(page))
+        offset = _next_offset(response, offset, offset + len(page))
     return entries
 
 
-def _rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
-    rows = read(response, dict[str, msgspec.Raw]).get(key, msgspec.Raw(b"null"))
+def _read_rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
+    rows = read_record(response, dict[str, msgspec.Raw]).get(key, msgspec.Raw(b"null"))
     try:
         return msgspec.json.decode(rows, type=list[kind], strict=False)  # type: ignore[valid-type] # a variable
-    except UNREADABLE as malformed:
-        raise unexpected(response, f"the answer's {key} are malformed: {malformed}") from malformed
+    except DECODE_ERRORS as malformed:
+        raise unexpected_answer(response, f"the answer's {key} are malformed: {malformed}") from malformed
 
 
-def _next(response: httpx.Response, at: int, counted: int) -> int:
-    """Return the offset of the next page. Raise for an offset that does not increase, which would loop forever."""
+def _next_offset(response: httpx.Response, at: int, counted: int) -> int:
+    """Return the offset of the next page. Raises ApiError for an offset that does not increase or is too large."""
     named = response.headers.get("x-svc-next-offset") or str(counted)
-    if not _OFFSET.fullmatch(named) or int(named) <= at:
-        raise unexpected(response, f"the page after offset {at} begins at {named!r}")
+    if not _OFFSET_PATTERN.fullmatch(named) or int(named) <= at:
+        raise unexpected_answer(response, f"the offset of the next page must be a number above {at}, not {named!r}")
     if int(named) > limits.MAX_OFFSET_ROWS:
-        raise unexpected(response, "the pages have no end")
+        raise unexpected_answer(
+            response, f"the list is too long: the next offset is {named}, above {limits.MAX_OFFSET_ROWS}"
+        )
     return int(named)

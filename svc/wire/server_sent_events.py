@@ -1,4 +1,4 @@
-"""Server-sent events, read from bytes as they arrive.
+"""Parse server-sent events from bytes as they arrive.
 
 Lines end only at CR, LF or CRLF. Splitting decoded text at every Unicode line end would cut JSON strings that hold
 U+2028.
@@ -14,8 +14,10 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 @attrs.define(slots=True)
 class EventReader:
+    """Incremental parser. Pass bytes to `feed` as they arrive."""
+
     _rest: bytearray = attrs.field(factory=bytearray)
-    _searched: int = 0  # bytes of `_rest` without a line end; an image of megabytes is one line
+    _searched: int = 0  # bytes of `_rest` already searched; a line of megabytes must not be searched again
     _data: list[bytes] = attrs.field(factory=list)
     _data_bytes: int = 0
 
@@ -25,14 +27,14 @@ class EventReader:
         return len(self._rest) + self._data_bytes
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the data of each event that `piece` completes. Names, ids and comments are skipped, because servers
+        """Return the data of each event that `piece` completes. Event names, ids and comments are skipped. Servers
         that name their events repeat the name in the data."""
         self._rest += piece
-        # A CR at the end may be the first half of a CRLF, so it waits for the next byte.
+        # A CR at the end may be the first half of a CRLF, so do not search it before the next byte arrives.
         end = len(self._rest) - 1 if self._rest.endswith(b"\r") else len(self._rest)
         events, begin = [], 0
         for line_end in _LINE_END.finditer(self._rest, self._searched, end):
-            event = self._line(bytes(self._rest[begin : line_end.start()]))
+            event = self._read_line(bytes(self._rest[begin : line_end.start()]))
             begin = line_end.end()
             if event is not None:
                 events.append(event)
@@ -40,7 +42,7 @@ class EventReader:
         self._searched = end - begin
         return events
 
-    def _line(self, line: bytes) -> bytes | None:
+    def _read_line(self, line: bytes) -> bytes | None:
         if line:
             field, _, value = line.partition(b":")
             if field == b"data":

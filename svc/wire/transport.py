@@ -1,6 +1,6 @@
-"""Requests to the coordinator with typed answers, typed errors, and retries if the answer's header allows them.
+"""Send requests to the coordinator. Answers and errors are typed.
 
-Runs on asyncio and on trio.
+The header `x-svc-retryable` of an error response decides about retries. Runs on asyncio and on trio.
 """
 
 import math
@@ -18,23 +18,25 @@ import msgspec
 
 from common import strict_json
 from common.refusal import Refused
+from common.tracing import spans
 from svc.core.retries import RetryPolicy
 from svc.errors import ApiError, ConnectionFailed, OrderRefused
-from svc.wire.answers import InvalidAddress, UnfitAnswer, opened, pieces_of, whole
+from svc.wire.answers import InvalidAddress, UnfitAnswer, open_response, read_response, unencoded_pieces
 
 __all__ = ["ApiError", "ConnectionFailed", "RetryPolicy", "Transport"]
 
-REQUEST_SECONDS: Final = 90.0  # a relay answers within a minute, even if its transaction is not mined
-ATTEMPT_SECONDS: Final = 300.0
+REQUEST_TIMEOUT_S: Final = 90.0  # a relay answers within a minute, even if its transaction is not mined
+ATTEMPT_TIMEOUT_S: Final = 300.0
 # Longer waits would miss deadlines of jobs.
 _MAX_RETRY_AFTER_S: Final = 60.0
-# Ten times a page's. Parsing the largest answer of nothing but values would block the event loop for ten seconds.
-_MAX_VALUES: Final = 1 << 18
-_OK: Final = frozenset({200, 201})
+# Limit of JSON values, ten times those of a page. Parsing 16 MiB of tiny values would block the event loop for 10 s.
+_MAX_JSON_VALUES: Final = 1 << 18
+_OK_STATUSES: Final = frozenset({200, 201})
 # Answers of a coordinator have a request id or a retry header. If both are missing, a proxy answered.
 _PROXY_STATUSES: Final = frozenset({502, 503, 504})
-_RETRYABLE: Final = "x-svc-retryable"
-_WHOLE_SECONDS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_RETRYABLE_HEADER: Final = "x-svc-retryable"
+_TRACE_HEADER: Final = "traceparent"
+_WHOLE_SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 R = TypeVar("R")
 Sleep = Callable[[float], Awaitable[None]]
@@ -63,7 +65,7 @@ class Transport:
     clock: Clock
     retries: RetryPolicy
     sleep: Sleep = anyio.sleep
-    attempt_seconds: float = ATTEMPT_SECONDS
+    attempt_seconds: float = ATTEMPT_TIMEOUT_S
 
     async def get(
         self,
@@ -72,12 +74,12 @@ class Transport:
         params: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> R:
-        return read(await self.send("GET", path, params=given(params), headers=headers), kind)
+        return read_record(await self.send("GET", path, params=query_parameters(params), headers=headers), kind)
 
     async def post(
         self, path: str, kind: type[R], body: Mapping[str, Any], *, safe: bool, headers: Mapping[str, str] | None = None
     ) -> R:
-        return read(await self.send("POST", path, json=body, safe=safe, headers=headers), kind)
+        return read_record(await self.send("POST", path, json=body, safe=safe, headers=headers), kind)
 
     async def send(
         self,
@@ -87,37 +89,37 @@ class Transport:
         safe: bool = True,
         resend: bool = True,
         deadline: float | None = None,
-        expected: frozenset[int] = _OK,
+        expected: frozenset[int] = _OK_STATUSES,
         **request: Any,
     ) -> httpx.Response:
-        """Return the answer if its status is expected. Otherwise raise its error, after the retries.
+        """Send a request, with retries. Return an answer with an `expected` status. Otherwise raise the last error.
 
-        A request that is not `safe` is sent once. Other requests are retried if the error's header allows it and, with
-        `resend`, after a missing answer. Retries end at the `deadline`, in the event loop's time. Without a deadline,
-        they end after the policy's number of attempts.
+        A request that is not `safe` is sent once. Other requests are retried if the error response's `x-svc-retryable`
+        header allows it. With `resend`, they are also retried if no answer arrived. Retries end at the
+        `deadline`, in the event loop's time. Without a deadline, they end after the policy's number of attempts.
         """
         attempt = 0
         while True:
             try:
-                response = await self.once(method, path, deadline=deadline, **request)
+                response = await self.send_once(method, path, deadline=deadline, **request)
                 if response.status_code in expected:
                     return response
-                error: ApiError | ConnectionFailed = error_of(response)
-                again, wait = self.may_repeat(error), _retry_after(response)
+                error: ApiError | ConnectionFailed = read_error(response)
+                again, wait = self.may_retry(error), _retry_after_seconds(response)
             except ConnectionFailed as failed:
-                error, again, wait = failed, resend and self.may_repeat(failed), 0.0
-            pause = self.pause(attempt, wait, deadline)
+                error, again, wait = failed, resend and self.may_retry(failed), 0.0
+            pause = self.retry_pause(attempt, wait, deadline)
             if not (safe and again) or pause is None:
                 raise error
             await self.sleep(pause)
             attempt += 1
 
-    def may_repeat(self, failed: ApiError | ConnectionFailed) -> bool:
-        """Return True if the same request may succeed later."""
+    def may_retry(self, failed: ApiError | ConnectionFailed) -> bool:
+        """Return True if the error allows a retry."""
         return failed.retryable or (isinstance(failed, ProxyAnswered) and self.retries.after_proxy)
 
-    def pause(self, attempt: int, retry_after: float, deadline: float | None) -> float | None:
-        """Return the seconds before the next retry, or None after the last one."""
+    def retry_pause(self, attempt: int, retry_after: float, deadline: float | None) -> float | None:
+        """Return the seconds before the next retry, or None if no further retry is allowed."""
         pause = self.retries.pause(attempt)
         if deadline is None:
             return max(pause, retry_after) if attempt < self.retries.max_retries else None
@@ -126,25 +128,29 @@ class Transport:
             pause = max(pause, retry_after)
         return pause if pause < left else None
 
-    async def once(self, method: str, path: str, *, deadline: float | None = None, **request: Any) -> httpx.Response:
+    async def send_once(
+        self, method: str, path: str, *, deadline: float | None = None, **request: Any
+    ) -> httpx.Response:
         """Send the request once. Return its answer with any status.
 
         Raises ConnectionFailed if the answer is incomplete or from a proxy. The coordinator may still have received the
         request."""
         usual = math.inf if "files" in request else self.attempt_seconds
         seconds = usual if deadline is None else deadline - anyio.current_time()
+        if method != "GET" and (context := spans.current_context()) is not None:
+            request["headers"] = {**(request.get("headers") or {}), _TRACE_HEADER: context}
         try:
             with anyio.fail_after(max(0.0, seconds)):
-                async with self._opened(method, path, **request) as unread:
+                async with self._open_response(method, path, **request) as unread:
                     self._correct_clock(unread)
-                    if is_of_proxy(unread):
+                    if is_from_proxy(unread):
                         raise proxy_failure(method, path, unread)
                     try:
-                        response = await whole(unread)
+                        response = await read_response(unread)
                     except UnfitAnswer as unfit:
-                        raise unexpected(unread, str(unfit)) from None
-                    if strict_json.has_more_values(response.content, _MAX_VALUES):
-                        raise unexpected(response, f"the answer has more than {_MAX_VALUES} JSON values")
+                        raise unexpected_answer(unread, str(unfit)) from None
+                    if strict_json.may_have_more_values(response.content, _MAX_JSON_VALUES):
+                        raise unexpected_answer(response, f"the answer has more than {_MAX_JSON_VALUES} JSON values")
                     return response
         except httpx.RequestError as failed:
             raise ConnectionFailed(f"{method} {path}: {type(failed).__name__}: {failed}") from failed
@@ -152,25 +158,25 @@ class Transport:
             raise ConnectionFailed(f"{method} {path}: no answer before the deadline") from late
 
     @asynccontextmanager
-    async def streaming(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Yield the pieces of a GET's body as they arrive. Errors before the first piece are retried."""
+    async def stream_pieces(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send a GET, and yield the pieces of its body as they arrive. Only errors before the body are retried."""
         attempt, began = 0, False
         while True:
             error: ApiError | ConnectionFailed
             try:
-                async with self._opened("GET", path, headers=headers) as response:
+                async with self._open_response("GET", path, headers=headers) as response:
                     try:
-                        if response.status_code in _OK:
+                        if response.status_code in _OK_STATUSES:
                             began = True
-                            async with pieces_of(response) as pieces:
+                            async with unencoded_pieces(response) as pieces:
                                 yield pieces
                             return
-                        if is_of_proxy(response):
+                        if is_from_proxy(response):
                             error = proxy_failure("GET", path, response)
                         else:
-                            error = error_of(await whole(response))
+                            error = read_error(await read_response(response))
                     except UnfitAnswer as unfit:
-                        raise unexpected(response, str(unfit)) from None
+                        raise unexpected_answer(response, str(unfit)) from None
             except httpx.RequestError as failed:
                 error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
             if began or not error.retryable or attempt == self.retries.max_retries:
@@ -179,29 +185,29 @@ class Transport:
             attempt += 1
 
     @asynccontextmanager
-    async def _opened(self, method: str, path: str, **request: Any) -> AsyncIterator[httpx.Response]:
+    async def _open_response(self, method: str, path: str, **request: Any) -> AsyncIterator[httpx.Response]:
         try:
-            async with opened(self.http, method, path, **request) as response:
+            async with open_response(self.http, method, path, **request) as response:
                 yield response
         except InvalidAddress as invalid:
             raise OrderRefused(f"{path!r} cannot be requested: {invalid}", code="invalid_value") from None
 
     def _correct_clock(self, response: httpx.Response) -> None:
-        """Correct the clock, unless the answer is from a cache."""
-        date = _date(response.headers.get("date"))
+        """Correct the clock by the answer's date, unless the answer is from a cache."""
+        date = _parse_date(response.headers.get("date"))
         if date is not None and "age" not in response.headers:
             self.clock.observe(date)
 
 
-def read(response: httpx.Response, kind: type[R]) -> R:
+def read_record(response: httpx.Response, kind: type[R]) -> R:
     """Return the body as a record. Decimal strings become integers."""
     try:
         return msgspec.json.decode(response.content, type=kind, strict=False)
-    except strict_json.UNREADABLE as malformed:
-        raise unexpected(response, f"the answer is malformed: {malformed}") from malformed
+    except strict_json.DECODE_ERRORS as malformed:
+        raise unexpected_answer(response, f"the answer is malformed: {malformed}") from malformed
 
 
-def error_of(response: httpx.Response) -> ApiError:
+def read_error(response: httpx.Response) -> ApiError:
     """Return the error of an answer. An answer without an error body becomes an internal error."""
     try:
         body = strict_json.parse(response.content)
@@ -209,7 +215,7 @@ def error_of(response: httpx.Response) -> ApiError:
         body = None
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
-        return unexpected(response, f"{response.status_code} without an error body")
+        return unexpected_answer(response, f"the coordinator answered {response.status_code} without an error body")
     type_ = str(error.get("type", "internal_error"))
     code, param = error.get("code"), error.get("param")
     return ApiError.class_of(type_)(
@@ -219,11 +225,11 @@ def error_of(response: httpx.Response) -> ApiError:
         code=code if isinstance(code, str) else None,
         param=param if isinstance(param, str) else None,
         request_id=response.headers.get("x-request-id"),
-        retryable=_retryable(response),
+        retryable=_is_retryable(response),
     )
 
 
-def unexpected(response: httpx.Response, what: str) -> ApiError:
+def unexpected_answer(response: httpx.Response, what: str) -> ApiError:
     """Return an internal error for an answer that does not follow the API."""
     place = f"{response.request.method} {response.request.url.path}"
     return ApiError.class_of("internal_error")(
@@ -231,17 +237,17 @@ def unexpected(response: httpx.Response, what: str) -> ApiError:
         type_="internal_error",
         status=response.status_code,
         request_id=response.headers.get("x-request-id"),
-        retryable=_retryable(response),
+        retryable=_is_retryable(response),
     )
 
 
-def _retry_after(response: httpx.Response) -> float:
-    """Return the seconds to wait by the `retry-after` header."""
+def _retry_after_seconds(response: httpx.Response) -> float:
+    """Return the seconds to wait that the `retry-after` header requests, up to a limit."""
     text = response.headers.get("retry-after", "")
-    return min(_MAX_RETRY_AFTER_S, float(text)) if _WHOLE_SECONDS.fullmatch(text) else 0.0
+    return min(_MAX_RETRY_AFTER_S, float(text)) if _WHOLE_SECONDS_PATTERN.fullmatch(text) else 0.0
 
 
-def _date(text: str | None) -> float | None:
+def _parse_date(text: str | None) -> float | None:
     """Return the Unix seconds of a `date` header, which is always in UTC."""
     try:
         date = parsedate_to_datetime(text) if text else None
@@ -250,19 +256,19 @@ def _date(text: str | None) -> float | None:
     return None if date is None else date.replace(tzinfo=date.tzinfo or UTC).timestamp()
 
 
-def _retryable(response: httpx.Response) -> bool:
-    return bool(response.headers.get(_RETRYABLE, "").lower() == "true")
+def _is_retryable(response: httpx.Response) -> bool:
+    return bool(response.headers.get(_RETRYABLE_HEADER, "").lower() == "true")
 
 
-def is_of_proxy(response: httpx.Response) -> bool:
-    of_the_coordinator = _RETRYABLE in response.headers or "x-request-id" in response.headers
-    return response.status_code in _PROXY_STATUSES and not of_the_coordinator
+def is_from_proxy(response: httpx.Response) -> bool:
+    from_coordinator = _RETRYABLE_HEADER in response.headers or "x-request-id" in response.headers
+    return response.status_code in _PROXY_STATUSES and not from_coordinator
 
 
 def proxy_failure(method: str, path: str, response: httpx.Response) -> ConnectionFailed:
     return ProxyAnswered(f"{method} {path}: a proxy answered {response.status_code}", retryable=False)
 
 
-def given(params: Mapping[str, object] | None) -> dict[str, str]:
+def query_parameters(params: Mapping[str, object] | None) -> dict[str, str]:
     """Return the query parameters that are not None."""
     return {name: str(value) for name, value in (params or {}).items() if value is not None}

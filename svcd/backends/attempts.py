@@ -1,4 +1,4 @@
-"""Retries with backoff, until a call succeeds, cannot succeed, or the job's time is up."""
+"""Retry a backend call with backoff, until the call succeeds, cannot succeed, or reaches the job's deadline."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -11,51 +11,53 @@ from svcd.base import metrics
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
 
-_JITTER_SHARE: Final = 0.25  # spreads the retries of jobs that failed together
+_JITTER_SHARE: Final = 0.25  # of the backoff: spreads the retries of jobs that failed together
 
 
 @attrs.frozen(slots=True)
 class TryAgain(Exception):
-    """Raised by an attempt when another one may succeed. `after` is the server's Retry-After in seconds."""
+    """Failed attempt that may succeed if retried. `retry_after_s` is the server's Retry-After."""
 
     detail: str
-    after: float | None = None
+    retry_after_s: float | None = None
 
     def __str__(self) -> str:
         return self.detail
 
 
 @attrs.define(slots=True)
-class Signs:
-    """Signs of life from the backend. Silence until the deadline counts as a fault; long work does not."""
+class BackendActivity:
+    """Record of whether the backend reacted to a job. A backend that never reacts until the deadline is at fault."""
 
-    of_life: bool = False
+    was_seen: bool = False
 
 
 @attrs.frozen(slots=True)
-class Attempts:
+class AttemptPolicy:
+    """Retry policy of a backend."""
+
     max_attempts: int
     backoff_s: float
     max_backoff_s: float
 
-    async def run(self, work: ModelWork, attempt: Callable[[Signs], Awaitable[WorkOutput]]) -> WorkOutput:
-        """Return the first output, retrying after each `TryAgain`.
+    async def run(self, work: ModelWork, attempt: Callable[[BackendActivity], Awaitable[WorkOutput]]) -> WorkOutput:
+        """Return the output of the first successful attempt. Retry after each `TryAgain`.
 
-        Raise `WorkFailed` at once if an attempt does, if no attempt is left (`backend_exhausted`) or if the next wait
-        would end past the deadline (`deadline_wait`).
+        Raise `WorkFailed` with `backend_exhausted` after `max_attempts` failed attempts, or with `deadline_wait` if the
+        deadline ends an attempt or comes before the next attempt. A `WorkFailed` from an attempt ends the retries.
         """
-        signs = Signs()
+        activity = BackendActivity()
         retry = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(TryAgain),
-            wait=self._wait,
-            stop=lambda state: state.attempt_number >= self.max_attempts or _ends_late(state, work),
+            wait=self._pause_before_retry,
+            stop=lambda state: state.attempt_number >= self.max_attempts or _is_retry_too_late(state, work),
             before_sleep=lambda _: metrics.backend_retries.labels(work.model).inc(),
             sleep=trio.sleep,
             reraise=True,
         )
 
-        async def run_once() -> WorkOutput:  # tenacity awaits the results of coroutine functions only
-            return await attempt(signs)
+        async def run_once() -> WorkOutput:  # not a lambda, because tenacity awaits only coroutine functions
+            return await attempt(activity)
 
         with trio.move_on_at(work.deadline):
             try:
@@ -63,22 +65,25 @@ class Attempts:
             except TryAgain as last:
                 if retry.statistics["attempt_number"] >= self.max_attempts:
                     raise WorkFailed(
-                        "backend_exhausted", f"{self.max_attempts} attempts, the last one: {last}", True
+                        "backend_exhausted", f"all {self.max_attempts} attempts failed, the last with: {last}", True
                     ) from None
-                raise WorkFailed("deadline_wait", f"{last}; a wait would end past the deadline", True) from None
+                raise WorkFailed(
+                    "deadline_wait", f"{last}; the next retry would start after the deadline", True
+                ) from None
         number = retry.statistics["attempt_number"]
-        # A first attempt with signs of life is only long. Otherwise the backend is at fault.
-        fault = number > 1 or not signs.of_life
-        raise WorkFailed("deadline_wait", f"attempt {number} was under way at the deadline", fault)
+        # If the first attempt was still running and the backend had reacted, the job only took too long. In every other
+        # case the backend is at fault.
+        fault = number > 1 or not activity.was_seen
+        raise WorkFailed("deadline_wait", f"attempt {number} was still running at the deadline", fault)
 
-    def _wait(self, state: tenacity.RetryCallState) -> float:
+    def _pause_before_retry(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None else None
-        if isinstance(error, TryAgain) and error.after is not None:
-            return error.after
+        if isinstance(error, TryAgain) and error.retry_after_s is not None:
+            return error.retry_after_s
         jitter = _JITTER_SHARE * self.backoff_s
         wait = tenacity.wait_exponential_jitter(multiplier=self.backoff_s, max=self.max_backoff_s, jitter=jitter)
         return wait(state)
 
 
-def _ends_late(state: tenacity.RetryCallState, work: ModelWork) -> bool:
+def _is_retry_too_late(state: tenacity.RetryCallState, work: ModelWork) -> bool:
     return trio.current_time() + state.upcoming_sleep >= work.deadline

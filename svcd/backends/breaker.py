@@ -1,8 +1,8 @@
-"""Circuit breaker: keeps jobs away from a backend that fails them.
+"""Circuit breaker that stops the claims of jobs for a backend while the backend fails its jobs.
 
-    closed   jobs are claimed; the third fault in a row opens the breaker
-    open     no job is claimed; the backend is probed after a backoff, and each failed probe doubles the backoff
-    tried    a probe succeeded: jobs are claimed again; one fault opens the breaker, one success closes it
+closed      jobs are claimed; the third fault in a row opens the breaker
+open        no job is claimed; the backend is probed after a backoff, which doubles with each probe
+half-open   a probe succeeded: jobs are claimed again; one fault opens the breaker, one success closes it
 
 A client's error (`WorkFailed.backend_fault` is False) counts neither as a fault nor as a success.
 """
@@ -25,7 +25,7 @@ _PROBE_TIMEOUT_S: Final = 15.0
 
 @attrs.define(slots=True)
 class Breaker:
-    """State of the circuit, without clock or I/O. Jobs claimed before it opened still report their outcome."""
+    """State of the circuit, without clock or I/O. An open circuit still receives the outcomes of earlier jobs."""
 
     _faults: int = 0
     _is_open: bool = False
@@ -43,12 +43,12 @@ class Breaker:
         """Return the seconds until the next probe of the backend."""
         return self._backoff
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         self._faults = 0
         if not self._is_open:
             self._backoff = _FIRST_BACKOFF_S
 
-    def failed(self, backend_fault: bool) -> None:
+    def record_failure(self, backend_fault: bool) -> None:
         if not backend_fault:
             return
         self._faults += 1
@@ -57,7 +57,7 @@ class Breaker:
             self._closed = trio.Event()
             self._opened.set()
 
-    def looked(self, up: bool) -> None:
+    def record_probe(self, up: bool) -> None:
         """Record a probe's result while the circuit is open.
 
         The backoff also grows after successful probes, because a server may pass its health check and fail every job.
@@ -77,7 +77,7 @@ class Breaker:
             await self._closed.wait()
 
 
-async def watch(breaker: Breaker, backend: Backend, model: str) -> None:
+async def probe_while_open(breaker: Breaker, backend: Backend, model: str) -> None:
     """Probe the backend while the breaker is open, and close the breaker after a successful probe."""
     while True:
         await breaker.wait_open()
@@ -87,5 +87,5 @@ async def watch(breaker: Breaker, backend: Backend, model: str) -> None:
             up = False
             with trio.move_on_after(_PROBE_TIMEOUT_S):
                 up = await backend.is_up()
-            breaker.looked(up)
+            breaker.record_probe(up)
         log.info("circuit closed: the backend is up", model=model)

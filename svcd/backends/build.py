@@ -23,34 +23,35 @@ from svcd.backends.settings import (
     ServerSettings,
 )
 
-_NO_LANDLOCK: Final = (
-    "an exec backend's programs must be kept from svcd's keys, and this kernel has no Landlock (Linux 5.13 and"
-    " lsm=landlock): run them behind a server of another user, or set confine = false to let them read the keys"
+_LANDLOCK_MISSING: Final = (
+    "svcd cannot keep the programs of an exec backend from reading svcd's keys, because this kernel has no Landlock"
+    " (Linux 5.13 and lsm=landlock): run the programs in a model server under another user, or set confine = false to"
+    " let the programs read the keys"
 )
 
 
 @asynccontextmanager
 async def open_backend(settings: BackendSettings, private: Sequence[Path] = ()) -> AsyncIterator[Backend]:
-    """Yield the backend, without connecting to it.
+    """Yield the backend, without connecting to a server.
 
-    Programs of an exec backend cannot reach the `private` paths. Raise `Fatal` if this machine cannot ensure that.
+    Block the access of an exec backend's programs to the `private` paths. Raise `Fatal` if Landlock is missing.
     """
     match settings:
         case OpenAISettings():
-            async with _client(settings) as client:
+            async with _build_client(settings) as client:
                 yield OpenAIBackend(settings, client)
         case HttpSettings():
-            async with _client(settings) as client:
+            async with _build_client(settings) as client:
                 yield HttpBackend(settings, client)
         case ExecSettings():
-            if settings.confine and confined.version() == 0:
-                raise Fatal(_NO_LANDLOCK)
+            if settings.confine and confined.landlock_version() == 0:
+                raise Fatal(_LANDLOCK_MISSING)
             yield ExecBackend(settings, private)
         case EchoSettings():
             yield EchoBackend(settings)
 
 
-def _client(settings: ServerSettings) -> httpx.AsyncClient:
+def _build_client(settings: ServerSettings) -> httpx.AsyncClient:
     # The slots already limit connections. Proxies from the environment are ignored, because they would see opened
     # payloads.
     return httpx.AsyncClient(

@@ -1,7 +1,7 @@
-"""Discount under the published ask: an idle machine earns nothing, so it accepts less, and a busy one does not.
+"""Compute a discount below the published ask, so that an idle machine accepts lower bids than a busy one.
 
-The discount grows slowly while the load leaves room, and ends at once when none is left. The published ask stays the
-same. The discount only decides which bids below it are accepted.
+The discount grows slowly while the load is low, and ends at once when the machine is busy. The published ask stays the
+same. The discount only decides which bids below the ask are accepted.
 """
 
 import attrs
@@ -19,9 +19,9 @@ class AskRates:
 
 @attrs.define(slots=True)
 class Discount:
-    """Discount that grows to `max_percent` after `ramp_seconds` without load.
+    """Discount that grows from 0 to `max_percent` within `ramp_seconds` without load.
 
-    Its limit falls linearly with the load, to 0 at a load of `busy_at`. With `max_percent` 0 there is no discount.
+    The load limits the discount: the limit falls linearly to 0 at a load of `busy_at`. `max_percent` 0 disables it.
     """
 
     model: str
@@ -32,7 +32,7 @@ class Discount:
     _since: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        self._show()
+        self._update_metric()
 
     @property
     def percent(self) -> int:
@@ -46,14 +46,14 @@ class Discount:
         allowed = self.max_percent * max(0.0, 1 - load / self.busy_at)
         grown = self._percent + self.max_percent * elapsed / self.ramp_seconds
         self._percent = min(grown, allowed)
-        self._show()
+        self._update_metric()
 
-    def floor(self, ask: AskRates) -> AskRates:
-        """Return the lowest accepted rates, rounded up so that the discount never exceeds the shown one."""
-        return AskRates(self._discounted(ask.rate_in), self._discounted(ask.rate_out))
+    def lowest_rates(self, ask: AskRates) -> AskRates:
+        """Return the lowest accepted rates for an ask, rounded up so that the discount never exceeds `percent`."""
+        return AskRates(self._discount_rate(ask.rate_in), self._discount_rate(ask.rate_out))
 
-    def _discounted(self, rate: int) -> int:
+    def _discount_rate(self, rate: int) -> int:
         return -(-rate * (100 - self.percent) // 100)
 
-    def _show(self) -> None:
+    def _update_metric(self) -> None:
         metrics.bid_floor_discount.labels(self.model).set(self.percent)

@@ -1,17 +1,17 @@
 """Run a program per job, with JSON on its standard input and output.
 
-    in      {"job_id", "model", "modality", "input", "units_in", "units_out", "seconds"}      seconds: time it has
-    out     {"output", "completion_tok"?, "usage"?}
+    stdin   {"job_id", "model", "modality", "input", "units_in", "units_out", "seconds"}    seconds: until the deadline
+    stdout  {"output", "completion_tok"?, "usage"?}
 
     exit 0     the output is on standard output
     exit 65    the input is invalid: the job fails, and this is not a backend fault
     exit 75    temporary failure: the job is retried
-    any other, or a signal: the job fails with a backend fault
+    other exit status, or a signal: the job fails, and this is a backend fault
 
 The program leads a process group, which is killed when the program ends. A cancelled program gets SIGTERM, and is
 killed after two seconds. A descendant that leaves the group is stopped only by systemd's control group.
 
-The program runs as svcd's user. `confined.py` keeps it from svcd's keys, credentials, journal and memory.
+The program runs as svcd's user. `confined.py` blocks its access to svcd's keys, credentials, journal and memory.
 """
 
 import json
@@ -31,8 +31,9 @@ from common.pricing.model_input import read_count
 from common.pricing.units import text_units
 from common.refusal import Refused
 from svcd.backends import confined
-from svcd.backends.attempts import Attempts, Signs, TryAgain
-from svcd.backends.http_answers import for_the_seal, read_object
+from svcd.backends.attempts import AttemptPolicy, BackendActivity, TryAgain
+from svcd.backends.backend import OnDelta
+from svcd.backends.http_answers import read_object, to_sealable_json
 from svcd.backends.settings import ExecSettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
@@ -40,8 +41,8 @@ from svcd.journal.work import ModelWork, WorkOutput
 _DATA_ERROR_STATUS: Final = 65  # sysexits.h EX_DATAERR
 _TRY_AGAIN_STATUS: Final = 75  # sysexits.h EX_TEMPFAIL
 _STDERR_TAIL_BYTES: Final = 2048
-_STDERR_WAIT_S: Final = 1.0
-_PIECE_BYTES: Final = 64 * 1024
+_OUTPUT_DRAIN_TIMEOUT_S: Final = 1.0
+_READ_CHUNK_BYTES: Final = 64 * 1024
 
 
 @attrs.define(slots=True)
@@ -60,22 +61,22 @@ class ExecBackend:
     settings: ExecSettings
     private: Sequence[Path] = ()
 
-    async def run(self, work: ModelWork) -> WorkOutput:
+    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
         backoff = self.settings.backoff_s
-        return await Attempts(self.settings.attempts, backoff, backoff * 8).run(
-            work, lambda signs: self._attempt(work, signs)
+        return await AttemptPolicy(self.settings.attempts, backoff, backoff * 8).run(
+            work, lambda activity: self._attempt(work, activity)
         )
 
     async def is_up(self) -> bool:
         return os.access(self.settings.command[0], os.X_OK)
 
-    async def unknown_name(self, model: str) -> str | None:
+    async def explain_unknown_model(self, model: str) -> str | None:
         return None  # a program has no list of names
 
-    async def _attempt(self, work: ModelWork, signs: Signs) -> WorkOutput:
+    async def _attempt(self, work: ModelWork, activity: BackendActivity) -> WorkOutput:
         try:
             process = await trio.lowlevel.open_process(
-                self._command(),
+                self._command_line(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -86,22 +87,22 @@ class ExecBackend:
             )
         except OSError as broken:
             raise WorkFailed("backend_error", f"the program cannot be started: {broken.strerror}", True) from None
-        signs.of_life = True
+        activity.was_seen = True
         captured = _ProgramOutput()
         try:
-            await self._converse(process, _request(work), captured)
+            await self._send_and_read(process, _request_json(work), captured)
         finally:
-            await self._end(process)
-        return self._judge(process, captured, work)
+            await self._stop_process(process)
+        return self._read_result(process, captured, work)
 
-    def _command(self) -> list[str]:
+    def _command_line(self) -> list[str]:
         command = list(self.settings.command)
         if not self.settings.confine:
             return command
-        kept = [str(path) for path in self.private]
-        return [sys.executable, "-I", "-S", confined.__file__, str(len(kept)), *kept, *command]
+        blocked = [str(path) for path in self.private]
+        return [sys.executable, "-I", "-S", confined.__file__, str(len(blocked)), *blocked, *command]
 
-    async def _converse(self, process: trio.Process, request: bytes, captured: _ProgramOutput) -> None:
+    async def _send_and_read(self, process: trio.Process, request: bytes, captured: _ProgramOutput) -> None:
         """Send the request and read both outputs until the program ends."""
         async with trio.open_nursery() as readers:
             readers.start_soon(_send_request, process, request)
@@ -109,9 +110,9 @@ class ExecBackend:
             readers.start_soon(_read_stderr, process, captured)
             await process.wait()
             _signal_group(process, signal.SIGKILL)  # remaining descendants may hold the pipes open
-            readers.cancel_scope.deadline = trio.current_time() + _STDERR_WAIT_S
+            readers.cancel_scope.deadline = trio.current_time() + _OUTPUT_DRAIN_TIMEOUT_S
 
-    async def _end(self, process: trio.Process) -> None:
+    async def _stop_process(self, process: trio.Process) -> None:
         with trio.CancelScope(shield=True):
             if process.returncode is None:
                 _signal_group(process, signal.SIGTERM)
@@ -123,22 +124,26 @@ class ExecBackend:
                 if pipe is not None:
                     await trio.aclose_forcefully(pipe)
 
-    def _judge(self, process: trio.Process, captured: _ProgramOutput, work: ModelWork) -> WorkOutput:
+    def _read_result(self, process: trio.Process, captured: _ProgramOutput, work: ModelWork) -> WorkOutput:
         stderr = captured.stderr.decode("utf-8", "replace").strip()
         if captured.too_long:
-            raise WorkFailed("backend_error", f"it wrote more than {self.settings.max_answer_bytes} bytes", True)
+            raise WorkFailed(
+                "backend_error", f"the program wrote more than {self.settings.max_answer_bytes} bytes", True
+            )
         if process.returncode == _DATA_ERROR_STATUS:
             raise WorkFailed("backend_error", f"the program refused the input: {stderr}")
         if process.returncode == _TRY_AGAIN_STATUS:
-            raise TryAgain(f"the program asks for another attempt: {stderr}")
-        if process.returncode == confined.NOT_STARTED and self.settings.confine:
+            raise TryAgain(f"the program requested a retry (exit status {_TRY_AGAIN_STATUS}): {stderr}")
+        if process.returncode == confined.NOT_STARTED_STATUS and self.settings.confine:
             raise WorkFailed("backend_error", f"the program cannot be started: {stderr}", True)
         if process.returncode != 0:
-            raise WorkFailed("backend_error", f"the program ended with {process.returncode}: {stderr}", True)
-        return _output(read_object(bytes(captured.output)), work)
+            raise WorkFailed(
+                "backend_error", f"the program ended with exit status {process.returncode}: {stderr}", True
+            )
+        return _build_work_output(read_object(bytes(captured.output)), work)
 
 
-def _request(work: ModelWork) -> bytes:
+def _request_json(work: ModelWork) -> bytes:
     return json.dumps(
         {
             "job_id": work.id,
@@ -152,17 +157,17 @@ def _request(work: ModelWork) -> bytes:
     ).encode()
 
 
-def _output(answer: dict[str, object], work: ModelWork) -> WorkOutput:
+def _build_work_output(answer: dict[str, object], work: ModelWork) -> WorkOutput:
     if "output" not in answer:
-        raise WorkFailed("backend_error", "the program's JSON holds no output", True)
-    output, usage = for_the_seal(answer["output"]), for_the_seal(answer.get("usage", {}))
+        raise WorkFailed("backend_error", "the program's JSON output has no member `output`", True)
+    output, usage = to_sealable_json(answer["output"]), to_sealable_json(answer.get("usage", {}))
     if not isinstance(usage, dict):
-        raise WorkFailed("backend_error", "the program's usage is not an object", True)
-    return WorkOutput(output, min(_units(answer, output, work), work.units_out), usage)
+        raise WorkFailed("backend_error", "the member `usage` of the program's JSON output is not an object", True)
+    return WorkOutput(output, min(_output_units(answer, output, work), work.units_out), usage)
 
 
-def _units(answer: dict[str, object], output: object, work: ModelWork) -> int:
-    """Return the program's count, or else the market's measure for text and the order's `units_out` for media."""
+def _output_units(answer: dict[str, object], output: object, work: ModelWork) -> int:
+    """Return the output units: the program's count, or otherwise the length of a text or the order's `units_out`."""
     if "completion_tok" in answer:
         try:
             return read_count(answer["completion_tok"], "completion_tok")
@@ -178,11 +183,11 @@ async def _send_request(process: trio.Process, request: bytes) -> None:
         async with process.stdin:
             await process.stdin.send_all(request)
     except trio.BrokenResourceError:
-        return  # the program may exit without reading its input; its exit code has the reason
+        return  # the program may exit without reading the request; the exit status shows the reason
 
 
 async def _read_output(process: trio.Process, captured: _ProgramOutput, max_bytes: int) -> None:
-    while process.stdout is not None and (piece := await process.stdout.receive_some(_PIECE_BYTES)):
+    while process.stdout is not None and (piece := await process.stdout.receive_some(_READ_CHUNK_BYTES)):
         captured.output += piece
         if len(captured.output) > max_bytes:
             captured.too_long = True
@@ -191,7 +196,7 @@ async def _read_output(process: trio.Process, captured: _ProgramOutput, max_byte
 
 
 async def _read_stderr(process: trio.Process, captured: _ProgramOutput) -> None:
-    while process.stderr is not None and (piece := await process.stderr.receive_some(_PIECE_BYTES)):
+    while process.stderr is not None and (piece := await process.stderr.receive_some(_READ_CHUNK_BYTES)):
         captured.stderr += piece
         del captured.stderr[:-_STDERR_TAIL_BYTES]
 

@@ -1,4 +1,4 @@
-"""Load of a model server, read as a number at one place of a JSON answer."""
+"""Read the load of a model server from a number in a JSON response."""
 
 import json
 import math
@@ -6,7 +6,7 @@ import math
 import attrs
 import httpx
 
-from svcd.backends.load_request import fetch
+from svcd.backends.load_request import fetch_body
 from svcd.backends.load_settings import JsonSettings
 
 
@@ -16,14 +16,14 @@ class JsonProbe:
     client: httpx.AsyncClient
 
     async def read(self) -> float | None:
-        raw = await fetch(self.client, self.settings.url, self.settings.timeout_s)
-        return None if raw is None else load_in_json(raw, self.settings)
+        raw = await fetch_body(self.client, self.settings.url, self.settings.timeout_s)
+        return None if raw is None else load_from_json(raw, self.settings)
 
 
-def load_in_json(raw: bytes, settings: JsonSettings) -> float | None:
-    """Return the load, or None without a number."""
+def load_from_json(raw: bytes, settings: JsonSettings) -> float | None:
+    """Return the load from 0 to 1, or None if the path does not lead to a number."""
     try:
-        value = settings.path.first(json.loads(raw))
+        value = settings.path.select_first(json.loads(raw))
     except (ValueError, RecursionError):
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Load of a model's backend, from a probe or from the slots in use."""
+"""Read the load of a model's backend from a probe, or from the slots in use."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,27 +19,29 @@ class SlotsProbe:
     in_flight: Callable[[], int]
 
     async def read(self) -> float | None:
-        return self.now()
+        return self.busy_share()
 
-    def now(self) -> float:
+    def busy_share(self) -> float:
         return max(0.0, min(1.0, self.in_flight() / self.slots))
 
 
-@attrs.frozen(slots=True)
+@attrs.define(slots=True, eq=False)
 class Load:
-    """Load of one model's backend. Falls back to the slots in use when the probe has no reading."""
+    """Load of one model's backend. If the probe has no reading, `own` gives the share of busy slots."""
 
     model: str
     probe: LoadProbe
     own: SlotsProbe
+    latest: float | None = None
 
     async def read(self) -> float:
         """Return the load from 0 to 1, and update the metrics."""
         reading = await self.probe.read()
         if reading is None:
             metrics.load_probe_failures.labels(self.model).inc()
-            reading = self.own.now()
+            reading = self.own.busy_share()
         metrics.backend_load.labels(self.model).set(reading)
+        self.latest = reading
         return reading
 
 
@@ -47,18 +49,18 @@ class Load:
 async def open_load(
     settings: ProbeSettings, *, model: str, slots: int, in_flight: Callable[[], int]
 ) -> AsyncIterator[Load]:
-    """Open the probe. `in_flight` returns how many of the model's `slots` are in use."""
+    """Open the configured probe. `in_flight` returns the number of the model's `slots` in use."""
     own = SlotsProbe(slots, in_flight)
     match settings:
         case PrometheusSettings():
-            async with _client() as client:
+            async with _build_client() as client:
                 yield Load(model, PrometheusProbe(settings, slots, client), own)
         case JsonSettings():
-            async with _client() as client:
+            async with _build_client() as client:
                 yield Load(model, JsonProbe(settings, client), own)
         case SlotsSettings():
             yield Load(model, own, own)
 
 
-def _client() -> httpx.AsyncClient:
+def _build_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(trust_env=False)

@@ -6,15 +6,17 @@ from typing import Final
 import attrs
 import httpx
 
-from svc.wire.answers import opened
+from svc.wire.answers import open_response
 from svc.wire.server_sent_events import EventReader
-from svcd.backends.attempts import Attempts, Signs, TryAgain
-from svcd.backends.http_answers import check_length, read_answer, read_body, read_error, read_object
-from svcd.backends.openai_request import request_body
-from svcd.backends.openai_streams import Assembler, ChatAssembler, ResponsesAssembler
-from svcd.backends.openai_usage import output_of
-from svcd.backends.servers import MODELS_ROUTE, read_served
+from svcd.backends.attempts import AttemptPolicy, BackendActivity, TryAgain
+from svcd.backends.backend import OnDelta
+from svcd.backends.http_answers import check_length, read_body, read_error, read_object, stream_body
+from svcd.backends.openai_request import build_request_body
+from svcd.backends.openai_streams import FINAL_EVENTS, Assembler, ChatAssembler, ResponsesAssembler
+from svcd.backends.openai_usage import read_work_output
+from svcd.backends.servers import MODELS_ROUTE, read_served_models
 from svcd.backends.settings import OpenAISettings
+from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
 
 _ROUTES: Final = {
@@ -33,59 +35,76 @@ class OpenAIBackend:
     settings: OpenAISettings
     client: httpx.AsyncClient
 
-    async def run(self, work: ModelWork) -> WorkOutput:
-        body = json.dumps(request_body(self.settings, work)).encode()
+    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
+        body = json.dumps(build_request_body(self.settings, work)).encode()
         settings = self.settings
-        attempts = Attempts(settings.attempts, settings.backoff_s, settings.max_backoff_s)
-        return await attempts.run(work, lambda signs: self._attempt(work, body, signs))
+        attempts = AttemptPolicy(settings.attempts, settings.backoff_s, settings.max_backoff_s)
+        return await attempts.run(work, lambda activity: self._attempt(work, body, activity, deltas))
 
     async def is_up(self) -> bool:
         try:
             url = self.settings.root + MODELS_ROUTE
-            async with opened(self.client, "GET", url, timeout=_PROBE_TIMEOUT_S) as response:
-                # A server without this route may still be up. One that rejects the API key accepts no jobs.
+            async with open_response(self.client, "GET", url, timeout=_PROBE_TIMEOUT_S) as response:
+                # A server without this route may still be up. A server that rejects the API key accepts no jobs.
                 return response.is_success or response.status_code in (404, 405)
         except httpx.RequestError:
             return False
 
-    async def unknown_name(self, model: str) -> str | None:
+    async def explain_unknown_model(self, model: str) -> str | None:
         settings = self.settings
         if not settings.check_name or "model" in settings.drop:
             return None
-        served = await read_served(self.client, settings.root, _PROBE_TIMEOUT_S)
+        served = await read_served_models(self.client, settings.root, _PROBE_TIMEOUT_S)
         name = settings.models.get(model, model)
-        if served is None or served.knows(name):
+        if served is None or served.accepts(name):
             return None
-        return f"{settings.root}{MODELS_ROUTE} lists no {name!r}, but {served}"
+        return f"{settings.root}{MODELS_ROUTE} does not list {name!r}; it lists {served}"
 
-    async def _attempt(self, work: ModelWork, body: bytes, signs: Signs) -> WorkOutput:
+    async def _attempt(
+        self, work: ModelWork, body: bytes, activity: BackendActivity, deltas: OnDelta | None
+    ) -> WorkOutput:
         settings = self.settings
-        signs.of_life = not settings.streams  # without a stream, silence is normal
+        activity.was_seen = not settings.streams  # without streaming, silence is normal
         try:
-            async with opened(
+            async with open_response(
                 self.client,
                 "POST",
                 settings.root + _ROUTES[settings.api],
                 content=body,
                 headers={"content-type": "application/json", "accept": "application/json, text/event-stream"},
             ) as response:
-                signs.of_life = True
+                activity.was_seen = True
                 if not response.is_success:
                     raise await read_error(response)
                 # A server that cannot stream ignores `stream` and sends one body.
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     assembler = ResponsesAssembler() if settings.api == "responses" else ChatAssembler()
-                    answer = await self._assemble(response, assembler)
-                    return output_of(settings.api, work, answer, assembler.counted)
+                    forwarder = None if deltas is None else _DeltaForwarder(work.model, deltas)
+                    answer = await self._assemble_answer(response, assembler, forwarder)
+                    return read_work_output(settings.api, work, answer, assembler.event_count)
                 answer = read_object(await read_body(response, settings.max_answer_bytes))
         except httpx.RequestError as broken:
             raise TryAgain(f"the backend did not answer: {type(broken).__name__}") from None
-        return output_of(settings.api, work, answer, 0)
+        return read_work_output(settings.api, work, answer, 0)
 
-    async def _assemble(self, response: httpx.Response, assembler: Assembler) -> dict[str, object]:
+    async def _assemble_answer(
+        self, response: httpx.Response, assembler: Assembler, forwarder: "_DeltaForwarder | None"
+    ) -> dict[str, object]:
+        try:
+            return await self._read_stream(response, assembler, forwarder)
+        except (TryAgain, httpx.RequestError) as broken:
+            if forwarder is None or not forwarder.began:
+                raise
+
+            # A retry would produce a different answer, after the client has seen part of this one.
+            raise WorkFailed("backend_exhausted", f"the stream broke off: {type(broken).__name__}", True) from None
+
+    async def _read_stream(
+        self, response: httpx.Response, assembler: Assembler, forwarder: "_DeltaForwarder | None"
+    ) -> dict[str, object]:
         reader, length = EventReader(), 0
 
-        def take(piece: bytes) -> bool:
+        def add_piece(piece: bytes) -> bool:
             nonlocal length
             length += len(piece)
             check_length(length, self.settings.max_answer_bytes)
@@ -95,11 +114,36 @@ class OpenAIBackend:
                     assembler.end()
                     ended = True
                 else:
-                    assembler.take(read_object(event))
+                    chunk = read_object(event)
+                    assembler.add_event(chunk)
+                    if forwarder is not None:
+                        forwarder(chunk)
             return ended
 
-        await read_answer(response, take)
+        await stream_body(response, add_piece)
         answer = assembler.answer()
         if answer is None:
-            raise TryAgain("the stream ended before the answer did")
+            raise TryAgain("the stream ended before the answer was complete")
         return answer
+
+
+@attrs.define(slots=True)
+class _DeltaForwarder:
+    """Forwarder of the server's chunks, which puts the market's name of the model into each chunk.
+
+    The last event of `/v1/responses` repeats the whole answer, so this event is not forwarded.
+    """
+
+    model: str
+    deltas: OnDelta
+    began: bool = False
+
+    def __call__(self, chunk: dict[str, object]) -> None:
+        if chunk.get("type") in FINAL_EVENTS:
+            return
+        self.began = True
+        named: dict[str, object] = {"model": self.model} if "model" in chunk else {}
+        response = chunk.get("response")
+        if isinstance(response, dict) and "model" in response:
+            named |= {"response": response | {"model": self.model}}
+        self.deltas(chunk | named)

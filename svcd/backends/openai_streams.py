@@ -1,7 +1,7 @@
 """Assemble an answer from the events of a streaming server.
 
-`answer` is the body that the server would have sent without streaming, or None while incomplete. `counted` is the
-number of events with output, which is close to the number of tokens.
+`Assembler.answer` returns the body that the server would have sent without streaming, or None while the stream is
+incomplete. `event_count` counts the events with output, and is close to the number of tokens.
 """
 
 import re
@@ -10,17 +10,19 @@ from typing import Final, Protocol
 import attrs
 
 from svcd.backends.attempts import TryAgain
-from svcd.backends.http_answers import error_code, judge
+from svcd.backends.http_answers import error_code, error_for_status
 from svcd.base.end_reasons import WorkFailed
 
-_STATUS: Final = re.compile(r"[0-9]{3}", re.ASCII)
+FINAL_EVENTS: Final = ("response.completed", "response.incomplete", "response.failed")
+
+_HTTP_STATUS_PATTERN: Final = re.compile(r"[0-9]{3}", re.ASCII)
 
 
 class Assembler(Protocol):
     @property
-    def counted(self) -> int: ...
+    def event_count(self) -> int: ...
 
-    def take(self, event: dict[str, object]) -> None:
+    def add_event(self, event: dict[str, object]) -> None:
         """Add an event. Raise `WorkFailed` or `TryAgain` for an error event."""
         ...
 
@@ -35,19 +37,19 @@ class Assembler(Protocol):
 class ResponsesAssembler:
     """Assembler of `/v1/responses`. The last event has the whole answer, so deltas are only counted."""
 
-    counted: int = 0
+    event_count: int = 0
     _answer: dict[str, object] | None = None
 
-    def take(self, event: dict[str, object]) -> None:
+    def add_event(self, event: dict[str, object]) -> None:
         kind = str(event.get("type", ""))
         if kind.endswith(".delta"):
-            self.counted += 1
+            self.event_count += 1
         elif kind == "error":
             raise _stream_error(event)
-        elif kind in ("response.completed", "response.incomplete", "response.failed"):
+        elif kind in FINAL_EVENTS:
             answer = event.get("response")
             if not isinstance(answer, dict):
-                raise TryAgain(f"{kind} carries no response")
+                raise TryAgain(f"the event {kind} has no response")
             if kind == "response.failed":
                 raise _stream_error(answer)
             self._answer = answer
@@ -62,43 +64,43 @@ class ResponsesAssembler:
 @attrs.define(slots=True)
 class _Choice:
     message: dict[str, object] = attrs.field(factory=dict)
-    rest: dict[str, object] = attrs.field(factory=dict)  # finish_reason, logprobs, and what else a server adds
+    rest: dict[str, object] = attrs.field(factory=dict)  # finish_reason, logprobs and other members of the choice
 
 
 @attrs.define(slots=True)
 class ChatAssembler:
-    """Assembler of `/v1/chat/completions`. Joins texts, and merges tool calls by index."""
+    """Assembler of `/v1/chat/completions`. It joins texts, and merges tool calls by index."""
 
-    counted: int = 0
+    event_count: int = 0
     _head: dict[str, object] = attrs.field(factory=dict)
     _choices: dict[int, _Choice] = attrs.field(factory=dict)
     _ended: bool = False
 
-    def take(self, event: dict[str, object]) -> None:
+    def add_event(self, event: dict[str, object]) -> None:
         if event.get("error"):
             raise _stream_error(event)
         try:
-            self._take_chunk(event)
+            self._add_chunk(event)
         except RecursionError:
-            raise TryAgain("a piece of the stream nests too deep") from None
+            raise TryAgain("a chunk of the stream nests too deep") from None
 
-    def _take_chunk(self, event: dict[str, object]) -> None:
-        # Some servers send the usage in a last chunk without choices, and others with each chunk.
+    def _add_chunk(self, event: dict[str, object]) -> None:
+        # Keep the newest `usage`: some servers send it in a last chunk without choices, and others in each chunk.
         self._head |= {key: value for key, value in event.items() if key != "choices" and value is not None}
         choices = event.get("choices")
         for chunk in choices if isinstance(choices, list) else ():
             if isinstance(chunk, dict):
-                self._take_choice(chunk)
+                self._add_choice(chunk)
 
-    def _take_choice(self, chunk: dict[str, object]) -> None:
+    def _add_choice(self, chunk: dict[str, object]) -> None:
         index = chunk.get("index", 0)
         choice = self._choices.setdefault(index if isinstance(index, int) else 0, _Choice())
         for key, value in chunk.items():
             if key == "delta" and isinstance(value, dict):
-                self.counted += any(inner for name, inner in value.items() if name != "role")
-                _join(choice.message, value)
+                self.event_count += any(inner for name, inner in value.items() if name != "role")
+                _merge_delta(choice.message, value)
             elif key not in ("delta", "index") and value is not None:
-                _join(choice.rest, {key: value})
+                _merge_delta(choice.rest, {key: value})
 
     def end(self) -> None:
         self._ended = True
@@ -108,23 +110,23 @@ class ChatAssembler:
         if not self._choices or not (self._ended or finished):
             return None
         try:
-            choices = _written_out(self._whole())
+            choices = _to_plain_json(self._joined_choices())
         except RecursionError:
             raise TryAgain("the answer nests too deep") from None
         return self._head | {"object": "chat.completion", "choices": choices}
 
-    def _whole(self) -> list[dict[str, object]]:
+    def _joined_choices(self) -> list[dict[str, object]]:
         return [
             {"index": index, "message": {"role": "assistant", "content": None, **choice.message}, **choice.rest}
             for index, choice in sorted(self._choices.items())
         ]
 
 
-class _Text(list[str]):
+class _TextPieces(list[str]):
     """Pieces of a text, joined only at the end to avoid copying a long answer for each token."""
 
 
-class _Items(list[object]):
+class _IndexedItems(list[object]):
     """Items of a list, with a lookup by `index`. Searching the list would be quadratic."""
 
     def __init__(self) -> None:
@@ -132,40 +134,40 @@ class _Items(list[object]):
         self.by_index: dict[int | str, dict[str, object]] = {}
 
 
-def _written_out(value: object) -> object:
-    if isinstance(value, _Text):
+def _to_plain_json(value: object) -> object:
+    if isinstance(value, _TextPieces):
         return "".join(value)
     if isinstance(value, list):
-        return [_written_out(item) for item in value]
-    return {key: _written_out(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        return [_to_plain_json(item) for item in value]
+    return {key: _to_plain_json(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
-# A delta repeats these in full; every other text is a piece of a longer one.
-_WHOLE: Final = frozenset({"role", "id", "type", "finish_reason", "index"})
+# A delta repeats these members in full. Every other string is a piece of a longer text.
+_UNSPLIT_MEMBERS: Final = frozenset({"role", "id", "type", "finish_reason", "index"})
 
 
-def _join(into: dict[str, object], delta: dict[str, object]) -> None:
+def _merge_delta(into: dict[str, object], delta: dict[str, object]) -> None:
     for key, piece in delta.items():
         known = into.get(key)
         if piece is None:
             continue
-        if isinstance(piece, str) and key not in _WHOLE:
-            text = known if isinstance(known, _Text) else _Text()
+        if isinstance(piece, str) and key not in _UNSPLIT_MEMBERS:
+            text = known if isinstance(known, _TextPieces) else _TextPieces()
             text.append(piece)
             into[key] = text
         elif isinstance(piece, dict):
             members = known if isinstance(known, dict) else {}
-            _join(members, piece)
+            _merge_delta(members, piece)
             into[key] = members
         elif isinstance(piece, list):
-            items = known if isinstance(known, _Items) else _Items()
-            _join_items(items, piece)
+            items = known if isinstance(known, _IndexedItems) else _IndexedItems()
+            _merge_items(items, piece)
             into[key] = items
-        elif not (key in _WHOLE and known and not piece):
+        elif not (key in _UNSPLIT_MEMBERS and known and not piece):
             into[key] = piece
 
 
-def _join_items(items: _Items, pieces: list[object]) -> None:
+def _merge_items(items: _IndexedItems, pieces: list[object]) -> None:
     """Merge items that have an index (tool calls), and append others (log probabilities)."""
     for piece in pieces:
         index = piece.get("index") if isinstance(piece, dict) else None
@@ -175,18 +177,18 @@ def _join_items(items: _Items, pieces: list[object]) -> None:
         if index not in items.by_index:
             items.by_index[index] = {}
             items.append(items.by_index[index])
-        _join(items.by_index[index], piece)
+        _merge_delta(items.by_index[index], piece)
 
 
 def _stream_error(event: dict[str, object]) -> WorkFailed | TryAgain:
     """Return the exception for an error that the server reported inside the stream, after its status 200."""
     error = event.get("error")
     code = error.get("code") if isinstance(error, dict) else event.get("code")
-    if isinstance(code, str) and _STATUS.fullmatch(code):
+    if isinstance(code, str) and _HTTP_STATUS_PATTERN.fullmatch(code):
         code = int(code)
     named = error_code(event)
     if isinstance(code, int) and 400 <= code <= 599:
-        return judge(code, {}, named)
+        return error_for_status(code, {}, named)
     if named in ("invalid_prompt", "invalid_request_error", "content_filter", "BadRequestError"):
-        return judge(400, {}, named)
+        return error_for_status(400, {}, named)
     return TryAgain(f"the stream ended with an error {named}".rstrip())

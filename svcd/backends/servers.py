@@ -1,4 +1,4 @@
-"""Read the list of models of a server with OpenAI's routes.
+"""Read the model list of a server with OpenAI's routes.
 
 The `owned_by` of a model identifies vLLM, SGLang, llama.cpp, Ollama and LMDeploy.
 """
@@ -10,20 +10,21 @@ from typing import Final
 import attrs
 import httpx
 
-from svc.wire.answers import body_of, opened
+from svc.wire.answers import open_response, read_body
 
 MODELS_ROUTE: Final = "/v1/models"
 _MAX_LIST_BYTES: Final = 4 << 20
-_OWNERS: Final = {
+_SOFTWARE_BY_OWNER: Final = {
     "vllm": "vLLM",
     "sglang": "SGLang",
     "llamacpp": "llama.cpp",
     "library": "Ollama",
     "lmdeploy": "LMDeploy",
 }
-# With a single model loaded, these servers ignore the requested name.
-_ANSWER_ANY_NAME: Final = frozenset({"SGLang", "llama.cpp"})
-_TAG: Final = ":latest"  # optional for Ollama
+
+# With a single loaded model, these servers ignore the requested name.
+_SOFTWARE_IGNORING_NAMES: Final = frozenset({"SGLang", "llama.cpp"})
+_DEFAULT_TAG: Final = ":latest"  # Ollama lists this tag, but requests may omit it
 
 
 @attrs.frozen(slots=True)
@@ -34,31 +35,31 @@ class ServedModels:
     software: str | None = None
     max_model_len: int | None = None  # tokens of the longest request, reported by vLLM
 
-    def knows(self, name: str) -> bool:
-        if self.software in _ANSWER_ANY_NAME and len(self.names) == 1:
+    def accepts(self, name: str) -> bool:
+        if self.software in _SOFTWARE_IGNORING_NAMES and len(self.names) == 1:
             return True
-        return name in self.names or f"{name}{_TAG}" in self.names
+        return name in self.names or f"{name}{_DEFAULT_TAG}" in self.names
 
     def __str__(self) -> str:
         shown = ", ".join(self.names[:5])
         return f"{shown} and {len(self.names) - 5} more" if len(self.names) > 5 else shown
 
 
-async def read_served(
-    http: httpx.AsyncClient, root: str, seconds: float, headers: Mapping[str, str] | None = None
+async def read_served_models(
+    http: httpx.AsyncClient, root: str, timeout_s: float, headers: Mapping[str, str] | None = None
 ) -> ServedModels | None:
-    """Return the list of models, or None if the server has none."""
+    """Return the server's list of models, or None if the server has no list or does not answer."""
     try:
-        async with opened(http, "GET", root + MODELS_ROUTE, timeout=seconds, headers=headers) as response:
+        async with open_response(http, "GET", root + MODELS_ROUTE, timeout=timeout_s, headers=headers) as response:
             if not response.is_success:
                 return None
-            return listed(await body_of(response, _MAX_LIST_BYTES))
+            return parse_model_list(await read_body(response, _MAX_LIST_BYTES))
     except httpx.RequestError:
         return None
 
 
-def listed(raw: bytes) -> ServedModels | None:
-    """Read a list of models, ignoring unknown members. Return None if the body is not such a list."""
+def parse_model_list(raw: bytes) -> ServedModels | None:
+    """Parse a list of models, ignoring unknown members. Return None if the body names no model."""
     try:
         rows = json.loads(raw)["data"]
         models = [row for row in rows if isinstance(row["id"], str) and row["id"]]
@@ -66,7 +67,7 @@ def listed(raw: bytes) -> ServedModels | None:
         return None
     if not models:
         return None
-    owners = [owner for row in models if isinstance(owner := row.get("owned_by"), str) and owner in _OWNERS]
-    software = _OWNERS[owners[0]] if owners else None
+    owners = [owner for row in models if isinstance(owner := row.get("owned_by"), str) and owner in _SOFTWARE_BY_OWNER]
+    software = _SOFTWARE_BY_OWNER[owners[0]] if owners else None
     lengths = [length for row in models if type(length := row.get("max_model_len")) is int and length > 0]
     return ServedModels(tuple(row["id"] for row in models), software, max(lengths, default=None))

@@ -11,30 +11,30 @@ import attrs
 
 from common.pricing.model_input import Modality
 from common.refusal import Refused
-from common.settings.kinds import boolean, choice, listed, mapping, number, path, text
+from common.settings.kinds import boolean, choice, list_of, number, path, table_of, text
 from common.settings.reader import setting
 from common.settings.toml import variants
 from svcd.base.json_path import JsonPath
 from svcd.base.keys import SecretPlace, secret_place
 from svcd.base.kinds import headers, http_url, json_path, json_table, single_path, texts
 
-# The largest result that a coordinator takes is 200 MiB by default: sealed, and with base64 inside of it.
+# This limit is below the 200 MiB that coordinators accept for a sealed result by default.
 _MAX_ANSWER_BYTES: Final = 150 * 2**20
-_JOB_ID: Final = "{id}"
+_JOB_ID_PLACEHOLDER: Final = "{id}"
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class ServerSettings:
-    """Model server. The job's deadline also ends every attempt."""
+    """Settings that the backends of all model servers share. The job's deadline also ends an attempt."""
 
-    models: dict[str, str] = setting(mapping(text), "names of models at the server", attrs.Factory(dict))
+    models: dict[str, str] = setting(table_of(text), "names of models at the server", attrs.Factory(dict))
     headers: dict[str, str] = setting(headers, "headers of every request", attrs.Factory(dict), secret=True)
     extra: dict[str, Any] = setting(json_table, "members of every request", attrs.Factory(dict))
-    api_key: SecretPlace | None = setting(secret_place, "place of the server's API key", None, secret=True)
+    api_key: SecretPlace | None = setting(secret_place, "where the server's API key is stored", None, secret=True)
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 300.0
     attempts: int = 4
-    backoff_s: float = 0.5  # before the second attempt; doubled for each one after it
+    backoff_s: float = 0.5  # before the second attempt; doubles with each further attempt
     max_backoff_s: float = 30.0
     max_answer_bytes: int = _MAX_ANSWER_BYTES
 
@@ -45,15 +45,15 @@ class OpenAISettings(ServerSettings):
     api: Literal["responses", "chat", "embeddings", "images"] = setting(
         choice("responses", "chat", "embeddings", "images"), "the server's route"
     )
-    stream: bool | None = setting(boolean, "stream answers (default: where the route can)", None)
+    stream: bool | None = setting(boolean, "stream answers (default: if the route can stream)", None)
     cap_name: Literal["max_tokens", "max_completion_tokens"] = setting(
         choice("max_tokens", "max_completion_tokens"), "name of the output limit", "max_tokens"
     )
-    drop: tuple[str, ...] = setting(listed(text), "members of the input that are not sent", ())
-    outside_references: bool = setting(boolean, "allow addresses and stored objects in inputs", False)
+    drop: tuple[str, ...] = setting(list_of(text), "members of the input that are not sent", ())
+    outside_references: bool = setting(boolean, "allow URLs and ids of stored objects in inputs", False)
     check_name: bool = setting(boolean, "claim nothing while the server's list lacks the model", True)
     read_timeout_s: float = setting(
-        number(0.01, 86_400), "seconds between two pieces of an answer", 300.0, name="read_seconds"
+        number(0.01, 86_400), "longest pause between two pieces of an answer, in seconds", 300.0, name="read_seconds"
     )
 
     def __attrs_post_init__(self) -> None:
@@ -62,7 +62,7 @@ class OpenAISettings(ServerSettings):
 
     @property
     def modality(self) -> Modality:
-        """Kind of jobs that the route takes."""
+        """Modality of the jobs that the route serves."""
         match self.api:
             case "embeddings":
                 return "embeddings"
@@ -73,7 +73,7 @@ class OpenAISettings(ServerSettings):
 
     @property
     def root(self) -> str:
-        """Return the address before the routes, without a trailing slash."""
+        """Base URL of the routes, without a trailing slash."""
         return self.base_url.rstrip("/")
 
     @property
@@ -81,52 +81,52 @@ class OpenAISettings(ServerSettings):
         return self.api in ("responses", "chat") if self.stream is None else self.stream
 
     @property
-    def refused(self) -> tuple[str, ...]:
-        """Members of an input that fail the job. A stored prompt template is the provider's own; routes other than
-        `responses` mean the text itself by this name."""
+    def refused_members(self) -> tuple[str, ...]:
+        """Members that an input must not have. On `responses`, `prompt` refers to the provider's stored templates; on
+        other routes, `prompt` is the text itself."""
         return ("prompt",) if self.api == "responses" else ()
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class HttpSettings(ServerSettings):
-    submit_url: str = setting(http_url, "address that takes a job")
-    poll_url: str | None = setting(http_url, "address of a job, with {id}", None)
-    poll_url_path: JsonPath | None = setting(single_path, "place of that address in the response to a submission", None)
-    cancel_url: str | None = setting(http_url, "address that cancels a job, with {id}", None)
+    submit_url: str = setting(http_url, "URL that accepts a job")
+    poll_url: str | None = setting(http_url, "URL of a job, with {id}", None)
+    poll_url_path: JsonPath | None = setting(single_path, "path to the job's URL in a submission's response", None)
+    cancel_url: str | None = setting(http_url, "URL that cancels a job, with {id}", None)
     cancel_method: Literal["POST", "DELETE", "PUT"] = setting(
         choice("POST", "DELETE", "PUT"), "method of cancel_url", "POST"
     )
-    health_url: str | None = setting(
-        http_url, "address that shows whether the server is up (default: submit_url)", None
-    )
+    health_url: str | None = setting(http_url, "URL that shows whether the server is up (default: submit_url)", None)
     input_key: str | None = setting(text, "member for the input (default: the input is the body)", None)
     model_key: str | None = setting(text, "member for the model's name (default: not sent)", None)
-    id_path: JsonPath = setting(single_path, "place of the job's id", JsonPath.parse("id"))
-    status_path: JsonPath = setting(single_path, "place of the job's state", JsonPath.parse("status"))
-    done: tuple[str, ...] = setting(listed(text), "states of a finished job", ("succeeded", "completed", "done"))
+    id_path: JsonPath = setting(single_path, "path to the job's id", JsonPath.parse("id"))
+    status_path: JsonPath = setting(single_path, "path to the job's state", JsonPath.parse("status"))
+    done: tuple[str, ...] = setting(list_of(text), "states of a finished job", ("succeeded", "completed", "done"))
     failed: tuple[str, ...] = setting(
-        listed(text), "states of a job to retry", ("failed", "error", "canceled", "cancelled")
+        list_of(text), "states of a job to retry", ("failed", "error", "canceled", "cancelled")
     )
-    rejected: tuple[str, ...] = setting(listed(text), "states of a job that the client caused", ("rejected",))
-    result_path: JsonPath = setting(json_path, "place of the result", JsonPath.parse("output"))
-    download: bool = setting(boolean, "fetch the addresses in the result", False)
+    rejected: tuple[str, ...] = setting(
+        list_of(text), "states of a job that failed because of the client's input", ("rejected",)
+    )
+    result_path: JsonPath = setting(json_path, "path to the result", JsonPath.parse("output"))
+    download: bool = setting(boolean, "download the URLs in the result", False)
     poll_s: float = 1.0
     max_poll_s: float = 15.0
 
     def __attrs_post_init__(self) -> None:
         if (self.poll_url is None) is (self.poll_url_path is None):
-            raise Refused("must be set, or poll_url_path instead, and not both", "poll_url")
+            raise Refused("or poll_url_path must be set, but not both", "poll_url")
         for name, address in (("poll_url", self.poll_url), ("cancel_url", self.cancel_url)):
-            if address is not None and _JOB_ID not in address:
-                raise Refused(f"must hold {_JOB_ID}, where the job's id goes", name)
+            if address is not None and _JOB_ID_PLACEHOLDER not in address:
+                raise Refused(f"must contain {_JOB_ID_PLACEHOLDER}, which stands for the job's id", name)
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class ExecSettings:
-    command: tuple[str, ...] = setting(listed(text, at_least=1), "program and its arguments")
+    command: tuple[str, ...] = setting(list_of(text, at_least=1), "program and its arguments")
     directory: Path | None = setting(path, "working directory", None)
     environment: dict[str, str] = setting(texts, "variables in addition to PATH", attrs.Factory(dict), secret=True)
-    confine: bool = setting(boolean, "keep the program from svcd's keys and journal", True)
+    confine: bool = setting(boolean, "block the program's access to svcd's keys and journal", True)
     attempts: int = 2
     backoff_s: float = 1.0
     grace_s: float = 2.0
@@ -153,10 +153,10 @@ backend: Final = variants("kind", BACKENDS)
 
 
 def with_api_key(settings: BackendSettings, environ: Mapping[str, str]) -> BackendSettings:
-    """Return the settings with the API key among the headers. Raise `Refused`."""
+    """Return the settings with the API key among the headers. Raise `Refused` if the key cannot be read or sent."""
     if not isinstance(settings, OpenAISettings | HttpSettings) or settings.api_key is None:
         return settings
     key = settings.api_key.read(environ)
     if not key.isprintable():
-        raise Refused("must name a key of printable ASCII characters")
+        raise Refused("must refer to a key of printable ASCII characters")
     return attrs.evolve(settings, headers=settings.headers | {"authorization": f"Bearer {key}"})

@@ -1,4 +1,4 @@
-"""Wall-clock time for signatures and the chain, converted to loop time for deadlines."""
+"""Estimate the coordinator's clock for signatures, and convert wall-clock time to loop time for deadlines."""
 
 import time
 from collections.abc import Callable
@@ -8,48 +8,50 @@ import attrs
 import trio
 
 MAX_SKEW_S: Final = 900.0
-# A `date` header has whole seconds and arrives late. Smaller differences are ignored.
-_NEGLIGIBLE_S: Final = 5.0
-# After a larger jump, one of the clocks was set: correct by the new difference.
-_JUMP_S: Final = 60.0
+
+# Ignore smaller differences, because a `date` header has whole seconds and arrives late.
+_NEGLIGIBLE_SKEW_S: Final = 5.0
+
+# A larger jump means that one of the clocks was set, so trust the new difference.
+_MIN_CLOCK_JUMP_S: Final = 60.0
 
 
 @attrs.define(slots=True, eq=False)
 class Clock:
-    """Coordinator's time, estimated from the `date` header of its answers.
+    """Coordinator's time, estimated from the `date` header of its responses.
 
-    Ops are checked against that time, and this machine's clock may be minutes off. Corrections above `MAX_SKEW_S` are
-    ignored: signatures dated far into the future could be kept and used later.
+    The coordinator compares `issued_at` of ops with its own clock, and this machine's clock may be minutes off. Larger
+    corrections than `MAX_SKEW_S` are ignored, because signatures dated far into the future could be used later.
     """
 
     local: Callable[[], float] = time.time
-    ahead: float = 0.0  # this machine's clock less the coordinator's, by its last answer
+    ahead: float = 0.0  # this machine's clock minus the coordinator's clock, at the coordinator's last response
     _is_corrected: bool = True
 
     def observe(self, date: float) -> None:
-        """Update the estimate from the `date` of an answer, in Unix seconds, as soon as it arrives."""
+        """Update the estimate from a response's `date` in Unix seconds. Call this as soon as the response arrives."""
         ahead = self.local() - (date + 0.5)
-        if abs(ahead - self.ahead) > _JUMP_S:
+        if abs(ahead - self.ahead) > _MIN_CLOCK_JUMP_S:
             self._is_corrected = True
         self.ahead = ahead
 
-    def was_stale(self) -> None:
-        """Switch to the other clock after a stale time: the coordinator's clock may be the wrong one."""
+    def switch_time_source(self) -> None:
+        """Switch between corrected and local time after a rejected `issued_at`, as either clock may be wrong."""
         self._is_corrected = not self._is_corrected
 
     @property
-    def is_believed(self) -> bool:
+    def is_skew_plausible(self) -> bool:
         return abs(self.ahead) <= MAX_SKEW_S
 
     def wall(self) -> float:
         """Return the corrected time in Unix seconds."""
-        corrects = self._is_corrected and _NEGLIGIBLE_S < abs(self.ahead) <= MAX_SKEW_S
+        corrects = self._is_corrected and _NEGLIGIBLE_SKEW_S < abs(self.ahead) <= MAX_SKEW_S
         return self.local() - (self.ahead if corrects else 0.0)
 
     def now(self) -> int:
         """Return the time for `issued_at`, in whole Unix seconds."""
         return int(self.wall())
 
-    def in_loop_time(self, unix_seconds: float) -> float:
-        """Convert Unix seconds to loop time, which later changes of the wall clock do not move."""
+    def to_loop_time(self, unix_seconds: float) -> float:
+        """Convert Unix seconds to loop time, which later changes of the wall clock do not affect."""
         return trio.current_time() + (unix_seconds - self.wall())

@@ -1,14 +1,14 @@
-"""Errors of other services. Expected answers, such as a refused claim, are values instead."""
+"""Errors of other services. Expected responses, such as a refused claim, are return values and not exceptions."""
 
 import attrs
 
 
 @attrs.frozen(slots=True)
 class Unavailable(Exception):
-    """A read failed: there was no answer, or it was an error."""
+    """Failure to read from another service: no response, or an error response."""
 
     what: str
-    status: int | None = None  # None without an answer
+    status: int | None = None  # None without a response
 
     def __str__(self) -> str:
         return self.what

@@ -1,7 +1,7 @@
-"""Path into a JSON value: `data.items[0].status`, `output[*].url`, `$` for the whole.
+"""Select values in JSON by a path: `data.items[0].status`, `output[*].url`, or `$` for the whole value.
 
-Names separated by dots select object members, or `["odd name"]` for names with other characters. `[n]` selects a
-list's item (negative from its end), and `[*]` every item.
+A name selects an object's member. Dots separate names, and `["odd name"]` quotes a name with other characters. `[n]`
+selects an item of a list, counted from the end if `n` is negative. `[*]` selects every item.
 """
 
 import re
@@ -11,7 +11,7 @@ import attrs
 
 from common.refusal import Refused
 
-_STEP: Final = re.compile(r'\.?([A-Za-z_][A-Za-z0-9_-]*)|\[(-?[0-9]{1,9})\]|\["([^"\\]+)"\]|\[(\*)\]', re.ASCII)
+_STEP_PATTERN: Final = re.compile(r'\.?([A-Za-z_][A-Za-z0-9_-]*)|\[(-?[0-9]{1,9})\]|\["([^"\\]+)"\]|\[(\*)\]', re.ASCII)
 
 
 @attrs.frozen(slots=True)
@@ -25,14 +25,17 @@ class JsonPath:
         steps: list[str | int | None] = []
         position = 1 if text.startswith("$") else 0
         while position < len(text):
-            step = _STEP.match(text, position)
-            # A path begins with a bare name, everything after it (and after `$`) with a dot or a bracket.
+            step = _STEP_PATTERN.match(text, position)
+
+            # The first step may be a bare name. Later steps, and steps after `$`, start with a dot or a bracket.
             if step is None or (position > 0) is (step[0] == step[1]):
-                raise Refused(f"must be a path into JSON, such as data[0].id: nothing fits {text[position:]!r}")
+                raise Refused(
+                    f"must be a path into JSON, such as data[0].id; {text[position:]!r} is not a step of a path"
+                )
             steps.append(step[1] or step[3] or (int(step[2]) if step[2] else None))
             position = step.end()
         if not text:
-            raise Refused("must not be empty: the whole value is $")
+            raise Refused("must not be empty (write $ for the whole value)")
         return cls(tuple(steps))
 
     @property
@@ -40,20 +43,20 @@ class JsonPath:
         """Return True if the path selects at most one value."""
         return None not in self.steps
 
-    def find(self, value: object) -> list[object]:
+    def select(self, value: object) -> list[object]:
         """Return the selected values, in order."""
         found = [value]
         for step in self.steps:
-            found = [inner for outer in found for inner in _inside(outer, step)]
+            found = [inner for outer in found for inner in _select_members(outer, step)]
         return found
 
-    def first(self, value: object) -> object | None:
-        """Return the first selected value, or None if it is null or missing."""
-        found = self.find(value)
+    def select_first(self, value: object) -> object | None:
+        """Return the first selected value, or None if the value is null or missing."""
+        found = self.select(value)
         return found[0] if found else None
 
 
-def _inside(value: object, step: str | int | None) -> list[object]:
+def _select_members(value: object, step: str | int | None) -> list[object]:
     if isinstance(step, str):
         return [value[step]] if isinstance(value, dict) and step in value else []
     if not isinstance(value, list):

@@ -1,5 +1,6 @@
-"""Secret keys: read from a file, a systemd credential or an environment variable, never from the configuration."""
+"""Read secret keys from a file, a systemd credential or an environment variable, never from svcd.toml itself."""
 
+import errno
 import os
 import re
 import secrets
@@ -14,28 +15,28 @@ from common.keystores import open_keystore
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from common.settings.kinds import parsed
+from common.settings.kinds import parsed_string
 
 T = TypeVar("T")
 
-_KEY: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
-_PLACE: Final = re.compile(r"/.*|\$[A-Za-z_][A-Za-z0-9_]*|[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+_HEX_KEY_PATTERN: Final = re.compile(r"(0x)?[0-9a-fA-F]{64}", re.ASCII)
+_PLACE_PATTERN: Final = re.compile(r"/.*|\$[A-Za-z_][A-Za-z0-9_]*|[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 WALLET_FILE = "wallet.key"  # signs the provider's ops
-PASSWORD_FILE = "wallet.password"  # noqa: S105 - a file's name: the password of a wallet key that is an encrypted keystore
-BOX_FILE = "box.key"  # the X25519 key that orders are sealed to
+PASSWORD_FILE = "wallet.password"  # noqa: S105 - a file's name; the file has the keystore's password
+BOX_KEY_FILE = "box.key"  # the X25519 key to which clients seal orders
 
 
 @attrs.frozen(slots=True)
 class SecretPlace:
-    """Place of a secret: the absolute path of a file, the name of a credential, or $VARIABLE."""
+    """Location of a secret: the absolute path of a file, the name of a credential, or $VARIABLE."""
 
     written: str
 
     @classmethod
     def parse(cls, text: str) -> "SecretPlace":
-        if _KEY.fullmatch(text):
-            raise Refused("must name the place of a key, and not hold the key")
-        if not _PLACE.fullmatch(text):
+        if _HEX_KEY_PATTERN.fullmatch(text):
+            raise Refused("must be the location of a key, not the key itself")
+        if not _PLACE_PATTERN.fullmatch(text):
             raise ValueError
         return cls(text)
 
@@ -44,42 +45,42 @@ class SecretPlace:
         return Path(self.written) if self.written.startswith("/") else None
 
     def read(self, environ: Mapping[str, str]) -> str:
-        """Return the text of the secret. Raise `Refused`."""
+        """Return the secret's text. Raise `Refused` if the secret is missing or unreadable."""
         if self.file is not None:
-            return _content(self.file)
+            return _read_secret_file(self.file)
         if self.written.startswith("$"):
             variable = self.written.removeprefix("$")
             if not environ.get(variable):
                 raise Refused(f"names the environment variable {variable}, which is not set")
             return environ[variable]
-        return _content(_credentials(environ) / self.written)
+        return _read_secret_file(_credentials_directory(environ) / self.written)
 
 
-secret_place: Final = parsed("the path of a file, the name of a credential or $VARIABLE", SecretPlace.parse)
+secret_place: Final = parsed_string("the path of a file, the name of a credential or $VARIABLE", SecretPlace.parse)
 
 
 def read_key(place: SecretPlace, environ: Mapping[str, str], make: Callable[[bytes], T]) -> T:
-    """Return the key of 32 bytes. Raise `Refused`."""
-    return _key_of(place.read(environ), make)
+    """Read a key of 32 bytes in hex, and return `make(bytes)`. Raise `Refused` for a missing or malformed key."""
+    return _parse_key(place.read(environ), make)
 
 
 def read_wallet(place: SecretPlace, password: str | None, environ: Mapping[str, str]) -> Wallet:
-    """Return the wallet of a key in hex, or of an encrypted keystore. Raise `Refused`."""
+    """Return the wallet of a hex key or an encrypted keystore. Raise `Refused` for a missing or malformed key."""
     text = place.read(environ)
     if not text.startswith("{"):
-        return _key_of(text, Wallet)
+        return _parse_key(text, Wallet)
     if password is None:
-        raise Refused("names an encrypted keystore: set wallet_password to the place of its password")
+        raise Refused("names an encrypted keystore: set wallet_password to the location of the keystore's password")
     return open_keystore(text, password)
 
 
-def _key_of(text: str, make: Callable[[bytes], T]) -> T:
-    if not _KEY.fullmatch(text):
+def _parse_key(text: str, make: Callable[[bytes], T]) -> T:
+    if not _HEX_KEY_PATTERN.fullmatch(text):
         raise Refused("must name a key of 32 bytes in hex")
     return make(bytes.fromhex(text.removeprefix("0x")))
 
 
-def _content(path: Path) -> str:
+def _read_secret_file(path: Path) -> str:
     try:
         text = path.read_text(encoding="ascii").strip()
     except OSError as error:
@@ -87,45 +88,45 @@ def _content(path: Path) -> str:
     except UnicodeDecodeError:
         text = ""
     if not text:
-        raise Refused(f"names {path}, which must hold a key in ASCII characters")
+        raise Refused(f"names {path}, which must contain a key or password in ASCII characters")
     return text
 
 
-def _credentials(environ: Mapping[str, str]) -> Path:
+def _credentials_directory(environ: Mapping[str, str]) -> Path:
     directory = environ.get("CREDENTIALS_DIRECTORY")
     if not directory:
         raise Refused(
-            "names a credential, but there are none: create a folder `credentials` beside the configuration, or set"
-            " CREDENTIALS_DIRECTORY as systemd does with LoadCredential="
+            "names a credential, but the credentials directory is missing: create a folder `credentials` beside the"
+            " configuration, or set CREDENTIALS_DIRECTORY as systemd does with LoadCredential="
         )
     return Path(directory)
 
 
 @attrs.frozen(slots=True)
 class Identity:
-    """Public identity of a provider."""
+    """Public identity of a provider: its wallet's address and its box key."""
 
     operator: bytes
     box_key: PublicKey
 
 
 def create_identity(directory: Path) -> Identity:
-    """Create new keys in `directory`, readable only by their owner. Existing files are not overwritten."""
+    """Create new keys in `directory`, readable only by their owner. Raise FileExistsError for existing keys."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (WALLET_FILE, BOX_FILE):
+    for name in (WALLET_FILE, BOX_KEY_FILE):
         if (directory / name).exists():
-            raise FileExistsError(0, "exists already", str(directory / name))
+            raise FileExistsError(errno.EEXIST, "the key file already exists", str(directory / name))
     wallet_secret, box_secret = secrets.token_bytes(32), secrets.token_bytes(32)
     identity = Identity(Wallet(wallet_secret).address, SecretKey(box_secret).public)
     store_secret(directory / WALLET_FILE, hex_of(wallet_secret) + "\n")
-    store_secret(directory / BOX_FILE, hex_of(box_secret) + "\n")
+    store_secret(directory / BOX_KEY_FILE, hex_of(box_secret) + "\n")
     return identity
 
 
-def create_box(directory: Path) -> PublicKey:
+def create_box_key(directory: Path) -> PublicKey:
     """Create a new box key in `directory`."""
     secret = secrets.token_bytes(32)
-    store_secret(directory / BOX_FILE, hex_of(secret) + "\n")
+    store_secret(directory / BOX_KEY_FILE, hex_of(secret) + "\n")
     return SecretKey(secret).public
 
 

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from svcd.base.end_reasons import HOLD_REASONS, KNOWN_REASONS
 
-disable_created_metrics()  # type: ignore[no-untyped-call] # would double the number of series
+disable_created_metrics()  # type: ignore[no-untyped-call] # the created metrics would double the number of series
 
 REGISTRY: Final = CollectorRegistry()
 
@@ -30,7 +30,7 @@ backend_latency = Histogram(
 capacity_free = Gauge("svcd_capacity_free", "Slots (capacity or grant) minus jobs held", registry=REGISTRY)
 capacity_granted = Gauge("svcd_capacity_granted", "Slots the network grants", registry=REGISTRY)
 asks_published = Gauge("svcd_asks_published", "Asks on the book", registry=REGISTRY)
-model_free = Gauge("svcd_model_free", "`free` sent on the model's last poll", ["model"], registry=REGISTRY)
+requested_slots = Gauge("svcd_model_free", "`free` sent on the model's last poll", ["model"], registry=REGISTRY)
 backend_load = Gauge("svcd_backend_load", "Last load reading, 0 to 1", ["model"], registry=REGISTRY)
 bid_floor_discount = Gauge(
     "svcd_bid_floor_discount_pct",
@@ -41,9 +41,16 @@ bid_floor_discount = Gauge(
 load_probe_failures = Counter(
     "svcd_load_probe_failures_total", "Load probes without a reading", ["model"], registry=REGISTRY
 )
+tabs_open = Gauge("svcd_tabs_open", "Open tabs", ["model"], registry=REGISTRY)
+tab_requests = Counter(
+    "svcd_tab_requests_total",
+    "Requests of tabs: answered, failed after they were accepted, or refused",
+    ["outcome"],
+    registry=REGISTRY,
+)
 pending_offers = Counter(
     "svcd_pending_offers_total",
-    "Offers of jobs whose post was under way: taken, or left because they do not suit or are not signed right",
+    "Offers of jobs before their post was mined: taken, or left because they are unwanted or wrongly signed",
     ["outcome"],
     registry=REGISTRY,
 )
@@ -75,7 +82,7 @@ def count_task_failures(task: str, number: int) -> None:
     task_failures.labels(task).inc(number)
 
 
-def start_at_zero(models: Iterable[str]) -> None:
+def create_series_at_zero(models: Iterable[str]) -> None:
     """Create every series at 0.
 
     Prometheus sees no increase in a counter that first appears at 1, so an alert would miss the first failure.
@@ -88,8 +95,10 @@ def start_at_zero(models: Iterable[str]) -> None:
         jobs_ahead.labels(outcome)
     for outcome in ("taken", "left"):
         pending_offers.labels(outcome)
+    for outcome in ("answered", "failed", "refused"):
+        tab_requests.labels(outcome)
     for model in models:
-        for metric in (backend_latency, model_free, backend_load, bid_floor_discount):
+        for metric in (backend_latency, requested_slots, backend_load, bid_floor_discount, tabs_open):
             metric.labels(model)
         for counter in (load_probe_failures, backend_retries):
             counter.labels(model)

@@ -1,6 +1,6 @@
 """Recent durations of claims, runs and relays, from which deadlines are computed.
 
-Measurements only increase the configured margins, never lower them.
+Measurements can raise the configured margins, but never lower them.
 """
 
 from collections import defaultdict, deque
@@ -9,53 +9,56 @@ from typing import Final
 import attrs
 import trio
 
-_REMEMBERED_DURATIONS: Final = 64
-_USUAL_QUANTILE: Final = 0.9
-# Measurements expire after these seconds. High ones stop claims, and without claims there are no new measurements, so
-# without expiry a chain that was slow for a minute would exclude short windows for ever.
-_NETWORK_WINDOW_S: Final = 120.0
-_BACKEND_WINDOW_S: Final = 3600.0
+_MAX_KEPT_DURATIONS: Final = 64
+_HIGH_QUANTILE: Final = 0.9
+
+# Measured durations expire. High durations stop claims, and without claims there are no new measurements. Without
+# expiry, a chain that was slow for a minute would exclude short windows forever.
+_NETWORK_DURATION_LIFETIME_S: Final = 120.0
+_BACKEND_DURATION_LIFETIME_S: Final = 3600.0
 
 
 @attrs.define(slots=True)
-class _Recent:
-    lasting: float
-    values: deque[tuple[float, float]] = attrs.field(
-        factory=lambda: deque(maxlen=_REMEMBERED_DURATIONS)
-    )  # (when, seconds)
+class _RecentDurations:
+    lifetime_s: float
+
+    # Pairs of loop time and duration.
+    values: deque[tuple[float, float]] = attrs.field(factory=lambda: deque(maxlen=_MAX_KEPT_DURATIONS))
 
     def add(self, seconds: float) -> None:
         self.values.append((trio.current_time(), seconds))
 
-    def usual(self) -> float:
-        """Return the 90 % quantile of the recent durations, or 0 without any."""
-        since = trio.current_time() - self.lasting
+    def high_quantile(self) -> float:
+        """Return the 90 % quantile of the recent durations, or 0 without recent durations."""
+        since = trio.current_time() - self.lifetime_s
         ranked = sorted(seconds for when, seconds in self.values if when >= since)
-        return ranked[min(len(ranked) - 1, int(_USUAL_QUANTILE * len(ranked)))] if ranked else 0.0
+        return ranked[min(len(ranked) - 1, int(_HIGH_QUANTILE * len(ranked)))] if ranked else 0.0
 
 
 @attrs.define(slots=True)
 class Timings:
-    """Recent durations in seconds of relayed ops, payload fetches and each model's runs."""
+    """Recent durations, in seconds, of relayed ops, payload fetches and each model's runs."""
 
-    _relay: _Recent = attrs.field(factory=lambda: _Recent(_NETWORK_WINDOW_S))
-    _fetch: _Recent = attrs.field(factory=lambda: _Recent(_NETWORK_WINDOW_S))
-    _backend: defaultdict[str, _Recent] = attrs.field(factory=lambda: defaultdict(lambda: _Recent(_BACKEND_WINDOW_S)))
+    _relay: _RecentDurations = attrs.field(factory=lambda: _RecentDurations(_NETWORK_DURATION_LIFETIME_S))
+    _fetch: _RecentDurations = attrs.field(factory=lambda: _RecentDurations(_NETWORK_DURATION_LIFETIME_S))
+    _backend: defaultdict[str, _RecentDurations] = attrs.field(
+        factory=lambda: defaultdict(lambda: _RecentDurations(_BACKEND_DURATION_LIFETIME_S))
+    )
 
-    def relayed(self, seconds: float) -> None:
+    def record_relay(self, seconds: float) -> None:
         self._relay.add(seconds)
 
-    def fetched(self, seconds: float) -> None:
+    def record_fetch(self, seconds: float) -> None:
         self._fetch.add(seconds)
 
-    def ran(self, model: str, seconds: float) -> None:
+    def record_run(self, model: str, seconds: float) -> None:
         self._backend[model].add(seconds)
 
     def margin(self, configured: float) -> float:
-        """Return the time to leave after the run: enough for two relays, in case one is lost."""
-        return max(configured, 2 * self._relay.usual())
+        """Return the seconds to reserve after the run: enough for two relays, in case the first is lost."""
+        return max(configured, 2 * self._relay.high_quantile())
 
-    def needed(self, model: str, configured_margin: float) -> float:
-        """Return the shortest SLA worth claiming: the time for claim, fetch and run, and the margin."""
-        before = self._relay.usual() + self._fetch.usual() + self._backend[model].usual()
+    def shortest_window(self, model: str, configured_margin: float) -> float:
+        """Return the shortest window worth claiming: the time for claim, fetch and run, plus the margin."""
+        before = self._relay.high_quantile() + self._fetch.high_quantile() + self._backend[model].high_quantile()
         return before + self.margin(configured_margin)

@@ -1,9 +1,8 @@
 """Verify claims on the chain through the provider's own node, so that svcd runs only jobs that are paid for.
 
-The registry's view `job` shows a claim only after it collected the payment. The event JobPosted has the terms and the
-payment's signature, which covers the amount. The token's `authorizationState` shows that the payment was used. Values
-are read by name (`common/contract_events.py`), independent of the storage layout. `svcd check` also reads the
-contracts' code, their signing domains and the provider's registration.
+The registry's view `job` shows a claim only after the registry collected the payment. The event JobPosted has the terms
+and the payment's signature, which covers the amount. The token's `authorizationState` shows that the payment was used.
+`svcd check` also reads the contracts' code, their signing domains and the provider's registration.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,30 +15,30 @@ import trio
 from common import abi, quotes
 from common.address_book import AddressBook
 from common.api.states import JobState
-from common.artifacts import event_topic, load
+from common.artifacts import event_topic, load_artifact
 from common.contract_events import call_data, event_values, order_of, returned_values
 from common.domains import Domains
-from common.inclusion.node_values import octets, octets_of, quantity, texts
+from common.inclusion.node_values import octets_from_hex, read_octets, read_octets_list, read_quantity
 from common.messages.payments import job_payment
 from common.refusal import Refused
 from common.scalars import hex_of
-from common.secp256k1 import recover
+from common.secp256k1 import recover_address
 from svc.wire.json_rpc import Call, Node, NodeFailed
 from svcd.base.errors import Unavailable
 from svcd.journal.book_row import Job
 
 T = TypeVar("T")
 
-_JOBS: Final = load("JobRegistry")
-_PROVIDERS: Final = load("ProviderRegistry")
-_DOMAIN_SEPARATOR: Final = abi.selector("DOMAIN_SEPARATOR()")
-_AUTHORIZATION_STATE: Final = abi.selector("authorizationState(address,bytes32)")
-_BALANCE_OF: Final = abi.selector("balanceOf(address)")
+_JOB_REGISTRY: Final = load_artifact("JobRegistry")
+_PROVIDER_REGISTRY: Final = load_artifact("ProviderRegistry")
+_DOMAIN_SEPARATOR_SELECTOR: Final = abi.selector("DOMAIN_SEPARATOR()")
+_AUTHORIZATION_STATE_SELECTOR: Final = abi.selector("authorizationState(address,bytes32)")
+_BALANCE_OF_SELECTOR: Final = abi.selector("balanceOf(address)")
 _MAX_ANSWER_BYTES: Final = 4 << 20
-_NODE_TIMEOUT_S: Final = 15.0  # including the wait for a free request
-_MAX_REQUESTS: Final = 8  # at a time: hosted nodes limit the rate, and a block may have hundreds of claims
+_NODE_TIMEOUT_S: Final = 15.0  # includes the wait for other requests to end
+_MAX_CONCURRENT_REQUESTS: Final = 8  # hosted nodes limit the rate, and a block may have hundreds of claims
 _MAX_REORG_BLOCKS: Final = 128  # a reorg may move a post this far from the reported block
-_TERMS: Final = (
+_COMPARED_TERMS: Final = (
     *("c", "model_id", "sla_secs", "rate_in", "rate_out"),
     *("units_in", "units_out", "designated", "expires_at"),
 )
@@ -47,38 +46,38 @@ _TERMS: Final = (
 
 @attrs.frozen(slots=True)
 class Claimed:
-    """Claimed by this provider and paid for, on the terms that the coordinator reported."""
+    """The provider's claim and payment are on the chain, on the terms that the coordinator reported."""
 
 
 @attrs.frozen(slots=True)
 class NotClaimed:
-    """Not claimed by this provider at the node's current block."""
+    """The provider has no paid claim at the node's current block."""
 
     why: str
 
 
 @attrs.frozen(slots=True)
 class Contradicted:
-    """The chain has other terms than the coordinator reported, or a wrong payment. A retry would not help."""
+    """The chain's terms differ from those that the coordinator reported, or the payment is wrong. Do not retry."""
 
     why: str
 
 
-Standing = Claimed | NotClaimed | Contradicted
+ClaimStatus = Claimed | NotClaimed | Contradicted
 
 
 @attrs.frozen(slots=True)
-class Registered:
-    """Provider in the registry."""
+class Registration:
+    """Provider's entry in the registry."""
 
     provider_id: int
     listed: bool
-    box_key: bytes  # zeros: none was published
+    box_key: bytes  # zeros if no key was published
 
 
 @attrs.frozen(slots=True, eq=False)
 class ChainReader:
-    """Reader of the provider's node. Its address may contain a key, so no message or log shows it."""
+    """Reader of the provider's node. The node's URL may contain a key, so no message or log shows the URL."""
 
     http: httpx.AsyncClient
     url: str = attrs.field(repr=False)
@@ -87,117 +86,125 @@ class ChainReader:
     _node: Node = attrs.field(
         init=False, default=attrs.Factory(lambda self: Node(self.url, self.http, _MAX_ANSWER_BYTES), takes_self=True)
     )
-    _turns: trio.CapacityLimiter = attrs.field(init=False, factory=lambda: trio.CapacityLimiter(_MAX_REQUESTS))
+    _turns: trio.CapacityLimiter = attrs.field(
+        init=False, factory=lambda: trio.CapacityLimiter(_MAX_CONCURRENT_REQUESTS)
+    )
 
-    async def standing(self, job: Job) -> Standing:
+    async def claim_status(self, job: Job) -> ClaimStatus:
         """Compare the job with the chain. Raise `Unavailable` for a missing or malformed answer."""
-        used = abi.call(_AUTHORIZATION_STATE, abi.address(job.owner), abi.bytes32(job.job_id))
+        used = abi.call_data(_AUTHORIZATION_STATE_SELECTOR, abi.address(job.owner), abi.bytes32(job.job_id))
         try:
-            registered, logged, collected = await self.ask_together(
-                _viewing(self.book.job_registry, _job_call(job.job_id)),
-                ("eth_getLogs", [self._posting(job)]),
-                _viewing(self.book.paytoken, used),
+            registered, logged, collected = await self.call_node_batch(
+                _contract_call(self.book.job_registry, _job_call(job.job_id)),
+                ("eth_getLogs", [self._job_posted_filter(job)]),
+                _contract_call(self.book.paytoken, used),
             )
-            held = returned_values(_JOBS, "job", octets_of(registered, "answer to eth_call"))
+            held = returned_values(_JOB_REGISTRY, "job", octets_from_hex(registered, "answer to eth_call"))
             if held["state"] != JobState.CLAIMED or held["providerId"] != self.provider_id:
-                return NotClaimed(f"state {held['state']}, provider {held['providerId']}")
+                return NotClaimed(f"the job has state {held['state']} and provider {held['providerId']}")
             if job.claimed_at and held["claimedAt"] != job.claimed_at:
-                return Contradicted(f"claimed at {held['claimedAt']}, and not at {job.claimed_at}")
-            posted = _posted(logged)
+                return Contradicted(
+                    f"claimed_at is {held['claimedAt']} on the chain, but the coordinator reported {job.claimed_at}"
+                )
+            posted = _decode_posted(logged)
             if posted is None:
-                return NotClaimed(f"no such post near block {job.posted_block}")
-            return _differing(job, posted) or self._paid(job, posted, octets_of(collected, "answer to eth_call"))
+                return NotClaimed(f"the chain has no post of the job near block {job.posted_block}")
+            return _find_difference(job, posted) or self._check_payment(
+                job, posted, octets_from_hex(collected, "answer to eth_call")
+            )
         except Refused as odd:
-            raise Unavailable(f"the node: {odd.message}") from None
+            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
 
     async def chain_id(self) -> int:
         try:
-            return quantity({"chainId": await self.ask("eth_chainId")}, "chainId")
+            return read_quantity({"chainId": await self.call_node("eth_chainId")}, "chainId")
         except Refused as odd:
-            raise Unavailable(f"the node: {odd.message}") from None
+            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
 
-    async def wrong_contracts(self) -> list[str]:
-        """Describe the address book's contracts that are missing or have another signing domain."""
+    async def find_wrong_contracts(self) -> list[str]:
+        """Return a line for each contract that is missing, or whose signing domain differs from the address book."""
         domains, found = Domains.of(self.book), []
         try:
             for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
                 contract = domain.domain.verifying_contract or b""
                 name = f"{domain.domain.name} at {hex_of(contract)}"
-                if not octets_of(await self.ask("eth_getCode", hex_of(contract), "latest"), "eth_getCode"):
+                if not octets_from_hex(await self.call_node("eth_getCode", hex_of(contract), "latest"), "eth_getCode"):
                     found.append(f"{name} has no code")
-                elif await self.view(contract, abi.call(_DOMAIN_SEPARATOR)) != domain.separator:
+                elif await self.call_view(contract, abi.call_data(_DOMAIN_SEPARATOR_SELECTOR)) != domain.separator:
                     found.append(f"{name} has another signing domain")
         except Refused as odd:
-            raise Unavailable(f"the node: {odd.message}") from None
+            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
         return found
 
-    async def registered(self, operator: bytes) -> Registered | None:
+    async def read_registration(self, operator: bytes) -> Registration | None:
         registry = self.book.provider_registry
         try:
-            asked = call_data(_PROVIDERS, "providerIdOf", abi.address(operator))
-            if not (provider_id := abi.uint_at(await self.view(registry, asked), 0, 32)):
+            asked = call_data(_PROVIDER_REGISTRY, "providerIdOf", abi.address(operator))
+            if not (provider_id := abi.uint_at(await self.call_view(registry, asked), 0, 32)):
                 return None
-            asked = call_data(_PROVIDERS, "provider", abi.uint(provider_id))
-            found = returned_values(_PROVIDERS, "provider", await self.view(registry, asked))
+            asked = call_data(_PROVIDER_REGISTRY, "provider", abi.uint(provider_id))
+            found = returned_values(_PROVIDER_REGISTRY, "provider", await self.call_view(registry, asked))
         except Refused as odd:
-            raise Unavailable(f"the node: {odd.message}") from None
-        return Registered(provider_id, found["listed"], found["boxKey"])
+            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
+        return Registration(provider_id, found["listed"], found["boxKey"])
 
     async def allows_window(self, seconds: int) -> bool:
         try:
-            asked = call_data(_JOBS, "slaAllowed", abi.uint(seconds))
-            return abi.boolean_at(await self.view(self.book.job_registry, asked), 0)
+            asked = call_data(_JOB_REGISTRY, "slaAllowed", abi.uint(seconds))
+            return abi.boolean_at(await self.call_view(self.book.job_registry, asked), 0)
         except Refused as odd:
-            raise Unavailable(f"the node: {odd.message}") from None
+            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
 
-    def _posting(self, job: Job) -> dict[str, Any]:
+    def _job_posted_filter(self, job: Job) -> dict[str, Any]:
         return {
             "address": hex_of(self.book.job_registry),
-            "topics": [hex_of(event_topic(_JOBS, "JobPosted")), hex_of(job.job_id)],
+            "topics": [hex_of(event_topic(_JOB_REGISTRY, "JobPosted")), hex_of(job.job_id)],
             "fromBlock": hex(max(0, job.posted_block - _MAX_REORG_BLOCKS)),
             "toBlock": hex(job.posted_block + _MAX_REORG_BLOCKS),
         }
 
-    def _paid(self, job: Job, posted: Mapping[str, Any], collected: bytes) -> Standing:
+    def _check_payment(self, job: Job, posted: Mapping[str, Any], collected: bytes) -> ClaimStatus:
         """Check that the owner's payment covers the whole order and was collected."""
         terms = quotes.FeeTerms(fee_bps=posted["feeBps"], gas_fee=posted["gasFee"])
         amount = quotes.amount(job.rate_in, job.rate_out, job.units_in, job.units_out, terms)
         payment = job_payment(job.owner, self.book.job_registry, amount, job.expires_at, job.job_id)
-        if recover(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
-            return Contradicted(f"the payment is not signed by the owner for {amount}")
+        if recover_address(Domains.of(self.book).token.digest(payment), posted["paySig"]) != job.owner:
+            return Contradicted(f"the owner did not sign a payment of {amount}")
         if not abi.boolean_at(collected, 0):
             return NotClaimed("the payment was not collected")
         return Claimed()
 
-    async def lacks_funds(self, owner: bytes, job_id: bytes, amount: int) -> str | None:
-        """Return why a claim could not collect the payment now, or None."""
+    async def find_missing_funds(self, owner: bytes, job_id: bytes, amount: int) -> str | None:
+        """Return the reason why a claim could not collect the payment now, or None."""
         token = self.book.paytoken
         try:
-            used = abi.call(_AUTHORIZATION_STATE, abi.address(owner), abi.bytes32(job_id))
-            if abi.boolean_at(await self.view(token, used), 0):
+            used = abi.call_data(_AUTHORIZATION_STATE_SELECTOR, abi.address(owner), abi.bytes32(job_id))
+            if abi.boolean_at(await self.call_view(token, used), 0):
                 return "the payment was used or cancelled"
-            balance = abi.uint_at(await self.view(token, abi.call(_BALANCE_OF, abi.address(owner))), 0, 256)
+            balance = abi.uint_at(
+                await self.call_view(token, abi.call_data(_BALANCE_OF_SELECTOR, abi.address(owner))), 0, 256
+            )
         except Refused as odd:
-            raise Unavailable(f"the node: {odd.message}") from None
-        return f"the owner has {balance} of {amount}" if balance < amount else None
+            raise Unavailable(f"the node's answer is malformed: {odd.message}") from None
+        return f"the owner has only {balance} of the {amount} base units" if balance < amount else None
 
-    async def view(self, contract: bytes, data: bytes) -> bytes:
-        method, params = _viewing(contract, data)
-        return octets_of(await self.ask(method, *params), "answer to eth_call")
+    async def call_view(self, contract: bytes, data: bytes) -> bytes:
+        method, params = _contract_call(contract, data)
+        return octets_from_hex(await self.call_node(method, *params), "answer to eth_call")
 
-    async def ask(self, method: str, *params: Any) -> Any:
-        """Return the node's answer to one call. Raises Unavailable."""
-        return await self._in_turn(lambda: self._node.call(method, *params))
+    async def call_node(self, method: str, *params: Any) -> Any:
+        """Return the node's result of one call. Raise `Unavailable` if the call fails."""
+        return await self._request_within_limits(lambda: self._node.call(method, *params))
 
-    async def ask_together(self, *calls: Call) -> list[Any]:
-        """Return the node's answers to several calls, batched if the node supports it.
+    async def call_node_batch(self, *calls: Call) -> list[Any]:
+        """Return the node's results of several calls, in one batch if the node supports batches.
 
         Raise `Unavailable` if one of the calls failed.
         """
-        results = await self._in_turn(lambda: self._node.call_all(calls))
-        return results if results is not None else [await self.ask(method, *params) for method, params in calls]
+        results = await self._request_within_limits(lambda: self._node.call_all(calls))
+        return results if results is not None else [await self.call_node(method, *params) for method, params in calls]
 
-    async def _in_turn(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _request_within_limits(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:
             with trio.fail_after(_NODE_TIMEOUT_S):
                 async with self._turns:
@@ -208,31 +215,34 @@ class ChainReader:
             raise Unavailable(str(failed)) from None
 
 
-def _viewing(contract: bytes, data: bytes) -> Call:
+def _contract_call(contract: bytes, data: bytes) -> Call:
     return "eth_call", [{"to": hex_of(contract), "data": hex_of(data)}, "latest"]
 
 
-def _posted(logs: Any) -> dict[str, Any] | None:
+def _decode_posted(logs: Any) -> dict[str, Any] | None:
     if not isinstance(logs, list) or not all(isinstance(log, Mapping) for log in logs):
-        raise Refused("eth_getLogs must be answered with a list of logs")
+        raise Refused("the answer to eth_getLogs must be a list of logs")
     if not logs:
         return None
-    return event_values(_JOBS, "JobPosted", texts(logs[-1], "topics", 32), octets(logs[-1], "data"))
+    return event_values(
+        _JOB_REGISTRY, "JobPosted", read_octets_list(logs[-1], "topics", 32), read_octets(logs[-1], "data")
+    )
 
 
 def _job_call(job_id: bytes) -> bytes:
-    return call_data(_JOBS, "job", abi.bytes32(job_id))
+    return call_data(_JOB_REGISTRY, "job", abi.bytes32(job_id))
 
 
-def _differing(job: Job, posted: Mapping[str, Any]) -> Contradicted | None:
+def _find_difference(job: Job, posted: Mapping[str, Any]) -> Contradicted | None:
     order = order_of(posted)
-    pairs = {name: (getattr(job, name), getattr(order, name)) for name in _TERMS}
+    pairs = {name: (getattr(job, name), getattr(order, name)) for name in _COMPARED_TERMS}
     pairs |= {"owner": (job.owner, posted["owner"]), "task_cid": (job.task_cid, posted["taskCid"])}
     for name, (reported, found) in pairs.items():
         if reported != found:
-            return Contradicted(f"{name} is {_shown(found)}, and not {_shown(reported)}")
+            on_chain, by_coordinator = _format_value(found), _format_value(reported)
+            return Contradicted(f"{name} is {on_chain} on the chain, but the coordinator reported {by_coordinator}")
     return None
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return hex_of(value) if isinstance(value, bytes) else str(value)

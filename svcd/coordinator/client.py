@@ -1,9 +1,10 @@
-"""The coordinator's routes, as a provider uses them.
+"""Client of the coordinator's routes that providers use.
 
-Reads return values, and raise `Unavailable` when they fail. Ops return an outcome for every way they can end.
+A read returns a value, or raises `Unavailable`. An op returns an outcome, even if the op fails.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO, Final, TypeVar
 
 import attrs
@@ -13,6 +14,7 @@ from common.address_book import AddressBook
 from common.api import limits
 from common.api.chain import DeploymentFields, SessionShape, reported_book
 from common.api.escrow import ReleasedShape
+from common.api.fields import BYTES32
 from common.api.files import FileFields
 from common.api.market import AskShape, Floor, ModelDetails, ModelFields, ProviderFields
 from common.api.shapes import read_shape
@@ -20,10 +22,11 @@ from common.quotes import FeeTerms
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64, read_uint
 from common.strict_json import parse
+from common.tracing import spans
 from svc.wire.answers import MAX_CONTENT_BYTES
-from svc.wire.pages import MAX_LIST_BYTES, paged
+from svc.wire.pages import MAX_LIST_BYTES, read_pages
 from svc.wire.sessions import Sessions, authorization
-from svc.wire.transport import ApiError, ConnectionFailed, RetryPolicy, Transport, error_of
+from svc.wire.transport import ApiError, ConnectionFailed, RetryPolicy, Transport, read_error
 from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.coordinator.op_signer import Body
@@ -46,15 +49,15 @@ from svcd.coordinator.sessions import SignInRefused, sign_in
 from svcd.journal.book_row import Job, PendingOffer
 
 _MAX_SEALED_KEY_BYTES: Final = 256
-_WINDOWS: Final = "windows"
-# For a whole answer, where the caller names no deadline.
-_ANSWER_TIMEOUT_S: Final = 180.0
+_WINDOWS_KEY: Final = "windows"
+_ANSWER_TIMEOUT_S: Final = 180.0  # for a whole response, if the caller sets no deadline
 _OP_STATUSES: Final = frozenset({201, 202, 409, 504})
-_QUOTED: Final = frozenset({200, 402})
+_QUOTE_STATUSES: Final = frozenset({200, 402})
 
 T = TypeVar("T")
 
-# This provider's registry entry and its asks. Unknown members are ignored.
+
+# Shapes of a registry entry, of an ask, and of other responses. Unknown members of a response are ignored.
 ProviderRecord = ProviderFields[int]
 PostedAsk = AskShape[int]
 _Deployment = DeploymentFields[int]
@@ -63,16 +66,17 @@ _Floor = Floor[int]
 Floors = dict[tuple[int, int], tuple[int, int]]  # rate_in and rate_out by model id and window
 
 
-def transport_of(http: httpx.AsyncClient, clock: Clock | None = None) -> Transport:
-    """Return the way to the coordinator at the client's `base_url`. Its answers correct the clock."""
+def open_transport(http: httpx.AsyncClient, clock: Clock | None = None) -> Transport:
+    """Return the transport to the coordinator at `base_url` of `http`. The coordinator's responses correct `clock`."""
     return Transport(http, clock or Clock(), RetryPolicy(after_proxy=True), attempt_seconds=_ANSWER_TIMEOUT_S)
 
 
 async def read_deployment(transport: Transport) -> AddressBook:
-    """Return the chain and contracts that signatures are bound to: no session is possible before they are known.
+    """Return the chain and contracts. Every signature covers them, so they are read before the sign-in.
 
-    Raises Unavailable, and common's Refused when malformed."""
-    return reported_book(read_shape(_Deployment, await _read(transport, "/evm/chain")))
+    Raise `Unavailable` if the read fails, and `Refused` for a malformed response.
+    """
+    return reported_book(read_shape(_Deployment, await _read_json(transport, "/evm/chain")))
 
 
 @attrs.frozen(slots=True)
@@ -87,109 +91,112 @@ class MarketReads:
 
     async def catalogue(self) -> dict[str, ModelDetails[int]]:
         """Return the enabled models, by name."""
-        rows = [read_shape(_Model, row) for row in await self._pages("/v1/models", "data")]
+        rows = [read_shape(_Model, row) for row in await self._read_pages("/v1/models", "data")]
         return {row.id: row.svc for row in rows if row.svc.enabled}
 
-    async def terms(self) -> FeeTerms:
+    async def fee_terms(self) -> FeeTerms:
         """Return the market's current fees."""
-        chain = await self._chain()
+        chain = await self._read_chain()
         return FeeTerms(read_uint(chain.get("fee_bps"), 16, "fee_bps"), read_uint(chain.get("gas_fee"), 128, "gas_fee"))
 
     async def gateway(self) -> str | None:
-        """Return the address of a storage gateway, where the coordinator names one."""
-        gateway = (await self._chain()).get("gateway_url")
+        """Return the URL of a storage gateway, or None if the coordinator reports none."""
+        gateway = (await self._read_chain()).get("gateway_url")
         return gateway if isinstance(gateway, str) and gateway else None
 
     async def floors(self) -> Floors:
         """Return the lowest rates on the book."""
-        rows = [read_shape(_Floor, row) for row in await self._pages("/evm/asks/floors", "floors")]
+        rows = [read_shape(_Floor, row) for row in await self._read_pages("/evm/asks/floors", "floors")]
         return {(row.model_id, row.sla): (row.rate_in, row.rate_out) for row in rows}
 
-    async def ended_by(self, provider_id: int) -> list[dict[str, object]]:
-        """Return the rows of all jobs that this provider settled, failed or left, as the book has them."""
+    async def read_ended_jobs(self, provider_id: int) -> list[dict[str, object]]:
+        """Return the job book's rows of this provider's settled, failed and reclaimed jobs."""
         rows: list[dict[str, object]] = []
         for state in ("Settled", "Cancelled"):
             query = {"state": state, "provider": str(provider_id)}
-            rows += await self._pages("/evm/jobs", "jobs", query, MAX_CONTENT_BYTES)
+            rows += await self._read_pages("/evm/jobs", "jobs", query, MAX_CONTENT_BYTES)
         return rows
 
     async def windows(self) -> frozenset[int] | None:
-        """Return the windows that the market accepts, in seconds; None where the coordinator does not list them."""
-        windows = (await self._chain()).get(_WINDOWS)
+        """Return the windows that the market accepts, in seconds, or None if the coordinator does not list them."""
+        windows = (await self._read_chain()).get(_WINDOWS_KEY)
         if not isinstance(windows, list):
             return None
-        return frozenset(read_uint(window, 32, _WINDOWS) for window in windows)
+        return frozenset(read_uint(window, 32, _WINDOWS_KEY) for window in windows)
 
     async def is_polled_for(self, provider_id: int) -> bool:
-        """Return whether a daemon polled as this provider a moment ago: the provider is then a candidate for an order
-        at its asks."""
-        for ask in {ask.model_id: ask for ask in await self.asks_of(provider_id)}.values():
+        """Return True if a daemon polled recently as this provider. A quote lists only such providers as candidates."""
+        for ask in {ask.model_id: ask for ask in await self.provider_asks(provider_id)}.values():
             demand = {"model_id": ask.model_id, "sla_secs": ask.sla, "units_in": 1, "units_out": 1}
             try:
                 quote = await self.transport.send(
-                    "POST", "/v1/jobs", json={**demand, "designated": provider_id}, expected=_QUOTED
+                    "POST", "/v1/jobs", json={**demand, "designated": provider_id}, expected=_QUOTE_STATUSES
                 )
             except (ApiError, ConnectionFailed):
                 continue
-            listed = _fields(quote).get("candidates")
+            listed = _read_body_members(quote).get("candidates")
             rows = listed if isinstance(listed, list) else []
             if any(isinstance(row, dict) and str(row.get("provider_id")) == str(provider_id) for row in rows):
                 return True
         return False
 
     async def provider(self, provider_id: int) -> ProviderRecord:
-        return read_shape(ProviderRecord, await _read(self.transport, f"/evm/providers/{provider_id}"))
+        return read_shape(ProviderRecord, await _read_json(self.transport, f"/evm/providers/{provider_id}"))
 
     async def job(self, job_id: bytes) -> Job | None:
-        """Return a job; None when the coordinator does not know it."""
+        """Return a job, or None if the coordinator does not know the job."""
         try:
-            return Job.read(_object(await _read(self.transport, f"/evm/jobs/{hex_of(job_id)}")))
+            return Job.read(_read_object(await _read_json(self.transport, f"/evm/jobs/{hex_of(job_id)}")))
         except Unavailable as failed:
             if failed.status == httpx.codes.NOT_FOUND:
                 return None
             raise
 
-    async def claimed_by(self, provider_id: int) -> list[Job]:
-        rows = await self._pages("/evm/jobs", "jobs", {"state": "Claimed", "provider": str(provider_id)})
+    async def read_claimed_jobs(self, provider_id: int) -> list[Job]:
+        rows = await self._read_pages("/evm/jobs", "jobs", {"state": "Claimed", "provider": str(provider_id)})
         return [Job.read(row) for row in rows]
 
-    async def asks_of(self, provider_id: int) -> list[PostedAsk]:
+    async def provider_asks(self, provider_id: int) -> list[PostedAsk]:
         return [ask for ask in await self.asks() if ask.provider_id == provider_id]
 
     async def asks(self) -> list[PostedAsk]:
-        return [read_shape(PostedAsk, row) for row in await self._pages("/evm/asks", "asks")]
+        return [read_shape(PostedAsk, row) for row in await self._read_pages("/evm/asks", "asks")]
 
-    async def _chain(self) -> dict[str, object]:
-        return _object(await _read(self.transport, "/evm/chain"))
+    async def _read_chain(self) -> dict[str, object]:
+        return _read_object(await _read_json(self.transport, "/evm/chain"))
 
-    async def _pages(
+    async def _read_pages(
         self, path: str, key: str, query: Mapping[str, str] | None = None, max_bytes: int = MAX_LIST_BYTES
     ) -> list[dict[str, object]]:
-        return await _available(
-            path, lambda: paged(self.transport, path, key, dict, limit=None, params=query, max_bytes=max_bytes)
+        return await _read_or_unavailable(
+            path, lambda: read_pages(self.transport, path, key, dict, limit=None, params=query, max_bytes=max_bytes)
         )
 
 
 @attrs.frozen(slots=True)
 class PollResult:
-    """Jobs that a poll returned. `pending` ones have no mined post yet. `block` is that of the index."""
+    """Jobs that a poll returned. The posts of `pending` jobs are not mined yet. `block` is the last indexed block.
+
+    `traces` has the trace contexts of the jobs' orders, by job id.
+    """
 
     jobs: list[Job]
     pending: list[PendingOffer] = attrs.field(factory=list)
     block: int = 0
+    traces: dict[bytes, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen(slots=True)
 class Coordinator(MarketReads):
-    """Reads, and the polls and ops of a provider that is signed in."""
+    """Client of a signed-in provider, with public reads, polls and ops."""
 
     sessions: Sessions
 
     async def poll(self, model_id: int, free: int, rates: Mapping[str, int], wait: int = 0) -> PollResult:
         """Report `free` slots, and return at most that many leased jobs.
 
-        `rates` has the lowest accepted `rate_in` and `rate_out`. The coordinator may hold an empty answer for `wait`
-        seconds.
+        `rates` has the lowest accepted `rate_in` and `rate_out`. Without a job, the coordinator waits up to `wait`
+        seconds before it responds.
         """
         query = {
             "state": "Open",
@@ -201,46 +208,49 @@ class Coordinator(MarketReads):
         query |= {f"min_{name}": str(rate) for name, rate in rates.items()}
         if wait:
             query["wait"] = str(wait)
-        session = await self._session()
+        session = await self._current_session()
         headers = authorization(session)
         try:
-            # Sent once: the next poll follows in any case.
-            fields = _object(await _read(self.transport, "/evm/jobs", params=query, headers=headers, safe=False))
+            # Do not retry, because the next poll follows in any case.
+            fields = _read_object(
+                await _read_json(self.transport, "/evm/jobs", params=query, headers=headers, safe=False)
+            )
         except Unavailable as failed:
             if failed.status == httpx.codes.UNAUTHORIZED:
                 self.sessions.drop(session)
             raise
         rows, pending = fields.get("jobs"), fields.get("pending", [])
         if not isinstance(rows, list) or not isinstance(pending, list):
-            raise Unavailable("the poll was answered without jobs", 200)
+            raise Unavailable("the response to the poll has no list of jobs", 200)
         jobs = [Job.read(row) for row in rows]
+        traces = _read_trace_contexts(fields.get("traces"))
         if not pending:
-            return PollResult(jobs)
+            return PollResult(jobs, traces=traces)
         block = read_uint(fields.get("as_of_block"), 64, "as_of_block")
-        return PollResult(jobs, [PendingOffer.read(row) for row in pending], block)
+        return PollResult(jobs, [PendingOffer.read(row) for row in pending], block, traces)
 
-    async def run(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:
+    async def send_op(self, op: Body, deadline: float, *, resend: bool = True) -> OpOutcome:
         """Send an op and wait for its outcome.
 
-        Resending is safe, because the same signed op is one transaction. After `Unanswered` the op may still take
+        Resending is safe, because the same signed op takes effect only once. After `Unanswered`, the op may still take
         effect.
         """
-        outcome = await self._op(op, deadline, resend=resend)
+        outcome = await self._post_op(op, deadline, resend=resend)
         return CoordinatorRefusal(202, None) if isinstance(outcome, OpStored) else outcome
 
-    async def store(self, op: Body, deadline: float) -> OpOutcome | OpStored:
-        """Send an op without waiting for its block. A coordinator that cannot do so waits and returns the outcome."""
-        return await self._op(op, deadline, headers={"prefer": "respond-async"})
+    async def store_op(self, op: Body, deadline: float) -> OpOutcome | OpStored:
+        """Send an op without waiting for its block. A coordinator without this feature returns the outcome later."""
+        return await self._post_op(op, deadline, headers={"prefer": "respond-async"})
 
-    async def _op(
+    async def _post_op(
         self, op: Body, deadline: float, *, headers: Mapping[str, str] | None = None, resend: bool = True
     ) -> OpOutcome | OpStored:
-        answer = await self._signed_in(
+        answer = await self._send_signed_in(
             "POST", "/evm/ops", deadline, json=op, resend=resend, headers=headers, expected=_OP_STATUSES
         )
         if not isinstance(answer, httpx.Response):
             return answer
-        fields = _fields(answer)
+        fields = _read_body_members(answer)
         match answer.status_code:
             case 202:
                 return OpStored()
@@ -249,19 +259,19 @@ class Coordinator(MarketReads):
             case 409 if fields.get("ok") is False:
                 return ChainRefused(str(fields.get("reason")))
             case 504:
-                return OpPending(error_of(answer).code or "")
+                return OpPending(read_error(answer).code or "")
             case _:
-                return _refusal(error_of(answer))
+                return _refusal_outcome(read_error(answer))
 
     async def publish(self, body: Body, deadline: float) -> PublishOutcome:
-        answer = await self._signed_in("PUT", "/evm/asks", deadline, json=body)
+        answer = await self._send_signed_in("PUT", "/evm/asks", deadline, json=body)
         return Published() if isinstance(answer, httpx.Response) else answer
 
     async def upload(self, sealed: bytes | BinaryIO, deadline: float) -> UploadOutcome:
-        """Upload a sealed result; `purpose` goes first, as the route requires. Uploading twice does no harm: a file
-        that no settle names expires."""
+        """Upload a sealed result. A second upload does no harm, because a file that no settle uses expires."""
+        # The route requires `purpose` before the file.
         parts = {"purpose": (None, "result"), "file": ("result", sealed, "application/octet-stream")}
-        answer = await self._signed_in("POST", "/v1/files", deadline, files=parts)
+        answer = await self._send_signed_in("POST", "/v1/files", deadline, files=parts)
         if not isinstance(answer, httpx.Response):
             return answer
         try:
@@ -273,23 +283,23 @@ class Coordinator(MarketReads):
         try:
             answer = await self.transport.send("POST", "/release", json=body, deadline=deadline)
         except (ApiError, ConnectionFailed) as failed:
-            return _failure(failed)
+            return _failure_outcome(failed)
         try:
             released = read_shape(ReleasedShape, parse(answer.content))
             return ReleasedKey(read_base64(released.dek_sealed, _MAX_SEALED_KEY_BYTES, "dek_sealed"))
         except Refused:
             return CoordinatorRefusal(answer.status_code, "malformed_release")
 
-    async def _session(self) -> SessionShape:
+    async def _current_session(self) -> SessionShape:
         signed_in = await sign_in(self.sessions)
         if isinstance(signed_in, SignInRefused):
             raise Unavailable(f"no session: {signed_in.detail}", signed_in.status)
         return signed_in.session
 
-    async def _signed_in(
+    async def _send_signed_in(
         self, method: str, path: str, deadline: float, *, headers: Mapping[str, str] | None = None, **request: Any
     ) -> httpx.Response | CoordinatorRefusal | Unanswered | SignInRefused:
-        """Send a request under the session, which is renewed once where the coordinator does not know it."""
+        """Send a request with the session's token. Renew the session once if the coordinator rejects the token."""
         for renewed in (False, True):
             signed_in = await sign_in(self.sessions, deadline)
             if isinstance(signed_in, SignInRefused):
@@ -298,49 +308,62 @@ class Coordinator(MarketReads):
             try:
                 return await self.transport.send(method, path, headers=sent, deadline=deadline, **request)
             except (ApiError, ConnectionFailed) as failed:
-                outcome = _failure(failed)
+                outcome = _failure_outcome(failed)
             if renewed or isinstance(outcome, Unanswered) or outcome.status != httpx.codes.UNAUTHORIZED:
                 return outcome
             self.sessions.drop(signed_in.session)
-        raise AssertionError("the second outcome is returned")
+        raise AssertionError("the loop returns at its second attempt")
 
 
-def _failure(failed: ApiError | ConnectionFailed) -> CoordinatorRefusal | Unanswered:
-    """Return the outcome of a failed request. An unreadable success answer counts as no answer."""
+def _failure_outcome(failed: ApiError | ConnectionFailed) -> CoordinatorRefusal | Unanswered:
+    """Return the outcome of a failed request. An unreadable success response counts as no response."""
     if isinstance(failed, ConnectionFailed) or failed.status < httpx.codes.BAD_REQUEST:
         return Unanswered(failed.message)
-    return _refusal(failed)
+    return _refusal_outcome(failed)
 
 
-def _refusal(error: ApiError) -> CoordinatorRefusal:
+def _refusal_outcome(error: ApiError) -> CoordinatorRefusal:
     return CoordinatorRefusal(error.status, error.code or error.type)
 
 
-async def _read(transport: Transport, path: str, **request: Any) -> object:
-    """Return the JSON that a GET is answered with. Raises Unavailable, and common's Refused for other bodies."""
-    return parse((await _available(path, lambda: transport.send("GET", path, **request))).content)
+async def _read_json(transport: Transport, path: str, **request: Any) -> object:
+    """Return the JSON of a GET response. Raise `Unavailable` if the GET fails, and `Refused` for other bodies."""
+    return parse((await _read_or_unavailable(path, lambda: transport.send("GET", path, **request))).content)
 
 
-async def _available(path: str, ask: Callable[[], Awaitable[T]]) -> T:
+async def _read_or_unavailable(path: str, ask: Callable[[], Awaitable[T]]) -> T:
     try:
         return await ask()
     except ConnectionFailed as failed:
         raise Unavailable(failed.message) from None
     except ApiError as refused:
-        if refused.status < httpx.codes.BAD_REQUEST:  # it cannot be read: the message says why
+        if refused.status < httpx.codes.BAD_REQUEST:  # a success response that cannot be read
             raise Unavailable(refused.message, refused.status) from None
-        raise Unavailable(f"{path}: answered {refused.status} {refused.code or refused.type}", refused.status) from None
+        raise Unavailable(f"{path} answered {refused.status} {refused.code or refused.type}", refused.status) from None
 
 
-def _object(body: object) -> dict[str, object]:
+def _read_trace_contexts(rows: object) -> dict[bytes, str]:
+    """Return a poll's valid trace contexts, by job id. Ignore invalid contexts, because a job runs without one too."""
+    found: dict[bytes, str] = {}
+    if not spans.is_on() or not isinstance(rows, list):
+        return found
+    for row in rows[: limits.MAX_PAGE_ROWS]:
+        context = spans.read_traceparent(row.get("traceparent")) if isinstance(row, dict) else None
+        if context is not None:
+            with suppress(Refused):
+                found[BYTES32.read(row.get("job_id"), "job_id")] = context
+    return found
+
+
+def _read_object(body: object) -> dict[str, object]:
     if not isinstance(body, dict):
         raise Refused("the answer must be a JSON object")
     return body
 
 
-def _fields(answer: httpx.Response) -> dict[str, object]:
-    """Return the members of an answer's body; none where the body is not a JSON object."""
+def _read_body_members(answer: httpx.Response) -> dict[str, object]:
+    """Return the members of the response body, or an empty dict if the body is not a JSON object."""
     try:
-        return _object(parse(answer.content))
+        return _read_object(parse(answer.content))
     except Refused:
         return {}

@@ -1,4 +1,4 @@
-"""Bodies that this provider signs, as the coordinator's routes accept them."""
+"""Build and sign the request bodies of a provider's ops."""
 
 from collections.abc import Sequence
 
@@ -25,12 +25,12 @@ class OpSigner:
     def address(self) -> str:
         return hex_of(self.wallet.address)
 
-    def session(self, nonce: str, role: str) -> Body:
+    def sign_session(self, nonce: str, role: str) -> Body:
         signature = self._sign(self.domains.session.digest(SvcSession(self.wallet.address, nonce)))
         return {"address": self.address, "nonce": nonce, "signature": signature, "role": role}
 
-    def claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
-        """`terms` is not signed: it keeps a coordinator from relaying the claim for another order of the same id."""
+    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
+        """Sign a claim. The order's hash in `terms` is not signed. The chain rejects a claim for other terms."""
         return {
             "op": "claim",
             "job_id": hex_of(job_id),
@@ -39,8 +39,8 @@ class OpSigner:
             "terms": hex_of(struct_hash(order)),
         }
 
-    def settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
-        """Without the result, which is not signed: the caller adds `result` or `result_cid`."""
+    def sign_settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
+        """Sign a settle. The caller adds the unsigned `result` or `result_cid`."""
         return {
             "op": "settle",
             "job_id": hex_of(job_id),
@@ -49,11 +49,11 @@ class OpSigner:
             "signature": self._sign(self.domains.jobs.digest(Settle(job_id, completion_tok, issued_at))),
         }
 
-    def fail(self, job_id: bytes, issued_at: int) -> Body:
+    def sign_fail(self, job_id: bytes, issued_at: int) -> Body:
         signature = self._sign(self.domains.jobs.digest(Fail(job_id, issued_at)))
         return {"op": "fail", "job_id": hex_of(job_id), "issued_at": issued_at, "signature": signature}
 
-    def set_identity(self, box_key: bytes, evidence: bytes, issued_at: int) -> Body:
+    def sign_set_identity(self, box_key: bytes, evidence: bytes, issued_at: int) -> Body:
         return {
             "op": "set_identity",
             "box_key": hex_of(box_key),
@@ -62,11 +62,11 @@ class OpSigner:
             "signature": self._sign(self.domains.providers.digest(SetIdentity(box_key, evidence, issued_at))),
         }
 
-    def request_capacity(self, n: int, issued_at: int) -> Body:
+    def sign_request_capacity(self, n: int, issued_at: int) -> Body:
         signature = self._sign(self.domains.providers.digest(RequestCapacity(n, issued_at)))
         return {"op": "request_capacity", "n": n, "issued_at": issued_at, "signature": signature}
 
-    def asks(self, provider_id: int, signed_at: int, quotes: Sequence[Ask]) -> Body:
+    def sign_asks(self, provider_id: int, signed_at: int, quotes: Sequence[Ask]) -> Body:
         snapshot = AskSnapshot(provider_id, signed_at, tuple(quotes))
         return {
             "snapshot": {
@@ -85,7 +85,9 @@ class OpSigner:
             "signature": self._sign(self.domains.asks.digest(snapshot)),
         }
 
-    def release(self, job_id: bytes, seed_wrap: bytes, ct_hash: bytes, response_pubkey: bytes, issued_at: int) -> Body:
+    def sign_release(
+        self, job_id: bytes, seed_wrap: bytes, ct_hash: bytes, response_pubkey: bytes, issued_at: int
+    ) -> Body:
         message = Release(job_id, seed_wrap, ct_hash, response_pubkey, issued_at)
         return {
             "job_id": hex_of(job_id),

@@ -1,4 +1,4 @@
-"""Outcomes of a signed op, an upload, a release or a publication, as reported by the coordinator."""
+"""Possible outcomes of a signed op, an upload, a key release or a publication of asks."""
 
 from typing import TypeAlias
 
@@ -9,14 +9,14 @@ from svcd.coordinator.sessions import SignInRefused
 
 @attrs.frozen(slots=True)
 class Unanswered:
-    """The connection failed, or no answer came in time: the request may have taken effect."""
+    """The connection failed, or no response came in time. The request may have taken effect."""
 
     detail: str
 
 
 @attrs.frozen(slots=True)
 class OpMined:
-    """`succeeded` is False for a transaction that is mined and reverted."""
+    """The op is mined. `succeeded` is False if its transaction reverted."""
 
     tx_hash: str
     succeeded: bool
@@ -29,7 +29,7 @@ class OpStored:
 
 @attrs.frozen(slots=True)
 class ChainRefused:
-    """The chain refuses the op, or would: nothing took effect. `reason` is the contract error's name."""
+    """The chain rejects the op, so nothing took effect. `reason` is the contract error's name."""
 
     reason: str
 
@@ -43,7 +43,7 @@ class OpPending:
 
 @attrs.frozen(slots=True)
 class CoordinatorRefusal:
-    """Any other error answer."""
+    """The coordinator returned an error other than a chain refusal or a pending op."""
 
     status: int
     code: str | None
@@ -56,14 +56,14 @@ class Published:
 
 @attrs.frozen(slots=True)
 class Uploaded:
-    """The file was uploaded. `cid` is None if the answer has none."""
+    """The file was uploaded. `cid` is None if the response has no content id."""
 
     cid: str | None
 
 
 @attrs.frozen(slots=True)
 class ReleasedKey:
-    """Payload key, sealed to the public key of the request."""
+    """Payload's data key, sealed to the public key in the request."""
 
     dek_sealed: bytes
 
@@ -74,14 +74,14 @@ PublishOutcome: TypeAlias = Published | CoordinatorRefusal | Unanswered | SignIn
 ReleaseOutcome: TypeAlias = ReleasedKey | CoordinatorRefusal | Unanswered
 
 
-def describe(outcome: OpOutcome | UploadOutcome | ReleaseOutcome) -> str:
+def describe_outcome(outcome: OpOutcome | UploadOutcome | ReleaseOutcome) -> str:
     """Return the outcome as text for the log."""
     match outcome:
         case ChainRefused():
             return outcome.reason
         case CoordinatorRefusal() | SignInRefused():
             detail = outcome.code if isinstance(outcome, CoordinatorRefusal) else outcome.detail
-            return f"answered {outcome.status}: {detail}"
+            return f"status {outcome.status}: {detail}"
         case Unanswered():
             return outcome.detail
         case OpPending():

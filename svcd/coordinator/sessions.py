@@ -1,4 +1,4 @@
-"""Sign-in of the provider at the coordinator."""
+"""Sign in to the coordinator as a provider."""
 
 import attrs
 import httpx
@@ -12,7 +12,7 @@ from svcd.coordinator.op_signer import OpSigner
 
 @attrs.frozen(slots=True)
 class ProviderSession:
-    """Session of a provider."""
+    """Session of a provider, with the provider's id."""
 
     session: SessionShape = attrs.field(repr=False)
     provider_id: int
@@ -20,44 +20,49 @@ class ProviderSession:
 
 @attrs.frozen(slots=True)
 class SignInRefused:
-    """Sign-in failed. `status` is of the error answer, or None without an answer."""
+    """Failed sign-in. `status` is the status of the error response, or None without a response."""
 
     status: int | None
     detail: str
 
     @property
-    def final(self) -> bool:
-        """Return whether another attempt would be refused again. An unreadable answer of success may be a proxy's."""
+    def is_permanent(self) -> bool:
+        """Return True if a retry would fail again.
+
+        A success response that cannot be read is not permanent, because it may come from a proxy.
+        """
         return self.status is not None and 400 <= self.status < 500 and self.status != httpx.codes.TOO_MANY_REQUESTS
 
     @property
-    def advice(self) -> str:
-        """Return advice for the operator."""
+    def operator_message(self) -> str:
+        """Message for the operator."""
         if self.detail == "not_registered":
-            return "not a registered provider: the wallet registers with the market first"
+            return "the wallet is not a registered provider: register it with the market first"
         return f"{self.detail} ({self.status})" if self.status is not None else self.detail
 
 
-def sessions_of(transport: Transport, signer: OpSigner) -> Sessions:
-    """Return the sessions of a provider's wallet."""
+def provider_sessions(transport: Transport, signer: OpSigner) -> Sessions:
+    """Return the session manager of a provider's wallet."""
 
     async def sign_in(nonce: str) -> dict[str, object]:
-        return signer.session(nonce, "provider")
+        return signer.sign_session(nonce, "provider")
 
     return Sessions(transport, signer.wallet.address, sign_in)
 
 
 async def sign_in(sessions: Sessions, deadline: float | None = None) -> ProviderSession | SignInRefused:
-    """Return the current session, or a new one."""
+    """Return the current session. Sign in first if no session is open."""
     try:
         session = await sessions.current(deadline)
     except ApiError as refused:
-        if refused.param == "nonce":  # the last of several that were used up or evicted
-            return SignInRefused(None, "the nonce was gone when it was used")
+        if refused.param == "nonce":  # several nonces in a row were used or evicted
+            return SignInRefused(None, "the nonce was used or evicted before the sign-in")
         return SignInRefused(refused.status, refused.code or refused.type)
     except ConnectionFailed as failed:
         return SignInRefused(None, failed.message)
     if session.provider_id is None:
         sessions.drop(session)
-        return SignInRefused(httpx.codes.OK, f"a session of {hex_of(sessions.address)} without a provider_id")
+        return SignInRefused(
+            httpx.codes.OK, f"the coordinator returned a session of {hex_of(sessions.address)} without a provider_id"
+        )
     return ProviderSession(session, session.provider_id)

@@ -1,4 +1,4 @@
-"""Rows of the job book. A row of any other form is rejected as `Refused`."""
+"""Read rows of the job book, and jobs offered before their post is mined. Refuse malformed rows."""
 
 from typing import Final, Self
 
@@ -14,19 +14,19 @@ from common.api.fields import (
     UINT256,
     Schema,
     Text,
+    body_field,
     read_object,
-    wire,
 )
 from common.api.states import JobState
 from common.messages.jobs import Order
 from common.refusal import Refused
 
-_MAX_CID_LENGTH: Final = 1 << 20  # the size of the whole answer is limited elsewhere
+_MAX_CID_LENGTH: Final = 1 << 20  # required by `Text`; the limit of the response's size is stricter
 
 
 @attrs.frozen(slots=True)
-class _State:
-    """A job's state, as the registry numbers it."""
+class _JobStateField:
+    """Field kind that reads a job's state from the state's number in the registry."""
 
     def read(self, value: object, param: str) -> JobState:
         for state in JobState:
@@ -40,28 +40,28 @@ class _State:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Job:
-    """Job as the coordinator's book has it."""
+    """Row of a job in the coordinator's job book."""
 
-    job_id: bytes = wire(BYTES32)
-    owner: bytes = wire(ADDRESS)
-    c: bytes = wire(BYTES32)
-    model_id: int = wire(UINT32)
-    sla_secs: int = wire(UINT32)
-    designated: int = wire(UINT32)
-    rate_in: int = wire(UINT128)
-    rate_out: int = wire(UINT128)
-    units_in: int = wire(UINT32)
-    units_out: int = wire(UINT32)
-    expires_at: int = wire(UINT64)
-    provider_id: int = wire(UINT32, "0 until claimed")
-    claimed_at: int = wire(UINT64)
-    state: JobState = wire(_State())
-    task_cid: str = wire(Text(_MAX_CID_LENGTH))
-    posted_block: int = wire(UINT64, "where the coordinator saw the post", optional=True, default=0)
+    job_id: bytes = body_field(BYTES32)
+    owner: bytes = body_field(ADDRESS)
+    c: bytes = body_field(BYTES32)
+    model_id: int = body_field(UINT32)
+    sla_secs: int = body_field(UINT32)
+    designated: int = body_field(UINT32)
+    rate_in: int = body_field(UINT128)
+    rate_out: int = body_field(UINT128)
+    units_in: int = body_field(UINT32)
+    units_out: int = body_field(UINT32)
+    expires_at: int = body_field(UINT64)
+    provider_id: int = body_field(UINT32, "0 until claimed")
+    claimed_at: int = body_field(UINT64)
+    state: JobState = body_field(_JobStateField())
+    task_cid: str = body_field(Text(_MAX_CID_LENGTH))
+    posted_block: int = body_field(UINT64, "block of the post", optional=True, default=0)
 
     @classmethod
     def read(cls, row: object) -> Self:
-        """Read a row. Raise `Refused` if it is malformed."""
+        """Read a row. Raise `Refused` if the row is malformed."""
         if not isinstance(row, dict):
             raise Refused("a job must be an object")
         if row.get("posted_block", 0) is None:
@@ -75,28 +75,28 @@ class Job:
 
     def as_row(self) -> dict[str, object]:
         """Return the JSON values of the row, as `read` expects them."""
-        return {name: _written(value) for name, value in attrs.asdict(self).items()}
+        return {name: _to_json_value(value) for name, value in attrs.asdict(self).items()}
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class PendingOffer:
     """Job offered before its post is in a block, with the owner's signatures."""
 
-    job_id: bytes = wire(BYTES32)
-    owner: bytes = wire(ADDRESS)
-    c: bytes = wire(BYTES32)
-    model_id: int = wire(UINT32)
-    sla_secs: int = wire(UINT32)
-    designated: int = wire(UINT32)
-    rate_in: int = wire(UINT128)
-    rate_out: int = wire(UINT128)
-    units_in: int = wire(UINT32)
-    units_out: int = wire(UINT32)
-    expires_at: int = wire(UINT64)
-    task_cid: str = wire(Text(_MAX_CID_LENGTH))
-    signature: bytes = wire(SIGNATURE)
-    auth_sig: bytes = wire(SIGNATURE)
-    amount: int = wire(UINT256)
+    job_id: bytes = body_field(BYTES32)
+    owner: bytes = body_field(ADDRESS)
+    c: bytes = body_field(BYTES32)
+    model_id: int = body_field(UINT32)
+    sla_secs: int = body_field(UINT32)
+    designated: int = body_field(UINT32)
+    rate_in: int = body_field(UINT128)
+    rate_out: int = body_field(UINT128)
+    units_in: int = body_field(UINT32)
+    units_out: int = body_field(UINT32)
+    expires_at: int = body_field(UINT64)
+    task_cid: str = body_field(Text(_MAX_CID_LENGTH))
+    signature: bytes = body_field(SIGNATURE)
+    auth_sig: bytes = body_field(SIGNATURE)
+    amount: int = body_field(UINT256)
 
     @classmethod
     def read(cls, row: object) -> Self:
@@ -104,8 +104,8 @@ class PendingOffer:
             raise Refused("a pending job must be an object")
         return read_object(cls, row)
 
-    def job(self, block: int) -> Job:
-        """Return the job as the book will have it, with its post searched from `block` on."""
+    def to_job(self, block: int) -> Job:
+        """Return the row that the job will have. svcd searches for the job's post around `block`."""
         return Job(
             job_id=self.job_id,
             owner=self.owner,
@@ -126,7 +126,7 @@ class PendingOffer:
         )
 
 
-def _written(value: bytes | str | int) -> object:
+def _to_json_value(value: bytes | str | int) -> object:
     if isinstance(value, bytes):
         return "0x" + value.hex()
     return value if isinstance(value, str) else int(value) if isinstance(value, JobState) else str(value)

@@ -1,4 +1,4 @@
-"""Journal entries in SQLite: jobs, and the latest value of counters that only grow.
+"""Statements and reads of the journal's SQLite database: jobs, and the latest value of each counter.
 
     claiming ──► claimed ──► sealed ──► settled
         │           │           │
@@ -25,20 +25,20 @@ from typing import Final, Literal
 import attrs
 
 from common.daemon.process import Fatal
+from svcd.journal import history
 from svcd.journal.book_row import Job
+from svcd.journal.history import Statement
 
 JournalState = Literal["claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up", "not_claimed"]
 
-LIVE: Final[tuple[JournalState, ...]] = ("claiming", "claimed", "sealed", "failing")
-# States after which a job is never claimed again. A job without a result can be: its claim failed, or a reorg removed
-# the claim.
-NOT_RECLAIMABLE: Final[tuple[JournalState, ...]] = ("sealed", "failing", "settled", "failed", "given_up")
+LIVE_STATES: Final[tuple[JournalState, ...]] = ("claiming", "claimed", "sealed", "failing")
+# States after which a job is never claimed again. In the other states, a job may be claimed again, because its claim
+# failed or a reorg removed the claim.
+NOT_RECLAIMABLE_STATES: Final[tuple[JournalState, ...]] = ("sealed", "failing", "settled", "failed", "given_up")
 
 
-Statement = tuple[str, tuple[object, ...]]
-
-# Version of the schema below. Raise it, and migrate older journals, on a change that an older svcd cannot read.
-_VERSION: Final = 1
+# Version of the schema below. A change that an older svcd cannot read needs a higher version and a migration.
+_SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
 create table if not exists jobs (
     job_id blob primary key,
@@ -57,7 +57,7 @@ create index if not exists jobs_by_state on jobs (state);
 create table if not exists items (
     job_id blob not null,
     number integer not null,
-    result blob not null,               -- encrypted: a finished item of a bundle that is still running
+    result blob not null,               -- encrypted: an item of a running bundle, or an entry of an open tab
     primary key (job_id, number)
 ) strict, without rowid;
 create trigger if not exists items_done after update of state on jobs
@@ -68,8 +68,8 @@ create table if not exists latest (name text primary key, value integer not null
 create table if not exists home (chain_id integer not null, job_registry text not null, wallet text not null) strict;
 create table if not exists owners (
     owner text primary key,
-    settled integer not null,           -- jobs, ever
-    unpaid integer not null,            -- jobs run ahead and not paid
+    settled integer not null,           -- all settled jobs
+    unpaid integer not null,            -- jobs that ran ahead of a claim which was then refused
     settled_since integer not null      -- jobs settled since the last unpaid one
 ) strict;
 create trigger if not exists owner_settled after update of state on jobs
@@ -83,24 +83,25 @@ when new.reason = 'unpaid' and new.state = 'given_up' and old.state <> 'given_up
         on conflict (owner) do update set unpaid = unpaid + 1, settled_since = 0;
 end;
 """
-_LIVE: Final = ", ".join(f"'{state}'" for state in LIVE)
-# Built from this module's constants; values are parameters.
-_DELETE_OLD: Final = f"delete from jobs where updated < ? and state not in ({_LIVE})"  # noqa: S608
-_NOT_RECLAIMABLE: Final = ", ".join(f"'{state}'" for state in NOT_RECLAIMABLE)
+_LIVE_SQL: Final = ", ".join(f"'{state}'" for state in LIVE_STATES)
+
+# These statements are built from this module's constants. Values are parameters.
+_DELETE_OLD: Final = f"delete from jobs where updated < ? and state not in ({_LIVE_SQL})"  # noqa: S608
+_NOT_RECLAIMABLE_SQL: Final = ", ".join(f"'{state}'" for state in NOT_RECLAIMABLE_STATES)
 _INSERT_JOB: Final = "insert into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)"
-_CLAIMING: Final = (
+_INSERT_CLAIMING: Final = (
     f"{_INSERT_JOB} on conflict (job_id) do update set model = excluded.model, row = excluded.row,"
     " state = excluded.state, claim_sent = excluded.claim_sent, updated = excluded.updated, completion_tok = null,"
     " result = null, result_length = null, result_cid = null, reason = null"
-    f" where jobs.state not in ({_NOT_RECLAIMABLE})"
+    f" where jobs.state not in ({_NOT_RECLAIMABLE_SQL})"
 )
-_COLUMNS: Final = "row, model, state, claim_sent, completion_tok, result_length, result_cid, reason"
-_READ_LIVE: Final = f"select {_COLUMNS} from jobs where state in ({_LIVE}) order by claim_sent"  # noqa: S608
+_ENTRY_COLUMNS: Final = "row, model, state, claim_sent, completion_tok, result_length, result_cid, reason"
+_SELECT_LIVE: Final = f"select {_ENTRY_COLUMNS} from jobs where state in ({_LIVE_SQL}) order by claim_sent limit ?"  # noqa: S608
 
 
 @attrs.frozen(slots=True)
 class JobEntry:
-    """Entry of one job, without its result."""
+    """Journal entry of one job, without the job's result."""
 
     job: Job
     model: str
@@ -146,7 +147,7 @@ def open_database(path: Path) -> sqlite3.Connection:
         raise Fatal(f"the journal {path} cannot be used: {broken.strerror}") from None
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     try:
-        _set_up(connection)
+        _create_schema(connection)
     except sqlite3.DatabaseError as broken:
         connection.close()
         raise Fatal(f"the journal {path} cannot be used: {broken}") from None
@@ -156,26 +157,27 @@ def open_database(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _set_up(connection: sqlite3.Connection) -> None:
+def _create_schema(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("pragma user_version").fetchone()
-    if version > _VERSION:
+    if version > _SCHEMA_VERSION:
         raise Fatal(
-            f"the journal was written by a newer svcd: its format is {version}, expected at most {_VERSION};"
+            f"the journal was written by a newer svcd: its format is {version}, expected at most {_SCHEMA_VERSION};"
             " install that release, or use another state_directory"
         )
     connection.execute("pragma journal_mode = wal")
     connection.execute("pragma synchronous = full")
-    connection.executescript(_SCHEMA)
-    connection.execute(f"pragma user_version = {_VERSION}")
+    connection.executescript(_SCHEMA + history.SCHEMA)
+    history.add_sql_functions(connection)
+    connection.execute(f"pragma user_version = {_SCHEMA_VERSION}")
 
 
-def claiming(job: Job, model: str, at: float) -> Statement:
-    """Insert an entry, or replace that of an earlier attempt. Entries in `NOT_RECLAIMABLE` states are kept."""
-    return _CLAIMING, (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
+def insert_claiming(job: Job, model: str, at: float) -> Statement:
+    """Return the insert of an entry. An earlier entry in one of the `NOT_RECLAIMABLE_STATES` is kept."""
+    return _INSERT_CLAIMING, (job.job_id, model, json.dumps(job.as_row()), "claiming", at, at)
 
 
-def adopted(job: Job, model: str, at: float) -> Statement:
-    """Insert a job that is claimed on the chain and missing, or `not_claimed`, in the journal."""
+def insert_adopted(job: Job, model: str, at: float) -> Statement:
+    """Return the insert of a job that is claimed on the chain, but missing or `not_claimed` in the journal."""
     values = (job.job_id, model, json.dumps(job.as_row()), "claimed", float(job.claimed_at), at)
     return (
         "insert or replace into jobs (job_id, model, row, state, claim_sent, updated) values (?, ?, ?, ?, ?, ?)",
@@ -183,12 +185,12 @@ def adopted(job: Job, model: str, at: float) -> Statement:
     )
 
 
-def claimed(job_id: bytes, at: float) -> Statement:
-    """Mark a job as claimed. A job that ran ahead may already be in a later state, which is kept."""
+def mark_claimed(job_id: bytes, at: float) -> Statement:
+    """Return the update to `claimed`. A job that ran ahead and is already in a later state keeps that state."""
     return "update jobs set state = 'claimed', updated = ? where job_id = ? and state = 'claiming'", (at, job_id)
 
 
-def sealed(job_id: bytes, completion_tok: int, inline: bytes | None, length: int, at: float) -> Statement:
+def mark_sealed(job_id: bytes, completion_tok: int, inline: bytes | None, length: int, at: float) -> Statement:
     return (
         "update jobs set state = 'sealed', completion_tok = ?, result = ?, result_length = ?, updated = ?"
         " where job_id = ?",
@@ -196,32 +198,32 @@ def sealed(job_id: bytes, completion_tok: int, inline: bytes | None, length: int
     )
 
 
-def item_finished(job_id: bytes, number: int, result: bytes) -> Statement:
-    """Store a finished item of a bundle. It is deleted with the entry's change to `sealed` or to an end."""
+def insert_item(job_id: bytes, number: int, result: bytes) -> Statement:
+    """Return the insert of a bundle's finished item. A trigger deletes the items when the job leaves `claimed`."""
     return "insert or replace into items values (?, ?, ?)", (job_id, number, result)
 
 
-def uploaded(job_id: bytes, cid: str, at: float) -> Statement:
+def mark_uploaded(job_id: bytes, cid: str, at: float) -> Statement:
     return "update jobs set result_cid = ?, updated = ? where job_id = ?", (cid, at, job_id)
 
 
-def failing(job_id: bytes, reason: str, at: float) -> Statement:
+def mark_failing(job_id: bytes, reason: str, at: float) -> Statement:
     return "update jobs set state = 'failing', reason = ?, updated = ? where job_id = ?", (reason, at, job_id)
 
 
-def ended(job_id: bytes, state: JournalState, reason: str | None, at: float) -> Statement:
-    """Store how a job ended, and delete its result."""
+def mark_ended(job_id: bytes, state: JournalState, reason: str | None, at: float) -> Statement:
+    """Return the update that stores a job's final state and reason, and deletes the job's result."""
     return (
         "update jobs set state = ?, reason = ?, result = null, updated = ? where job_id = ?",
         (state, reason, at, job_id),
     )
 
 
-def forgotten(before: float) -> Statement:
+def delete_ended(before: float) -> Statement:
     return _DELETE_OLD, (before,)
 
 
-def latest(name: str, value: int) -> Statement:
+def store_latest(name: str, value: int) -> Statement:
     return "insert into latest values (?, ?) on conflict (name) do update set value = excluded.value", (name, value)
 
 
@@ -229,8 +231,9 @@ def insert_home(home: Home) -> Statement:
     return "insert into home values (?, ?, ?)", (home.chain_id, home.job_registry, home.wallet)
 
 
-def read_live(connection: sqlite3.Connection) -> list[JobEntry]:
-    rows = connection.execute(_READ_LIVE)
+def read_live(connection: sqlite3.Connection, limit: int = -1) -> list[JobEntry]:
+    """Return the jobs that have not ended, oldest first. A negative limit returns all."""
+    rows = connection.execute(_SELECT_LIVE, (limit,))
     return [JobEntry(Job.read(json.loads(row[0])), *row[1:]) for row in rows]
 
 
@@ -244,8 +247,8 @@ def read_state(connection: sqlite3.Connection, job_id: bytes) -> JournalState | 
     return row[0] if row is not None else None
 
 
-def read_unknown(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> set[bytes]:
-    """Return the jobs without an entry, or with one that says `not_claimed`."""
+def find_unknown(connection: sqlite3.Connection, job_ids: Iterable[bytes]) -> set[bytes]:
+    """Return the jobs that have no entry, or an entry in the state `not_claimed`."""
     known = "select 1 from jobs where job_id = ? and state != 'not_claimed'"
     return {job_id for job_id in job_ids if connection.execute(known, (job_id,)).fetchone() is None}
 
@@ -278,7 +281,7 @@ def read_owner(connection: sqlite3.Connection, owner: bytes) -> OwnerRecord:
 
 
 def read_home(connection: sqlite3.Connection) -> Home | None:
-    """Return None for a new journal."""
+    """Return the wallet and market of the journal, or None for a new journal."""
     row = connection.execute("select chain_id, job_registry, wallet from home").fetchone()
     return Home(*row) if row is not None else None
 

@@ -1,4 +1,4 @@
-"""Job held by this provider, and the values that the stages pass on."""
+"""Jobs in the pipeline: one class for each value that a stage passes to the next."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,14 +12,14 @@ from svcd.base import metrics
 from svcd.base.end_reasons import UNPAID, WorkFailed
 from svcd.journal.book_row import Job
 from svcd.journal.slots import Slot
-from svcd.journal.work import BundleWork, ModelWork, WorkOutput
+from svcd.journal.work import BundleWork, ModelWork, TabWork, WorkOutput
 
 # A signed claim is valid for 600 seconds. The rest is a margin for clock differences.
 CLAIM_LIFETIME_S: Final = 660.0
 
 
 @attrs.define(slots=True, eq=False)
-class Ahead:
+class PendingClaim:
     """Pending claim of a job that is already running.
 
     `at_stake` is the payment at risk, in base units. `release_stake` is called once, when the outcome of the claim or
@@ -33,11 +33,11 @@ class Ahead:
     _scopes: set[trio.CancelScope] = attrs.field(factory=set)
 
     @property
-    def decided(self) -> bool:
+    def is_decided(self) -> bool:
         return self.confirmed or self._refusal is not None
 
     def confirm(self) -> None:
-        if self.decided:
+        if self.is_decided:
             return
         self.confirmed = True
         metrics.jobs_ahead.labels("claimed").inc()
@@ -45,7 +45,7 @@ class Ahead:
 
     def refuse(self, why: str) -> None:
         """Record that the claim failed, and cancel the work."""
-        if self.decided:
+        if self.is_decided:
             return
         self._refusal = why
         metrics.jobs_ahead.labels("unpaid").inc()
@@ -55,8 +55,8 @@ class Ahead:
             scope.cancel()
 
     @contextmanager
-    def work(self) -> Iterator[None]:
-        """Wrap work to cancel if the claim is refused. Cancelled work raises `WorkFailed` (`unpaid`)."""
+    def cancel_if_refused(self) -> Iterator[None]:
+        """Cancel the code in this context if the claim is refused, and then raise `WorkFailed` (`unpaid`)."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
             if self._refusal is not None:
@@ -81,52 +81,53 @@ class ClaimedJob:
     slot: Slot
     sla_ends: float
     recovered: bool = False  # resumed from an earlier run
-    ahead: Ahead | None = None  # set for a job that runs before its claim is in a block
+    ahead: PendingClaim | None = None  # set for a job that runs before its claim is in a block
+    trace: str | None = None  # context for the spans of its stages; missing for a recovered job
 
     @property
     def held(self) -> "ClaimedJob":
-        """Return the job itself, as the later stages' values return the job they hold."""
+        """Return this job. The values that later stages pass on have the job in a field of this name."""
         return self
 
     @property
     def claimed_at(self) -> float:
-        """Return the loop time when the claim was sent, or the time of its block once that was looked up."""
+        """Return the loop time of the claim's block or, until that is known, the time when the claim was sent."""
         return self.sla_ends - self.job.sla_secs
 
     @property
-    def claim_dies(self) -> float:
-        """Return the loop time after which a claim removed by a reorg can no longer be mined again."""
+    def claim_expires_at(self) -> float:
+        """Return the loop time after which a claim that a reorg removed can no longer be mined again."""
         return self.claimed_at + CLAIM_LIFETIME_S
 
     @property
     def was_claimed(self) -> bool:
-        """Return True if a claim of the job was in a block, even one that a reorg removed later."""
+        """Return True if a claim of the job was in a block, even if a reorg removed it later."""
         return self.ahead is None or self.ahead.confirmed
 
-    def in_window_of(self, claimed_at: float) -> "ClaimedJob":
-        """Return the job with the window of a claim at that loop time, if it ends later than the current window."""
+    def with_window_of(self, claimed_at: float) -> "ClaimedJob":
+        """Return the job with the later of two windows: the current one, or the window of a claim at `claimed_at`."""
         ends = claimed_at + self.job.sla_secs
         return self if ends <= self.sla_ends else attrs.evolve(self, sla_ends=ends)
 
-    def work(self) -> AbstractContextManager[None]:
-        """Wrap each step. The work is cancelled if the claim is refused."""
-        return nullcontext() if self.ahead is None else self.ahead.work()
+    def cancel_if_refused(self) -> AbstractContextManager[None]:
+        """Return a context for each step. A refused claim cancels the code in the context."""
+        return nullcontext() if self.ahead is None else self.ahead.cancel_if_refused()
 
     @property
     def name(self) -> str:
-        """Return the job's id as logs and routes write it."""
+        """Return the job's id in hex with 0x, for logs and routes."""
         return "0x" + self.job.job_id.hex()
 
 
 @attrs.frozen(slots=True, eq=False)
-class Opened:
+class OpenedJob:
     held: ClaimedJob
-    work: ModelWork | BundleWork
+    work: ModelWork | BundleWork | TabWork
     result_key: PublicKey
 
 
 @attrs.frozen(slots=True, eq=False)
-class Finished:
+class FinishedJob:
     held: ClaimedJob
     output: WorkOutput
     result_key: PublicKey
@@ -137,8 +138,8 @@ class Finished:
 class SealedJob:
     """Job with its sealed result in the journal.
 
-    `result` repeats a small result, and `result_cid` is the content id of an uploaded one. `started` is None for a job
-    that an earlier process ran.
+    `result` is a small result that this process sealed, or None. `result_cid` is the content id of an uploaded result.
+    `started` is None for a job that an earlier process ran.
     """
 
     held: ClaimedJob
@@ -150,7 +151,7 @@ class SealedJob:
 
 
 @attrs.frozen(slots=True, eq=False)
-class Failing:
+class FailingJob:
     """Job to fail on the chain. The journal already has `reason`."""
 
     held: ClaimedJob

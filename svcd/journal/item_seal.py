@@ -1,4 +1,4 @@
-"""Encryption of finished items in the journal. Outputs are never on the disk in the clear."""
+"""Encrypt the journal's bundle items and tab entries, so that outputs are never on the disk in plaintext."""
 
 from typing import Self
 
@@ -7,31 +7,41 @@ from nacl.exceptions import CryptoError
 from nacl.secret import SecretBox
 
 from common.box import SecretKey
-from common.bundle import ItemResult, item_json, read_item
+from common.bundle import ItemResult, item_result_json, read_item_result
 from common.canonical_json import canonical
 from common.key_derivation import hkdf_sha256
 from common.refusal import Refused
 from common.strict_json import parse
 
-_LABEL = b"svc-journal-item-v1"
+_KEY_LABEL = b"svc-journal-item-v1"
 
 
 @attrs.frozen(slots=True)
 class ItemSeal:
-    """Encrypts the items of one job, with a key derived from the provider's box key."""
+    """Encryption of one job's items, with a key derived from the provider's box key."""
 
     _box: SecretBox
 
     @classmethod
-    def of(cls, box: SecretKey, job_id: bytes) -> Self:
-        return cls(SecretBox(hkdf_sha256(box.raw, _LABEL + job_id)))
+    def for_job(cls, box: SecretKey, job_id: bytes) -> Self:
+        return cls(SecretBox(hkdf_sha256(box.raw, _KEY_LABEL + job_id)))
 
     def seal(self, result: ItemResult) -> bytes:
-        return bytes(self._box.encrypt(canonical(item_json(result))))
+        return self.seal_json(item_result_json(result))
 
     def open(self, sealed: bytes) -> ItemResult | None:
-        """Decrypt an entry. Return None if it was made with another box key. The item must then run again."""
+        """Decrypt an item. Return None if another box key encrypted the item, which must then run again."""
         try:
-            return read_item(parse(self._box.decrypt(sealed)))
-        except (CryptoError, Refused):
+            return read_item_result(self.open_json(sealed))
+        except Refused:
             return None
+
+    def seal_json(self, value: object) -> bytes:
+        return bytes(self._box.encrypt(canonical(value)))
+
+    def open_json(self, sealed: bytes) -> object:
+        """Decrypt an entry. Raise `Refused` for an entry that was encrypted with another box key."""
+        try:
+            return parse(self._box.decrypt(sealed))
+        except CryptoError:
+            raise Refused("the entry was encrypted with another box key") from None

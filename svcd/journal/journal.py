@@ -1,7 +1,7 @@
 """Write-ahead journal of the provider's commitments.
 
-A write returns when it is on the disk. Writes that arrive during a commit share the next one. A failed read or write is
-retried for as long as the caller waits, because the daemon must not act without the entry.
+A write returns after its commit is on the disk. Writes that arrive during a commit share the next commit. A failed read
+or write is retried as long as the caller waits, because the daemon must not act without the entry.
 """
 
 import fcntl
@@ -18,9 +18,10 @@ import structlog
 import trio
 
 from common.daemon.process import Fatal
-from svcd.journal import entries
+from svcd.journal import entries, history
 from svcd.journal.book_row import Job
-from svcd.journal.entries import Home, JobEntry, JournalState, OwnerRecord, Statement
+from svcd.journal.entries import Home, JobEntry, JournalState, OwnerRecord
+from svcd.journal.history import Statement
 from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
 
 log = structlog.get_logger(__name__)
@@ -29,17 +30,18 @@ T = TypeVar("T")
 
 JOURNAL_FILE: Final = "journal.sqlite3"
 _LOCK_FILE: Final = "lock"
-_RETENTION_S: Final = 3 * 86_400  # an order lives at most two days: one until its claim and one for its SLA
+_RETENTION_S: Final = 3 * 86_400  # an order lasts at most two days: one until its claim and one for its window
 _CLEANUP_INTERVAL_S: Final = 3600.0
-_RETRY_S: Final = 1.0
+_RETRY_PAUSE_S: Final = 1.0
 _MAX_SIGNING_LEAD_S: Final = 3540  # the chain accepts times up to an hour ahead of its clock
 
 
 @attrs.define(slots=True, eq=False)
 class _PendingWrite:
-    statement: Statement
+    statements: tuple[Statement, ...]
     done: bool = False
     rows_changed: int = 0
+    alone: bool = False  # committed without other writes
 
 
 class Journal:
@@ -51,61 +53,62 @@ class Journal:
         self._wall = wall
         self._turn = trio.Lock()  # guards the connection
         self._pending: list[_PendingWrite] = []
-        self.works = True  # False while the disk refuses reads or writes
+        self.is_working = True  # False while the disk refuses reads or writes
 
-    async def claiming(self, job: Job, model: str) -> bool:
-        """Return False, and keep the entry, for a job that has a result or has ended."""
-        return await self._write(entries.claiming(job, model, self._wall())) > 0
+    async def record_claiming(self, job: Job, model: str) -> bool:
+        """Store that a claim will be sent. Return False, and change nothing, if the job has a result or has ended."""
+        return await self._write(entries.insert_claiming(job, model, self._wall())) > 0
 
-    async def adopted(self, job: Job, model: str) -> None:
-        await self._write(entries.adopted(job, model, self._wall()))
+    async def record_adopted(self, job: Job, model: str) -> None:
+        await self._write(entries.insert_adopted(job, model, self._wall()))
 
-    async def claimed(self, job_id: bytes) -> None:
-        await self._write(entries.claimed(job_id, self._wall()))
+    async def record_claimed(self, job_id: bytes) -> None:
+        await self._write(entries.mark_claimed(job_id, self._wall()))
 
-    async def sealed(self, job_id: bytes, completion_tok: int, result: bytes) -> None:
+    async def record_sealed(self, job_id: bytes, completion_tok: int, result: bytes) -> None:
         inline = result if len(result) <= MAX_ROW_BYTES else None
         if inline is None:
             await self._retry(lambda: self._files.store(job_id, result))
-        await self._write(entries.sealed(job_id, completion_tok, inline, len(result), self._wall()))
+        await self._write(entries.mark_sealed(job_id, completion_tok, inline, len(result), self._wall()))
 
-    async def item_finished(self, job_id: bytes, number: int, result: bytes) -> None:
-        await self._write(entries.item_finished(job_id, number, result))
+    async def record_finished_item(self, job_id: bytes, number: int, result: bytes) -> None:
+        await self._write(entries.insert_item(job_id, number, result))
 
-    async def items(self, job_id: bytes) -> dict[int, bytes]:
+    async def read_items(self, job_id: bytes) -> dict[int, bytes]:
         """Return the finished items of a bundle, encrypted, by number."""
         return await self._read(lambda connection: entries.read_items(connection, job_id))
 
-    async def uploaded(self, job_id: bytes, cid: str) -> None:
-        await self._write(entries.uploaded(job_id, cid, self._wall()))
+    async def record_upload(self, job_id: bytes, cid: str) -> None:
+        await self._write(entries.mark_uploaded(job_id, cid, self._wall()))
 
-    async def failing(self, job_id: bytes, reason: str) -> None:
-        await self._write(entries.failing(job_id, reason, self._wall()))
+    async def record_failing(self, job_id: bytes, reason: str) -> None:
+        await self._write(entries.mark_failing(job_id, reason, self._wall()))
 
-    async def ended(self, job_id: bytes, state: JournalState, reason: str | None = None) -> None:
-        await self._write(entries.ended(job_id, state, reason, self._wall()))
+    async def record_end(self, job_id: bytes, state: JournalState, reason: str | None = None) -> None:
+        now = self._wall()
+        await self._write(*history.count_end(job_id, state, now), entries.mark_ended(job_id, state, reason, now))
         if self._files.has(job_id):
             await self._retry(lambda: self._files.remove(job_id))
 
-    async def live(self) -> list[JobEntry]:
+    async def read_live(self) -> list[JobEntry]:
         return await self._read(entries.read_live)
 
-    async def job(self, job_id: bytes) -> Job | None:
-        """Return the job as it was last claimed, or None if it has no entry."""
+    async def read_job(self, job_id: bytes) -> Job | None:
+        """Return the job's row from the time of the latest claim, or None if the job has no entry."""
         return await self._read(lambda connection: entries.read_job(connection, job_id))
 
-    async def state(self, job_id: bytes) -> JournalState | None:
-        """Return None for a job without an entry."""
+    async def read_state(self, job_id: bytes) -> JournalState | None:
+        """Return the job's state, or None if the job has no entry."""
         return await self._read(lambda connection: entries.read_state(connection, job_id))
 
-    async def unknown(self, job_ids: Collection[bytes]) -> set[bytes]:
+    async def find_unknown(self, job_ids: Collection[bytes]) -> set[bytes]:
         """Return the jobs that, according to the journal, this provider never claimed."""
-        return await self._read(lambda connection: entries.read_unknown(connection, job_ids))
+        return await self._read(lambda connection: entries.find_unknown(connection, job_ids))
 
-    async def owner(self, owner: bytes) -> OwnerRecord:
+    async def read_owner(self, owner: bytes) -> OwnerRecord:
         return await self._read(lambda connection: entries.read_owner(connection, owner))
 
-    async def failed_before(self) -> set[bytes]:
+    async def read_failed(self) -> set[bytes]:
         return await self._read(entries.read_failed)
 
     async def open_result(self, job_id: bytes) -> bytes | BinaryIO:
@@ -113,79 +116,92 @@ class Journal:
         inline = await self._read(lambda connection: entries.read_result(connection, job_id))
         return inline if inline is not None else await self._retry(lambda: self._files.open(job_id))
 
-    async def forget(self) -> None:
-        """Delete the entries of jobs that ended longer ago than the retention time."""
-        await self._write(entries.forgotten(self._wall() - _RETENTION_S))
+    async def delete_expired(self) -> None:
+        """Delete the entries of jobs that ended longer ago than the retention time, and old history."""
+        now = self._wall()
+        await self._write(entries.delete_ended(now - _RETENTION_S), *history.delete_old(now))
 
-    async def keep_small(self) -> NoReturn:
+    async def run_cleanup(self) -> NoReturn:
         while True:
             await trio.sleep(_CLEANUP_INTERVAL_S)
-            await self.forget()
+            await self.delete_expired()
 
-    async def tidy(self) -> None:
+    async def clean_up(self) -> None:
         """Delete old entries and orphaned result files. Call this before the stages start."""
-        await self.forget()
-        live = [entry.job.job_id for entry in await self.live()]
+        await self.delete_expired()
+        live = [entry.job.job_id for entry in await self.read_live()]
         await self._retry(lambda: self._files.keep_only(live))
 
-    async def belongs_to(self, home: Home) -> None:
-        """Raise `Fatal` if the journal belongs to another wallet or market, because its jobs would all be given up."""
+    async def bind_to_market(self, home: Home) -> None:
+        """Bind a new journal to this wallet and market.
+
+        Raise `Fatal` for a journal of another wallet or market, because the daemon would give up the jobs in it.
+        """
         known = await self._read(entries.read_home)
         if known is None:
             await self._write(entries.insert_home(home))
         elif known != home:
             raise Fatal(f"the state directory belongs to {known}, not to {home}: set another state_directory")
 
-    async def next_time(self, name: str, *, skip: int = 0) -> int:
-        """Return a Unix time for signing, newer than every earlier one, including those before a restart.
+    async def next_signing_time(self, name: str, *, skip: int = 0) -> int:
+        """Return a Unix time for signing that is newer than every earlier signing time, even after a restart.
 
-        The time is never further ahead than the chain accepts. If the stored one is, the clock was wrong and the chain
-        accepted none of those times, so counting restarts from now.
+        The result is newer by more than `skip` seconds, but never further ahead than the chain accepts. If the stored
+        time is further ahead, it came from a wrong clock, and the chain rejected what was signed with it. The result is
+        then the current time.
         """
         now = int(self._wall())
         before = await self._read(lambda connection: entries.read_latest(connection, name))
         value = (
             now if before >= now + _MAX_SIGNING_LEAD_S else min(max(now, before + 1 + skip), now + _MAX_SIGNING_LEAD_S)
         )
-        await self.note(name, value)
+        await self.store_value(name, value)
         return value
 
-    async def note(self, name: str, value: int) -> None:
-        await self._write(entries.latest(name, value))
+    async def store_value(self, name: str, value: int) -> None:
+        await self._write(entries.store_latest(name, value))
 
-    async def noted(self, name: str) -> int:
-        """Return the noted value, or 0."""
+    async def read_value(self, name: str) -> int:
+        """Return the value that `store_value` stored under `name`, or 0."""
         return await self._read(lambda connection: entries.read_latest(connection, name))
 
-    async def _write(self, statement: Statement) -> int:
-        """Run the statement in the next commit. Return the number of changed rows."""
-        mine = _PendingWrite(statement)
+    async def record_standing(self, reputation: int, capacity: int) -> None:
+        """Store the provider's reputation and granted capacity in this hour."""
+        await self._write(history.store_standing(reputation, capacity, self._wall()))
+
+    async def _write(self, *statements: Statement) -> int:
+        """Run the statements in the next commit. Return the number of rows that the last statement changed."""
+        mine = _PendingWrite(statements)
         self._pending.append(mine)
         try:
             while not mine.done:
                 async with self._turn:
                     if not mine.done:
-                        await self._commit()
+                        await self._commit([mine] if mine.alone else [one for one in self._pending if not one.alone])
         finally:
-            if mine in self._pending:  # cancelled before the commit
+            if mine in self._pending:  # cancelled, or its statements are wrong
                 self._pending.remove(mine)
         return mine.rows_changed
 
-    async def _commit(self) -> None:
-        batch, self._pending = self._pending, []
+    async def _commit(self, batch: list[_PendingWrite]) -> None:
         try:
             # Shielded: after cancellation it would be unknown whether the thread committed.
             with trio.CancelScope(shield=True):
-                changed = await trio.to_thread.run_sync(_commit, self._connection, [one.statement for one in batch])
+                changed = await trio.to_thread.run_sync(_commit, self._connection, [one.statements for one in batch])
         except Exception as error:
-            self._pending = batch + self._pending
-            if not _is_disk_failure(error):
-                raise  # a statement is wrong: the other writers retry theirs
-            await self._wait_for_disk(error)
+            if _is_disk_failure(error):
+                await self._wait_for_disk(error)
+            elif len(batch) == 1:
+                raise
+            else:  # one of the writers has a wrong statement: each writer commits its own statements
+                for one in batch:
+                    one.alone = True
         else:
-            self.works = True
+            self.is_working = True
             for one, rows in zip(batch, changed, strict=True):
                 one.done, one.rows_changed = True, rows
+                if one in self._pending:  # otherwise its writer was cancelled
+                    self._pending.remove(one)
 
     async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         async with self._turn:
@@ -204,14 +220,14 @@ class Journal:
                 await self._wait_for_disk(error)
             else:
                 if refused:
-                    self.works = not self._pending  # a pending write reports its own outcome
+                    self.is_working = not self._pending  # a pending write reports its own outcome
                 return result
 
     async def _wait_for_disk(self, refused: Exception) -> None:
-        if self.works:
+        if self.is_working:
             log.error("journal unavailable", reason=str(refused))
-        self.works = False
-        await trio.sleep(_RETRY_S)
+        self.is_working = False
+        await trio.sleep(_RETRY_PAUSE_S)
 
 
 def _is_disk_failure(error: Exception) -> bool:
@@ -222,11 +238,11 @@ def _is_disk_failure(error: Exception) -> bool:
     return isinstance(error, OSError | sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
 
 
-def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> list[int]:
-    """Run the statements in one transaction. Return the number of rows that each changed."""
+def _commit(connection: sqlite3.Connection, writes: list[tuple[Statement, ...]]) -> list[int]:
+    """Run the writes in one transaction. Return, for each write, how many rows its last statement changed."""
     connection.execute("begin immediate")
     try:
-        changed = [connection.execute(sql, values).rowcount for sql, values in statements]
+        changed = [[connection.execute(sql, values).rowcount for sql, values in write][-1] for write in writes]
         connection.execute("commit")
         return changed
     except BaseException:
@@ -237,7 +253,7 @@ def _commit(connection: sqlite3.Connection, statements: list[Statement]) -> list
 
 @asynccontextmanager
 async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -> AsyncIterator[Journal]:
-    """Lock the state directory and open its journal. Two daemons on one wallet would interfere with each other."""
+    """Lock the state directory and open its journal. The lock prevents two daemons with one wallet."""
     try:
         for private in (directory, directory / "results"):
             private.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -254,7 +270,7 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
         connection = entries.open_database(directory / JOURNAL_FILE)
         try:
             journal = Journal(connection, ResultFiles(directory / "results"), wall)
-            await journal.tidy()
+            await journal.clean_up()
             yield journal
         finally:
             connection.close()
@@ -263,7 +279,7 @@ async def open_journal(directory: Path, wall: Callable[[], float] = time.time) -
 
 
 def is_in_use(directory: Path) -> bool:
-    """Return True if a daemon runs on this state directory. Creates no files and keeps no lock."""
+    """Return True if a daemon runs on this state directory. This function creates no files and keeps no lock."""
     try:
         lock = os.open(directory / _LOCK_FILE, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""Files for sealed results that are too large for the journal's database, synced before the database names them."""
+"""Store large sealed results in files, which are synced to disk before the journal's database refers to them."""
 
 import os
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ class ResultFiles:
         self._stored.discard(job_id)
 
     def keep_only(self, job_ids: Iterable[bytes]) -> None:
-        """Remove the files of all other jobs, which a crash may have left."""
+        """Delete the files of all other jobs, which may remain after a crash."""
         self._stored.update(job_ids)
         wanted = {self._path(job_id) for job_id in self._stored}
         for path in self.directory.iterdir():

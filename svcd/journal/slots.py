@@ -1,6 +1,6 @@
-"""Slots limit how many jobs are held at once.
+"""Limit the number of jobs held at once.
 
-A slot is taken before a job is claimed, and given back when the job ends.
+The daemon takes a slot before it claims a job, and releases the slot when the job ends.
 """
 
 from collections import Counter
@@ -14,22 +14,22 @@ from svcd.base import metrics
 
 @attrs.define(slots=True, eq=False)
 class Slot:
-    """Slot of one job. Giving it back twice has no further effect."""
+    """Slot of one job. A second release has no effect."""
 
     model: str
     job_id: bytes
     _slots: "Slots"
-    _is_given_back: bool = False
+    _is_released: bool = False
 
-    def give_back(self, *, settled: bool = False) -> None:
-        if not self._is_given_back:
-            self._is_given_back = True
+    def release(self, *, settled: bool = False) -> None:
+        if not self._is_released:
+            self._is_released = True
             self._slots.take_back(self, settled=settled)
 
 
 @attrs.define(slots=True, eq=False)
 class Slots:
-    """Slots of all models. `by_model` has the configured ones; `granted` is the registry's limit once it is known."""
+    """Slots of all models. `by_model` has the configured numbers. `granted` is the registry's limit, if known."""
 
     by_model: Mapping[str, int]
     granted: int | None = None
@@ -47,7 +47,7 @@ class Slots:
         return len(self._held)
 
     def free(self, model: str | None = None) -> int:
-        """Return how many more jobs may be claimed, of one model or of all."""
+        """Return the number of jobs that may still be claimed, for one model or in total."""
         limit = self.capacity if self.granted is None else min(self.capacity, self.granted)
         overall = max(0, limit - self.held)
         if model is None:
@@ -57,53 +57,53 @@ class Slots:
     def holds(self, job_id: bytes) -> bool:
         return job_id in self._held
 
-    def held_of(self, model: str) -> int:
+    def held_for(self, model: str) -> int:
         return self._per_model[model]
 
     def take(self, model: str, job_id: bytes) -> Slot | None:
-        """Take a slot. Return None if none is free or the job is already held."""
+        """Take a slot. Return None if no slot is free or the job is already held."""
         return self.take_unchecked(model, job_id) if self.free(model) else None
 
     def take_unchecked(self, model: str, job_id: bytes) -> Slot | None:
-        """Take a slot without checking the limits, for a job already claimed on the chain. Return None if held."""
+        """Take a slot without checking the limits, for a job claimed on the chain. Return None if the job is held."""
         if job_id in self._held:
             return None
         self._held[job_id] = model
         self._per_model[model] += 1
-        self.report()
+        self.update_free_metric()
         return Slot(model, job_id, self)
 
     def take_back(self, slot: Slot, *, settled: bool) -> None:
-        """Free a slot, and flag the grant for a new read if it may have changed.
+        """Free a slot, and request a new read of the grant if the grant may have changed.
 
-        A settle raises the reputation and thus the grant, which matters only while the grant is below the slots. Any
-        other end lowers them, and a refused claim may mean that the grant is already smaller.
+        A settle may raise the grant, which matters only while the grant is below the configured slots. Any other end
+        may lower the grant, and a refused claim may mean that the grant is already lower.
         """
         del self._held[slot.job_id]
         self._per_model[slot.model] -= 1
-        self.report()
+        self.update_free_metric()
         if not settled or self.granted is None or self.granted < self.capacity:
             self._grant_doubted.set()
         if not self._held:
             self._emptied.set()
             self._emptied = trio.Event()
 
-    def grant(self, capacity: int) -> None:
+    def set_capacity(self, capacity: int) -> None:
         self.granted = capacity
         metrics.capacity_granted.set(capacity)
-        self.report()
+        self.update_free_metric()
 
     def clear_grant_doubt(self) -> None:
-        """Clear the flag before the registry is read. Later changes may be missing from its answer."""
+        """Clear the request for a new read of the grant. Call this before the read, which may miss later changes."""
         self._grant_doubted = trio.Event()
 
     async def wait_grant_doubt(self) -> None:
-        """Wait until the grant may differ from the registry's last answer."""
+        """Wait until the grant may have changed since the last read of the registry."""
         await self._grant_doubted.wait()
 
-    def report(self) -> None:
+    def update_free_metric(self) -> None:
         metrics.capacity_free.set(self.free())
 
-    async def until_empty(self) -> None:
+    async def wait_empty(self) -> None:
         while self._held:
             await self._emptied.wait()

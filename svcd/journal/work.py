@@ -1,16 +1,17 @@
-"""Input and output of a backend."""
+"""Input and output of a backend's work."""
 
 import attrs
 
 from common.pricing.model_input import Modality
+from common.tab.terms import TabTerms
 
 
 @attrs.frozen(slots=True)
 class ModelWork:
-    """Opened and checked input of one job, or of one item of a bundle.
+    """Opened and checked input of one job, one item of a bundle or one request of a tab.
 
-    `deadline` is the loop time (`trio.current_time()`) by which the output is needed to seal, upload and settle it
-    within the SLA. `item` is the item's number in its bundle.
+    `deadline` is the loop time (`trio.current_time()`) after which the output would come too late to seal, upload and
+    settle within the window. `item` is the number of the item or request.
     """
 
     job_id: bytes
@@ -30,10 +31,19 @@ class ModelWork:
 
 @attrs.frozen(slots=True)
 class BundleWork:
-    """Opened and checked items of one bundle, in its order, with the custom ids of their results."""
+    """Opened and checked items of one bundle, in the bundle's order, with their custom ids."""
 
     items: tuple[ModelWork, ...]
     custom_ids: tuple[str | None, ...]
+    deadline: float
+
+
+@attrs.frozen(slots=True)
+class TabWork:
+    """Opened and checked terms of one tab. `serves` has the modalities of the tab's model."""
+
+    terms: TabTerms
+    serves: frozenset[Modality]
     deadline: float
 
 

@@ -11,11 +11,14 @@ import httpx
 import trio
 
 from common.address_book import AddressBook
-from common.checks import CheckRow, fact, judged, right, unknown, wrong
+from common.checks import CheckRow, fact, right, right_or_wrong, unknown, wrong
+from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.strict_json import parse
+from common.tab.terms import MAX_TABS_PER_OWNER, announces_tabs
+from svc.wire.answers import open_response
 from svc.wire.connections import open_client
 from svc.wire.gateways import Gateways
 from svc.wire.transport import ApiError, ConnectionFailed, Transport
@@ -25,40 +28,51 @@ from svcd.backends.load_settings import JsonSettings, PrometheusSettings
 from svcd.backends.settings import EchoSettings, ExecSettings, HttpSettings, OpenAISettings
 from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
-from svcd.config import DaemonConfig, ModelConfig
-from svcd.coordinator.chain import ChainReader, Registered
-from svcd.coordinator.client import Coordinator, ProviderRecord, read_deployment, transport_of
+from svcd.config import DaemonConfig, ModelConfig, TabsTable
+from svcd.coordinator.chain import ChainReader, Registration
+from svcd.coordinator.client import Coordinator, ProviderRecord, open_transport, read_deployment
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.sessions import ProviderSession, sessions_of, sign_in
+from svcd.coordinator.sessions import ProviderSession, provider_sessions, sign_in
 from svcd.journal.journal import is_in_use
-from svcd.operator.market_comparison import kind_of, prices_beside
+from svcd.operator.market_comparison import check_modality, check_prices
 from svcd.payload.gateway import PayloadGateways
-from svcd.stages.guard import POLLED_RECENTLY
-from svcd.stages.reputation_risks import allowed_windows, rival, wrong_clock, wrong_key, wrong_name, wrong_windows
+from svcd.stages.guard import RIVAL_POLL_DETAIL
+from svcd.stages.reputation_risks import (
+    read_allowed_windows,
+    rival_risk,
+    wrong_clock_risk,
+    wrong_key_risk,
+    wrong_name_risk,
+    wrong_window_risks,
+)
+from svcd.tabs.certificate import client_context, find_certificate_fault, read_endpoint
+from svcd.tabs.direct import MESSAGES_PATH
 
-# Signatures count within ±600 s.
-_CLOCK_TOLERANCE_S: Final = 60.0
+_CLOCK_TOLERANCE_S: Final = 60.0  # well within the ±600 s in which signatures are valid
 _CHECK_TIMEOUT_S: Final = 15.0
-_UNVERIFIED: Final = "claims, payments and terms are not verified on the chain, only reported by the coordinator"
+_UNVERIFIED_DETAIL: Final = "claims, payments and terms are not verified on the chain, only reported by the coordinator"
 _ADMIN_REMEDY: Final = "ask the market's admin"
 
 
-async def examine(
+async def run_checks(
     config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None, clock: Clock | None = None
 ) -> list[CheckRow]:
-    """Yield the findings in the order in which a run needs them."""
+    """Make all checks, and return their rows in the order in which `svcd run` depends on them."""
     clock = clock or Clock()
     async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_CHECK_TIMEOUT_S) as http:
-        checks = _Checks(config, http, transport_of(http, clock), clock)
-        models, slots = (_counted(n, what) for n, what in ((len(config.models), "model"), (_slots(config), "slot")))
+        checks = _Checks(config, http, open_transport(http, clock), clock)
+        models, slots = (
+            _format_count(n, what) for n, what in ((len(config.models), "model"), (_total_slots(config), "slot"))
+        )
         findings = [right("configuration", f"{models}, {slots}")]
         for part in (
-            checks.state_directory,
-            checks.metrics,
-            checks.coordinator,
-            checks.node,
-            checks.gateways,
-            checks.backends,
+            checks.check_state_directory,
+            checks.check_metrics,
+            checks.check_direct_endpoint,
+            checks.check_coordinator,
+            checks.check_node,
+            checks.check_gateways,
+            checks.check_backends,
         ):
             findings += [finding async for finding in part()]
         return findings
@@ -71,80 +85,105 @@ class _Checks:
     transport: Transport
     clock: Clock
 
-    async def state_directory(self) -> AsyncIterator[CheckRow]:
+    async def check_state_directory(self) -> AsyncIterator[CheckRow]:
         directory = self.config.state_directory
-        yield await _tried("state directory", lambda: trio.to_thread.run_sync(_writable, directory))
+        yield await _run_check("state directory", lambda: trio.to_thread.run_sync(_check_writable, directory))
 
-    async def metrics(self) -> AsyncIterator[CheckRow]:
+    async def check_metrics(self) -> AsyncIterator[CheckRow]:
         if is_in_use(self.config.state_directory):
-            yield fact("metrics", "the svcd that runs here uses the port")
+            yield fact("metrics", "the running svcd uses the port")
         else:
-            yield await _tried("metrics", lambda: _free(self.config.metrics_host, self.config.metrics_port))
+            yield await _run_check(
+                "metrics", lambda: _check_port_free(self.config.metrics_host, self.config.metrics_port, "metrics")
+            )
 
-    async def coordinator(self) -> AsyncIterator[CheckRow]:
+    async def check_direct_endpoint(self) -> AsyncIterator[CheckRow]:
+        """Check the direct endpoint's certificate, and then the URL if the daemon runs, or otherwise the port."""
+        tabs = self.config.tabs
+        if tabs is None:
+            return
         try:
-            ready = await self.transport.once("GET", "/readyz")
+            fault = await trio.to_thread.run_sync(find_certificate_fault, tabs)
+        except Fatal as unusable:
+            yield wrong("direct endpoint", str(unusable), "correct certificate and private_key under [tabs]")
+            return
+        if fault is not None:
+            yield wrong("direct endpoint", f"{tabs.certificate}: {fault}", f"get a certificate for {tabs.url}")
+        elif is_in_use(self.config.state_directory):
+            yield await _run_check("direct endpoint", lambda: _check_tab_route(tabs))
+        else:
+            yield await _run_check("direct endpoint", lambda: _check_port_free(*tabs.listen, "tabs"))
+
+    async def check_coordinator(self) -> AsyncIterator[CheckRow]:
+        try:
+            ready = await self.transport.send_once("GET", "/readyz")
         except (ApiError, ConnectionFailed) as failed:
             yield wrong("coordinator", f"{self.config.coordinator_url}: {failed}", "correct url under [coordinator]")
             return
-        yield judged("coordinator", ready.is_success, _readiness(ready), "wait, or ask its operator")
+        yield right_or_wrong(
+            "coordinator", ready.is_success, _describe_readiness(ready), "wait, or ask the coordinator's operator"
+        )
         if "date" in ready.headers:
-            yield self._clock()
+            yield self._check_clock()
         try:
             deployment = await read_deployment(self.transport)
         except (Unavailable, Refused) as error:
             yield wrong("deployment", str(error), "correct url under [coordinator]")
             return
-        yield self._deployment(deployment)
-        async for finding in self._signed_in(deployment):
+        yield self._check_deployment(deployment)
+        async for finding in self._check_session(deployment):
             yield finding
 
-    def _clock(self) -> CheckRow:
+    def _check_clock(self) -> CheckRow:
         difference = f"{self.clock.ahead:+.1f} s against the coordinator's"
         if abs(self.clock.ahead) <= _CLOCK_TOLERANCE_S:
             return right("clock", difference)
-        risk = wrong_clock(self.clock)
+        risk = wrong_clock_risk(self.clock)
         if risk is not None:
             return wrong("clock", risk.detail, risk.remedy)
         return fact("clock", f"{difference}, which svcd corrects", "set the clock (timedatectl set-ntp true)")
 
-    async def _signed_in(self, deployment: AddressBook) -> AsyncIterator[CheckRow]:
+    async def _check_session(self, deployment: AddressBook) -> AsyncIterator[CheckRow]:
         signer = OpSigner(self.config.wallet, Domains.of(deployment))
-        coordinator = Coordinator(self.transport, sessions_of(self.transport, signer))
+        coordinator = Coordinator(self.transport, provider_sessions(self.transport, signer))
         session = await sign_in(coordinator.sessions)
         try:
             if isinstance(session, ProviderSession):
                 yield right("session", f"{signer.address} is provider {session.provider_id}")
                 provider = await coordinator.provider(session.provider_id)
-                for finding in self._provider(provider):
+                for finding in self._check_provider(provider):
                     yield finding
-                yield await self._other_daemons(coordinator, session.provider_id)
+                yield await self._check_other_daemons(coordinator, session.provider_id)
             else:
                 provider = None
-                yield wrong("session", f"{signer.address}: {session.advice}")
-            async for finding in self._models(coordinator, provider):
+                yield wrong("session", f"{signer.address}: {session.operator_message}")
+            async for finding in self._check_models(coordinator, provider):
                 yield finding
         except (Unavailable, Refused) as error:
             yield wrong("registry", str(error), "check again later, or ask the coordinator's operator")
 
-    def _deployment(self, deployment: AddressBook) -> CheckRow:
+    def _check_deployment(self, deployment: AddressBook) -> CheckRow:
         chain = f"chain {deployment.chain_id}, job registry {hex_of(deployment.job_registry)}"
         if self.config.addresses is None:
-            return unknown("domains", chain, "set addresses_file to compare the deployment with")
+            return unknown(
+                "domains", chain, "set addresses_file to compare the deployment with the market's address book"
+            )
         found = self.config.addresses.differences(deployment)
-        return judged("domains", not found, "; ".join(found) or chain, "correct url or addresses_file")
+        return right_or_wrong("domains", not found, "; ".join(found) or chain, "correct url or addresses_file")
 
-    def _provider(self, provider: ProviderRecord) -> Iterator[CheckRow]:
-        yield judged("listed", provider.listed, "on the book" if provider.listed else "not on the book", _ADMIN_REMEDY)
-        slots = _slots(self.config)
-        granted = f"{provider.capacity} granted for {slots} slots"
+    def _check_provider(self, provider: ProviderRecord) -> Iterator[CheckRow]:
+        yield right_or_wrong(
+            "listed", provider.listed, "on the book" if provider.listed else "not on the book", _ADMIN_REMEDY
+        )
+        slots = _total_slots(self.config)
+        granted = f"{provider.capacity} of {slots} slots granted"
         if provider.capacity >= slots:
             yield right("capacity", granted)
         else:
             yield fact("capacity", f"{granted}; `svcd run` requests more")
         if self.config.box is None:
-            yield fact("box key", "none, so jobs that name this provider cannot be opened", "set box_* under [keys]")
-        elif (risk := wrong_key(self.config.box, provider)) is not None:
+            yield fact("box key", "none, so jobs that name this provider cannot be opened", "set box under [keys]")
+        elif (risk := wrong_key_risk(self.config.box, provider)) is not None:
             yield wrong("box key", risk.detail, risk.remedy)
         else:
             yield right("box key", hex_of(self.config.box.public.raw))
@@ -152,99 +191,103 @@ class _Checks:
                 yield fact("bundles", "not announced, so each batch line is a job", "announce them: svcd identity")
             else:
                 yield right("bundles", f"up to {provider.largest_bundle} batch lines in a job")
+            if announces_tabs(provider.evidence):
+                yield right("tabs", f"at most {MAX_TABS_PER_OWNER} tabs for each owner, in half of the slots")
+            else:
+                yield fact("tabs", "not announced, so each request is a job", "announce them: svcd identity")
 
-    async def _other_daemons(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
+    async def _check_other_daemons(self, coordinator: Coordinator, provider_id: int) -> CheckRow:
         if is_in_use(self.config.state_directory):
-            return unknown("other daemons", "cannot check while svcd is running here", "see its log and /healthz")
+            return unknown("other daemons", "cannot check while svcd is running here", "see svcd's log and /healthz")
         if await coordinator.is_polled_for(provider_id):
-            risk = rival(provider_id, POLLED_RECENTLY)
+            risk = rival_risk(provider_id, RIVAL_POLL_DETAIL)
             return wrong("other daemons", risk.detail, risk.remedy)
-        return right("other daemons", f"none polls as provider {provider_id}")
+        return right("other daemons", f"no other daemon polls as provider {provider_id}")
 
-    async def _models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[CheckRow]:
+    async def _check_models(self, coordinator: Coordinator, provider: ProviderRecord | None) -> AsyncIterator[CheckRow]:
         known = await coordinator.catalogue()
         asks = await coordinator.asks()
         own_id = None if provider is None else provider.provider_id
         others = [ask for ask in asks if ask.provider_id != own_id]
         offered = {window for model in self.config.models for window in model.asks}
-        allowed = await allowed_windows(coordinator, self._chain(), offered)
+        allowed = await read_allowed_windows(coordinator, self._build_chain_reader(), offered)
         for model in self.config.models:
             name = model.name
             if name not in known:
                 names = ", ".join(sorted(known)) or "none"
                 detail = f"not in the coordinator's catalogue, which has {names}"
                 yield wrong(f"model {name}", detail, "correct name under [[model]]")
-            elif provider is not None and not _is_allowed(provider, known[name].model_id):
-                detail = f"id {known[name].model_id} is not allowed to this provider yet"
+            elif provider is not None and not _is_model_allowed(provider, known[name].model_id):
+                detail = f"the registry does not allow this provider model id {known[name].model_id} yet"
                 yield wrong(f"model {name}", detail, _ADMIN_REMEDY)
-            elif risks := [risk for _, risk in wrong_windows(model, allowed)] if allowed is not None else []:
+            elif risks := [risk for _, risk in wrong_window_risks(model, allowed)] if allowed is not None else []:
                 yield wrong(f"model {name}", "; ".join(risk.detail for risk in risks), risks[0].remedy)
             else:
                 windows = ", ".join(map(str, sorted(model.asks)))
                 yield right(f"model {name}", f"id {known[name].model_id}, windows of {windows} s")
             if name in known:
-                if (kind := kind_of(model, known[name].endpoint)) is not None:
+                if (kind := check_modality(model, known[name].endpoint)) is not None:
                     yield kind
-                yield prices_beside(model, known[name].model_id, others)
+                yield check_prices(model, known[name].model_id, others)
             if model.ahead is not None:
                 risk = f"at most {model.ahead.max_in_flight} base units of unpaid work at a time"
                 yield fact(f"{name}, ahead of its claims", risk)
 
-    def _chain(self) -> ChainReader | None:
+    def _build_chain_reader(self) -> ChainReader | None:
         url, book = self.config.rpc_url, self.config.addresses
         return ChainReader(self.http, url, book, provider_id=0) if url is not None and book is not None else None
 
-    async def node(self) -> AsyncIterator[CheckRow]:
+    async def check_node(self) -> AsyncIterator[CheckRow]:
         """Check the market and the provider on the chain, through the provider's node."""
-        chain = self._chain()
+        chain = self._build_chain_reader()
         if chain is None:
-            yield unknown("node", _UNVERIFIED, "set rpc_url under [coordinator]")
+            yield unknown("node", _UNVERIFIED_DETAIL, "set rpc_url under [coordinator]")
             return
         try:
             seen = await chain.chain_id()
             if seen != chain.book.chain_id:
                 remedy = f"rpc_url must name a node of chain {chain.book.chain_id}"
-                yield wrong("node", f"it follows chain {seen}", remedy)
+                yield wrong("node", f"the node follows chain {seen}", remedy)
                 return
             yield right("node", f"chain {seen}")
-            faults = await chain.wrong_contracts()
+            faults = await chain.find_wrong_contracts()
             found = "; ".join(faults) or "code and signing domains as in the address book"
-            yield judged("contracts", not faults, found, "get the market's address book again (addresses_file)")
+            yield right_or_wrong("contracts", not faults, found, "get the market's address book again (addresses_file)")
             if not faults:
-                for finding in self._on_chain(await chain.registered(self.config.wallet.address)):
+                for finding in self._check_registration(await chain.read_registration(self.config.wallet.address)):
                     yield finding
         except Unavailable as error:
             yield wrong("node", f"{error}, so claimed jobs would be failed", "correct rpc_url")
 
-    def _on_chain(self, registered: Registered | None) -> Iterator[CheckRow]:
+    def _check_registration(self, registered: Registration | None) -> Iterator[CheckRow]:
         address = hex_of(self.config.wallet.address)
         if registered is None:
             yield wrong("on the chain", f"{address} is not a provider", "register it: svcd register")
             return
         name = f"provider {registered.provider_id}"
         listed = "listed" if registered.listed else "not listed"
-        yield judged("on the chain", registered.listed, f"{name} is {listed}", _ADMIN_REMEDY)
+        yield right_or_wrong("on the chain", registered.listed, f"{name} is {listed}", _ADMIN_REMEDY)
         if self.config.box is not None:
             ours, theirs = self.config.box.public.raw, registered.box_key
             has = hex_of(theirs) if any(theirs) else "none"
-            detail = hex_of(ours) if ours == theirs else f"{name} has {has}, ours is {hex_of(ours)}"
-            yield judged("key on the chain", ours == theirs, detail, "publish it: svcd identity")
+            detail = hex_of(ours) if ours == theirs else f"{name} has {has}, but the configured key is {hex_of(ours)}"
+            yield right_or_wrong("key on the chain", ours == theirs, detail, "publish it: svcd identity")
 
-    async def gateways(self) -> AsyncIterator[CheckRow]:
+    async def check_gateways(self) -> AsyncIterator[CheckRow]:
         gateways = PayloadGateways(Gateways(self.http, self.config.gateways))
         for url in self.config.gateways:
-            error = await gateways.reachable(url)
+            error = await gateways.find_fault(url)
             found = url if error is None else f"{url}: {error}"
-            yield judged("gateway", error is None, found, "correct urls under [gateway]")
+            yield right_or_wrong("gateway", error is None, found, "correct urls under [gateway]")
 
-    async def backends(self) -> AsyncIterator[CheckRow]:
+    async def check_backends(self) -> AsyncIterator[CheckRow]:
         for model in self.config.models:
-            yield await _tried(f"backend of {model.name}", lambda model=model: _up(model))  # type: ignore[misc]
-            yield await _tried(f"load of {model.name}", lambda model=model: _load(model))  # type: ignore[misc]
+            yield await _run_check(f"backend of {model.name}", lambda model=model: _check_backend(model))  # type: ignore[misc]
+            yield await _run_check(f"load of {model.name}", lambda model=model: _check_load(model))  # type: ignore[misc]
 
 
-def _readiness(answer: httpx.Response) -> str:
-    """Return the code or reason that /readyz names; its status where it names none."""
+def _describe_readiness(answer: httpx.Response) -> str:
+    """Return the code or reason in the response of /readyz, or otherwise the response's status."""
     try:
         body = parse(answer.content)
     except Refused:
@@ -253,28 +296,48 @@ def _readiness(answer: httpx.Response) -> str:
     return str(fields.get("code") or fields.get("reason", answer.status_code))
 
 
-async def _up(model: ModelConfig) -> str:
+async def _check_tab_route(tabs: TabsTable) -> str:
+    """Request a tab route at the published URL. The daemon answers 401, because the request names no tab."""
+    context = client_context(read_endpoint(tabs).certificate)
+    async with httpx.AsyncClient(verify=context, trust_env=False, timeout=_CHECK_TIMEOUT_S) as http:
+        try:
+            async with open_response(http, "GET", tabs.url.rstrip("/") + MESSAGES_PATH) as response:
+                status = response.status_code
+        except httpx.RequestError as failed:
+            raise _CheckFailed(
+                f"{tabs.url} does not answer ({type(failed).__name__})", "correct url, or open the port"
+            ) from None
+    if status != httpx.codes.UNAUTHORIZED:
+        raise _CheckFailed(
+            f"{tabs.url} is not this svcd's endpoint: it answered with status {status}", "correct url under [tabs]"
+        )
+    return tabs.url
+
+
+async def _check_backend(model: ModelConfig) -> str:
     async with open_backend(model.backend) as backend:
         if not await backend.is_up():
-            remedy = "start it, or correct [model.backend]"
-            raise _Wrong(f"{_whereabouts(model)} does not answer as one that is up", remedy)
-        unknown = await backend.unknown_name(model.name)
+            remedy = "start the model server, or correct [model.backend]"
+            raise _CheckFailed(f"{_describe_backend(model)} is down, or rejects jobs", remedy)
+        unknown = await backend.explain_unknown_model(model.name)
         if unknown is not None:
-            risk = wrong_name(model.name, unknown)
-            raise _Wrong(risk.detail, risk.remedy)
-    return f"{_whereabouts(model)} is up"
+            risk = wrong_name_risk(model.name, unknown)
+            raise _CheckFailed(risk.detail, risk.remedy)
+    return f"{_describe_backend(model)} is up"
 
 
-async def _load(model: ModelConfig) -> str:
+async def _check_load(model: ModelConfig) -> str:
     async with open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: 0) as load:
         reading = await load.probe.read()
     if reading is None:
-        where = model.load.url if isinstance(model.load, PrometheusSettings | JsonSettings) else "its own slots"
-        raise _Wrong(f"{where} gives no reading", "correct [model.load]")
+        where = (
+            model.load.url if isinstance(model.load, PrometheusSettings | JsonSettings) else "the share of busy slots"
+        )
+        raise _CheckFailed(f"{where} gives no reading", "correct [model.load]")
     return f"{reading:.2f}"
 
 
-def _whereabouts(model: ModelConfig) -> str:
+def _describe_backend(model: ModelConfig) -> str:
     match model.backend:
         case OpenAISettings(base_url=url) | HttpSettings(submit_url=url):
             return url
@@ -284,46 +347,48 @@ def _whereabouts(model: ModelConfig) -> str:
             return "echo"
 
 
-def _is_allowed(provider: ProviderRecord, model_id: int) -> bool:
+def _is_model_allowed(provider: ProviderRecord, model_id: int) -> bool:
     return provider.allow_all_models or model_id in provider.allowed_models
 
 
-def _slots(config: DaemonConfig) -> int:
+def _total_slots(config: DaemonConfig) -> int:
     return sum(config.slots.values())
 
 
-def _counted(n: int, what: str) -> str:
+def _format_count(n: int, what: str) -> str:
     return f"{n} {what}{'s' if n != 1 else ''}"
 
 
-class _Wrong(Exception):
-    """Raised by a failed check."""
+class _CheckFailed(Exception):
+    """Failure of a check, with a remedy."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
         self.remedy = remedy
 
 
-async def _tried(what: str, look: Callable[[], Awaitable[str]]) -> CheckRow:
+async def _run_check(what: str, look: Callable[[], Awaitable[str]]) -> CheckRow:
     with trio.move_on_after(_CHECK_TIMEOUT_S):
         try:
             return right(what, await look())
-        except _Wrong as error:
+        except _CheckFailed as error:
             return wrong(what, str(error), error.remedy)
         except OSError as error:
             return wrong(what, str(error))
     return wrong(what, f"no answer in {_CHECK_TIMEOUT_S:g} s")
 
 
-def _writable(directory: Path) -> str:
-    """Check the directory without creating it, because the daemon may run as another user."""
+def _check_writable(directory: Path) -> str:
+    """Check the state directory without creating it, because the daemon may run as another user."""
     there = next(path for path in (directory, *directory.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise _Wrong(f"{there} cannot be written by this user", "correct state_directory, or the owner of the folder")
-    return str(directory) if there == directory else f"{directory} will be made"
+        raise _CheckFailed(
+            f"{there} cannot be written by this user", "correct state_directory, or the owner of the folder"
+        )
+    return str(directory) if there == directory else f"{directory} will be created"
 
 
-async def _free(host: str, port: int) -> str:
+async def _check_port_free(host: str, port: int, table: str) -> str:
     """Bind the port briefly, because `svcd run` exits at once if the port is in use."""
     try:
         with trio.socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
@@ -331,5 +396,5 @@ async def _free(host: str, port: int) -> str:
             await trial.bind((host, port))
     except OSError as error:
         reason = error.strerror or error
-        raise _Wrong(f"{host}:{port}: {reason}", "set another port under [metrics]") from None
+        raise _CheckFailed(f"{host}:{port}: {reason}", f"set another port under [{table}]") from None
     return f"{host}:{port} is free"

@@ -1,4 +1,4 @@
-"""Earnings as a table, and as CSV."""
+"""Format earnings as a table, as CSV and as records for JSON."""
 
 import csv
 import io
@@ -8,14 +8,14 @@ from typing import Final
 import attrs
 
 from common.address_book import AddressBook
-from common.text_table import grid, hanging
+from common.text_table import grid_lines, hanging_text
 from svcd.operator.earnings import Earnings, ModelDay
 
 _COLUMNS: Final = ("day", "model", "settled", "earned", "fees", "gas_fees", "refunded", "failed", "reclaimed")
 
 
 def earnings_records(found: Earnings) -> list[dict[str, object]]:
-    """Return rows with amounts in base units. A day's change of reputation is in a row without a model."""
+    """Return records with amounts in base units. A day's change of reputation is a record without a model."""
     records: list[dict[str, object]] = []
     for (day, model), row in found.rows.items():
         reasons = dict(sorted(found.reasons.get((day, model), Counter()).items()))
@@ -45,25 +45,26 @@ def earnings_table(earnings: Earnings, columns: int | None = None) -> str:
     for (day, model), row in [*earnings.rows.items(), (("", "in all"), total)]:
         if row is not total:
             total.add(row)
-        money = [_money(earnings.book, each) for each in (row.earned, row.fees, row.refunded)]
+        money = [_format_amount(earnings.book, each) for each in (row.earned, row.fees, row.refunded)]
         lines.append((day, model, str(row.settled), *money, str(row.failed), str(row.reclaimed)))
-    text = grid(lines, columns, right=range(2, len(lines[0])), alone=2)
-    gas = _money(earnings.book, total.gas_fees)
-    text.append(f"amounts in {earnings.book.token_domain.name}; fees are the market's, of which {gas} for gas")
+    text = grid_lines(lines, columns, right=range(2, len(lines[0])), own_line_cells=2)
+    gas = _format_amount(earnings.book, total.gas_fees)
+    text.append(f"amounts in {earnings.book.token_domain.name}; fees go to the market, including {gas} for gas")
     for (day, model), reasons in sorted(earnings.reasons.items()):
         why = ", ".join(f"{count} × {reason}" for reason, count in sorted(reasons.items()))
         text.append(f"{day} {model}: not settled for {why}")
     if earnings.reputation is None:
         text.append(
-            f"reputation {earnings.now}; with rpc_url its changes are shown by day, and amounts are the chain's own"
+            f"reputation {earnings.current_reputation}; set rpc_url to see its changes by day, and the amounts on the"
+            " chain"
         )
     else:
         changes = ", ".join(f"{day} {change:+d}" for day, change in sorted(earnings.reputation.items())) or "no change"
-        text.append(f"reputation {earnings.now} ({changes})")
-    return "\n".join(hanging("", line, columns) if columns and len(line) > columns else line for line in text)
+        text.append(f"reputation {earnings.current_reputation} ({changes})")
+    return "\n".join(hanging_text("", line, columns) if columns and len(line) > columns else line for line in text)
 
 
-def _money(book: AddressBook, amount: int) -> str:
+def _format_amount(book: AddressBook, amount: int) -> str:
     """Return the amount in tokens with all decimals."""
     whole, rest = divmod(amount, 10**book.payment_token_decimals)
     return f"{whole}.{rest:0{book.payment_token_decimals}d}".rstrip("0").rstrip(".")

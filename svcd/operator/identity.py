@@ -1,4 +1,4 @@
-"""Command `svcd identity`: publish the box key that orders are sealed to, with the operator's evidence."""
+"""`svcd identity`: publish the box key, to which clients seal orders, with the operator's evidence."""
 
 import time
 from typing import Final
@@ -7,55 +7,61 @@ import httpx
 import structlog
 import trio
 
-from common.bundle import announcement
+from common import bundle
 from common.canonical_json import canonical
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.strict_json import parse
+from common.tab import terms
 from svc.wire.connections import open_client
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
-from svcd.coordinator.client import Coordinator, read_deployment, transport_of
+from svcd.coordinator.client import Coordinator, open_transport, read_deployment
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.outcomes import OpMined, describe
-from svcd.coordinator.sessions import SignInRefused, sessions_of
+from svcd.coordinator.outcomes import OpMined, describe_outcome
+from svcd.coordinator.sessions import SignInRefused, provider_sessions
 
 log = structlog.get_logger(__name__)
 
 MAX_EVIDENCE_BYTES: Final = 32_768
-_AHEAD_S: Final = 60  # added to the time, because the registration's block may be ahead of this clock
+_BLOCK_TIME_LEAD_S: Final = 60  # added to the signed time, because the registration's block may be ahead of this clock
 _IDENTITY_TIMEOUT_S: Final = 120.0
 
 
 async def publish_identity(config: DaemonConfig, transport: httpx.AsyncBaseTransport | None = None) -> str:
-    """Publish the identity, and return a summary. Raise `Fatal` if it was not published."""
+    """Publish the identity, and return a summary. Raise `Fatal` if the identity was not published."""
     box = config.box
     if box is None:
         raise Fatal("no box key is configured: set box under [keys]")
-    evidence = await trio.to_thread.run_sync(_evidence, config)
+    evidence = await trio.to_thread.run_sync(_build_evidence, config)
     async with open_client(transport=transport, base_url=config.coordinator_url, timeout=_IDENTITY_TIMEOUT_S) as http:
-        to_coordinator = transport_of(http)
+        to_coordinator = open_transport(http)
         try:
             deployment = await read_deployment(to_coordinator)
         except (Unavailable, Refused) as wrong:
             raise Fatal(str(wrong)) from None
         signer = OpSigner(config.wallet, Domains.of(deployment))
-        coordinator = Coordinator(to_coordinator, sessions_of(to_coordinator, signer))
-        op = signer.set_identity(box.public.raw, evidence, int(time.time()) + _AHEAD_S)
-        outcome = await coordinator.run(op, trio.current_time() + _IDENTITY_TIMEOUT_S)
+        coordinator = Coordinator(to_coordinator, provider_sessions(to_coordinator, signer))
+        op = signer.sign_set_identity(box.public.raw, evidence, int(time.time()) + _BLOCK_TIME_LEAD_S)
+        outcome = await coordinator.send_op(op, trio.current_time() + _IDENTITY_TIMEOUT_S)
     if isinstance(outcome, SignInRefused):
-        raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {outcome.advice}")
+        raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {outcome.operator_message}")
     if not (isinstance(outcome, OpMined) and outcome.succeeded):
-        raise Fatal(f"the identity was not published: {describe(outcome)}")
+        raise Fatal(f"the identity was not published: {describe_outcome(outcome)}")
     return f"{signer.address} published box key {hex_of(box.public.raw)} with {len(evidence)} bytes of evidence"
 
 
-def _evidence(config: DaemonConfig) -> bytes:
-    """Return the operator's evidence. Add the announcement of bundles if it is a JSON object."""
+def _build_evidence(config: DaemonConfig) -> bytes:
+    """Return the evidence to register.
+
+    Without an evidence file, the evidence has only the fields that announce bundles and tabs. If the file has a JSON
+    object, add these fields to the object.
+    """
+    announcements = bundle.announcement() | terms.announcement()
     if config.evidence_file is None:
-        return canonical(announcement())
+        return canonical(announcements)
     try:
         evidence = config.evidence_file.read_bytes()
     except OSError as broken:
@@ -65,9 +71,11 @@ def _evidence(config: DaemonConfig) -> bytes:
     except Refused:
         fields = None
     if isinstance(fields, dict):
-        evidence = canonical(fields | announcement())
+        evidence = canonical(fields | announcements)
     else:
-        log.warning("bundles not announced", reason="the evidence is not a JSON object", file=str(config.evidence_file))
+        log.warning(
+            "bundles and tabs not announced", reason="the evidence is not a JSON object", file=str(config.evidence_file)
+        )
     if len(evidence) > MAX_EVIDENCE_BYTES:
-        raise Fatal(f"{config.evidence_file} has {len(evidence)} bytes; evidence has at most {MAX_EVIDENCE_BYTES}")
+        raise Fatal(f"{config.evidence_file} has {len(evidence)} bytes; evidence may have at most {MAX_EVIDENCE_BYTES}")
     return evidence

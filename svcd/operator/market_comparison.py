@@ -3,40 +3,40 @@
 from collections.abc import Collection
 from typing import Final
 
-from common.checks import CheckRow, fact, judged, right, unknown, wrong
+from common.checks import CheckRow, fact, right, right_or_wrong, unknown, wrong
 from common.pricing.model_input import EMBEDDINGS_ENDPOINT, IMAGES_ENDPOINT, TEXT_ENDPOINTS, Modality
 from svcd.backends.settings import OpenAISettings
 from svcd.config import ModelConfig
 from svcd.coordinator.client import PostedAsk
 
-_KINDS: Final[dict[str, Modality]] = {
+_MODALITY_BY_ENDPOINT: Final[dict[str, Modality]] = {
     EMBEDDINGS_ENDPOINT: "embeddings",
     IMAGES_ENDPOINT: "image",
     **dict.fromkeys(TEXT_ENDPOINTS, "text"),
 }
-_UNUSUAL_RATIO: Final = 10
-_WRONG_RATIO: Final = 1000
+_MIN_UNUSUAL_RATIO: Final = 10
+_MIN_WRONG_RATIO: Final = 1000
 
 
-def kind_of(model: ModelConfig, endpoint: str | None) -> CheckRow | None:
-    """Compare the kind that the market sells with `serves` and with the backend's route.
+def check_modality(model: ModelConfig, endpoint: str | None) -> CheckRow | None:
+    """Compare the model's modality in the market with `serves` and with the backend's route.
 
-    Return None if the market publishes no route or an unknown one.
+    Return None if the market publishes no endpoint for the model, or an endpoint of unknown modality.
     """
-    kind = _KINDS.get(endpoint or "")
+    kind = _MODALITY_BY_ENDPOINT.get(endpoint or "")
     if kind is None:
         return None
     name, sold = f"kind of {model.name}", f"the market sells {kind} ({endpoint})"
     if kind not in model.serves:
         served = ", ".join(sorted(model.serves))
-        return wrong(name, f"{sold}, serves has {served}", "correct serves and [model.backend]")
+        return wrong(name, f"{sold}, but serves has {served}", "correct serves and [model.backend]")
     if isinstance(model.backend, OpenAISettings) and model.backend.modality != kind:
-        return wrong(name, f"{sold}, the backend's api is {model.backend.api}", "correct api")
+        return wrong(name, f"{sold}, but the backend's api is {model.backend.api}", "correct api")
     return right(name, f"{kind} ({endpoint})")
 
 
-def prices_beside(model: ModelConfig, model_id: int, others: Collection[PostedAsk]) -> CheckRow:
-    """Compare each ask with the lowest price of other providers, in the same window if it has any."""
+def check_prices(model: ModelConfig, model_id: int, others: Collection[PostedAsk]) -> CheckRow:
+    """Compare each ask with the lowest price of other providers: in the ask's window, or otherwise in any window."""
     name, worst = f"prices of {model.name}", 1.0
     details = []
     of_model = [ask for ask in others if ask.model_id == model_id]
@@ -51,6 +51,6 @@ def prices_beside(model: ModelConfig, model_id: int, others: Collection[PostedAs
         details.append(f"{farthest:.3g} x for {window} s")
     found = f"compared with the lowest price of other providers: {', '.join(details)}"
     remedy = "rates are base units per 10^6 units; see rate_in and rate_out"
-    if _UNUSUAL_RATIO <= worst < _WRONG_RATIO:
+    if _MIN_UNUSUAL_RATIO <= worst < _MIN_WRONG_RATIO:
         return fact(name, found, remedy)
-    return judged(name, worst < _WRONG_RATIO, found, remedy)
+    return right_or_wrong(name, worst < _MIN_WRONG_RATIO, found, remedy)

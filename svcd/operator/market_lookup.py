@@ -10,17 +10,16 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.refusal import Refused
 from svcd.base.errors import Unavailable
-from svcd.coordinator.client import Floors, MarketReads, read_deployment, transport_of
+from svcd.coordinator.client import Floors, MarketReads, open_transport, read_deployment
 
-# Proposed if the coordinator does not list the market's windows.
-_USUAL_WINDOWS: Final = (3600, 86400)
-# Shorter windows leave too little time for a model to be proposed unasked.
-_MIN_PROPOSED_WINDOW_S: Final = 300
+# Windows to propose if the coordinator lists neither the market's windows nor any ask.
+_DEFAULT_WINDOWS_S: Final = (3600, 86400)
+_MIN_PROPOSED_WINDOW_S: Final = 300  # shorter windows may be too short for a model
 
 
 @attrs.frozen(slots=True)
 class ReportedMarket:
-    """Market as the coordinator reports it. `windows` are the ones worth offering."""
+    """Market as the coordinator reports it. `windows` has the windows that `svcd init` proposes."""
 
     book: AddressBook
     gateway: str | None
@@ -31,7 +30,7 @@ class ReportedMarket:
 
 async def read_market(http: httpx.AsyncClient) -> ReportedMarket:
     """Read the market at the client's `base_url`. Raise `Fatal` if no coordinator answers there."""
-    url, transport = str(http.base_url).rstrip("/"), transport_of(http)
+    url, transport = str(http.base_url).rstrip("/"), open_transport(http)
     coordinator = MarketReads(transport)
     try:
         book = await read_deployment(transport)
@@ -43,13 +42,13 @@ async def read_market(http: httpx.AsyncClient) -> ReportedMarket:
     except Refused as wrong:
         raise Fatal(f"{url} is not a coordinator: {wrong}") from None
     asked = {window for _, window in floors}
-    known = allowed if allowed is not None else asked or frozenset(_USUAL_WINDOWS)
+    known = allowed if allowed is not None else asked or frozenset(_DEFAULT_WINDOWS_S)
     windows = tuple(sorted(window for window in known if window >= _MIN_PROPOSED_WINDOW_S)) or tuple(sorted(known))
     return ReportedMarket(book, gateway, models, windows, floors)
 
 
-def same_model(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:
-    """Return the market's models that a server has under the same name or the same last part of a name."""
+def match_models(market: Iterable[str], served: Sequence[str]) -> dict[str, str]:
+    """Return the server's name for each market model. Names match if they are equal, or equal after the last slash."""
     found: dict[str, str] = {}
     for name in market:
         exact = [each for each in served if each == name]

@@ -1,4 +1,4 @@
-"""`svcd register`: simulate, price and send the registration, then show the admin's next steps."""
+"""`svcd register`: simulate, price and send the registration, then show the remaining steps of the market's admin."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,40 +8,42 @@ import attrs
 import trio
 
 from common import abi
-from common.artifacts import load
+from common.artifacts import load_artifact
 from common.contract_events import call_data, returned_values
 from common.daemon.process import Fatal
 from common.daemon.retries import retry
-from common.inclusion.node_values import quantity
+from common.inclusion.node_values import read_quantity
 from common.refusal import Refused
 from common.scalars import hex_of
 from common.transactions import Transaction
 from svc.wire.connections import open_client
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig
-from svcd.coordinator.chain import ChainReader, Registered
-from svcd.coordinator.client import MarketReads, read_deployment, transport_of
+from svcd.coordinator.chain import ChainReader, Registration
+from svcd.coordinator.client import MarketReads, open_transport, read_deployment
 from svcd.operator.identity import publish_identity
 
 Say = Callable[[str], None]
 
-_REGISTER: Final = call_data(load("ProviderRegistry"), "register")
+_REGISTER_CALL: Final = call_data(load_artifact("ProviderRegistry"), "register")
 _RECEIPT_TIMEOUT_S: Final = 120.0
-_POLL_S: Final = 1.0
+_RETRY_INTERVAL_S: Final = 1.0
 _INDEX_TIMEOUT_S: Final = 10.0
-_ADMIN_POLL_S: Final = 5.0
-# Gas above the estimate, because the chain changes until the transaction is mined.
-_GAS_MARGIN: Final = (6, 5)
+_ADMIN_POLL_INTERVAL_S: Final = 5.0
+_GAS_MARGIN_RATIO: Final = (6, 5)  # factor on the estimate, because the state may change until the transaction is mined
 _FULL_REPUTATION: Final = 1000
 
 
 @attrs.frozen(slots=True)
 class RegisterOptions:
-    """Options. `confirmed` asks the operator once the cost is known. With `wait_seconds` None there is no wait."""
+    """Options of `svcd register`. `confirm` asks the operator to accept the cost.
+
+    If `wait_seconds` is None, do not wait for the market's admin.
+    """
 
     rpc_url: str | None
     dry_run: bool
-    confirmed: Callable[[], bool]
+    confirm: Callable[[], bool]
     wait_seconds: float | None = None
 
 
@@ -59,25 +61,25 @@ class TransactionCost:
 
 
 async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> bool:
-    """Register the wallet. Return True if the admin has completed every step. Raise `Fatal` if registration failed."""
+    """Register the wallet. Return True if the admin has completed every step. Raise `Fatal` for a failure."""
     url = options.rpc_url or config.rpc_url
     if url is None:
         raise Fatal("no node given: set --rpc-url, or rpc_url under [coordinator], to a node of the market's chain")
     async with open_client(base_url=config.coordinator_url, timeout=30) as http:
-        transport = transport_of(http)
+        transport = open_transport(http)
         try:
             book = config.addresses or await read_deployment(transport)
             chain = ChainReader(http, url, book, provider_id=0)
-            await _same_market(chain)
-            registered = await chain.registered(config.wallet.address)
+            await _check_market(chain)
+            registered = await chain.read_registration(config.wallet.address)
             if registered is None:
-                registered = await _send(chain, config, options, say)
+                registered = await _send_registration(chain, config, options, say)
                 if registered is None:
                     return False
             else:
                 say(f"{hex_of(config.wallet.address)} is provider {registered.provider_id} already")
-            await _published(config, registered, say)
-            return await _admitted(
+            await _publish_box_key(config, registered, say)
+            return await _wait_for_admission(
                 chain,
                 market=MarketReads(transport),
                 config=config,
@@ -89,110 +91,119 @@ async def register(config: DaemonConfig, options: RegisterOptions, say: Say) -> 
             raise Fatal(str(wrong)) from None
 
 
-async def _same_market(chain: ChainReader) -> None:
+async def _check_market(chain: ChainReader) -> None:
     seen = await chain.chain_id()
     if seen != chain.book.chain_id:
-        raise Fatal(f"--rpc-url is a node of chain {seen}, the market is on {chain.book.chain_id}")
-    wrong = await chain.wrong_contracts()
+        raise Fatal(f"--rpc-url is a node of chain {seen}, but the market is on chain {chain.book.chain_id}")
+    wrong = await chain.find_wrong_contracts()
     if wrong:
         raise Fatal(f"{'; '.join(wrong)}: get the market's address book from its operator (addresses_file)")
 
 
-async def _send(chain: ChainReader, config: DaemonConfig, options: RegisterOptions, say: Say) -> Registered | None:
-    """Send the registration. Return None if the operator did not confirm it."""
+async def _send_registration(
+    chain: ChainReader, config: DaemonConfig, options: RegisterOptions, say: Say
+) -> Registration | None:
+    """Send the registration, and return the provider. Return None if the operator did not confirm the cost."""
     wallet, registry = config.wallet, chain.book.provider_registry
-    cost = await _cost(chain, wallet.address)
+    cost = await _estimate_cost(chain, wallet.address)
     say(f"register() of {hex_of(registry)} on chain {chain.book.chain_id}, sent by {hex_of(wallet.address)}")
-    say(f"gas {cost.gas}, at most {_coins(cost.max_cost)} of the native coin; the wallet has {_coins(cost.balance)}")
+    say(
+        f"gas {cost.gas}, at most {_format_coins(cost.max_cost)} of the native coin;"
+        f" the wallet has {_format_coins(cost.balance)}"
+    )
     if cost.balance < cost.max_cost:
         raise Fatal(
-            f"send {_coins(cost.max_cost - cost.balance)} or more of the native coin to {hex_of(wallet.address)}"
+            f"send {_format_coins(cost.max_cost - cost.balance)} or more of the native coin to {hex_of(wallet.address)}"
         )
-    if options.dry_run or not options.confirmed():
-        say("not sent: it was tried only (--yes sends it)")
+    if options.dry_run or not options.confirm():
+        say("the registration was simulated, but not sent (--yes sends it)")
         return None
     transaction = Transaction(
-        *(chain.book.chain_id, cost.nonce, cost.tip, cost.fee_cap, cost.gas, registry, 0, _REGISTER)
+        *(chain.book.chain_id, cost.nonce, cost.tip, cost.fee_cap, cost.gas, registry, 0, _REGISTER_CALL)
     )
     signed = transaction.sign(wallet)
     say(f"sent {hex_of(signed.hash)}")
     try:
-        await chain.ask("eth_sendRawTransaction", hex_of(signed.raw))
+        await chain.call_node("eth_sendRawTransaction", hex_of(signed.raw))
     except Unavailable as refused:
         # A node may accept the transaction and still answer with an error, so wait for the receipt.
-        say(f"{refused}; looking for it all the same")
-    await _mined(chain, hex_of(signed.hash))
-    registered = await chain.registered(wallet.address)
+        say(f"{refused}; waiting for the receipt, because the node may have accepted the transaction")
+    await _wait_until_mined(chain, hex_of(signed.hash))
+    registered = await chain.read_registration(wallet.address)
     if registered is None:
         raise Fatal(
-            f"{hex_of(signed.hash)} is mined, and the registry does not know the wallet: ask the market's admin"
+            f"{hex_of(signed.hash)} is mined, but the registry does not know the wallet: ask the market's admin"
         )
     say(f"{hex_of(wallet.address)} is provider {registered.provider_id}")
     return registered
 
 
-async def _cost(chain: ChainReader, address: bytes) -> TransactionCost:
-    """Return the cost. The gas estimate also simulates the call, and fails if the registry would refuse it."""
-    call = {"from": hex_of(address), "to": hex_of(chain.book.provider_registry), "data": hex_of(_REGISTER)}
-    block = await chain.ask("eth_getBlockByNumber", "latest", False)
-    base = quantity(block if isinstance(block, dict) else {}, "baseFeePerGas")
-    tip = await _number(chain, "eth_maxPriorityFeePerGas")
+async def _estimate_cost(chain: ChainReader, address: bytes) -> TransactionCost:
+    """Return the cost. The gas estimate simulates the call, so it fails if the registry would reject the call."""
+    call = {"from": hex_of(address), "to": hex_of(chain.book.provider_registry), "data": hex_of(_REGISTER_CALL)}
+    block = await chain.call_node("eth_getBlockByNumber", "latest", False)
+    base = read_quantity(block if isinstance(block, dict) else {}, "baseFeePerGas")
+    tip = await _read_node_number(chain, "eth_maxPriorityFeePerGas")
     mined, pending = [
-        await _number(chain, "eth_getTransactionCount", hex_of(address), at) for at in ("latest", "pending")
+        await _read_node_number(chain, "eth_getTransactionCount", hex_of(address), at) for at in ("latest", "pending")
     ]
     if pending > mined:
-        raise Fatal(f"a transaction of {hex_of(address)} is not mined yet: wait for it, then run this again")
-    gas = await _number(chain, "eth_estimateGas", call) * _GAS_MARGIN[0] // _GAS_MARGIN[1]
-    balance = await _number(chain, "eth_getBalance", hex_of(address), "latest")
+        raise Fatal(
+            f"a transaction of {hex_of(address)} is not mined yet: wait until it is mined, then run this command again"
+        )
+    gas = await _read_node_number(chain, "eth_estimateGas", call) * _GAS_MARGIN_RATIO[0] // _GAS_MARGIN_RATIO[1]
+    balance = await _read_node_number(chain, "eth_getBalance", hex_of(address), "latest")
     return TransactionCost(mined, gas, tip, 2 * base + tip, balance)
 
 
-async def _number(chain: ChainReader, method: str, *params: object) -> int:
-    return quantity({method: await chain.ask(method, *params)}, method)
+async def _read_node_number(chain: ChainReader, method: str, *params: object) -> int:
+    return read_quantity({method: await chain.call_node(method, *params)}, method)
 
 
-async def _mined(chain: ChainReader, tx_hash: str) -> None:
+async def _wait_until_mined(chain: ChainReader, tx_hash: str) -> None:
     with trio.move_on_after(_RECEIPT_TIMEOUT_S):
         while True:
             try:
-                receipt = await chain.ask("eth_getTransactionReceipt", tx_hash)
+                receipt = await chain.call_node("eth_getTransactionReceipt", tx_hash)
             except Unavailable:
                 receipt = None
             if isinstance(receipt, dict):
-                if quantity(receipt, "status") != 1:
-                    raise Fatal(f"{tx_hash} is mined and reverted: run this again to see why")
+                if read_quantity(receipt, "status") != 1:
+                    raise Fatal(f"{tx_hash} was mined and reverted: run this command again to see why")
                 return
-            await trio.sleep(_POLL_S)
-    raise Fatal(f"{tx_hash} is not mined after {_RECEIPT_TIMEOUT_S:g} s: look for it, and run this again once it is")
+            await trio.sleep(_RETRY_INTERVAL_S)
+    raise Fatal(
+        f"{tx_hash} is not mined after {_RECEIPT_TIMEOUT_S:g} s: wait until it is mined, then run this command again"
+    )
 
 
-def _coins(wei: int) -> str:
+def _format_coins(wei: int) -> str:
     """Return the amount in coins of 18 decimals, rounded up to the millionth."""
     whole, rest = divmod(-(-wei // 10**12), 10**6)
     return f"{whole}.{rest:06d}"
 
 
-async def _published(config: DaemonConfig, registered: Registered, say: Say) -> None:
-    """Publish the box key through the coordinator, which pays the gas. A failure can be repeated later."""
+async def _publish_box_key(config: DaemonConfig, registered: Registration, say: Say) -> None:
+    """Publish the box key through the coordinator, which pays the gas. After a failure, the operator can retry."""
     if config.box is None or registered.box_key == config.box.public.raw:
         return
     until = trio.current_time() + _INDEX_TIMEOUT_S
     try:
-        say(await retry(partial(publish_identity, config), on=Fatal, max_s=_POLL_S, until=lambda: until))
+        say(await retry(partial(publish_identity, config), on=Fatal, max_s=_RETRY_INTERVAL_S, until=lambda: until))
     except Fatal as failed:
-        say(f"the box key is not published: {failed}; `svcd identity` does it")
+        say(f"the box key is not published: {failed}; publish it with `svcd identity`")
 
 
 @attrs.frozen(slots=True)
 class AdminStep:
-    """Step for the market's admin, with its command."""
+    """Step that the market's admin must take, with the command for it."""
 
     done: bool
     about: str
     command: str
 
 
-async def _admitted(
+async def _wait_for_admission(
     chain: ChainReader,
     *,
     market: MarketReads,
@@ -204,32 +215,34 @@ async def _admitted(
     reported: frozenset[str] = frozenset()
     until = trio.current_time() + (options.wait_seconds or 0)
     while True:
-        steps = await admission(chain, market, config, provider_id)
+        steps = await read_admission_steps(chain, market, config, provider_id)
         missing = [step for step in steps if not step.done]
         for step in steps:
             if step.done and step.about not in reported:
                 say(f"done     {step.about}")
         reported |= {step.about for step in steps if step.done}
         if not missing:
-            say("the market's admin has done all of it: `svcd check`, then `svcd run`")
+            say("the market's admin has completed every step: run `svcd check`, then `svcd run`")
             return True
         if "asked" not in reported:
-            say("missing  for the market's admin (`svcd check` sees it, `svcd register --wait` waits for it):")
+            say("missing  steps of the market's admin (`svcd check` shows them, `svcd register --wait` waits):")
             for step in missing:
                 say(f"         {step.about}: {step.command}")
             reported |= {"asked"}
         if options.wait_seconds is None:
             return False
         if trio.current_time() >= until:
-            raise Fatal(f"the admin has not finished in {options.wait_seconds:g} s; run this again later")
-        await trio.sleep(_ADMIN_POLL_S)
+            raise Fatal(f"the admin has not finished in {options.wait_seconds:g} s; run this command again later")
+        await trio.sleep(_ADMIN_POLL_INTERVAL_S)
 
 
-async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int) -> list[AdminStep]:
-    """Return the admin's steps for a provider, and which of them the chain shows as done."""
-    providers = load("ProviderRegistry")
+async def read_admission_steps(
+    chain: ChainReader, market: MarketReads, config: DaemonConfig, provider_id: int
+) -> list[AdminStep]:
+    """Return the admin's steps for a provider. `done` is read from the chain."""
+    providers = load_artifact("ProviderRegistry")
     asked = call_data(providers, "provider", abi.uint(provider_id))
-    now = returned_values(providers, "provider", await chain.view(chain.book.provider_registry, asked))
+    now = returned_values(providers, "provider", await chain.call_view(chain.book.provider_registry, asked))
     slots = sum(config.slots.values())
     ceiling = -(-slots * _FULL_REPUTATION // max(1, now["reputation"]))
     admin = "coordinatord market admin"
@@ -249,7 +262,7 @@ async def admission(chain: ChainReader, market: MarketReads, config: DaemonConfi
             )
             continue
         asked = call_data(providers, "modelAllowed", abi.uint(provider_id), abi.uint(known[name]))
-        allowed = abi.boolean_at(await chain.view(chain.book.provider_registry, asked), 0)
+        allowed = abi.boolean_at(await chain.call_view(chain.book.provider_registry, asked), 0)
         command = f"{admin} allow-model {provider_id} {known[name]} yes"
         steps.append(AdminStep(allowed, f"setModelAllowed for {name}, or setAllowAllModels", command))
     return steps

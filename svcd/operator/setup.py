@@ -10,35 +10,35 @@ import attrs
 import trio
 
 from common.daemon.process import Fatal
-from common.keystores import new_key, write_keystore
+from common.keystores import encrypt_keystore, new_private_key
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svc.wire.connections import open_client
-from svcd.base.keys import BOX_FILE, PASSWORD_FILE, WALLET_FILE, create_box, store_secret
+from svcd.base.keys import BOX_KEY_FILE, PASSWORD_FILE, WALLET_FILE, create_box_key, store_secret
 from svcd.base.kinds import http_url
-from svcd.operator.discovery import ModelServer, local_servers, servers_at
-from svcd.operator.market_lookup import ReportedMarket, read_market, same_model
+from svcd.operator.discovery import ModelServer, find_local_servers, find_servers
+from svcd.operator.market_lookup import ReportedMarket, match_models, read_market
 from svcd.operator.written_config import (
     SYSTEM_FOLDER,
     OfferedModel,
     Rates,
     SetupOptions,
     configuration_text,
-    quoted,
+    toml_string,
 )
 
 Say = Callable[[str], None]
 Ask = Callable[[str, str | None, str], str]
-"""Asks a question. Arguments: the question, the proposed answer, and the flag for the same value."""
+"""Function that asks a question. Arguments: the question, the proposed answer, the equivalent flag."""
 
-_NEW, _KEYSTORE = "new", "keystore"
-_LISTED_NAMES = 20
-_MARKET_SECONDS = 15.0
+_NEW_KEY, _NEW_KEYSTORE = "new", "keystore"
+_MAX_LISTED_NAMES = 20
+_MARKET_TIMEOUT_S = 15.0
 T = TypeVar("T")
 
 
 def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
-    """Ask at the terminal. Without one, return the proposal, or raise `Fatal` if there is none."""
+    """Ask at the terminal. Without a terminal, return the proposal, or raise `Fatal` if there is no proposal."""
     if not sys.stdin.isatty():
         if proposed is None:
             raise Fatal(f"{flag} must be given: there is no terminal to prompt at")
@@ -47,20 +47,22 @@ def ask_at_terminal(question: str, proposed: str | None, flag: str) -> str:
         try:
             answer = input(f"{question}{'' if proposed is None else f' [{proposed}]'}: ").strip() or proposed
         except EOFError:
-            raise Fatal(f"the questions ended before {flag} was answered; nothing was written") from None
+            raise Fatal(f"the input ended before {flag} was answered; nothing was written") from None
         if answer:
             return answer
 
 
 @attrs.frozen(slots=True)
 class Dialogue:
-    """Ask the questions of `svcd init`, and repeat a question after a wrong answer."""
+    """Dialogue of `svcd init`, which repeats a question after an invalid answer."""
 
     ask: Ask
     say: Say
 
-    def answer(self, given: str | None, question: str, proposed: str | None, flag: str, read: Callable[[str], T]) -> T:
-        """Read the value of a flag, or an answer. Raise `Fatal` for a mistake in a flag."""
+    def read_answer(
+        self, given: str | None, question: str, proposed: str | None, flag: str, read: Callable[[str], T]
+    ) -> T:
+        """Return the flag's value, or ask until the answer is valid. Raise `Fatal` for an invalid flag."""
         if given is not None:
             return read(given)
         while True:
@@ -69,39 +71,39 @@ class Dialogue:
                 return read(text)
             except Fatal as mistake:
                 self.say(f"    {mistake}")
-                if text == proposed:  # without a terminal, a wrong proposal would be repeated forever
+                if text == proposed:  # without a terminal, the dialogue would repeat a wrong proposal forever
                     proposed = None
 
 
 def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str]) -> None:
     """Write the configuration and its keys. `password` is called if a keystore is created."""
     if options.config.exists():
-        raise Fatal(f"{options.config} exists already: `--config` names another file, or edit this one")
+        raise Fatal(f"{options.config} already exists: edit it, or name another file with `--config`")
     asking = Dialogue(ask, say)
-    coordinator, market = asking.answer(
-        options.coordinator, "1/6 address of the coordinator", None, "--coordinator", _found_market
+    coordinator, market = asking.read_answer(
+        options.coordinator, "1/6 address of the coordinator", None, "--coordinator", _read_market_at
     )
     names = ", ".join(market.models) or "none"
     say(f"    chain {market.book.chain_id}, token {market.book.token_domain.name}; models: {names}")
-    gateway = asking.answer(
+    gateway = asking.read_answer(
         options.gateway or market.gateway,
-        "    the market names no gateway for payloads; address of one",
+        "    address of a gateway for payloads (the market names none)",
         None,
         "--gateway",
-        _address,
+        _parse_address,
     )
-    servers = _servers(options, asking)
-    offered = _with_slots(options, _offered(options, market, servers, asking), asking)
-    rates = _rates(options, market, offered, asking)
-    wallet = asking.answer(
+    servers = _ask_servers(options, asking)
+    offered = _ask_slots(options, _ask_models(options, market, servers, asking), asking)
+    rates = _ask_rates(options, market, offered, asking)
+    wallet = asking.read_answer(
         options.wallet,
         "6/6 wallet, a `new` key, a new encrypted `keystore`, or the path of a key that you have",
-        _NEW,
+        _NEW_KEY,
         "--wallet",
-        _wallet,
+        _check_wallet_choice,
     )
     options.credentials.mkdir(mode=0o700, parents=True, exist_ok=True)
-    keys = _keys(options, wallet, password, say)
+    keys = _create_keys(options, wallet, password, say)
     addresses = options.addresses or _write_addresses(options.folder / "addresses.json", market, say)
     text = configuration_text(
         options,
@@ -113,68 +115,72 @@ def set_up(options: SetupOptions, ask: Ask, say: Say, password: Callable[[], str
         rates=rates,
         windows=market.windows,
     )
-    _write_new(options.config, text)
+    _write_new_file(options.config, text)
     say(f"wrote {options.config}")
-    _say_what_is_next(options, market, offered, say)
+    _print_next_steps(options, market, offered, say)
 
 
-def _found_market(text: str) -> tuple[str, ReportedMarket]:
-    address = _address(text)
-    return address, trio.run(_market, address)
+def _read_market_at(text: str) -> tuple[str, ReportedMarket]:
+    address = _parse_address(text)
+    return address, trio.run(_read_market, address)
 
 
-async def _market(url: str) -> ReportedMarket:
-    async with open_client(base_url=url, timeout=_MARKET_SECONDS) as http:
+async def _read_market(url: str) -> ReportedMarket:
+    async with open_client(base_url=url, timeout=_MARKET_TIMEOUT_S) as http:
         return await read_market(http)
 
 
-def _address(text: str) -> str:
+def _parse_address(text: str) -> str:
     try:
         return http_url.from_text(text).rstrip("/")
     except ValueError:
         raise Fatal(f"{text!r} must be {http_url.expected}") from None
 
 
-def _servers(options: SetupOptions, asking: Dialogue) -> list[ModelServer]:
-    found = [] if options.servers else trio.run(local_servers)
+def _ask_servers(options: SetupOptions, asking: Dialogue) -> list[ModelServer]:
+    found = [] if options.servers else trio.run(find_local_servers)
     for server in found:
         asking.say(f"    {server}")
     urls = " ".join(server.url for server in found) or None
 
-    def read(text: str) -> list[ModelServer]:
+    def read_servers(text: str) -> list[ModelServer]:
         if text == urls:
             return found
-        named = trio.run(servers_at, text.split())
+        named = trio.run(find_servers, text.split())
         if not named:
-            raise Fatal(f"no list of models at {text}: start the model server, or name another")
+            raise Fatal(f"no list of models at {text}: start the model server, or name another server")
         return named
 
-    return asking.answer(" ".join(options.servers) or None, "2/6 address of the model server", urls, "--server", read)
+    return asking.read_answer(
+        " ".join(options.servers) or None, "2/6 address of the model server", urls, "--server", read_servers
+    )
 
 
-def _offered(
+def _ask_models(
     options: SetupOptions, market: ReportedMarket, servers: Sequence[ModelServer], asking: Dialogue
 ) -> list[OfferedModel]:
     if options.models:
-        return _chosen(options.models, market, servers)
-    alike = {name: each for server in servers for name, each in same_model(market.models, server.served.names).items()}
+        return _match_models(options.models, market, servers)
+    alike = {
+        name: each for server in servers for name, each in match_models(market.models, server.served.names).items()
+    }
     if not alike and len(market.models) == 1:
         alike = {next(iter(market.models)): servers[0].served.names[0]}
     proposed = " ".join(f"{name}={served}" for name, served in alike.items()) or None
     for server in servers:
         names = server.served.names
-        more = f" and {len(names) - _LISTED_NAMES} more" if len(names) > _LISTED_NAMES else ""
-        asking.say(f"    {server.url} serves {', '.join(names[:_LISTED_NAMES])}{more}")
-    return asking.answer(
+        more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+        asking.say(f"    {server.url} serves {', '.join(names[:_MAX_LISTED_NAMES])}{more}")
+    return asking.read_answer(
         None,
         "3/6 models to offer, as MARKET=SERVED",
         proposed,
         "--model",
-        lambda text: _chosen(text.replace(",", " ").split(), market, servers),
+        lambda text: _match_models(text.replace(",", " ").split(), market, servers),
     )
 
 
-def _chosen(texts: Sequence[str], market: ReportedMarket, servers: Sequence[ModelServer]) -> list[OfferedModel]:
+def _match_models(texts: Sequence[str], market: ReportedMarket, servers: Sequence[ModelServer]) -> list[OfferedModel]:
     pairs = [each.partition("=")[::2] for each in texts]
     if not pairs:
         raise Fatal(f"name a model of the market; it has {', '.join(market.models) or 'none'}")
@@ -182,35 +188,40 @@ def _chosen(texts: Sequence[str], market: ReportedMarket, servers: Sequence[Mode
     for name, given in pairs:
         if name not in market.models:
             raise Fatal(f"the market has no model {name!r}; it has {', '.join(market.models) or 'none'}")
-        served = given or same_model([name], [each for s in servers for each in s.served.names]).get(name, name)
-        server = next((each for each in servers if each.served.knows(served)), None)
+        served = given or match_models([name], [each for s in servers for each in s.served.names]).get(name, name)
+        server = next((each for each in servers if each.served.accepts(served)), None)
         if server is None:
-            raise Fatal(f"{name}: no server has {served!r}; there are {'; '.join(map(str, servers))}")
+            raise Fatal(f"{name}: no server has {served!r}; the servers are {'; '.join(map(str, servers))}")
         offered.append(OfferedModel(name, market.models[name], server, served))
     return offered
 
 
-def _with_slots(options: SetupOptions, offered: Sequence[OfferedModel], asking: Dialogue) -> list[OfferedModel]:
-    """Set each model's concurrent jobs. The models of one server share its capacity."""
+def _ask_slots(options: SetupOptions, offered: Sequence[OfferedModel], asking: Dialogue) -> list[OfferedModel]:
+    """Ask for each model's number of slots. The models of one server share the server's capacity."""
     models = []
     for model in offered:
         sharing = sum(other.server.url == model.server.url for other in offered)
         proposed = str(max(1, model.server.proposed_slots // sharing))
-        question = f"4/6 jobs of {model.name} at a time, as its server runs"
+        question = f"4/6 jobs of {model.name} to run at a time"
         given = None if options.slots is None else str(options.slots)
-        slots = asking.answer(given, question, proposed, "--slots", _slots)
+        slots = asking.read_answer(given, question, proposed, "--slots", _parse_slots)
         models.append(attrs.evolve(model, slots=slots))
     return models
 
 
-def _slots(text: str) -> int:
+def _parse_slots(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or not int(text):
-        raise Fatal(f"{text!r}: the jobs at a time must be a whole number above 0")
+        raise Fatal(f"{text!r}: the number of jobs at a time must be a whole number above 0")
     return int(text)
 
 
-def _rates(options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], asking: Dialogue) -> Rates:
-    """Propose rates by model and window: the book's floor, or else the model's lowest in another window."""
+def _ask_rates(
+    options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], asking: Dialogue
+) -> Rates:
+    """Propose rates by model and window, and return the proposed rates, scaled by the operator's percentage.
+
+    The proposal is the market's lowest ask in the window, or the model's lowest ask in any window, or a default.
+    """
     unit = 10**market.book.payment_token_decimals
     proposed: Rates = {}
     for model in offered:
@@ -229,67 +240,67 @@ def _rates(options: SetupOptions, market: ReportedMarket, offered: Sequence[Offe
     elif options.rate_in is not None and options.rate_out is not None:
         percent = 100
     else:
-        percent = asking.answer(None, "5/6 prices, in percent of these", "100", "--price-percent", _percent)
+        percent = asking.read_answer(None, "5/6 prices, in percent of these", "100", "--price-percent", _parse_percent)
     return {
         pair: (-(-rate_in * percent // 100), max(1, -(-rate_out * percent // 100)))
         for pair, (rate_in, rate_out) in proposed.items()
     }
 
 
-def _percent(text: str) -> int:
+def _parse_percent(text: str) -> int:
     digits = text.removesuffix("%").strip()
     if not (digits.isascii() and digits.isdecimal()) or not 0 < int(digits) <= 10_000:
-        raise Fatal(f"{text!r}: prices must be a percentage of 1 to 10000")
+        raise Fatal(f"{text!r}: prices must be a percentage from 1 to 10000")
     return int(digits)
 
 
-def _wallet(text: str) -> str:
-    if text not in (_NEW, _KEYSTORE) and not Path(text).is_file():
-        raise Fatal(f"{text} is not a file: the wallet must be `{_NEW}`, `{_KEYSTORE}` or the path of a key")
+def _check_wallet_choice(text: str) -> str:
+    if text not in (_NEW_KEY, _NEW_KEYSTORE) and not Path(text).is_file():
+        raise Fatal(f"{text} is not a file: the wallet must be `{_NEW_KEY}`, `{_NEW_KEYSTORE}` or the path of a key")
     return text
 
 
-def _keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: Say) -> list[str]:
-    """Create missing keys, and return the lines of [keys]."""
+def _create_keys(options: SetupOptions, wallet: str, password: Callable[[], str], say: Say) -> list[str]:
+    """Create missing keys, and return the lines of the [keys] table."""
     folder = options.credentials
     lines = []
-    if wallet in (_NEW, _KEYSTORE):
+    if wallet in (_NEW_KEY, _NEW_KEYSTORE):
         lines.append(f'wallet = "{WALLET_FILE}"')
         place = folder / WALLET_FILE
-        if wallet == _KEYSTORE:
-            say(f"put its password into {folder / PASSWORD_FILE}, readable only by you (chmod 600)")
+        if wallet == _NEW_KEYSTORE:
+            say(f"put the keystore's password into {folder / PASSWORD_FILE}, readable only by you (chmod 600)")
             lines.append(f'wallet_password = "{PASSWORD_FILE}"')
         if place.exists():
-            say(f"kept {place}, which was there")
+            say(f"kept the existing {place}")
         else:
-            secret = new_key()
-            text = hex_of(secret) + "\n" if wallet == _NEW else write_keystore(secret, password())
+            secret = new_private_key()
+            text = hex_of(secret) + "\n" if wallet == _NEW_KEY else encrypt_keystore(secret, password())
             store_secret(place, text)
             say(f"wrote {place}: wallet {hex_of(Wallet(secret).address)}; back it up")
     else:
-        lines.append(f"wallet = {quoted(Path(wallet).absolute())}")
-    lines.append(f'box = "{BOX_FILE}"')
-    if (folder / BOX_FILE).exists():
-        say(f"kept {folder / BOX_FILE}, which was there")
+        lines.append(f"wallet = {toml_string(Path(wallet).absolute())}")
+    lines.append(f'box = "{BOX_KEY_FILE}"')
+    if (folder / BOX_KEY_FILE).exists():
+        say(f"kept the existing {folder / BOX_KEY_FILE}")
     else:
-        say(f"wrote {folder / BOX_FILE}: box key {hex_of(create_box(folder).raw)}")
+        say(f"wrote {folder / BOX_KEY_FILE}: box key {hex_of(create_box_key(folder).raw)}")
     return lines
 
 
 def _write_addresses(path: Path, market: ReportedMarket, say: Say) -> Path:
     text = json.dumps(market.book.as_json(), indent=2) + "\n"
     if not path.exists():
-        _write_new(path, text)
+        _write_new_file(path, text)
         say(f"wrote {path}, as reported by the coordinator; compare it with the address book that the market publishes")
     return path
 
 
-def _write_new(path: Path, text: str) -> None:
+def _write_new_file(path: Path, text: str) -> None:
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
 
 
-def _say_what_is_next(options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], say: Say) -> None:
+def _print_next_steps(options: SetupOptions, market: ReportedMarket, offered: Sequence[OfferedModel], say: Say) -> None:
     flag = "" if options.folder == SYSTEM_FOLDER else f" --config {options.config}"
     rpc = "" if options.rpc_url else " --rpc-url URL"
     say("next:")

@@ -10,7 +10,7 @@ from common import quotes
 from common.address_book import AddressBook
 from common.api.states import JobState
 from common.box import SecretKey
-from common.container import Opener, commit, seal
+from common.container import Opener, commitment_of, seal
 from common.daemon.process import Fatal
 from common.envelope import Envelope, ResultBody
 from common.pricing.model_input import Modality
@@ -22,16 +22,16 @@ from svcd.backends.build import open_backend
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig, ModelConfig
-from svcd.coordinator.client import read_deployment, transport_of
+from svcd.coordinator.client import open_transport, read_deployment
 from svcd.journal.book_row import Job
 from svcd.journal.held_job import ClaimedJob
 from svcd.journal.slots import Slots
 from svcd.journal.work import ModelWork, WorkOutput
-from svcd.operator.answer_text import readable
-from svcd.payload.opening import committed, job_work, opened
-from svcd.payload.sealable import sealable
+from svcd.operator.answer_text import readable_text
+from svcd.payload.opening import build_job_work, check_commitment, open_envelope
+from svcd.payload.sealable import to_sealable
 from svcd.payload.spool import Spool
-from svcd.stages.sealer import sealed_result
+from svcd.stages.sealer import seal_body
 
 _INPUT_KEYS: Final[Mapping[Modality, str]] = {"image": "prompt", "video": "prompt"}
 _MIN_WINDOW_S: Final = 60
@@ -39,7 +39,7 @@ _MIN_WINDOW_S: Final = 60
 
 @attrs.frozen(slots=True)
 class TrialResult:
-    """Result of a trial. `earnings` has the payment in base units for each window."""
+    """Result of a trial. `earnings` has the provider's payment, in base units, by window."""
 
     answer: str
     units_in: int
@@ -51,11 +51,11 @@ class TrialResult:
 
 
 async def try_model(config: DaemonConfig, name: str, text: str, units_out: int | None = None) -> TrialResult:
-    """Run the job. Raise `Fatal` with the reason if the job would have failed."""
+    """Run one job with the given text as input. Raise `Fatal` with the reason if the job would have failed."""
     model = next((each for each in config.models if each.name == name), None)
     if model is None:
-        raise Fatal(f"{name!r} is not configured; there are {', '.join(config.slots)}")
-    book = config.addresses or await _reported_book(config)
+        raise Fatal(f"{name!r} is not configured; the configured models are {', '.join(config.slots)}")
+    book = config.addresses or await _read_reported_book(config)
     result_key = SecretKey.generate()
     modality = next(iter(model.serves)) if len(model.serves) == 1 else "text"
     model_input: dict[str, object] = {_INPUT_KEYS.get(modality, "input"): text}
@@ -63,20 +63,20 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
     units = units_of(modality, model_input, units_out=units_out)
     box = config.box or SecretKey.generate()
     container = seal(box.public, book.chain_id, book.job_registry, config.wallet.address, envelope.encode())
-    job = _job(config, container, units.units_in, units.units_out)
+    job = _build_job(config, container, units.units_in, units.units_out)
     try:
-        work = await _opened(config, model, job=job, box=box, container=container, book=book)
+        work = await _open_container(config, model, job=job, box=box, container=container, book=book)
         started = trio.current_time()
         async with open_backend(model.backend, config.private) as backend:
             output = await backend.run(work)
         seconds = trio.current_time() - started
-        result = _sealed(job, output, result_key, book)
+        result = _seal_result(job, output, result_key, book)
     except WorkFailed as failure:
-        raise Fatal(f"{name}: the job would have been failed as {failure}") from None
+        raise Fatal(f"{name}: the job would have failed: {failure}") from None
     body = ResultBody.parse(open_result(result_key, book.chain_id, book.job_registry, job.job_id, result))
     charged = min(output.completion_tok, units.units_out)
     return TrialResult(
-        answer=readable(body.output),
+        answer=readable_text(body.output),
         units_in=units.units_in,
         completion_tok=charged,
         seconds=seconds,
@@ -88,18 +88,18 @@ async def try_model(config: DaemonConfig, name: str, text: str, units_out: int |
     )
 
 
-async def _reported_book(config: DaemonConfig) -> AddressBook:
+async def _read_reported_book(config: DaemonConfig) -> AddressBook:
     async with open_client(base_url=config.coordinator_url, timeout=15) as http:
         try:
-            return await read_deployment(transport_of(http))
+            return await read_deployment(open_transport(http))
         except (Unavailable, Refused) as wrong:
             raise Fatal(
-                f"no contract addresses to seal with (set addresses_file, or start the coordinator): {wrong}"
+                f"the contract addresses are unknown (set addresses_file, or start the coordinator): {wrong}"
             ) from None
 
 
-def _job(config: DaemonConfig, container: bytes, units_in: int, units_out: int) -> Job:
-    found = commit(container)
+def _build_job(config: DaemonConfig, container: bytes, units_in: int, units_out: int) -> Job:
+    found = commitment_of(container)
     owner = config.wallet.address
     return Job(
         job_id=quotes.derive_job_id(owner, found.c),
@@ -120,30 +120,32 @@ def _job(config: DaemonConfig, container: bytes, units_in: int, units_out: int) 
     )
 
 
-async def _opened(
+async def _open_container(
     config: DaemonConfig, model: ModelConfig, *, job: Job, box: SecretKey, container: bytes, book: AddressBook
 ) -> ModelWork:
-    """Open the container as `stages/opener.py` does."""
+    """Open the container with the same checks as `stages/opener.py`."""
     spool = Spool(config.state_directory, max(len(container), config.max_container_bytes))
     await spool.write(container)
-    committed(spool, job.c)
-    sealed = opened(spool, lambda: Opener.with_secret(box, book.chain_id, book.job_registry, job.owner), job.owner)
+    check_commitment(spool, job.c)
+    sealed = open_envelope(
+        spool, lambda: Opener.with_secret(box, book.chain_id, book.job_registry, job.owner), job.owner
+    )
     slot = Slots({model.name: 1}).take_unchecked(model.name, job.job_id)
     if slot is None:
-        raise AssertionError("nothing is held here")
+        raise AssertionError("a trial starts without jobs in its slots")
     window = max(_MIN_WINDOW_S, *model.asks)
     held = ClaimedJob(job, model.name, slot, trio.current_time() + window)
     deadline = held.sla_ends - min(model.margin_seconds, window / 2)
-    return job_work(held, sealed.input, model.serves, deadline)
+    return build_job_work(held, sealed.input, model.serves, deadline)
 
 
-def _sealed(job: Job, output: WorkOutput, result_key: SecretKey, book: AddressBook) -> bytes:
-    body = ResultBody(job.job_id, sealable(output.output), output.usage).encode()
-    return sealed_result(result_key.public, book.chain_id, book.job_registry, job.job_id, body)
+def _seal_result(job: Job, output: WorkOutput, result_key: SecretKey, book: AddressBook) -> bytes:
+    body = ResultBody(job.job_id, to_sealable(output.output), output.usage).encode()
+    return seal_body(result_key.public, book.chain_id, book.job_registry, job.job_id, body)
 
 
 def trial_report(tried: TrialResult) -> str:
-    """Return a text of the trial's time and units, and of its earnings at each ask."""
+    """Return text with the trial's time and units, and the earnings at each ask."""
     unit, token = 10**tried.book.payment_token_decimals, tried.book.token_domain.name
     took = f"{tried.units_in} units in, {tried.completion_tok} out, {tried.seconds:.2f} s"
     lines = [f"took     {took}; sealed order {tried.sealed_bytes[0]} bytes, sealed result {tried.sealed_bytes[1]}"]

@@ -1,4 +1,4 @@
-"""Text of the configuration that `svcd init` writes."""
+"""Build the text of the configuration that `svcd init` writes."""
 
 import json
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ import attrs
 from svcd.operator.discovery import ModelServer
 
 SYSTEM_FOLDER: Final = Path("/etc/svcd")
-_SYSTEM_STATE: Final = Path("/var/lib/svcd")
+_SYSTEM_STATE_FOLDER: Final = Path("/var/lib/svcd")
 
 Rates = dict[tuple[str, int], tuple[int, int]]
-"""rate_in and rate_out by model and window."""
+"""rate_in and rate_out of each (model, window in seconds)."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
 class SetupOptions:
-    """Values of the flags. None means that `svcd init` asks."""
+    """Flags of `svcd init`. The command asks for missing values."""
 
     config: Path
     coordinator: str | None = None
     servers: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()  # market's name, or market's=server's
+    models: tuple[str, ...] = ()  # MARKET, or MARKET=SERVED
     price_percent: int | None = None
     rate_in: int | None = None
     rate_out: int | None = None
@@ -47,7 +47,7 @@ class SetupOptions:
 
 @attrs.frozen(slots=True)
 class OfferedModel:
-    """Model to offer, with its server, its name there and its slots."""
+    """Model to offer, with its server, the model's name on that server, and its slots."""
 
     name: str
     model_id: int
@@ -67,60 +67,60 @@ def configuration_text(
     rates: Rates,
     windows: Sequence[int],
 ) -> str:
-    at_home = options.folder == SYSTEM_FOLDER
-    state = options.state_directory or (_SYSTEM_STATE if at_home else options.folder / "state")
+    is_system = options.folder == SYSTEM_FOLDER
+    state = options.state_directory or (_SYSTEM_STATE_FOLDER if is_system else options.folder / "state")
     lines = [
-        "# Written by `svcd init`. Every key there is, with its default: config/svcd.toml of the release.",
-        f"state_directory = {quoted(state.absolute())}",
+        "# Written by `svcd init`. config/svcd.toml of the release lists every key with its default.",
+        f"state_directory = {toml_string(state.absolute())}",
         "",
         "[coordinator]",
-        f"url = {quoted(coordinator)}",
-        f"addresses_file = {quoted(addresses)}",
-        *([f"rpc_url = {quoted(options.rpc_url)}"] if options.rpc_url else []),
+        f"url = {toml_string(coordinator)}",
+        f"addresses_file = {toml_string(addresses)}",
+        *([f"rpc_url = {toml_string(options.rpc_url)}"] if options.rpc_url else []),
         "",
         "[gateway]",
-        f"urls = [{quoted(gateway)}]",
+        f"urls = [{toml_string(gateway)}]",
         "",
-        f"# Files in {options.credentials}, which the unit hands over as credentials.",
+        f"# Files in {options.credentials}, which the systemd unit passes to svcd as credentials.",
         "[keys]",
         *keys,
     ]
     if options.metrics_port is not None:
         lines += ["", "[metrics]", f"port = {options.metrics_port}"]
     for model in offered:
-        lines += ["", *_model(options, model)]
+        lines += ["", *_model_lines(options, model)]
         for window in windows:
             rate_in, rate_out = rates[model.name, window]
             lines += ["", "[[model.ask]]", f"sla_seconds = {window}"]
             lines += [f'rate_in = "{rate_in}"', f'rate_out = "{rate_out}"']
-        lines += ["", *_backend(options, model)]
+        lines += ["", *_backend_lines(options, model)]
     return "\n".join(lines) + "\n"
 
 
-def _model(options: SetupOptions, model: OfferedModel) -> list[str]:
-    serves = {"embeddings": "embeddings", "images": "image"}.get(_api(options, model), "text")
-    return ["[[model]]", f"name = {quoted(model.name)}", f'serves = ["{serves}"]', f"slots = {model.slots}"]
+def _model_lines(options: SetupOptions, model: OfferedModel) -> list[str]:
+    serves = {"embeddings": "embeddings", "images": "image"}.get(_choose_api(options, model), "text")
+    return ["[[model]]", f"name = {toml_string(model.name)}", f'serves = ["{serves}"]', f"slots = {model.slots}"]
 
 
-def _backend(options: SetupOptions, model: OfferedModel) -> list[str]:
+def _backend_lines(options: SetupOptions, model: OfferedModel) -> list[str]:
     lines = [
         "[model.backend]",
         'kind = "openai"',
-        f'api = "{_api(options, model)}"',
-        f"base_url = {quoted(model.server.url)}",
-        f"models = {{ {quoted(model.name)} = {quoted(model.served)} }}",
+        f'api = "{_choose_api(options, model)}"',
+        f"base_url = {toml_string(model.server.url)}",
+        f"models = {{ {toml_string(model.name)} = {toml_string(model.served)} }}",
     ]
     if model.server.metrics is not None:
-        lines += ["", "[model.load]", 'kind = "prometheus"', f"url = {quoted(model.server.metrics)}"]
+        lines += ["", "[model.load]", 'kind = "prometheus"', f"url = {toml_string(model.server.metrics)}"]
     return lines
 
 
-def _api(options: SetupOptions, model: OfferedModel) -> str:
+def _choose_api(options: SetupOptions, model: OfferedModel) -> str:
     if options.api is not None:
         return options.api
     return "embeddings" if "embed" in f"{model.name} {model.served}".lower() else "chat"
 
 
-def quoted(value: object) -> str:
+def toml_string(value: object) -> str:
     """Return the value as a TOML string."""
     return json.dumps(str(value), ensure_ascii=False)

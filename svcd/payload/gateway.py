@@ -1,7 +1,7 @@
-"""Payloads of jobs, read from storage gateways.
+"""Fetch payloads of jobs from storage gateways.
 
-A gateway's answer is not trusted: the caller checks the content. If a gateway serves other content (an error page with
-status 200, a truncated file), the job must not fail while another gateway has the content.
+Gateways are not trusted, so the caller checks the content. If a gateway serves wrong content (such as an error page
+with status 200, or a truncated file), another gateway may still have the right content.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ import attrs
 import httpx
 import structlog
 
-from svc.wire.answers import followed
+from svc.wire.answers import follow_redirects
 from svc.wire.gateways import Gateways, NoGateway, NotServed, is_content_id
 from svcd.base.end_reasons import WorkFailed
 from svcd.payload.spool import Spool
@@ -20,8 +20,8 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SERVER_ERROR: Final = 500
-_EMPTY_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"  # of no bytes
+_MIN_SERVER_ERROR_STATUS: Final = 500
+_EMPTY_FILE_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 
 
 @attrs.frozen(slots=True)
@@ -31,40 +31,40 @@ class PayloadGateways:
     async def fetch(self, cid: str, into: Spool, deadline: float, check: Callable[[], Awaitable[T]]) -> T:
         """Fetch the content into `into`, and return the result of `check`, which raises `WorkFailed` for wrong content.
 
-        Raise the first `WorkFailed` of a gateway with wrong content (`bad_container` if it was too long), or
-        `task_unresolved` if no gateway had any content.
+        Raise the `WorkFailed` of the first gateway with wrong content (`bad_container` if the content is too long), or
+        `task_unresolved` if no gateway returned content.
         """
         if not is_content_id(cid):
             raise WorkFailed("task_unresolved", "the order has no content id")
         rejected: list[WorkFailed] = []
 
-        async def keep(piece: bytes) -> None:
+        async def write_piece(piece: bytes) -> None:
             if not await into.write(piece):
-                raise WorkFailed("bad_container", "it is longer than max_container_bytes")
+                raise WorkFailed("bad_container", "the container is longer than max_container_bytes")
 
         async def attempt(url: str) -> T:
             into.clear()
             try:
-                await self.gateways.get(f"{url}/ipfs/{cid}", keep)
+                await self.gateways.get(f"{url}/ipfs/{cid}", write_piece)
                 return await check()
             except WorkFailed as other:
-                log.warning("a gateway served other content", gateway=url, cid=cid, reason=other.reason)
+                log.warning("a gateway served wrong content", gateway=url, cid=cid, reason=other.reason)
                 rejected.append(other)
-                raise NotServed(str(other), may_come=False) from None
+                raise NotServed(str(other), retryable=False) from None
 
         try:
-            return await self.gateways.first(attempt, deadline)
+            return await self.gateways.try_each(attempt, deadline)
         except NoGateway as failed:
             raise (rejected[0] if rejected else WorkFailed("task_unresolved", str(failed))) from None
-        except OSError as full:  # of the spool: the network's errors are converted to httpx's
-            raise WorkFailed("task_unresolved", f"it cannot be stored: {full.strerror}") from None
+        except OSError as full:  # of the spool, because network errors are httpx exceptions
+            raise WorkFailed("task_unresolved", f"the payload cannot be stored: {full.strerror}") from None
 
-    async def reachable(self, url: str) -> str | None:
-        """Return why the gateway is unreachable, or None."""
+    async def find_fault(self, url: str) -> str | None:
+        """Return the reason why the gateway is unreachable, or None if it is reachable."""
         try:
-            # Any answer except a server error shows that the gateway is up, even a 404.
-            async with followed(self.gateways.http, f"{url}/ipfs/{_EMPTY_CID}") as response:
+            # Any response except a server error shows that the gateway is up, even a 404.
+            async with follow_redirects(self.gateways.http, f"{url}/ipfs/{_EMPTY_FILE_CID}") as response:
                 status = response.status_code
         except httpx.RequestError as failure:
             return f"{type(failure).__name__}: {failure}"
-        return f"answered {status}" if status >= _SERVER_ERROR else None
+        return f"answered {status}" if status >= _MIN_SERVER_ERROR_STATUS else None

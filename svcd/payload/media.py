@@ -1,7 +1,6 @@
-"""Compare the real size of reference pictures with the declared size, which the order pays for.
+"""Compare the real size of reference pictures with the declared size, for which the order pays.
 
-Only headers are read and pictures are never decoded, so a decompression bomb has no effect. Declared sizes of video and
-audio are trusted.
+Only headers are read, so a decompression bomb has no effect. Declared sizes of video and audio are trusted.
 """
 
 from collections.abc import Mapping
@@ -9,13 +8,13 @@ from collections.abc import Mapping
 from common.pricing.assets import Asset, read_assets
 from common.refusal import Refused
 from svcd.base.end_reasons import WorkFailed
-from svcd.payload.picture_size import UnknownSize, measure
+from svcd.payload.picture_size import UnknownSize, measure_picture
 
 
 def check_media(model_input: Mapping[str, object]) -> None:
     """Raise `WorkFailed` (`media_input_refused`) for an asset that is malformed, over a limit or larger than declared.
 
-    Decodes megabytes of base64, so run this in a thread.
+    Call this in a thread, because it decodes megabytes of base64.
     """
     try:
         assets = read_assets(model_input)
@@ -23,17 +22,18 @@ def check_media(model_input: Mapping[str, object]) -> None:
         raise WorkFailed("media_input_refused", str(refusal)) from None
     for asset in assets:
         if asset.kind == "still":
-            _check(asset)
+            _check_picture(asset)
 
 
-def _check(asset: Asset) -> None:
+def _check_picture(asset: Asset) -> None:
     try:
-        picture = measure(asset.content)
+        picture = measure_picture(asset.content)
     except UnknownSize as unknown:
         raise WorkFailed("media_input_refused", f"{asset.param} is not a picture of known size: {unknown}") from None
-    if picture.several:
+    if picture.has_several_frames:
         raise WorkFailed("media_input_refused", f"{asset.param} has several frames, but the order pays for a still")
-    # By area: a picture that its metadata turns by 90° is declared as it is shown and measured as it is stored.
+
+    # Compare areas, because metadata may rotate a picture by 90°. Clients declare the shown size, not the stored one.
     if picture.width * picture.height > asset.pixels:
         really, declared = f"{picture.width}×{picture.height}", f"{asset.width}×{asset.height}"
-        raise WorkFailed("media_input_refused", f"{asset.param} is {really} and was declared as {declared}")
+        raise WorkFailed("media_input_refused", f"{asset.param} is {really}, but was declared as {declared}")

@@ -1,4 +1,4 @@
-"""Find the modality of an opened input."""
+"""Determine the modality of a job from its opened input."""
 
 from collections.abc import Mapping, Set
 
@@ -7,10 +7,11 @@ from svcd.base.end_reasons import WorkFailed
 
 
 def modality_for(serves: Set[Modality], model_input: Mapping[str, object], units_out: int) -> Modality:
-    """Return the modality by the input's shape, among the configured `serves`.
+    """Return the modality, one of the model's `serves`, from the input's parameters.
 
-    A bare prompt has the shape of text, and fits any model with a single modality. Raise `WorkFailed` with
-    `modality_unknown` if the input is ambiguous, or `media_input_refused` if the model does not serve the modality.
+    An input without parameters of another modality counts as text, or as the model's modality if the model has only
+    one. Raise `WorkFailed` with `modality_unknown` if the input is ambiguous, or with `media_input_refused` if the
+    model lacks the modality.
     """
     if len(serves) == 1 and "embeddings" in serves:
         return "embeddings"
@@ -22,9 +23,14 @@ def modality_for(serves: Set[Modality], model_input: Mapping[str, object], units
     if shape == "text" and len(serves) == 1:
         return next(iter(serves))
     if shape == "text":
-        raise WorkFailed("modality_unknown", f"a bare prompt for a model that serves {_listed(serves)}")
-    raise WorkFailed("media_input_refused", f"the input asks for {shape}, the model serves {_listed(serves)}")
+        raise WorkFailed(
+            "modality_unknown",
+            f"the input does not show its modality, and the model serves {_format_modalities(serves)}",
+        )
+    raise WorkFailed(
+        "media_input_refused", f"the input asks for {shape}, but the model serves {_format_modalities(serves)}"
+    )
 
 
-def _listed(serves: Set[Modality]) -> str:
+def _format_modalities(serves: Set[Modality]) -> str:
     return " and ".join(sorted(serves)) or "nothing"

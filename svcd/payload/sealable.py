@@ -12,29 +12,29 @@ from common.refusal import Refused
 from common.scalars import MAX_SAFE_INTEGER
 from common.strict_json import MAX_DEPTH
 
-_NOT_IN_TEXTS: Final = re.compile("[\x00\ud800-\udfff]")
-_DEEPEST: Final = MAX_DEPTH - 1  # the result's own object is round it
+_INVALID_CHARACTERS_PATTERN: Final = re.compile("[\x00\ud800-\udfff]")
+_MAX_OUTPUT_DEPTH: Final = MAX_DEPTH - 1  # one level is the result's own object
 
 
-def sealable(value: object, depth: int = 0) -> object:
-    """Return the value as `common.canonical_json.canonical` accepts it. Raise `Refused` if it nests too deep."""
+def to_sealable(value: object, depth: int = 0) -> object:
+    """Convert the value to JSON that `common.canonical_json` accepts. Raise `Refused` for a value nested too deep."""
     if isinstance(value, str):
-        return _whole_text(value) if _NOT_IN_TEXTS.search(value) else value
+        return _repair_text(value) if _INVALID_CHARACTERS_PATTERN.search(value) else value
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
         return value if abs(value) <= MAX_SAFE_INTEGER else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if depth == _DEEPEST:
-        raise Refused(f"it nests deeper than {_DEEPEST}")
+    if depth == _MAX_OUTPUT_DEPTH:
+        raise Refused(f"the JSON nests deeper than {_MAX_OUTPUT_DEPTH} levels")
     if isinstance(value, dict):
-        return {str(sealable(key)): sealable(inner, depth + 1) for key, inner in value.items()}
+        return {str(to_sealable(key)): to_sealable(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
-        return [sealable(inner, depth + 1) for inner in value]
+        return [to_sealable(inner, depth + 1) for inner in value]
     raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
-def _whole_text(text: str) -> str:
+def _repair_text(text: str) -> str:
     """Join surrogate pairs that a stream split, and replace lone surrogates and NUL."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\x00", "\ufffd")

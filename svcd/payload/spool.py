@@ -1,4 +1,4 @@
-"""Spool for an arriving payload: in memory if small, otherwise in an unlinked file."""
+"""Buffer for an arriving payload: in memory if small, otherwise in an unlinked file."""
 
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import IO, Final
 import trio
 
 from common.framing import SEALED_FRAME_BYTES
-from common.sealed_stream import BEFORE_FRAMES
+from common.sealed_stream import FIRST_PIECE_BYTES
 
 _MAX_MEMORY_BYTES: Final = 2 * 2**20
 
@@ -25,7 +25,7 @@ class Spool:
         self.length = 0
 
     async def write(self, piece: bytes) -> bool:
-        """Append a piece. Return False if the payload is longer than allowed."""
+        """Append a piece. Return False if the payload exceeds the limit."""
         self.length += len(piece)
         if self.length > self._limit:
             return False
@@ -52,19 +52,20 @@ class Spool:
         return self._file is None
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the payload, cut at the container's frames. May read a file, so use a thread for large payloads."""
+        """Yield the container's frames. For a large payload, call this in a thread, because it reads a file."""
         if self._file is None:
-            yield bytes(self._memory[:BEFORE_FRAMES])
-            for at in range(BEFORE_FRAMES, len(self._memory), SEALED_FRAME_BYTES):
+            yield bytes(self._memory[:FIRST_PIECE_BYTES])
+            for at in range(FIRST_PIECE_BYTES, len(self._memory), SEALED_FRAME_BYTES):
                 yield bytes(self._memory[at : at + SEALED_FRAME_BYTES])
             return
         self._file.seek(0)
-        yield self._file.read(BEFORE_FRAMES)
+        yield self._file.read(FIRST_PIECE_BYTES)
         while piece := self._file.read(SEALED_FRAME_BYTES):
             yield piece
 
     def _move_to_file(self) -> None:
-        # Unlinked from the start: a crash leaves nothing behind.
+
+        # The file has no name, so a crash leaves nothing behind.
         self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - lives as long as the spool
         self._file.write(self._memory)
         self._memory = bytearray()

@@ -19,29 +19,31 @@ import trio
 
 from common.daemon.operators_port import bind_operators_port
 from common.daemon.process import RELEASE
-from common.daemon.supervision import Loop
+from common.daemon.supervision import TaskFunction
 from common.daemon.systemd import Systemd
 from common.messages.providers import Ask
-from svcd.backends.breaker import watch
+from svcd.backends.breaker import probe_while_open
 from svcd.base import metrics
 from svcd.base.clock import Clock
 from svcd.base.timings import Timings
 from svcd.config import DaemonConfig
 from svcd.journal.journal import Journal, open_journal
-from svcd.run.dependencies import DaemonDependencies, ServedModel, prepare
+from svcd.operator.check import run_checks
+from svcd.operator.page.provider_page import DaemonParts, ProviderPage
+from svcd.run.dependencies import DaemonDependencies, ServedModel, open_dependencies
 from svcd.stages.ahead import AheadLimits
 from svcd.stages.asks import AskPublisher
-from svcd.stages.capacity import Capacity
-from svcd.stages.catalogue import Catalogue
+from svcd.stages.capacity import CapacityUpdater
+from svcd.stages.catalogue import CatalogueWatcher
 from svcd.stages.claimer import Claimer
 from svcd.stages.deadline_channel import DeadlineChannel
 from svcd.stages.drain import Drain
 from svcd.stages.failer import Failer
 from svcd.stages.guard import Guard
 from svcd.stages.health import DaemonHealth, serve_metrics
-from svcd.stages.offer_check import OfferCheck
+from svcd.stages.offer_check import OfferChecker
 from svcd.stages.offers import Exclusions, Offer
-from svcd.stages.op_lookup import Lookup
+from svcd.stages.op_lookup import JobLookup
 from svcd.stages.opener import PayloadOpener
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.poller import Poller
@@ -51,224 +53,269 @@ from svcd.stages.sealer import SealStage
 from svcd.stages.settler import Settler
 from svcd.stages.turns import Turns
 from svcd.stages.uploader import Uploader
+from svcd.tabs.service import TabService
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# Per stage that waits for the network, such as for an op's block.
-_MAX_STAGE_WORKERS: Final = 256
-# End of the grace period, in which unfinished jobs are failed.
-_FAIL_JOBS_S: Final = 15.0
+_MAX_STAGE_WORKERS: Final = 256  # for each stage that waits for the network
+_FAIL_PHASE_S: Final = 15.0  # last part of the grace period, in which svcd fails unfinished jobs
 
 
 async def run(config: DaemonConfig) -> None:
     """Run the daemon until SIGTERM or SIGINT. A second signal ends the process at once."""
     systemd, drain, clock = Systemd(), Drain(), Clock()
-    metrics.start_at_zero(config.slots)
+    metrics.create_series_at_zero(config.slots)
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(open_journal(config.state_directory, clock.wall))
         health = DaemonHealth(journal)
-        loops: dict[str, Loop] = {
+        loops: dict[str, TaskFunction] = {
             "watchdog": systemd.keep_alive,
-            "journal_cleanup": journal.keep_small,
+            "journal_cleanup": journal.run_cleanup,
             "health": health.watch,
         }
+        page = ProviderPage(config, health, clock, partial(run_checks, config))
         if config.metrics_port:
             port = bind_operators_port(config.metrics_host, config.metrics_port, "metrics.host, metrics.port")
-            loops["metrics"] = partial(serve_metrics, health, stack.enter_context(port))
+            loops["metrics"] = partial(serve_metrics, health, stack.enter_context(port), page.page)
+            loops["page"] = page.run
         async with trio.open_nursery() as background:
             await background.start(_watch_signals, drain)
             for name, loop in loops.items():
                 background.start_soon(health.supervisor.run, name, loop)
-            # Report ready before the coordinator answers: an unreachable coordinator must not cause restarts.
-            systemd.say("READY=1", "STATUS=waiting for the coordinator")
-            prepared = partial(_prepared, config, stack, journal, clock)
-            ground = await _unless_stopped(drain, partial(health.supervisor.run, "preparation", prepared))
-            if ground is not None:
-                systemd.say("STATUS=working")
-                await Daemon(ground, drain, health).work(lambda: systemd.say("STOPPING=1"))
+
+            # Report readiness before the coordinator responds: an unreachable coordinator must not cause restarts.
+            systemd.notify("READY=1", "STATUS=waiting for the coordinator")
+            prepared = partial(_prepare, config, stack, journal, clock)
+            dependencies = await _run_unless_stopped(drain, partial(health.supervisor.run, "preparation", prepared))
+            if dependencies is not None:
+                systemd.notify("STATUS=working")
+                page.parts = build_page_parts(dependencies)
+                await Daemon(dependencies, drain, health).run(lambda: systemd.notify("STOPPING=1"))
             background.cancel_scope.cancel()
     log.info("stopped")
 
 
-async def _prepared(config: DaemonConfig, stack: AsyncExitStack, journal: Journal, clock: Clock) -> DaemonDependencies:
-    """Prepare the dependencies. On failure, close what was opened so that a retry is possible."""
+async def _prepare(config: DaemonConfig, stack: AsyncExitStack, journal: Journal, clock: Clock) -> DaemonDependencies:
+    """Prepare the dependencies. If one fails, close those that are already open, so that a retry is possible."""
     async with AsyncExitStack() as opened:
-        ground = await prepare(config, opened, journal, clock)
+        dependencies = await open_dependencies(config, opened, journal, clock)
         stack.push_async_exit(opened.pop_all())
-    return ground
+    return dependencies
+
+
+def build_page_parts(dependencies: DaemonDependencies) -> DaemonParts:
+    """Return the parts of the daemon that the provider's page shows."""
+    return DaemonParts(
+        coordinator=dependencies.coordinator,
+        deployment=dependencies.deployment,
+        provider_id=dependencies.provider_id,
+        slots=dependencies.slots,
+        model_ids=dependencies.model_ids,
+        backends={name: (one.load, one.breaker, one.discount) for name, one in dependencies.served_models.items()},
+    )
 
 
 @attrs.frozen(slots=True, eq=False)
 class Daemon:
-    """Daemon with its stages."""
+    """Daemon that runs the stages from the first poll to the shutdown."""
 
-    ground: DaemonDependencies
+    dependencies: DaemonDependencies
     drain: Drain
     health: DaemonHealth
     timings: Timings = attrs.field(factory=Timings)
 
-    async def work(self, stopping: Callable[[], None] = lambda: None) -> None:
-        """Work from the first poll to the last job's end. `stopping` is called when the shutdown begins."""
-        ground = self.ground
-        exclusions = Exclusions(ground.clock)
-        exclusions.remember(await ground.journal.failed_before())
-        pipeline = Pipeline.of(ground.journal, exclusions, ground.config.slots)
-        offers = DeadlineChannel[Offer](min(ground.slots.capacity, _MAX_STAGE_WORKERS))
-        asks = AskPublisher(ground.coordinator, ground.signer, ground.provider_id, ground.journal, self.health)
-        guard = self._guard()
+    async def run(self, stopping: Callable[[], None] = lambda: None) -> None:
+        """Run until a stop request, and then finish the held jobs. Call `stopping` when the shutdown begins."""
+        dependencies = self.dependencies
+        exclusions = Exclusions(dependencies.clock)
+        exclusions.add_earlier_jobs(await dependencies.journal.read_failed())
+        pipeline = Pipeline.create(dependencies.journal, exclusions, dependencies.config.slots)
+        offers = DeadlineChannel[Offer](min(dependencies.slots.capacity, _MAX_STAGE_WORKERS))
+        asks = AskPublisher(
+            dependencies.coordinator, dependencies.signer, dependencies.provider_id, dependencies.journal, self.health
+        )
+        guard = self._build_guard()
         supervise = self.health.supervisor.run
         async with trio.open_nursery() as commitments:
             await self._start_commitments(commitments, pipeline, offers, guard)
-            await _unless_stopped(self.drain, partial(supervise, "guard", guard.at_start))
+            await _run_unless_stopped(self.drain, partial(supervise, "guard", guard.wait_for_first_check))
             commitments.start_soon(supervise, "guard", guard.run)
             async with trio.open_nursery() as intake:
 
-                def begin(model: str) -> None:
-                    one = ground.equipment[model]
-                    asks.want(self._asks_of(one))
-                    self.health.expect(model, one.config.poll_seconds)
-                    intake.start_soon(supervise, f"poller:{model}", self._poller(one, exclusions, offers).run)
+                def start_model(model: str) -> None:
+                    one = dependencies.served_models[model]
+                    asks.add_wanted(self._model_asks(one))
+                    self.health.expect_polls(model, one.config.poll_seconds)
+                    intake.start_soon(supervise, f"poller:{model}", self._build_poller(one, exclusions, offers).run)
 
-                for model in ground.offered:
-                    begin(model)
-                catalogue = Catalogue(ground.coordinator, ground.equipment, ground.model_ids, begin)
+                for model in dependencies.offered:
+                    start_model(model)
+                catalogue = CatalogueWatcher(
+                    dependencies.coordinator, dependencies.served_models, dependencies.model_ids, start_model
+                )
                 intake.start_soon(supervise, "asks", asks.run)
                 intake.start_soon(supervise, "catalogue", catalogue.run)
-                log.info("working", release=RELEASE, provider_id=ground.provider_id, models=sorted(ground.offered))
+                log.info(
+                    "provider started",
+                    release=RELEASE,
+                    provider_id=dependencies.provider_id,
+                    models=sorted(dependencies.offered),
+                )
                 await self.drain.begun.wait()
                 stopping()
-                log.info("stopping", held=ground.slots.held, grace_seconds=ground.config.shutdown_grace_seconds)
+                log.info(
+                    "stopping", held=dependencies.slots.held, grace_seconds=dependencies.config.shutdown_grace_seconds
+                )
                 intake.cancel_scope.cancel()
             for offer in offers.drain():
-                offer.slot.give_back()
-            await self._finish(asks)
+                offer.slot.release()
+            await self._finish_jobs(asks)
             commitments.cancel_scope.cancel()
 
     async def _start_commitments(
         self, nursery: trio.Nursery, pipeline: Pipeline, offers: DeadlineChannel[Offer], guard: Guard
     ) -> None:
-        """Start the stages. Return once the jobs of an earlier run are resumed."""
-        ground, timings, drain = self.ground, self.timings, self.drain
-        coordinator, signer, clock = ground.coordinator, ground.signer, ground.clock
-        lookup = Lookup(coordinator, clock, ground.provider_id)
-        limits = AheadLimits({one.name: one.ahead for one in ground.config.models if one.ahead}, ground.journal)
+        """Start the stages. Return after the jobs of an earlier run are resumed."""
+        dependencies, timings, drain = self.dependencies, self.timings, self.drain
+        coordinator, signer, clock = dependencies.coordinator, dependencies.signer, dependencies.clock
+        lookup = JobLookup(coordinator, clock, dependencies.provider_id)
+        limits = AheadLimits(
+            {one.name: one.ahead for one in dependencies.config.models if one.ahead}, dependencies.journal
+        )
         claimer = Claimer(
-            coordinator, signer, clock, ground.provider_id, pipeline, offers, timings, self.health, limits
+            coordinator, signer, clock, dependencies.provider_id, pipeline, offers, timings, self.health, limits
         )
         uploader = Uploader(coordinator, lookup, pipeline)
-        sealer = SealStage(ground.deployment, pipeline)
+        sealer = SealStage(dependencies.deployment, pipeline)
         settler = Settler(coordinator, signer, clock, lookup, timings, pipeline)
         failer = Failer(coordinator, signer, clock, lookup, pipeline)
-        opener = self._opener(pipeline)
-        capacity = Capacity(coordinator, signer, ground.provider_id, ground.slots, ground.journal)
-        reconciler = Reconciler(
-            *(coordinator, clock, ground.provider_id, ground.model_ids, ground.slots, pipeline),
-            claimed_by_another=guard.claimed_by_another,
+        opener = self._build_opener(pipeline)
+        capacity = CapacityUpdater(
+            coordinator, signer, dependencies.provider_id, dependencies.slots, dependencies.journal
         )
-        waiting, computing = min(ground.slots.capacity, _MAX_STAGE_WORKERS), os.cpu_count() or 1
-        workers: list[tuple[str, int, Loop]] = [
+        reconciler = Reconciler(
+            *(coordinator, clock, dependencies.provider_id, dependencies.model_ids, dependencies.slots, pipeline),
+            on_rival_claim=guard.withhold_for_rival,
+        )
+        waiting, computing = min(dependencies.slots.capacity, _MAX_STAGE_WORKERS), os.cpu_count() or 1
+        workers: list[tuple[str, int, TaskFunction]] = [
             ("claimer", waiting, claimer.serve),
-            ("opener", waiting, partial(pipeline.serve, pipeline.to_open, opener.step)),
-            ("settler", waiting, partial(pipeline.serve, pipeline.to_settle, settler.step)),
-            ("failer", waiting, partial(pipeline.serve, pipeline.to_fail, failer.step)),
-            ("sealer", computing, partial(pipeline.serve, pipeline.to_seal, sealer.step)),
-            ("uploader", computing, partial(pipeline.serve, pipeline.to_upload, uploader.step)),
+            ("opener", waiting, partial(pipeline.serve, "open", pipeline.to_open, opener.step)),
+            ("settler", waiting, partial(pipeline.serve, "settle", pipeline.to_settle, settler.step)),
+            ("failer", waiting, partial(pipeline.serve, "fail", pipeline.to_fail, failer.step)),
+            ("sealer", computing, partial(pipeline.serve, "seal", pipeline.to_seal, sealer.step)),
+            ("uploader", computing, partial(pipeline.serve, "upload", pipeline.to_upload, uploader.step)),
             ("capacity", 1, capacity.run),
         ]
-        for name, one in ground.equipment.items():
+        tabs = self._build_tab_service()
+        if tabs is not None:
+            workers.append(("tabs", 1, tabs.mailbox.serve))
+            if dependencies.direct is not None:
+                workers.append(("direct endpoint", 1, partial(dependencies.direct.serve, tabs.tabs)))
+        for name, one in dependencies.served_models.items():
             turns = Turns(one.config.slots)
-            runner = Runner(name, one.backend, one.breaker, timings, pipeline, drain, turns, ground.config.box)
-            run_jobs = partial(pipeline.serve, pipeline.to_run[name], runner.step)
+            runner = Runner(
+                name, one.backend, one.breaker, timings, pipeline, drain, turns, dependencies.config.box, tabs
+            )
+            run_jobs = partial(pipeline.serve, "run", pipeline.to_run[name], runner.step)
             workers.append((f"runner:{name}", one.config.slots, run_jobs))
-            workers.append((f"breaker:{name}", 1, partial(watch, one.breaker, one.backend, name)))
+            workers.append((f"breaker:{name}", 1, partial(probe_while_open, one.breaker, one.backend, name)))
         supervise = self.health.supervisor.run
         for task, count, loop in workers:
             for _ in range(count):
                 nursery.start_soon(supervise, task, loop)
-        await _unless_stopped(drain, partial(supervise, "reconciler", reconciler.at_start))
+        await _run_unless_stopped(drain, partial(supervise, "reconciler", reconciler.resume_all))
         nursery.start_soon(supervise, "reconciler", reconciler.run)
 
-    def _guard(self) -> Guard:
-        ground = self.ground
+    def _build_tab_service(self) -> TabService | None:
+        dependencies = self.dependencies
+        box = dependencies.config.box
+        if box is None:
+            return None
+        endpoint = None if dependencies.direct is None else dependencies.direct.published
+        return TabService.create(box, dependencies.deployment, dependencies.mailbox, dependencies.slots, endpoint)
+
+    def _build_guard(self) -> Guard:
+        dependencies = self.dependencies
         return Guard(
-            coordinator=ground.coordinator,
-            chain=ground.chain,
-            clock=ground.clock,
+            coordinator=dependencies.coordinator,
+            chain=dependencies.chain,
+            clock=dependencies.clock,
             health=self.health,
-            provider_id=ground.provider_id,
-            box=ground.config.box,
-            models={name: (one.config, one.backend) for name, one in ground.equipment.items()},
+            provider_id=dependencies.provider_id,
+            box=dependencies.config.box,
+            models={name: (one.config, one.backend) for name, one in dependencies.served_models.items()},
         )
 
-    def _opener(self, pipeline: Pipeline) -> PayloadOpener:
-        ground = self.ground
+    def _build_opener(self, pipeline: Pipeline) -> PayloadOpener:
+        dependencies = self.dependencies
         return PayloadOpener(
-            coordinator=ground.coordinator,
-            signer=ground.signer,
-            clock=ground.clock,
-            deployment=ground.deployment,
-            provider_id=ground.provider_id,
-            box=ground.config.box,
-            gateways=ground.gateways,
-            models={model.name: model for model in ground.config.models},
-            spool_directory=ground.config.state_directory,
-            max_container_bytes=ground.config.max_container_bytes,
+            coordinator=dependencies.coordinator,
+            signer=dependencies.signer,
+            clock=dependencies.clock,
+            deployment=dependencies.deployment,
+            provider_id=dependencies.provider_id,
+            box=dependencies.config.box,
+            gateways=dependencies.gateways,
+            models={model.name: model for model in dependencies.config.models},
+            spool_directory=dependencies.config.state_directory,
+            max_container_bytes=dependencies.config.max_container_bytes,
             timings=self.timings,
             pipeline=pipeline,
             drain=self.drain,
-            chain=ground.chain,
+            chain=dependencies.chain,
         )
 
-    def _poller(self, one: ServedModel, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:
-        ground = self.ground
+    def _build_poller(self, one: ServedModel, exclusions: Exclusions, offers: DeadlineChannel[Offer]) -> Poller:
+        dependencies = self.dependencies
         return Poller(
             model=one.config,
-            model_id=ground.model_ids[one.config.name],
-            provider_id=ground.provider_id,
-            has_box_key=ground.config.box is not None,
-            coordinator=ground.coordinator,
-            clock=ground.clock,
-            slots=ground.slots,
+            model_id=dependencies.model_ids[one.config.name],
+            provider_id=dependencies.provider_id,
+            has_box_key=dependencies.config.box is not None,
+            coordinator=dependencies.coordinator,
+            clock=dependencies.clock,
+            slots=dependencies.slots,
             load=one.load,
             discount=one.discount,
             breaker=one.breaker,
             exclusions=exclusions,
             timings=self.timings,
             offers=offers,
-            check=OfferCheck(ground.deployment, ground.chain),
+            check=OfferChecker(dependencies.deployment, dependencies.chain),
             health=self.health,
         )
 
-    def _asks_of(self, one: ServedModel) -> list[Ask]:
-        model_id = self.ground.model_ids[one.config.name]
+    def _model_asks(self, one: ServedModel) -> list[Ask]:
+        model_id = self.dependencies.model_ids[one.config.name]
         return [Ask(model_id, sla, rates.rate_in, rates.rate_out) for sla, rates in one.config.asks.items()]
 
-    async def _finish(self, asks: AskPublisher) -> None:
-        """Finish held jobs within the grace period, and fail the rest near its end. The journal keeps the remainder."""
-        slots, grace = self.ground.slots, self.ground.config.shutdown_grace_seconds
+    async def _finish_jobs(self, asks: AskPublisher) -> None:
+        """Finish held jobs in the grace period. Shortly before the end, fail the others. The journal keeps the rest."""
+        slots, grace = self.dependencies.slots, self.dependencies.config.shutdown_grace_seconds
         with trio.move_on_after(grace):
             async with trio.open_nursery() as last:
                 last.start_soon(self.health.supervisor.run, "asks", asks.withdraw)
-                with trio.move_on_after(max(grace / 2, grace - _FAIL_JOBS_S)):
-                    await slots.until_empty()
-                self.drain.cut()
-                await slots.until_empty()
+                with trio.move_on_after(max(grace / 2, grace - _FAIL_PHASE_S)):
+                    await slots.wait_empty()
+                self.drain.cancel_work()
+                await slots.wait_empty()
         if slots.held:
             log.warning("stopped with held jobs", held=slots.held)
 
 
-async def _unless_stopped(drain: Drain, act: Callable[[], Awaitable[T]]) -> T | None:
+async def _run_unless_stopped(drain: Drain, act: Callable[[], Awaitable[T]]) -> T | None:
     """Return the result of `act`, or None if the daemon is stopped first."""
     result = None
     async with trio.open_nursery() as nursery:
 
-        async def watching() -> None:
+        async def cancel_when_stopped() -> None:
             await drain.begun.wait()
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(watching)
+        nursery.start_soon(cancel_when_stopped)
         result = await act()
         nursery.cancel_scope.cancel()
     return result

@@ -1,4 +1,4 @@
-"""Commands of `svcd`. Each returns the exit status.
+"""Implement the commands of `svcd`. Each function returns the exit status.
 
 `cli.py` imports this module only to run a command, so that `--help` and `--version` stay fast.
 """
@@ -14,18 +14,20 @@ import trio
 from common.checks import CheckRow, check_json, check_table, wrong_names
 from common.daemon.logs import set_up_logging
 from common.daemon.process import Fatal
+from common.daemon.trace_log import TraceLog
 from common.scalars import hex_of
 from common.text_table import terminal_columns
+from common.tracing.export import exporting
 from svcd.base.keys import create_identity
 from svcd.config import read_config, read_settings
-from svcd.operator.check import examine
+from svcd.operator.check import run_checks
 from svcd.operator.earnings import read_earnings
 from svcd.operator.earnings_report import earnings_csv, earnings_records, earnings_table
 from svcd.operator.identity import publish_identity
 from svcd.operator.register import RegisterOptions
 from svcd.operator.register import register as register_provider
 from svcd.operator.setup import ask_at_terminal, set_up
-from svcd.operator.status import look
+from svcd.operator.status import check_status
 from svcd.operator.trial import trial_report, try_model
 from svcd.operator.written_config import SetupOptions
 from svcd.run import app
@@ -35,23 +37,23 @@ _EXIT_NOT_READY: Final = 3  # nothing failed, but the provider cannot work yet
 
 def init(password_file: Path | None, **options: Any) -> int:
     set_up_logging("error")
-    set_up(SetupOptions(**options), ask_at_terminal, print, lambda: _new_password(password_file))
+    set_up(SetupOptions(**options), ask_at_terminal, print, lambda: _read_new_password(password_file))
     return 0
 
 
-def _new_password(file: Path | None) -> str:
-    """Return the new password. It must be ASCII, as the daemon requires when it reads the password file."""
+def _read_new_password(file: Path | None) -> str:
+    """Read the new keystore's password. Only ASCII is allowed, because the daemon reads password files as ASCII."""
     if file is not None:
         try:
             return file.read_text(encoding="ascii").strip()
         except OSError as error:
             raise Fatal(f"--password-file {file} cannot be read ({error.strerror})") from None
         except UnicodeDecodeError:
-            raise Fatal(f"--password-file {file} must hold a password in ASCII characters") from None
+            raise Fatal(f"--password-file {file} must contain a password in ASCII characters") from None
     if not sys.stdin.isatty():
         raise Fatal("--password-file must be given: there is no terminal to prompt at")
     password = getpass("    password of the new keystore: ")
-    if password != getpass("    once more: "):
+    if password != getpass("    repeat the password: "):
         raise Fatal("the two passwords differ; no key was created")
     if not password.isascii():
         raise Fatal("the password must be in ASCII characters; no key was created")
@@ -62,12 +64,12 @@ def register(path: Path, rpc_url: str | None, wait_seconds: float | None, *, dry
     set_up_logging("error")
     config = read_config(path)
 
-    def confirmed() -> bool:
+    def confirm() -> bool:
         if yes or not sys.stdin.isatty():
             return yes
         return input("send it? [y/N]: ").strip().lower() in ("y", "yes")
 
-    chosen = RegisterOptions(rpc_url, dry_run, confirmed, wait_seconds)
+    chosen = RegisterOptions(rpc_url, dry_run, confirm, wait_seconds)
     return 0 if trio.run(register_provider, config, chosen, print) or dry_run else _EXIT_NOT_READY
 
 
@@ -94,14 +96,15 @@ def earnings(path: Path, days: int, *, as_csv: bool, as_json: bool) -> int:
 def serve(path: Path) -> int:
     config = read_config(path)
     set_up_logging(config.log_level)
-    trio.run(app.run, config)
+    with exporting("svcd", TraceLog()):
+        trio.run(app.run, config)
     return 0
 
 
 def check(path: Path, as_json: bool) -> int:
     config = read_config(path)
     set_up_logging("warning")  # the table has the details
-    return _print(trio.run(examine, config), as_json)
+    return _print_checks(trio.run(run_checks, config), as_json)
 
 
 def identity(path: Path) -> int:
@@ -113,7 +116,7 @@ def identity(path: Path) -> int:
 
 def status(path: Path, as_json: bool) -> int:
     file = read_settings(path)
-    return _print(look(file.state_directory, file.metrics), as_json)
+    return _print_checks(check_status(file.state_directory, file.metrics), as_json)
 
 
 def keygen(folder: Path) -> int:
@@ -124,6 +127,6 @@ def keygen(folder: Path) -> int:
     return 0
 
 
-def _print(rows: list[CheckRow], as_json: bool) -> int:
+def _print_checks(rows: list[CheckRow], as_json: bool) -> int:
     print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
     return 1 if wrong_names(rows) else 0

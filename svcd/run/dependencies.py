@@ -18,6 +18,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from svc.wire.connections import open_client
 from svc.wire.gateways import Gateways
+from svc.wire.tabs import TabRoutes
 from svc.wire.transport import Transport
 from svcd.backends.backend import Backend
 from svcd.backends.breaker import Breaker
@@ -28,19 +29,21 @@ from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.config import DaemonConfig, ModelConfig
 from svcd.coordinator.chain import ChainReader
-from svcd.coordinator.client import Coordinator, read_deployment, transport_of
+from svcd.coordinator.client import Coordinator, open_transport, read_deployment
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.sessions import ProviderSession, sessions_of, sign_in
+from svcd.coordinator.sessions import ProviderSession, provider_sessions, sign_in
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal
 from svcd.journal.slots import Slots
 from svcd.payload.gateway import PayloadGateways
+from svcd.tabs.direct import DirectServer, open_server
+from svcd.tabs.mailbox import FrameRoutes
 
 log = structlog.get_logger(__name__)
 
-# For a coordinator that is starting.
-_MAX_STARTUP_WAIT_S: Final = 5.0
-_OP_SECONDS: Final = 100.0  # an op is answered after its receipt, which takes up to a minute plus the time in the queue
+_MAX_RETRY_PAUSE_S: Final = 5.0  # between two attempts to reach the coordinator
+# The coordinator answers an op after the op's receipt: up to a minute plus the time in the queue.
+_OP_TIMEOUT_S: Final = 100.0
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -68,37 +71,39 @@ class DaemonDependencies:
     model_ids: dict[str, int]
     gateways: PayloadGateways
     slots: Slots
-    equipment: dict[str, ServedModel]
-    chain: ChainReader | None  # None: claims reported by the coordinator are not verified
+    served_models: dict[str, ServedModel]
+    mailbox: FrameRoutes  # the coordinator's mailbox for tabs
+    direct: DirectServer | None  # the provider's own endpoint for tabs
+    chain: ChainReader | None  # None if claims are not verified on the chain
 
     @property
     def offered(self) -> dict[str, ServedModel]:
-        return {name: one for name, one in self.equipment.items() if name in self.model_ids}
+        return {name: one for name, one in self.served_models.items() if name in self.model_ids}
 
 
-async def prepare(
+async def open_dependencies(
     config: DaemonConfig,
     stack: AsyncExitStack,
     journal: Journal,
     clock: Clock,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> DaemonDependencies:
-    """Prepare the dependencies, waiting for the coordinator.
+    """Open all dependencies. Wait until the coordinator is reachable.
 
     Raise `Fatal` if the coordinator serves another deployment or rejects the provider.
     """
-    timeout = httpx.Timeout(30, read=_OP_SECONDS)
+    timeout = httpx.Timeout(30, read=_OP_TIMEOUT_S)
     http = await stack.enter_async_context(
         open_client(transport=transport, base_url=config.coordinator_url, timeout=timeout)
     )
-    to_coordinator = transport_of(http, clock)
-    deployment = await _deployment(config, to_coordinator)
+    to_coordinator = open_transport(http, clock)
+    deployment = await _read_deployment(config, to_coordinator)
     signer = OpSigner(config.wallet, Domains.of(deployment))
-    coordinator = Coordinator(to_coordinator, sessions_of(to_coordinator, signer))
-    session = await _session(coordinator, signer)
+    coordinator = Coordinator(to_coordinator, provider_sessions(to_coordinator, signer))
+    session = await _sign_in(coordinator, signer)
     book = deployment
-    await journal.belongs_to(Home(book.chain_id, hex_of(book.job_registry), signer.address))
-    model_ids = await _model_ids(config, coordinator)
+    await journal.bind_to_market(Home(book.chain_id, hex_of(book.job_registry), signer.address))
+    model_ids = await _read_model_ids(config, coordinator)
     slots = Slots(config.slots)
     return DaemonDependencies(
         config=config,
@@ -113,21 +118,23 @@ async def prepare(
             Gateways(http, config.gateways, config.gateway_attempts, config.gateway_pause_seconds)
         ),
         slots=slots,
-        chain=await _chain(config, http, deployment, session.provider_id),
-        equipment={
-            model.name: await stack.enter_async_context(_equipped(model, slots, config.private))
+        mailbox=TabRoutes(to_coordinator, coordinator.sessions.authorised),
+        direct=stack.enter_context(open_server(config.tabs)),
+        chain=await _open_chain_reader(config, http, deployment, session.provider_id),
+        served_models={
+            model.name: await stack.enter_async_context(_open_model(model, slots, config.private))
             for model in config.models
         },
     )
 
 
-async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook:
+async def _read_deployment(config: DaemonConfig, transport: Transport) -> AddressBook:
     def report(error: Exception) -> None:
         log.warning("waiting for the coordinator", reason=str(error))
 
-    # A malformed answer may be a proxy's page while the coordinator restarts.
+    # A malformed response may come from a proxy while the coordinator restarts.
     read = partial(read_deployment, transport)
-    deployment = await retry(read, on=(Unavailable, Refused), max_s=_MAX_STARTUP_WAIT_S, report=report)
+    deployment = await retry(read, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
     if config.addresses is not None:
         found = config.addresses.differences(deployment)
         if found:
@@ -135,10 +142,10 @@ async def _deployment(config: DaemonConfig, transport: Transport) -> AddressBook
     return deployment
 
 
-async def _chain(
+async def _open_chain_reader(
     config: DaemonConfig, http: httpx.AsyncClient, deployment: AddressBook, provider_id: int
 ) -> ChainReader | None:
-    """Return the reader of the chain. Raise `Fatal` for another chain; an unreachable node only logs a warning."""
+    """Return the chain's reader. Raise `Fatal` for a node of another chain, but only warn about an unreachable node."""
     if config.rpc_url is None:
         return None
     chain = ChainReader(http, config.rpc_url, deployment, provider_id)
@@ -148,41 +155,43 @@ async def _chain(
         log.warning("the node does not answer: jobs that are claimed wait for it", reason=str(error))
         return chain
     if found != deployment.chain_id:
-        raise Fatal(f"rpc_url is a node of chain {found}, the market is on {deployment.chain_id}")
+        raise Fatal(f"rpc_url is a node of chain {found}, but the market is on chain {deployment.chain_id}")
     return chain
 
 
-async def _session(coordinator: Coordinator, signer: OpSigner) -> ProviderSession:
+async def _sign_in(coordinator: Coordinator, signer: OpSigner) -> ProviderSession:
     def report(error: Exception) -> None:
         log.warning("waiting for a session", reason=str(error))
 
-    async def signed_in() -> ProviderSession:
+    async def sign_in_once() -> ProviderSession:
         session = await sign_in(coordinator.sessions)
         if isinstance(session, ProviderSession):
             log.info("signed in", provider_id=session.provider_id, expires_at=session.session.expires_at)
             return session
-        if session.final:
-            raise Fatal(f"the coordinator does not sign {signer.address} in: {session.advice}")
+        if session.is_permanent:
+            raise Fatal(f"the coordinator rejected the sign-in of {signer.address}: {session.operator_message}")
         raise Unavailable(session.detail)
 
-    return await retry(signed_in, on=Unavailable, max_s=_MAX_STARTUP_WAIT_S, report=report)
+    return await retry(sign_in_once, on=Unavailable, max_s=_MAX_RETRY_PAUSE_S, report=report)
 
 
-async def _model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str, int]:
+async def _read_model_ids(config: DaemonConfig, coordinator: Coordinator) -> dict[str, int]:
     def report(error: Exception) -> None:
         log.warning("waiting for the catalogue", reason=str(error))
 
-    known = await retry(coordinator.models, on=(Unavailable, Refused), max_s=_MAX_STARTUP_WAIT_S, report=report)
+    known = await retry(coordinator.models, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
     for name in sorted(config.slots.keys() - known.keys()):
         log.warning("this model is not in the catalogue, and is not offered until it is", model=name)
     return known
 
 
 @asynccontextmanager
-async def _equipped(model: ModelConfig, slots: Slots, private: Sequence[Path]) -> AsyncIterator[ServedModel]:
+async def _open_model(model: ModelConfig, slots: Slots, private: Sequence[Path]) -> AsyncIterator[ServedModel]:
     async with (
         open_backend(model.backend, private) as backend,
-        open_load(model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_of(model.name)) as load,
+        open_load(
+            model.load, model=model.name, slots=model.slots, in_flight=lambda: slots.held_for(model.name)
+        ) as load,
     ):
         discount = Discount(model.name, model.discount_percent)
         yield ServedModel(model, backend, load, Breaker(), discount)

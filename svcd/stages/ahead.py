@@ -1,11 +1,12 @@
-"""Limits for running a job ahead: before its post and claim are in a block.
+"""Limit the jobs that run ahead, which means before the job's post and claim are in a block.
 
     offer ─► claim stored (202) ─► opened, run, sealed ─► settle, sent after the claim
                     └─► claim mined: a claimed job like any other
                     └─► claim refused: the work stops, unpaid
 
-The provider loses the work if the payment fails before the claim is mined. The model's table bounds this loss. Each
-unpaid job halves its owner's limit, and suspends it until `settled_jobs` more of the owner's jobs are settled.
+The provider loses the work if the payment fails before the claim is mined. The limits in `[model.ahead]` bound this
+loss. An owner's limit is 0 until `settled_jobs` of the owner's jobs have settled. After an unpaid job, the limit is 0
+again until as many more jobs have settled.
 """
 
 from collections import Counter
@@ -17,15 +18,16 @@ from common import quotes
 from svcd.base import metrics
 from svcd.config import AheadTable
 from svcd.journal.entries import OwnerRecord
-from svcd.journal.held_job import Ahead
+from svcd.journal.held_job import PendingClaim
 from svcd.journal.journal import Journal
 from svcd.stages.offers import Offer
 
 
 def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
-    """Return the largest amount that is run ahead for the owner.
+    """Return the largest amount of a job that may run ahead for this owner.
 
-    Each unpaid job halves the amount. Every `settled_jobs` jobs settled since then double it again.
+    The amount is 0 until `settled_jobs` jobs have settled, and again after each unpaid job. Each unpaid job also halves
+    the amount, and every `settled_jobs` jobs that settle afterwards double it again.
     """
     if owner.settled < table.settled_jobs or (owner.unpaid and owner.settled_since < table.settled_jobs):
         return 0
@@ -34,22 +36,22 @@ def max_amount_for(owner: OwnerRecord, table: AheadTable) -> int:
 
 @attrs.define(slots=True, eq=False)
 class AheadLimits:
-    """Limit the amount of jobs that run ahead of their claims. `tables` has the limits of each model that may."""
+    """Limits on the amounts of jobs that run ahead of their claims. `tables` has the configured limits by model."""
 
     tables: Mapping[str, AheadTable]
     journal: Journal
     _in_flight: Counter[str] = attrs.field(factory=Counter)
 
-    async def permit(self, offer: Offer) -> Ahead | None:
-        """Return a permit to run the job ahead, or None if the job must wait for its claim.
+    async def permit(self, offer: Offer) -> PendingClaim | None:
+        """Return a `PendingClaim` if the job may run ahead, or None if the job must wait for its claim.
 
-        Open bids always wait: the escrow releases their keys only for a claim on the chain.
+        Open bids always wait, because the escrow releases their keys only for a claim on the chain.
         """
         table, job = self.tables.get(offer.model), offer.job
         if table is None or not offer.pending or job.designated == 0:
             return None
         stake = quotes.cap(job.rate_in, job.rate_out, job.units_in, job.units_out)
-        if stake > max_amount_for(await self.journal.owner(job.owner), table):
+        if stake > max_amount_for(await self.journal.read_owner(job.owner), table):
             return None
         if self._in_flight[offer.model] + stake > table.max_in_flight:
             return None
@@ -59,4 +61,4 @@ class AheadLimits:
         def release_stake() -> None:
             self._in_flight[offer.model] -= stake
 
-        return Ahead(stake, release_stake)
+        return PendingClaim(stake, release_stake)

@@ -1,7 +1,7 @@
 """Publish the configured asks, and withdraw them when the daemon stops.
 
-A snapshot changes only the pairs of model and window that it names. Zero rates withdraw an ask, so the snapshot lists
-each ask that is no longer configured with zeros.
+A snapshot changes only the pairs of model and window that it lists. An ask that is no longer configured is therefore
+listed with zero rates, which withdraw the ask.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ from svcd.stages.health import DaemonHealth
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL_S: Final = 60.0
+_COMPARE_INTERVAL_S: Final = 60.0
 _RETRY_INTERVAL_S: Final = 5.0
 _PUBLISH_TIMEOUT_S: Final = 90.0
 _SIGNED_AT_KEY: Final = "asks.signed_at"
@@ -35,7 +35,7 @@ _MAX_SKIP_S: Final = 3000
 
 @attrs.define(slots=True, eq=False)
 class AskPublisher:
-    """Publish and withdraw this daemon's asks. Keep the asks of another daemon on the same wallet."""
+    """Publisher of this daemon's asks. It changes no asks while another daemon uses the same wallet."""
 
     coordinator: Coordinator
     signer: OpSigner
@@ -46,9 +46,9 @@ class AskPublisher:
     _own: frozenset[Ask] = frozenset()  # published by this daemon, or wanted and already on the book
     _skip: int = 0
     _unlisted_logged: bool = False
-    _unconfirmed: frozenset[Ask] = frozenset()  # sent without an answer: these may still appear on the book
+    _unconfirmed: frozenset[Ask] = frozenset()  # sent, and may appear on the book although no response came
 
-    def want(self, asks: Iterable[Ask]) -> None:
+    def add_wanted(self, asks: Iterable[Ask]) -> None:
         """Add asks to publish."""
         self._wanted |= frozenset(asks)
 
@@ -59,7 +59,7 @@ class AskPublisher:
             except (Unavailable, Refused) as error:
                 log.warning("asks not compared", reason=str(error))
                 done = False
-            await trio.sleep(_INTERVAL_S if done else _RETRY_INTERVAL_S)
+            await trio.sleep(_COMPARE_INTERVAL_S if done else _RETRY_INTERVAL_S)
 
     async def withdraw(self) -> None:
         """Withdraw this daemon's asks, in up to three attempts."""
@@ -67,33 +67,34 @@ class AskPublisher:
             if not self.health.is_only_daemon:
                 return
             try:
-                own = self._own & (await self._posted() | self._unconfirmed)
-                if await self._publish(frozenset(), own):
+                own = self._own & (await self._read_posted() | self._unconfirmed)
+                if await self._publish_changes(frozenset(), own):
                     return
             except (Unavailable, Refused) as error:
                 log.warning("asks not withdrawn", reason=str(error))
             await trio.sleep(1)
 
     async def publish(self) -> bool:
-        """Make the book show exactly the wanted asks. Return False if another attempt is needed soon."""
-        posted = await self._posted()
+        """Publish the difference between the wanted asks and the book. Return False if a retry is needed soon."""
+        posted = await self._read_posted()
         self._own |= posted & self._wanted
-        return await self._publish(self._wanted, posted)
+        return await self._publish_changes(self._wanted, posted)
 
-    async def _publish(self, wanted: frozenset[Ask], posted: frozenset[Ask]) -> bool:
-        outstanding = differing(wanted, posted)
-        quotes = outstanding[: limits.SNAPSHOT_QUOTES]
+    async def _publish_changes(self, wanted: frozenset[Ask], posted: frozenset[Ask]) -> bool:
+        outstanding = find_changed_asks(wanted, posted)
+        quotes = outstanding[: limits.MAX_SNAPSHOT_QUOTES]
         metrics.asks_published.set(len(posted))
         if not quotes:
             return True
-        # The book hides the asks of unlisted providers, so they cannot be compared.
+        # The book hides the asks of an unlisted provider, so svcd cannot compare them with the wanted asks.
         if wanted and not (await self.coordinator.provider(self.provider_id)).listed:
             self._log_unlisted()
             return True
         self._unlisted_logged = False
-        signed_at = await self.journal.next_time(_SIGNED_AT_KEY, skip=self._skip)
-        # The registry accepts quotes in ascending order only.
-        body = self.signer.asks(self.provider_id, signed_at, sorted(quotes, key=_pair))
+        signed_at = await self.journal.next_signing_time(_SIGNED_AT_KEY, skip=self._skip)
+
+        # The registry accepts quotes only in ascending order.
+        body = self.signer.sign_asks(self.provider_id, signed_at, sorted(quotes, key=_model_and_window))
         published = frozenset(quote for quote in quotes if quote in wanted)
         self._own |= published
         self._unconfirmed |= published
@@ -101,9 +102,9 @@ class AskPublisher:
         if isinstance(answer, Published):
             self._skip, self._unconfirmed = 0, frozenset()
             log.info("asks published" if wanted else "asks withdrawn", signed_at=signed_at, quotes=len(quotes))
-            now_posted = await self._posted()
+            now_posted = await self._read_posted()
             metrics.asks_published.set(len(now_posted))
-            return len(quotes) == len(outstanding) or not differing(wanted, now_posted)
+            return len(quotes) == len(outstanding) or not find_changed_asks(wanted, now_posted)
         self._log_failure(answer)
         return False
 
@@ -112,8 +113,8 @@ class AskPublisher:
             log.warning("asks withheld", reason="the market's admin has not listed this provider")
         self._unlisted_logged = True
 
-    async def _posted(self) -> frozenset[Ask]:
-        rows = await self.coordinator.asks_of(self.provider_id)
+    async def _read_posted(self) -> frozenset[Ask]:
+        rows = await self.coordinator.provider_asks(self.provider_id)
         return frozenset(Ask(row.model_id, row.sla, row.rate_in, row.rate_out) for row in rows)
 
     def _log_failure(self, outcome: PublishOutcome) -> None:
@@ -128,7 +129,7 @@ class AskPublisher:
                 log.warning("asks not published", reason=outcome.detail)
 
 
-def differing(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
+def find_changed_asks(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
     """Return the quotes that turn `posted` into `wanted`.
 
     Withdrawals come first, so a truncated list never publishes too many asks.
@@ -136,8 +137,8 @@ def differing(wanted: Iterable[Ask], posted: Iterable[Ask]) -> list[Ask]:
     wanted, posted = frozenset(wanted), frozenset(posted)
     pairs = {(ask.model_id, ask.sla) for ask in wanted}
     gone = [Ask(ask.model_id, ask.sla, 0, 0) for ask in posted if (ask.model_id, ask.sla) not in pairs]
-    return sorted(gone, key=_pair) + sorted(wanted - posted, key=_pair)
+    return sorted(gone, key=_model_and_window) + sorted(wanted - posted, key=_model_and_window)
 
 
-def _pair(ask: Ask) -> tuple[int, int]:
+def _model_and_window(ask: Ask) -> tuple[int, int]:
     return ask.model_id, ask.sla

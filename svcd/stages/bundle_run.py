@@ -1,7 +1,7 @@
 """Run the items of a bundle on the model's slots.
 
-Each finished item is written to the journal before another one takes its slot, so a restart repeats no finished item.
-Items that are finished by the deadline are settled, and the others are `not_run`.
+Each finished item is written to the journal before another item takes its slot, so a restart repeats no finished item.
+The settle charges the items that are finished by the deadline. All other items are `not_run`.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ import attrs
 import structlog
 import trio
 
-from common.bundle import STATUSES, ItemResult, bundle_output, bundle_units
+from common.bundle import ITEM_STATUSES, ItemResult, bundle_output, bundle_units
 from common.pricing.units import Units
 from common.refusal import Refused
 from svcd.backends.breaker import Breaker
@@ -21,16 +21,16 @@ from svcd.journal.held_job import ClaimedJob
 from svcd.journal.item_seal import ItemSeal
 from svcd.journal.journal import Journal
 from svcd.journal.work import BundleWork, ModelWork, WorkOutput
-from svcd.payload.sealable import sealable
+from svcd.payload.sealable import to_sealable
 from svcd.stages.drain import Drain
 
 log = structlog.get_logger(__name__)
 
-MAX_RESULT_BYTES: Final = 8 * 2**20  # after this much output no further item starts, so that results stay inline
-_DEADLINE_GRACE_S: Final = 1.0  # for backends to report that they did not finish
+MAX_RESULT_BYTES: Final = 8 * 2**20  # after this much output no further item starts, so that the result stays inline
+_DEADLINE_GRACE_S: Final = 1.0  # time for backends to report that they did not finish
 # Nesting depth at which a bundle's output contains the output of an item.
 _ITEM_OUTPUT_DEPTH: Final = 3
-_NOT_RUN: Final = frozenset({"deadline_wait", "sla_abandon"})
+_NOT_RUN_REASONS: Final = frozenset({"deadline_wait", "sla_abandon"})
 
 
 @attrs.define(slots=True, eq=False)
@@ -49,19 +49,19 @@ class BundleRun:
     _result_bytes: int = 0
 
     async def run(self, drain: Drain) -> WorkOutput:
-        """Return the results of all items. Raise `WorkFailed` if none is completed."""
-        await self._recall()
+        """Run the items, and return all results. Raise `WorkFailed` if no item is completed."""
+        await self._load_finished()
         stopped: WorkFailed | None = None
         try:
-            with drain.work():
+            with drain.cancellable():
                 await self._run_waiting()
-        except WorkFailed as failure:  # the daemon stops: settle what is finished
+        except WorkFailed as failure:  # the daemon stops, so settle the finished items
             stopped = failure
-        return self._output(stopped)
+        return self._build_output(stopped)
 
-    async def _recall(self) -> None:
-        """Take over the items that an earlier run of the daemon finished."""
-        for number, sealed in (await self.journal.items(self.held.job.job_id)).items():
+    async def _load_finished(self) -> None:
+        """Load the items that the daemon finished before a restart."""
+        for number, sealed in (await self.journal.read_items(self.held.job.job_id)).items():
             result = self.seal.open(sealed)
             if result is not None and number < len(self.work.items):
                 self._finished[number] = result
@@ -74,32 +74,33 @@ class BundleRun:
         with trio.move_on_at(self.work.deadline + _DEADLINE_GRACE_S):
             async with trio.open_nursery() as nursery:
                 for _ in range(min(self.workers, len(self._waiting))):
-                    nursery.start_soon(self._work)
+                    nursery.start_soon(self._run_worker)
 
-    async def _work(self) -> None:
+    async def _run_worker(self) -> None:
         while self._may_start():
             await self.breaker.wait_closed()
             if not self._may_start():
                 return
             item = self._waiting.popleft()
-            result = await self._result_of(item)
+            result = await self._run_item(item)
             if result is not None:
-                await self._keep(item, result)
+                await self._store_result(item, result)
 
     def _may_start(self) -> bool:
-        return bool(self._waiting) and self._result_bytes < MAX_RESULT_BYTES
+        has_time = trio.current_time() < self.work.deadline
+        return has_time and bool(self._waiting) and self._result_bytes < MAX_RESULT_BYTES
 
-    async def _result_of(self, item: ModelWork) -> ItemResult | None:
-        """Return the result of an item, or None if its time was over."""
+    async def _run_item(self, item: ModelWork) -> ItemResult | None:
+        """Run an item and return its result, or None if the item's time was over."""
         custom_id = self._custom_id(item)
         try:
             output = await self.run_item(item)
             sealed_output, usage = (
-                sealable(output.output, _ITEM_OUTPUT_DEPTH),
-                sealable(output.usage, _ITEM_OUTPUT_DEPTH),
+                to_sealable(output.output, _ITEM_OUTPUT_DEPTH),
+                to_sealable(output.usage, _ITEM_OUTPUT_DEPTH),
             )
         except WorkFailed as failure:
-            if failure.reason in _NOT_RUN:
+            if failure.reason in _NOT_RUN_REASONS:
                 return None
             log.warning("item failed", job=self.held.name, item=item.item, reason=failure.reason, detail=failure.detail)
             return ItemResult("failed", custom_id, error_code=failure.reason)
@@ -112,24 +113,27 @@ class BundleRun:
         usage = usage if isinstance(usage, dict) else {}
         return ItemResult("completed", custom_id, sealed_output, usage, None, item.units_in, units_out)
 
-    async def _keep(self, item: ModelWork, result: ItemResult) -> None:
+    async def _store_result(self, item: ModelWork, result: ItemResult) -> None:
         if item.item is None:
-            raise AssertionError("an item of a bundle has a number")
+            raise AssertionError("the item of a bundle has no number")
         sealed = self.seal.seal(result)
-        # Before the journal: if the deadline comes during the write, the result is still settled.
+
+        # Keep the result before the write to the journal, so that it is settled even if the deadline ends the write.
         self._finished[item.item] = result
         self._result_bytes += len(sealed)
-        await self.journal.item_finished(self.held.job.job_id, item.item, sealed)
+        await self.journal.record_finished_item(self.held.job.job_id, item.item, sealed)
 
     def _custom_id(self, item: ModelWork) -> str | None:
         return None if item.item is None else self.work.custom_ids[item.item]
 
-    def _output(self, stopped: WorkFailed | None) -> WorkOutput:
+    def _build_output(self, stopped: WorkFailed | None) -> WorkOutput:
         results = [
             self._finished.get(number, ItemResult("not_run", custom_id))
             for number, custom_id in enumerate(self.work.custom_ids)
         ]
-        counts: dict[str, object] = {status: sum(result.status == status for result in results) for status in STATUSES}
+        counts: dict[str, object] = {
+            status: sum(result.status == status for result in results) for status in ITEM_STATUSES
+        }
         log.info(
             "bundle run",
             job=self.held.name,

@@ -1,4 +1,4 @@
-"""Read the capacity that the registry grants this provider, and request more when it is below the slots."""
+"""Read the capacity that the registry grants this provider, and request more if the grant is below the slots."""
 
 from typing import Final, NoReturn
 
@@ -10,13 +10,13 @@ from common.refusal import Refused
 from svcd.base.errors import Unavailable
 from svcd.coordinator.client import Coordinator, ProviderRecord
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.outcomes import OpMined, describe
+from svcd.coordinator.outcomes import OpMined, describe_outcome
 from svcd.journal.journal import Journal
 from svcd.journal.slots import Slots
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL_S: Final = 60.0
+_READ_INTERVAL_S: Final = 60.0
 _REQUEST_TIMEOUT_S: Final = 90.0
 _RETRY_INTERVAL_S: Final = 5.0
 _ISSUED_AT_KEY: Final = "providers.issued_at"
@@ -26,54 +26,63 @@ _MAX_UINT32: Final = 2**32 - 1
 _BATCH_DELAY_S: Final = 1.0  # jobs that end in the same block share one read
 
 
-@attrs.frozen(slots=True, eq=False)
-class Capacity:
+@attrs.define(slots=True, eq=False)
+class CapacityUpdater:
+    """Updater that reads the granted capacity, and requests more if needed."""
+
     coordinator: Coordinator
     signer: OpSigner
     provider_id: int
     slots: Slots
     journal: Journal
+    _standing: tuple[int, int] | None = None  # reputation and capacity, as last stored
 
     async def run(self) -> NoReturn:
         while True:
             try:
-                again = await self.look()
+                again = await self.update()
             except (Unavailable, Refused) as error:
                 log.warning("granted capacity not read", reason=str(error))
                 again = True
-            with trio.move_on_after(_RETRY_INTERVAL_S if again else _INTERVAL_S):
+            with trio.move_on_after(_RETRY_INTERVAL_S if again else _READ_INTERVAL_S):
                 await self.slots.wait_grant_doubt()
                 await trio.sleep(_BATCH_DELAY_S)
 
-    async def look(self) -> bool:
-        """Read the grant. Return True if a larger grant was requested, so it should be read again soon."""
-        provider = await self._read()
-        needed = request_for(self.slots.capacity, provider)
-        # Request only more than any earlier request: repeating a request does not lift the market's ceiling.
-        if provider.capacity < self.slots.capacity and await self.journal.noted(_REQUESTED_KEY) < needed:
-            requested = await self._request(needed)
+    async def update(self) -> bool:
+        """Read the grant, and request more if needed. Return True if the grant should be read again soon."""
+        provider = await self._read_provider()
+        needed = capacity_request_for(self.slots.capacity, provider)
+
+        # Do not repeat a request: if an equal or larger request was not granted in full, the admin's ceiling limits the
+        # grant.
+        if provider.capacity < self.slots.capacity and await self.journal.read_value(_REQUESTED_KEY) < needed:
+            requested = await self._request_capacity(needed)
             if requested:
-                await self._read()  # the index may already have the mined request
+                await self._read_provider()  # the index may already have the mined request
             return requested
         return False
 
-    async def _read(self) -> ProviderRecord:
+    async def _read_provider(self) -> ProviderRecord:
         self.slots.clear_grant_doubt()
         provider = await self.coordinator.provider(self.provider_id)
         if provider.capacity != self.slots.granted:
             log.info("capacity granted", granted=provider.capacity, slots=self.slots.capacity, listed=provider.listed)
-        self.slots.grant(provider.capacity)
+        self.slots.set_capacity(provider.capacity)
+        standing = (provider.reputation, provider.capacity)
+        if standing != self._standing:
+            await self.journal.record_standing(*standing)
+            self._standing = standing
         return provider
 
-    async def _request(self, n: int) -> bool:
-        op = self.signer.request_capacity(n, await self.journal.next_time(_ISSUED_AT_KEY))
-        outcome = await self.coordinator.run(op, trio.current_time() + _REQUEST_TIMEOUT_S)
-        log.info("capacity requested", n=n, outcome=describe(outcome))
+    async def _request_capacity(self, n: int) -> bool:
+        op = self.signer.sign_request_capacity(n, await self.journal.next_signing_time(_ISSUED_AT_KEY))
+        outcome = await self.coordinator.send_op(op, trio.current_time() + _REQUEST_TIMEOUT_S)
+        log.info("capacity requested", n=n, outcome=describe_outcome(outcome))
         if isinstance(outcome, OpMined):
-            await self.journal.note(_REQUESTED_KEY, n)
+            await self.journal.store_value(_REQUESTED_KEY, n)
         return isinstance(outcome, OpMined)
 
 
-def request_for(slots: int, provider: ProviderRecord) -> int:
-    """Return the capacity to request so that the grant, scaled by reputation, covers the slots."""
+def capacity_request_for(slots: int, provider: ProviderRecord) -> int:
+    """Return the capacity to request so that the grant covers the slots. The reputation scales a request down."""
     return min(_MAX_UINT32, -(-slots * _FULL_REPUTATION // max(1, provider.reputation)))

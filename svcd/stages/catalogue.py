@@ -1,4 +1,4 @@
-"""Wait for configured models that are missing from the coordinator's catalogue."""
+"""Start to offer configured models when they appear in the coordinator's catalogue."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -13,22 +13,22 @@ from svcd.coordinator.client import Coordinator
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL_S: Final = 60.0
+_READ_INTERVAL_S: Final = 60.0
 
 
 @attrs.frozen(slots=True, eq=False)
-class Catalogue:
-    """Add each new model to `model_ids`, which the daemon shares, and call `begin` with its name."""
+class CatalogueWatcher:
+    """Watcher of the catalogue. It adds new models to `model_ids`, and calls `start_model` with each name."""
 
     coordinator: Coordinator
     configured: Iterable[str]
     model_ids: dict[str, int]
-    begin: Callable[[str], None]
+    start_model: Callable[[str], None]
 
     async def run(self) -> None:
         """Poll the catalogue until it has every configured model."""
         while missing := set(self.configured) - self.model_ids.keys():
-            await trio.sleep(_INTERVAL_S)
+            await trio.sleep(_READ_INTERVAL_S)
             try:
                 known = await self.coordinator.models()
             except (Unavailable, Refused) as error:
@@ -37,4 +37,4 @@ class Catalogue:
             self.model_ids.update(known)
             for name in sorted(missing & known.keys()):
                 log.info("model added to catalogue", model=name)
-                self.begin(name)
+                self.start_model(name)

@@ -1,4 +1,4 @@
-"""Claim offered jobs: sign the claim, send it, and find out whether the chain accepted it."""
+"""Claim offered jobs: sign the claim, send it, and determine whether the chain accepted it."""
 
 from typing import Final
 
@@ -7,13 +7,15 @@ import structlog
 import trio
 
 from common.api.states import JobState
+from common.scalars import hex_of
+from common.tracing import spans
 from svcd.base import metrics
 from svcd.base.clock import Clock
 from svcd.base.errors import Unavailable
 from svcd.base.timings import Timings
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.op_signer import Body, OpSigner
-from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpStored, describe
+from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpMined, OpOutcome, OpStored, describe_outcome
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob
 from svcd.stages.ahead import AheadLimits
@@ -26,8 +28,9 @@ log = structlog.get_logger(__name__)
 
 _CLAIM_TIMEOUT_S: Final = 90.0  # the coordinator waits up to a minute for the receipt
 _LOOKUP_INTERVAL_S: Final = 2.0
-STALE: Final = ChainRefused("StaleOp")
-# Refusals caused by the provider or its clock. The job can still be claimed later, or by another provider.
+STALE_OP: Final = ChainRefused("StaleOp")
+
+# Refusals that the provider or its clock causes. The job can still be claimed later or by another provider.
 _PROVIDER_REFUSALS: Final = frozenset({"AtCapacity", "ModelNotAllowed", "NotListed", "StaleOp", "UnknownProvider"})
 
 
@@ -47,78 +50,80 @@ class Claimer:
         while True:
             offer = await self.offers.receive()
             try:
-                await self._claim(offer)
+                with spans.span("claim", parent=offer.trace, job=hex_of(offer.job.job_id)):
+                    await self._claim(offer)
             except Exception:  # return the slot; the reconciler finds the job if it was claimed
                 log.exception("claim failed unexpectedly", job=offer.job.job_id.hex())
-                offer.slot.give_back()
+                offer.slot.release()
 
     async def _claim(self, offer: Offer) -> None:
         job = offer.job
         if self.health.withholds(offer.model, job.sla_secs):
-            offer.slot.give_back()
+            offer.slot.release()
             return
-        if not await self.pipeline.journal.claiming(job, offer.model):
-            # The book is behind the chain. Claiming again would overwrite the journal's entry and its result.
+        if not await self.pipeline.journal.record_claiming(job, offer.model):
+            # The job book is behind the chain. Claiming again would overwrite the journal's entry and result.
             log.info("claim skipped", job=job.job_id.hex(), reason="the journal has work on this job")
             self.pipeline.exclusions.skip(job.job_id)
-            offer.slot.give_back()
+            offer.slot.release()
             return
-        # The SLA runs from the claim's block. Counting from before the claim is sent is conservative and compares no
-        # clocks.
+
+        # The window starts at the claim's block. Counting from before the claim is sent is conservative, and compares
+        # no clocks.
         sent = trio.current_time()
-        op = self.signer.claim(job.job_id, job.order, self.clock.now())
-        held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs)
+        op = self.signer.sign_claim(job.job_id, job.order, self.clock.now())
+        held = ClaimedJob(job, offer.model, offer.slot, sent + job.sla_secs, trace=offer.trace)
         ahead = await self.limits.permit(offer)
         if ahead is not None:
-            stored = await self.coordinator.store(op, sent + _CLAIM_TIMEOUT_S)
+            stored = await self.coordinator.store_op(op, sent + _CLAIM_TIMEOUT_S)
             if isinstance(stored, OpStored):
                 await self._run_ahead(attrs.evolve(held, ahead=ahead), offer, op, sent + _CLAIM_TIMEOUT_S)
                 return
             outcome: OpOutcome = stored
             ahead.release_stake()
         else:
-            outcome = await self.coordinator.run(op, sent + _CLAIM_TIMEOUT_S)
+            outcome = await self.coordinator.send_op(op, sent + _CLAIM_TIMEOUT_S)
         claimed = await self._is_claimed(held, outcome, sent + _CLAIM_TIMEOUT_S)
         if claimed is None:
             # The claim may still be mined. The journal keeps the job as `claiming` for the reconciler.
-            log.warning("claim outcome unknown", job=job.job_id.hex(), outcome=describe(outcome))
-            offer.slot.give_back()
+            log.warning("claim outcome unknown", job=job.job_id.hex(), outcome=describe_outcome(outcome))
+            offer.slot.release()
         elif not claimed:
             self._handle_refusal(offer, outcome)
-            await self.pipeline.journal.ended(job.job_id, "not_claimed", describe(outcome))
-            offer.slot.give_back()
+            await self.pipeline.journal.record_end(job.job_id, "not_claimed", describe_outcome(outcome))
+            offer.slot.release()
         else:
             if not offer.pending:  # a pending offer's claim also waits for the post, which would distort the timing
-                self.timings.relayed(trio.current_time() - sent)
-            await self._claimed(held)
+                self.timings.record_relay(trio.current_time() - sent)
+            await self._record_claimed(held)
             await self.pipeline.to_open.send(held.sla_ends, held)
 
-    async def _claimed(self, held: ClaimedJob) -> None:
-        await self.pipeline.journal.claimed(held.job.job_id)
+    async def _record_claimed(self, held: ClaimedJob) -> None:
+        await self.pipeline.journal.record_claimed(held.job.job_id)
         metrics.jobs_claimed.inc()
         log.info("job claimed", job=held.name, model=held.model, sla_secs=held.job.sla_secs)
 
     async def _run_ahead(self, held: ClaimedJob, offer: Offer, op: Body, until: float) -> None:
-        """Pass the job to the opener, then wait for its claim and confirm or refuse the work."""
+        """Pass the job to the opener. Then wait for the outcome of the claim, and confirm or cancel the work."""
         ahead = held.ahead
         if ahead is None:
             raise AssertionError("a job that runs ahead must have a permit")
         log.info("job started ahead of claim", job=held.name, model=held.model, at_stake=ahead.at_stake)
         await self.pipeline.to_open.send(held.sla_ends, held)
-        outcome = await self.coordinator.run(op, until)
+        outcome = await self.coordinator.send_op(op, until)
         claimed = await self._is_claimed(held, outcome, until)
         if claimed is False:
             self._handle_refusal(offer, outcome)
-            ahead.refuse(describe(outcome))
+            ahead.refuse(describe_outcome(outcome))
             return
-        if claimed is None:  # the amount stays at stake until the job ends
-            log.warning("claim outcome unknown", job=held.name, outcome=describe(outcome))
+        if claimed is None:  # the amount still counts against the limits until the job ends
+            log.warning("claim outcome unknown", job=held.name, outcome=describe_outcome(outcome))
             return
-        await self._claimed(held)
+        await self._record_claimed(held)
         ahead.confirm()
 
     async def _is_claimed(self, held: ClaimedJob, outcome: OpOutcome, until: float) -> bool | None:
-        """Return None if neither the chain nor the index shows the claim's outcome by `until`."""
+        """Return True if this provider's claim is on the chain, or None if the outcome is still unknown at `until`."""
         match outcome:
             case OpMined(succeeded=succeeded):
                 return succeeded
@@ -145,13 +150,13 @@ class Claimer:
 
     def _handle_refusal(self, offer: Offer, outcome: OpOutcome) -> None:
         """Log a refused claim, then skip the job or pause the model for a while."""
-        reason = describe(outcome)
+        reason = describe_outcome(outcome)
         log.info("claim refused", job=offer.job.job_id.hex(), reason=reason)
-        if outcome == STALE:
-            self.clock.was_stale()
+        if outcome == STALE_OP:
+            self.clock.switch_time_source()
         match outcome:
             case ChainRefused() if offer.pending and reason == "UnknownJob":
-                pass  # its post was refused, or is not mined yet: the job is then offered again
+                pass  # the post was refused, or is not mined yet and the job will be offered again
             case ChainRefused() if reason not in _PROVIDER_REFUSALS:
                 self.pipeline.exclusions.skip(offer.job.job_id)
             case ChainRefused() | CoordinatorRefusal() | SignInRefused():

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class DeadlineChannel(Generic[T]):
-    """Priority queue with backpressure. It cannot be closed: cancel the receivers instead."""
+    """Priority queue with backpressure. To end a worker, cancel its `receive`."""
 
     def __init__(self, capacity: int) -> None:
         self._room = trio.Semaphore(capacity)

@@ -11,8 +11,10 @@ from svcd.base.end_reasons import WorkFailed
 
 @attrs.define(slots=True, eq=False)
 class Drain:
+    """Shutdown of the daemon. `begun` is set when the daemon must accept no new jobs."""
+
     begun: trio.Event = attrs.field(factory=trio.Event)
-    _cut: bool = False
+    _is_work_cancelled: bool = False
     _scopes: set[trio.CancelScope] = attrs.field(factory=set)
 
     @property
@@ -22,18 +24,18 @@ class Drain:
     def begin(self) -> None:
         self.begun.set()
 
-    def cut(self) -> None:
-        """Cancel running work. Its jobs are failed, which refunds their owners at once."""
-        self._cut = True
+    def cancel_work(self) -> None:
+        """Cancel running work. The stages then fail its jobs, which refunds the jobs' owners at once."""
+        self._is_work_cancelled = True
         for scope in self._scopes:
             scope.cancel()
 
     @contextmanager
-    def work(self) -> Iterator[None]:
-        """Wrap work that `cut` may cancel. Cancelled work raises `WorkFailed` (`unservable`)."""
+    def cancellable(self) -> Iterator[None]:
+        """Yield a context that `cancel_work` cancels. The context then raises `WorkFailed` (`unservable`)."""
         with trio.CancelScope() as scope:
             self._scopes.add(scope)
-            if self._cut:
+            if self._is_work_cancelled:
                 scope.cancel()
             try:
                 yield

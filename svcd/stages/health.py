@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, NoReturn
 
 import attrs
@@ -14,7 +14,7 @@ from hypercorn.trio import serve
 from prometheus_client import make_asgi_app
 
 from common.daemon.logs import log_task_failure
-from common.daemon.operators_port import TEXT, OperatorsApp, Page
+from common.daemon.operators_port import TEXT_HEADERS, OperatorsApp, Page
 from common.daemon.supervision import Supervisor
 from svcd.base import metrics
 from svcd.base.end_reasons import HOLD_REASONS, HoldReason
@@ -26,15 +26,15 @@ log = structlog.get_logger(__name__)
 REASON_HEADER: Final = "x-svcd-reason"  # a 503 of /healthz has a fixed body, so a header has the reason
 _WATCH_INTERVAL_S: Final = 5.0
 _IDLE_TIMEOUT_S: Final = 30.0  # above the delay that a busy event loop adds to a scrape
-_GRACE_S: Final = 1.0
+_SHUTDOWN_GRACE_S: Final = 1.0
 _MIN_SILENCE_S: Final = 60.0  # time without an answered poll before the daemon is unhealthy
 
 
 @attrs.frozen(slots=True)
 class Hold:
-    """Reason to withhold claims, with a one-line remedy in `detail`.
+    """Reason to withhold claims. `detail` has the problem and the remedy.
 
-    `model` None means every model, and `sla_secs` None every window.
+    `model` None means all models, and `sla_secs` None all windows.
     """
 
     reason: HoldReason
@@ -51,17 +51,27 @@ class DaemonHealth:
     supervisor: Supervisor = attrs.field(factory=lambda: Supervisor(metrics.count_task_failures, log_task_failure))
     holds: tuple[Hold, ...] | None = None
     _answered_at: dict[str, float] = attrs.field(factory=dict)
+    _ordered_at: dict[str, float] = attrs.field(factory=dict)
     _intervals: dict[str, float] = attrs.field(factory=dict)
 
-    def expect(self, model: str, pause: float) -> None:
+    def expect_polls(self, model: str, pause: float) -> None:
         """Expect polls of the model, `pause` seconds apart."""
         self._intervals[model] = pause
-        self.record_answer(model)
+        self.record_poll_answer(model)
 
-    def record_answer(self, model: str) -> None:
+    def record_poll_answer(self, model: str) -> None:
         self._answered_at[model] = trio.current_time()
 
-    def hold(self, holds: Iterable[Hold]) -> None:
+    def record_orders(self, model: str) -> None:
+        """Record that a poll returned orders, even unwanted ones."""
+        self._ordered_at[model] = trio.current_time()
+
+    def seconds_since_orders(self, model: str) -> float | None:
+        """Return the seconds since a poll last returned orders, or None if no poll returned any."""
+        at = self._ordered_at.get(model)
+        return None if at is None else trio.current_time() - at
+
+    def set_holds(self, holds: Iterable[Hold]) -> None:
         """Replace the reasons to withhold claims."""
         self.holds = tuple(holds)
         reasons = {hold.reason for hold in self.holds}
@@ -69,14 +79,14 @@ class DaemonHealth:
             metrics.claims_withheld.labels(reason).set(reason in reasons)
 
     def withholds(self, model: str, sla_secs: int | None = None) -> bool:
-        """Return True while claims for the model, or for one window of it, are withheld."""
+        """Return True while claims for the model, or for the model in this window, are withheld."""
         return self.holds is None or any(
             hold.model in (None, model) and hold.sla_secs in (None, sla_secs) for hold in self.holds
         )
 
     @property
     def is_only_daemon(self) -> bool:
-        """Return True if the guard has checked and knows of no other daemon on this wallet."""
+        """Return True if the guard has checked and found no other daemon with this wallet."""
         return self.holds is not None and all(hold.reason != "other_daemon" for hold in self.holds)
 
     async def watch(self) -> NoReturn:
@@ -93,11 +103,11 @@ class DaemonHealth:
 
     @property
     def problem(self) -> str | None:
-        """Return why the daemon is unhealthy, or None."""
-        if not self.journal.works:
+        """Return the reason why the daemon is unhealthy, or None."""
+        if not self.journal.is_working:
             return "the journal cannot be read or written"
-        if self.supervisor.failing is not None:
-            return f"the task {self.supervisor.failing} fails repeatedly; see the log"
+        if self.supervisor.failing_task is not None:
+            return f"the task {self.supervisor.failing_task} fails repeatedly; see the log"
         if self.holds:
             return "; ".join(hold.detail for hold in self.holds)
         now = trio.current_time()
@@ -107,27 +117,35 @@ class DaemonHealth:
             if now - at > max(_MIN_SILENCE_S, 3 * self._intervals[model])
         ]
         if silent or not self._answered_at:
-            return f"no poll was answered lately: {', '.join(silent) or 'none yet'}"
+            return f"no poll was answered lately: {', '.join(silent) or 'no model is polled yet'}"
         return None
 
 
-async def serve_metrics(health: DaemonHealth, bound: socket.socket) -> None:
-    """Serve /metrics and /healthz until cancelled. A 503 carries the reason in a header."""
+async def no_page(_path: str, _host: str) -> Page | None:
+    return None
 
-    def page(path: str) -> Page | None:
+
+async def serve_metrics(
+    health: DaemonHealth,
+    bound: socket.socket,
+    others: Callable[[str, str], Awaitable[Page | None]] = no_page,
+) -> None:
+    """Serve /metrics, /healthz and the pages of `others` until cancelled. A 503 has the reason in a header."""
+
+    async def page(path: str, host: str) -> Page | None:
         if path != "/healthz":
-            return None
+            return await others(path, host)
         problem = health.problem
         if problem is None:
             return Page(200, b"ok\n")
         reason = problem.encode("ascii", "backslashreplace").replace(b"\r", b" ").replace(b"\n", b" ")
-        return Page(503, b"unhealthy\n", (*TEXT, (REASON_HEADER.encode(), reason)))
+        return Page(503, b"unhealthy\n", (*TEXT_HEADERS, (REASON_HEADER.encode(), reason)))
 
     app: Any = OperatorsApp(make_asgi_app(REGISTRY), page)  # hypercorn declares other ASGI types
     config = Config()
-    config.bind = [f"fd://{os.dup(bound.fileno())}"]  # hypercorn closes it
+    config.bind = [f"fd://{os.dup(bound.fileno())}"]  # a duplicate, because hypercorn closes the descriptor
     config.keep_alive_timeout = _IDLE_TIMEOUT_S
-    config.graceful_timeout = _GRACE_S
+    config.graceful_timeout = _SHUTDOWN_GRACE_S
     config.include_server_header = False
     config.errorlog = logging.getLogger("hypercorn")
     await serve(app, config, shutdown_trigger=trio.sleep_forever, mode="asgi")

@@ -1,4 +1,4 @@
-"""Offers from the book, and the jobs and models that are not claimed for now."""
+"""Jobs offered to the claimers, and exclusions: jobs and models that are not claimed for a while."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,30 +13,30 @@ from svcd.journal.slots import Slot
 # Pauses after a refused claim, because an immediate retry would be refused as well.
 _PROVIDER_REFUSAL_PAUSE_S: Final = 10.0
 _JOB_REFUSAL_PAUSE_S: Final = 30.0
-_ESCROW_PAUSE_S: Final = 300.0  # after a failed key release: further open bids would fail as well
+_ESCROW_PAUSE_S: Final = 300.0  # after a failed key release, because other open bids would fail as well
 _MAX_ORDER_LIFE_S: Final = 2 * 86_400
 
 
 @attrs.define(slots=True, eq=False)
 class Exclusions:
-    """Jobs, models and open bids that are not claimed for now."""
+    """Jobs, models and open bids that are not claimed for a while."""
 
     clock: Clock
-    _until: dict[bytes, float] = attrs.field(factory=dict)  # Unix seconds
-    _skipped: dict[bytes, float] = attrs.field(factory=dict)  # loop time, which clock corrections do not move
-    _paused: dict[str, float] = attrs.field(factory=dict)  # loop time
+    _excluded_until: dict[bytes, float] = attrs.field(factory=dict)  # Unix seconds
+    _skipped_until: dict[bytes, float] = attrs.field(factory=dict)  # loop time, which clock corrections do not affect
+    _paused_until: dict[str, float] = attrs.field(factory=dict)  # loop time
     _escrow_down_until: float = 0.0
 
-    def remember(self, job_ids: Iterable[bytes]) -> None:
+    def add_earlier_jobs(self, job_ids: Iterable[bytes]) -> None:
         """Exclude jobs that an earlier run claimed and did not settle."""
         for job_id in job_ids:
-            self._until[job_id] = self.clock.wall() + _MAX_ORDER_LIFE_S
+            self._excluded_until[job_id] = self.clock.wall() + _MAX_ORDER_LIFE_S
 
     def add(self, job_id: bytes, expires_at: float) -> None:
         """Exclude a job until its order expires."""
         now = self.clock.wall()
-        self._until = {known: until for known, until in self._until.items() if until > now}
-        self._until[job_id] = expires_at
+        self._excluded_until = {known: until for known, until in self._excluded_until.items() if until > now}
+        self._excluded_until[job_id] = expires_at
 
     def skip(self, job_id: bytes) -> None:
         """Exclude a job briefly, after a refusal that may be temporary.
@@ -44,34 +44,35 @@ class Exclusions:
         Examples are a paused token, an owner short of funds, or a reorg between the post and the claim.
         """
         now = trio.current_time()
-        self._skipped = {known: until for known, until in self._skipped.items() if until > now}
-        self._skipped[job_id] = now + _JOB_REFUSAL_PAUSE_S
+        self._skipped_until = {known: until for known, until in self._skipped_until.items() if until > now}
+        self._skipped_until[job_id] = now + _JOB_REFUSAL_PAUSE_S
 
     def __contains__(self, job_id: bytes) -> bool:
-        if (resting := self._skipped.get(job_id)) is not None and resting > trio.current_time():
+        if (until := self._skipped_until.get(job_id)) is not None and until > trio.current_time():
             return True
-        return self._until.get(job_id, 0.0) > self.clock.wall()
+        return self._excluded_until.get(job_id, 0.0) > self.clock.wall()
 
     def pause(self, model: str) -> None:
-        self._paused[model] = trio.current_time() + _PROVIDER_REFUSAL_PAUSE_S
+        self._paused_until[model] = trio.current_time() + _PROVIDER_REFUSAL_PAUSE_S
 
     def is_paused(self, model: str) -> bool:
-        return trio.current_time() < self._paused.get(model, 0.0)
+        return trio.current_time() < self._paused_until.get(model, 0.0)
 
     def pause_open_bids(self) -> None:
         self._escrow_down_until = trio.current_time() + _ESCROW_PAUSE_S
 
     @property
     def open_bids_paused(self) -> bool:
-        """Return True while open bids are not claimed because the escrow does not release keys."""
+        """Return True while open bids are not claimed, because the escrow failed to release a key."""
         return trio.current_time() < self._escrow_down_until
 
 
 @attrs.frozen(slots=True, eq=False)
 class Offer:
-    """Job leased to this provider, with the slot taken for it."""
+    """Job that the coordinator offers to this provider, with the slot taken for the job."""
 
     job: Job
     model: str
     slot: Slot
-    pending: bool = False  # its post is not in a block yet
+    pending: bool = False  # the job's post is not in a block yet
+    trace: str | None = None  # trace context of the poll that returned the job, for the spans of later stages

@@ -10,7 +10,7 @@ import trio
 
 from common.address_book import AddressBook
 from common.box import SecretKey, open_sealed
-from common.container import Committed, Opener
+from common.container import ContainerCommitment, Opener
 from svcd.base.clock import Clock
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.errors import Unavailable
@@ -20,20 +20,24 @@ from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaime
 from svcd.coordinator.client import Coordinator
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey
-from svcd.journal.held_job import ClaimedJob, Opened
+from svcd.journal.held_job import ClaimedJob, OpenedJob
 from svcd.payload.gateway import PayloadGateways
-from svcd.payload.opening import committed, opened, work_of
+from svcd.payload.opening import DelegationCheck, build_work, check_commitment, open_envelope
 from svcd.payload.spool import Spool
 from svcd.stages.drain import Drain
 from svcd.stages.pipeline import Pipeline
 
 T = TypeVar("T")
 
-# A missing key must be reported within 300 seconds of the claim. The last half minute is for sending the fail.
+
+# A fail because of a missing escrow key must be sent within 300 seconds of the claim. Reserve half a minute for that.
 _OPEN_TIMEOUT_S: Final = 270.0
-_MIN_OPEN_TIMEOUT_S: Final = 30.0  # for jobs recovered after a restart, when less than this is left
+_MIN_OPEN_TIMEOUT_S: Final = 30.0  # for jobs that are recovered after a restart with less time left
 _DEK_BYTES: Final = 32
-# After a reorg the coordinator rebroadcasts the post and the claim. A wrong clock is corrected.
+
+
+# Codes after which a retry may succeed. After a reorg, the coordinator rebroadcasts the post and the claim. The next
+# response corrects svcd's clock.
 _RETRIED_CODES: Final = frozenset({"not_claimed", "no_claim", "stale_issued_at"})
 _RETRY_INTERVAL_S: Final = 2.0
 _MAX_INLINE_BYTES: Final = 32 * 1024  # a smaller container is read faster than a thread starts
@@ -62,25 +66,33 @@ class PayloadOpener:
             raise WorkFailed("unservable", f"the model {held.model!r} is no longer configured")
         if held.job.designated not in (0, self.provider_id):
             raise WorkFailed("not_our_bid", f"the job is designated to provider {held.job.designated}")
-        deadline = held.sla_ends - self.timings.margin(model.margin_seconds)
-        if trio.current_time() >= deadline:
+        margin = self.timings.margin(model.margin_seconds)
+        deadline = held.sla_ends - margin
+
+        # With answers from before a restart, the job needs only a settle. The margin has time for two relays, and a
+        # settle needs one.
+        open_until = held.sla_ends - margin / 2 if await self._has_answers(held) else deadline
+        if trio.current_time() >= open_until:
             raise WorkFailed("claim_expired" if held.recovered else "deadline_wait", "no time is left to run the job")
-        with self.drain.work():
-            # A job that runs ahead is not on the chain yet. `OfferCheck` has checked its signatures.
+        with self.drain.cancellable():
+            # A job that runs ahead is not on the chain yet, but `OfferChecker` has checked its signatures.
             if self.chain is not None and (held.ahead is None or held.ahead.confirmed):
-                await self._check_claim(self.chain, held, deadline)
-            work = await self._open_work(held, model, deadline)
+                await self._wait_for_claim(self.chain, held, open_until)
+            work = await self._open_work(held, model, deadline, open_until)
         await self.pipeline.to_run[held.model].send(held.sla_ends, work)
 
-    async def _check_claim(self, chain: ChainReader, held: ClaimedJob, deadline: float) -> None:
-        """Wait until the node confirms the claim, payment and terms reported by the coordinator.
+    async def _has_answers(self, held: ClaimedJob) -> bool:
+        return held.recovered and bool(await self.pipeline.journal.read_items(held.job.job_id))
 
-        An unreachable or lagging node is retried for as long as a failure can still be reported in time.
+    async def _wait_for_claim(self, chain: ChainReader, held: ClaimedJob, open_until: float) -> None:
+        """Wait until the node confirms the claim, payment and terms that the coordinator reported.
+
+        Retry an unreachable or lagging node as long as a fail can still be sent in time.
         """
-        until = self._open_deadline(held, deadline)
+        until = self._open_deadline(held, open_until)
         while True:
             try:
-                standing = await chain.standing(held.job)
+                standing = await chain.claim_status(held.job)
             except Unavailable as unavailable:
                 failure = WorkFailed("deadline_wait", str(unavailable))
             else:
@@ -90,34 +102,38 @@ class PayloadOpener:
                     case Contradicted(why=why):
                         raise WorkFailed("unservable", f"the chain contradicts the coordinator: {why}")
                     case NotClaimed(why=why):
-                        failure = WorkFailed("not_claimed", f"not on the chain: {why}")
+                        failure = WorkFailed("not_claimed", f"the claim is not on the chain: {why}")
             if trio.current_time() + _RETRY_INTERVAL_S >= until:
                 raise failure
             await trio.sleep(_RETRY_INTERVAL_S)
 
-    def _open_deadline(self, held: ClaimedJob, deadline: float) -> float:
+    def _open_deadline(self, held: ClaimedJob, open_until: float) -> float:
         """Return the loop time by which the job must be opened."""
-        return min(deadline, max(held.claimed_at + _OPEN_TIMEOUT_S, trio.current_time() + _MIN_OPEN_TIMEOUT_S))
+        return min(open_until, max(held.claimed_at + _OPEN_TIMEOUT_S, trio.current_time() + _MIN_OPEN_TIMEOUT_S))
 
-    async def _open_work(self, held: ClaimedJob, model: ModelConfig, deadline: float) -> Opened:
+    async def _open_work(self, held: ClaimedJob, model: ModelConfig, deadline: float, open_until: float) -> OpenedJob:
         job = held.job
         spool = Spool(self.spool_directory, self.max_container_bytes)
         try:
             started = trio.current_time()
-            until = self._open_deadline(held, deadline)
+            until = self._open_deadline(held, open_until)
             found = await self.gateways.fetch(
-                job.task_cid, spool, until, lambda: _off_loop(lambda: committed(spool, job.c), unless=spool.is_small)
+                job.task_cid,
+                spool,
+                until,
+                lambda: _run_blocking(lambda: check_commitment(spool, job.c), inline=spool.is_small),
             )
-            self.timings.fetched(trio.current_time() - started)
-            opener = await self._opener(held, found, until)
-            envelope = await _off_loop(lambda: opened(spool, opener, job.owner), unless=spool.is_small)
+            self.timings.record_fetch(trio.current_time() - started)
+            opener = await self._build_opener(held, found, until)
+            envelope = await _run_blocking(lambda: open_envelope(spool, opener, job.owner), inline=spool.is_small)
             short = spool.length <= _MAX_INLINE_BYTES
-            work = await _off_loop(lambda: work_of(held, envelope, model.serves, deadline), unless=short)
+            check = DelegationCheck(self.signer.domains, self.provider_id, self.clock.wall(), trio.current_time())
+            work = await _run_blocking(lambda: build_work(held, envelope, model.serves, deadline, check), inline=short)
         finally:
             spool.clear()
-        return Opened(held, work, envelope.result_key)
+        return OpenedJob(held, work, envelope.result_key)
 
-    async def _opener(self, held: ClaimedJob, found: Committed, until: float) -> Callable[[], Opener]:
+    async def _build_opener(self, held: ClaimedJob, found: ContainerCommitment, until: float) -> Callable[[], Opener]:
         book = self.deployment
         if held.job.designated == 0:
             dek = await self._release_key(held, found, until)
@@ -127,22 +143,22 @@ class PayloadOpener:
             raise WorkFailed("no_cipher", "the job is sealed to this provider's box key, but no box key is configured")
         return lambda: Opener.with_secret(box, book.chain_id, book.job_registry, held.job.owner)
 
-    async def _release_key(self, held: ClaimedJob, found: Committed, until: float) -> bytes:
-        """Return the payload key of an open bid, released by the escrow."""
+    async def _release_key(self, held: ClaimedJob, found: ContainerCommitment, until: float) -> bytes:
+        """Request the payload's data key of an open bid from the escrow, and return the key."""
         answer_key = SecretKey.generate()
         while True:
-            body = self.signer.release(
+            body = self.signer.sign_release(
                 held.job.job_id, found.seed_wrap, found.ct_hash, answer_key.public.raw, self.clock.now()
             )
             answer = await self.coordinator.release(body, until)
-            passing = isinstance(answer, CoordinatorRefusal) and answer.code in _RETRIED_CODES
-            if not passing or trio.current_time() + _RETRY_INTERVAL_S >= until:
+            is_temporary = isinstance(answer, CoordinatorRefusal) and answer.code in _RETRIED_CODES
+            if not is_temporary or trio.current_time() + _RETRY_INTERVAL_S >= until:
                 break
             await trio.sleep(_RETRY_INTERVAL_S)
         if isinstance(answer, ReleasedKey):
             dek = open_sealed(answer_key, answer.dek_sealed)
             if dek is None or len(dek) != _DEK_BYTES:
-                raise WorkFailed("undecryptable", "the escrow's answer is not sealed to the key of the request")
+                raise WorkFailed("undecryptable", "the escrow's answer cannot be opened with the key of the request")
             return dek
         if (
             isinstance(answer, CoordinatorRefusal)
@@ -150,10 +166,14 @@ class PayloadOpener:
             and answer.status != httpx.codes.TOO_MANY_REQUESTS
         ):
             raise WorkFailed(answer.code or "escrow_unavailable", f"the escrow answered {answer.status}")
-        detail = f"answered {answer.status} {answer.code}" if isinstance(answer, CoordinatorRefusal) else answer.detail
+        detail = (
+            f"the escrow answered {answer.status} {answer.code}"
+            if isinstance(answer, CoordinatorRefusal)
+            else answer.detail
+        )
         raise WorkFailed("escrow_unreachable", detail)
 
 
-async def _off_loop(act: Callable[[], T], *, unless: bool) -> T:
-    """Run `act` in a thread, so that a large payload does not block other jobs, unless starting one would cost more."""
-    return act() if unless else await trio.to_thread.run_sync(act)
+async def _run_blocking(act: Callable[[], T], *, inline: bool) -> T:
+    """Run `act` in a thread, so that a large payload does not block other jobs. If `inline`, run `act` directly."""
+    return act() if inline else await trio.to_thread.run_sync(act)

@@ -1,10 +1,10 @@
-"""Channels between the stages, and the ways a job leaves them.
+"""Connect the stages by channels, and record the ends of jobs.
 
-    claimer ─► opener ─► runner (one per model) ─► sealer ─┬─────────────► settler
+claimer ─► opener ─► runner (one per model) ─► sealer ─┬─────────────► settler
                                                            └─► uploader ──────┘
     any of them ─► failer
 
-Every job leaves through `Pipeline`, which frees its slot and updates the metrics.
+Every job ends in a method of `Pipeline`, which frees the job's slot and updates the metrics.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,21 +14,22 @@ import attrs
 import structlog
 import trio
 
+from common.tracing import spans
 from svcd.base import metrics
 from svcd.base.end_reasons import WorkFailed
-from svcd.journal.held_job import ClaimedJob, Failing, Finished, Opened, SealedJob
+from svcd.journal.held_job import ClaimedJob, FailingJob, FinishedJob, OpenedJob, SealedJob
 from svcd.journal.journal import Journal
 from svcd.stages.deadline_channel import DeadlineChannel
 from svcd.stages.offers import Exclusions
 
 log = structlog.get_logger(__name__)
 
-_RECOVERED_JOBS: Final = 64
+_MAX_RECOVERED_JOBS: Final = 64
 _ESCROW_FAILURES: Final = frozenset({"escrow_unavailable", "escrow_unreachable"})
 
 
 class HasClaimedJob(Protocol):
-    """Item of a channel."""
+    """Item of a channel. Every item refers to a held job."""
 
     @property
     def held(self) -> ClaimedJob: ...
@@ -42,19 +43,19 @@ class Pipeline:
     journal: Journal
     exclusions: Exclusions
     to_open: DeadlineChannel[ClaimedJob]
-    to_run: dict[str, DeadlineChannel[Opened]]
-    to_seal: DeadlineChannel[Finished]
+    to_run: dict[str, DeadlineChannel[OpenedJob]]
+    to_seal: DeadlineChannel[FinishedJob]
     to_upload: DeadlineChannel[SealedJob]
     to_settle: DeadlineChannel[SealedJob]
-    to_fail: DeadlineChannel[Failing]
+    to_fail: DeadlineChannel[FailingJob]
 
     @classmethod
-    def of(cls, journal: Journal, exclusions: Exclusions, slots: dict[str, int]) -> "Pipeline":
-        """Create channels with room for every slot, and for jobs recovered from an earlier run beyond that.
+    def create(cls, journal: Journal, exclusions: Exclusions, slots: dict[str, int]) -> "Pipeline":
+        """Create channels with room for every slot, and for jobs recovered from an earlier run.
 
-        Jobs are sorted by deadline only inside a channel, so a full channel would delay urgent jobs.
+        Only jobs inside a channel are sorted by deadline, so a full channel would delay urgent jobs.
         """
-        every = sum(slots.values()) + _RECOVERED_JOBS
+        every = sum(slots.values()) + _MAX_RECOVERED_JOBS
         return cls(
             journal=journal,
             exclusions=exclusions,
@@ -66,24 +67,27 @@ class Pipeline:
             to_fail=DeadlineChannel(every),
         )
 
-    async def serve(self, channel: DeadlineChannel[T], step: Callable[[T], Awaitable[None]]) -> NoReturn:
-        """Run one worker of a stage. A failed step ends only its own job."""
+    async def serve(self, stage: str, channel: DeadlineChannel[T], step: Callable[[T], Awaitable[None]]) -> NoReturn:
+        """Run one worker of a stage. A failed step ends only its own job. Trace spans have the name `stage`."""
         while True:
             item = await channel.receive()
             try:
-                await self._work(item, step)
+                with spans.span(stage, parent=item.held.trace, job=item.held.name, model=item.held.model):
+                    await self._run_step(item, step)
             except Exception:
-                item.held.slot.give_back()  # the reconciler finds the job in the journal and resumes it
+                item.held.slot.release()  # the reconciler finds the job in the journal and resumes it
                 raise
 
-    async def _work(self, item: T, step: Callable[[T], Awaitable[None]]) -> None:
+    async def _run_step(self, item: T, step: Callable[[T], Awaitable[None]]) -> None:
         try:
-            with item.held.work():
+            with item.held.cancel_if_refused():
                 await step(item)
         except WorkFailed as failure:
+            spans.mark_failed(failure.reason)
             await self.give_up(item.held, failure)
-        except Exception as bug:  # the specification's `internal_error`: counted and logged as our fault
+        except Exception as bug:  # the specification's `internal_error`, which counts as svcd's fault
             log.exception("stage failed unexpectedly", job=item.held.name)
+            spans.mark_failed(type(bug).__name__)
             await self.give_up(item.held, WorkFailed("internal_error", type(bug).__name__))
 
     async def give_up(self, held: ClaimedJob, failure: WorkFailed) -> None:
@@ -91,37 +95,37 @@ class Pipeline:
             self.exclusions.pause_open_bids()
         log.warning("job given up", job=held.name, model=held.model, reason=failure.reason, detail=failure.detail)
         if failure.sends_fail:
-            await self.journal.failing(held.job.job_id, failure.reason)
-            await self.to_fail.send(held.sla_ends, Failing(held, failure.reason))
+            await self.journal.record_failing(held.job.job_id, failure.reason)
+            await self.to_fail.send(held.sla_ends, FailingJob(held, failure.reason))
         else:
-            await self.left(held, failure.reason)
+            await self.record_given_up(held, failure.reason)
 
-    async def left(self, held: ClaimedJob, reason: str) -> None:
-        """Record that the job was given up without a confirmed fail. Its owner can reclaim it after the SLA."""
-        await self.journal.ended(held.job.job_id, "given_up", reason)
-        self._ended_without_settle(held, reason)
+    async def record_given_up(self, held: ClaimedJob, reason: str) -> None:
+        """Record that svcd gave up the job without a confirmed fail. The owner can reclaim the job after its window."""
+        await self.journal.record_end(held.job.job_id, "given_up", reason)
+        self._record_end(held, reason)
 
-    async def failed(self, held: ClaimedJob, reason: str) -> None:
+    async def record_failed(self, held: ClaimedJob, reason: str) -> None:
         """Record that the chain accepted the fail."""
-        await self.journal.ended(held.job.job_id, "failed", reason)
+        await self.journal.record_end(held.job.job_id, "failed", reason)
         if held.ahead is not None:
             held.ahead.confirm()
-        self._ended_without_settle(held, reason)
+        self._record_end(held, reason)
 
-    async def settled(self, held: ClaimedJob, started: float | None) -> None:
-        await self.journal.ended(held.job.job_id, "settled")
+    async def record_settled(self, held: ClaimedJob, started: float | None) -> None:
+        await self.journal.record_end(held.job.job_id, "settled")
         if held.ahead is not None:
             held.ahead.confirm()
         metrics.jobs_settled.inc()
         if started is not None:
             metrics.job_duration.observe(trio.current_time() - started)
-        held.slot.give_back(settled=True)
+        held.slot.release(settled=True)
         log.info("job settled", job=held.name, model=held.model)
 
-    def _ended_without_settle(self, held: ClaimedJob, reason: str) -> None:
+    def _record_end(self, held: ClaimedJob, reason: str) -> None:
         if held.ahead is not None:  # has no effect if the claim's outcome is already known
             held.ahead.refuse(reason)
         metrics.jobs_failed.labels(reason).inc()
         self.exclusions.add(held.job.job_id, held.job.expires_at)
-        held.slot.give_back()
+        held.slot.release()
         log.info("job ended without settle", job=held.name, model=held.model, reason=reason)

@@ -1,5 +1,6 @@
-"""Poll for jobs of one model, and pass the ones worth claiming to the claimers."""
+"""Poll for jobs of one model, and pass wanted jobs to the claimers."""
 
+import time
 from typing import Final, NoReturn
 
 import attrs
@@ -7,6 +8,8 @@ import structlog
 import trio
 
 from common.refusal import Refused
+from common.scalars import hex_of
+from common.tracing import spans
 from svc.wire.gateways import is_content_id
 from svcd.backends.breaker import Breaker
 from svcd.backends.discount import AskRates, Discount
@@ -18,18 +21,18 @@ from svcd.base.timings import Timings
 from svcd.config import ModelConfig
 from svcd.coordinator.client import Coordinator, PollResult
 from svcd.journal.book_row import Job
-from svcd.journal.slots import Slot, Slots
+from svcd.journal.slots import Slots
 from svcd.stages.deadline_channel import DeadlineChannel
 from svcd.stages.health import DaemonHealth
-from svcd.stages.offer_check import OfferCheck
+from svcd.stages.offer_check import OfferChecker
 from svcd.stages.offers import Exclusions, Offer
 
 log = structlog.get_logger(__name__)
 
-_MAX_WAIT_S: Final = 20  # the coordinator may hold a poll this long
+_MAX_POLL_WAIT_S: Final = 20  # the coordinator may hold a poll this long
 _SHORT_WAIT_LIFETIME_S: Final = 600.0  # after a proxy cut off a poll, before the full wait is tried again
-_MIN_CUT_OFF_S: Final = 1.0  # a poll that failed sooner was not cut off because of its length
-_MIN_TIME_LEFT_S: Final = 5  # a claim needs this long before its order expires
+_MIN_CUT_OFF_S: Final = 1.0  # only a poll that lasted longer may have been cut off by a proxy
+_MIN_TIME_LEFT_S: Final = 5  # between a claim and the expiry of the claimed order
 
 
 @attrs.define(slots=True, eq=False)
@@ -47,19 +50,21 @@ class Poller:
     exclusions: Exclusions
     timings: Timings
     offers: DeadlineChannel[Offer]
-    check: OfferCheck
+    check: OfferChecker
     health: DaemonHealth
-    # Jobs leased at the last poll that this provider does not want. Each still counts against `free` at the
-    # coordinator, so the next poll requests that many more.
+
+    # Number of unwanted jobs that the last poll leased to this provider. The coordinator counts these jobs against
+    # `free`, so the next poll requests that many more.
     _unwanted: int = 0
-    _short_wait: int = _MAX_WAIT_S
+    _short_wait: int = _MAX_POLL_WAIT_S
     _short_wait_until: float = 0.0
 
     async def run(self) -> NoReturn:
         refused = False
         while True:
             held = False
-            # Log only the changes between failing and working.
+
+            # Log only changes between failed and successful polls.
             try:
                 held = await self.poll()
             except (Unavailable, Refused) as error:
@@ -76,50 +81,53 @@ class Poller:
     async def poll(self) -> bool:
         """Poll once. Return True if the next poll may follow at once.
 
-        This is so after a held poll without jobs, and after pending jobs, which often come in series.
+        This is the case after a long poll without jobs, and after pending jobs, which often come in series.
         """
         if self.health.withholds(self.model.name):
             # Polling makes this provider a candidate, and clients designate orders to candidates.
-            metrics.model_free.labels(self.model.name).set(0)
-            self.health.record_answer(self.model.name)
+            metrics.requested_slots.labels(self.model.name).set(0)
+            self.health.record_poll_answer(self.model.name)
             self._unwanted = 0
             return False
-        free = self._free(await self.load.read())
-        floors = {sla: self.discount.floor(ask) for sla, ask in self.model.asks.items()}
+        free = self._free_slots(await self.load.read())
+        floors = {sla: self.discount.lowest_rates(ask) for sla, ask in self.model.asks.items()}
         lowest = {
             "rate_in": min(floor.rate_in for floor in floors.values()),
             "rate_out": min(floor.rate_out for floor in floors.values()),
         }
         asked = free + self._unwanted if free else 0
-        metrics.model_free.labels(self.model.name).set(asked)
-        began = trio.current_time()
-        wait = self._wait() if asked else 0
-        handed = await self._poll_coordinator(asked, lowest, wait)
-        jobs = handed.jobs
-        self.health.record_answer(self.model.name)
+        metrics.requested_slots.labels(self.model.name).set(asked)
+        began, polled_at = trio.current_time(), time.time()
+        wait = self._poll_wait_s() if asked else 0
+        result = await self._poll_coordinator(asked, lowest, wait)
+        jobs = result.jobs
+        self.health.record_poll_answer(self.model.name)
+        if jobs or result.pending:
+            self.health.record_orders(self.model.name)
         waited = trio.current_time() - began
-        if (jobs or handed.pending) and waited > self.model.poll_seconds:
+        if (jobs or result.pending) and waited > self.model.poll_seconds:
             # Slots and load may have changed during a long wait.
-            free = min(free, self._free(await self.load.read()))
+            free = min(free, self._free_slots(await self.load.read()))
         wanted = [job for job in jobs if self._is_wanted(job, floors)]
         self._unwanted = sum(not self.slots.holds(job.job_id) for job in jobs) - len(wanted)
         for job in wanted:
-            free -= await self._take_on(job, free)
+            free -= await self._offer_to_claimers(job, free, result.traces.get(job.job_id), polled_at)
         taken = 0
-        for job in await self._checked(handed, floors, asked):
-            taken += await self._take_on(job, free - taken, pending=True)
-        return taken > 0 or (wait > 0 and not jobs and not handed.pending and waited >= wait / 2)
+        for job in await self._select_valid_jobs(result, floors, asked):
+            trace = result.traces.get(job.job_id)
+            taken += await self._offer_to_claimers(job, free - taken, trace, polled_at, pending=True)
+        return taken > 0 or (wait > 0 and not jobs and not result.pending and waited >= wait / 2)
 
-    async def _checked(self, handed: PollResult, floors: dict[int, AskRates], asked: int) -> list[Job]:
+    async def _select_valid_jobs(self, result: PollResult, floors: dict[int, AskRates], asked: int) -> list[Job]:
         """Return the wanted pending jobs that have valid signatures.
 
-        Further ones than were requested are ignored: checking thousands of signatures would block the other jobs.
+        Ignore offers beyond the requested number, because checking thousands of signatures would block other jobs.
         """
         found = []
-        for offer in handed.pending[:asked]:
-            job = offer.job(handed.block)
+        for offer in result.pending[:asked]:
+            job = offer.to_job(result.block)
             if offer.designated in (0, self.provider_id) and self._is_wanted(job, floors):
-                fault = await self.check.fault(offer)
+                fault = await self.check.find_fault(offer)
                 if fault is None:
                     found.append(job)
                 else:
@@ -127,20 +135,31 @@ class Poller:
             metrics.pending_offers.labels("taken" if found and found[-1] is job else "left").inc()
         return found
 
-    async def _take_on(self, job: Job, free: int, *, pending: bool = False) -> int:
-        """Offer the job to the claimers if a slot is free. Return the number of slots taken."""
+    async def _offer_to_claimers(
+        self, job: Job, free: int, order_trace: str | None, polled_at: float, *, pending: bool = False
+    ) -> int:
+        """Pass the job to the claimers if a slot is free. Return the number of slots taken, 0 or 1."""
         slot = self.slots.take(self.model.name, job.job_id) if free > 0 else None
         if slot is None:
             return 0
-        await self._offer(job, slot, pending=pending)
+        trace = spans.record_span(
+            "poll",
+            parent=order_trace,
+            started=polled_at,
+            ended=time.time(),
+            job=hex_of(job.job_id),
+            model=self.model.name,
+            pending=pending,
+        )
+        await self._send_offer(Offer(job, self.model.name, slot, pending, trace))
         return 1
 
-    def _wait(self) -> int:
-        """Return the seconds that the coordinator may hold a poll."""
-        return self._short_wait if trio.current_time() < self._short_wait_until else _MAX_WAIT_S
+    def _poll_wait_s(self) -> int:
+        """Return the seconds for which the coordinator may hold a poll."""
+        return self._short_wait if trio.current_time() < self._short_wait_until else _MAX_POLL_WAIT_S
 
     async def _poll_coordinator(self, asked: int, lowest: dict[str, int], wait: int) -> PollResult:
-        """Poll, and shorten the wait of later polls if a proxy cuts this one off."""
+        """Poll, and shorten the wait of later polls if a proxy cuts off this poll."""
         began = trio.current_time()
         try:
             return await self.coordinator.poll(self.model_id, asked, lowest, wait)
@@ -150,14 +169,14 @@ class Poller:
                 self._short_wait, self._short_wait_until = min(wait, int(lasted)) // 2, began + _SHORT_WAIT_LIFETIME_S
             raise
 
-    async def _offer(self, job: Job, slot: Slot, *, pending: bool) -> None:
+    async def _send_offer(self, offer: Offer) -> None:
         try:
-            await self.offers.send(job.expires_at, Offer(job, self.model.name, slot, pending))
+            await self.offers.send(offer.job.expires_at, offer)
         except BaseException:  # including Cancelled, when the daemon stops while all claimers are busy
-            slot.give_back()
+            offer.slot.release()
             raise
 
-    def _free(self, load: float) -> int:
+    def _free_slots(self, load: float) -> int:
         """Return the free slots, reduced by the backend's load, or 0 while the circuit is open."""
         self.discount.observe(load, trio.current_time())
         if self.breaker.is_open or self.exclusions.is_paused(self.model.name):
@@ -172,7 +191,7 @@ class Poller:
             and job.rate_in >= floor.rate_in
             and job.rate_out >= floor.rate_out
             and job.expires_at > self.clock.wall() + _MIN_TIME_LEFT_S
-            and job.sla_secs > self.timings.needed(self.model.name, self.model.margin_seconds)
+            and job.sla_secs > self.timings.shortest_window(self.model.name, self.model.margin_seconds)
             and (not self.exclusions.open_bids_paused if job.designated == 0 else self.has_box_key)
             and is_content_id(job.task_cid)
             and job.job_id not in self.exclusions

@@ -1,6 +1,6 @@
 """Compare the journal with the chain, at start and every half minute, and resume jobs that no stage has.
 
-The chain decides. The journal adds only what the chain does not know: the sealed result and the reason of a fail.
+The chain's state decides. The journal adds only the sealed result and the reason of a fail.
 """
 
 import math
@@ -28,24 +28,24 @@ from svcd.stages.uploader import needs_upload
 
 log = structlog.get_logger(__name__)
 
-_INTERVAL_S: Final = 30.0
-# For a coordinator that is starting.
-_MAX_STARTUP_WAIT_S: Final = 5.0
+_RECONCILE_INTERVAL_S: Final = 30.0
+_MAX_RETRY_PAUSE_S: Final = 5.0  # between two attempts to reach the coordinator
 _MAX_CLOCK_DIFFERENCE_S: Final = 60.0  # the chain's time may be this far ahead of the coordinator's
 
 Verdict = Literal["wait", "not_claimed", "settled", "failed", "claim_expired", "fail", "settle", "work"]
 
 
-def verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> Verdict:
-    """Decide how to resume a live journal entry. `job` is the same job on the chain."""
+def decide_verdict(entry: JobEntry, job: Job | None, provider_id: int, now: float) -> Verdict:
+    """Decide how to resume a live journal entry. `job` is the job's row on the chain, or None."""
     if job is not None and job.order != entry.job.order:
-        # The owner posted another order under the same id. If it was claimed, fail it: a reclaim would cost more.
+        # The owner posted another order under the same id. If this provider claimed that order, fail the job, because a
+        # reclaim costs more reputation.
         if job.state == JobState.CLAIMED and job.provider_id == provider_id:
             return "fail"
         job = None
     if job is None or job.state == JobState.OPEN:
         if job is not None and entry.state == "sealed" and now < job.expires_at:
-            return "settle"  # a reorg removed the claim: the settler waits for it, or claims again
+            return "settle"  # a reorg removed the claim; the settler waits for the claim, or claims again
         if now - entry.claim_sent < CLAIM_LIFETIME_S:
             return "wait"
         return "not_claimed" if entry.state == "claiming" else "claim_expired"
@@ -68,103 +68,105 @@ class Reconciler:
     coordinator: Coordinator
     clock: Clock
     provider_id: int
-    model_ids: Mapping[str, int]  # of the models that the coordinator knows, by name
+    model_ids: Mapping[str, int]  # of the models in the coordinator's catalogue, by name
     slots: Slots
     pipeline: Pipeline
-    claimed_by_another: Callable[[str], None]  # called with each job that another daemon claimed with this wallet
+    on_rival_claim: Callable[[str], None]  # receives each job that another daemon claimed with this wallet
     _started: float = math.inf  # Unix seconds: claims from before the start are adopted
 
-    async def at_start(self) -> None:
-        """Resume every job of an earlier run, retrying until the coordinator answers."""
+    async def resume_all(self) -> None:
+        """Resume every job of an earlier run. Retry until the coordinator responds."""
 
         def report(error: Exception) -> None:
             log.warning("held jobs not looked up yet", reason=str(error))
 
-        await retry(self.once, on=(Unavailable, Refused), max_s=_MAX_STARTUP_WAIT_S, report=report)
+        await retry(self.reconcile_once, on=(Unavailable, Refused), max_s=_MAX_RETRY_PAUSE_S, report=report)
         self._started = self.clock.wall()
 
     async def run(self) -> NoReturn:
         while True:
-            await trio.sleep(_INTERVAL_S)
+            await trio.sleep(_RECONCILE_INTERVAL_S)
             try:
-                await self.once()
+                await self.reconcile_once()
             except (Unavailable, Refused) as error:
                 log.warning("held jobs not looked up", reason=str(error))
 
-    async def once(self) -> None:
-        for entry in await self.pipeline.journal.live():
+    async def reconcile_once(self) -> None:
+        for entry in await self.pipeline.journal.read_live():
             if not self.slots.holds(entry.job.job_id):
                 job = await self.coordinator.job(entry.job.job_id)
-                # The stages may have changed the entry during the lookup. The answer is stale then.
-                if await self.pipeline.journal.state(entry.job.job_id) == entry.state:
+
+                # If a stage changed the entry during the lookup, the result of the lookup is stale.
+                if await self.pipeline.journal.read_state(entry.job.job_id) == entry.state:
                     await self._resume(entry, job)
-        claimed = await self.coordinator.claimed_by(self.provider_id)
-        # Read the journal after the list, so it also knows jobs claimed and ended in between. A job that has ended is
-        # not adopted, even if a stale index shows it as claimed.
-        unknown = await self.pipeline.journal.unknown([job.job_id for job in claimed])
+        claimed = await self.coordinator.read_claimed_jobs(self.provider_id)
+
+        # Read the journal after the list, so that jobs claimed and ended in between are known. An ended job is not
+        # adopted, even if a stale index shows the job as claimed.
+        unknown = await self.pipeline.journal.find_unknown([job.job_id for job in claimed])
         for job in claimed:
             if job.job_id in unknown:
                 if await self._is_from_another_daemon(job):
                     log.warning("job claimed by another daemon", job="0x" + job.job_id.hex())
-                    self.claimed_by_another("0x" + job.job_id.hex())
+                    self.on_rival_claim("0x" + job.job_id.hex())
                 else:
                     await self._adopt(job)
 
     async def _is_from_another_daemon(self, job: Job) -> bool:
         """Return True for a recent claim that the journal does not have.
 
-        This daemon writes every claim to the journal before sending it. In the second half of its window, an unknown
-        claim is adopted from any daemon, so that the job is not lost.
+        This daemon writes every claim to the journal before it sends the claim. In the second half of the window, the
+        daemon adopts an unknown claim even from another daemon, so that the job is not lost.
         """
-        if await self.pipeline.journal.state(job.job_id) is not None:
+        if await self.pipeline.journal.read_state(job.job_id) is not None:
             return False
         late = self.clock.wall() - job.claimed_at > job.sla_secs / 2
         return job.claimed_at > self._started + _MAX_CLOCK_DIFFERENCE_S and not late
 
     async def _adopt(self, job: Job) -> None:
-        """Take over a job claimed by this wallet and missing from the journal, for example a lost one."""
+        """Take over a job that this wallet claimed and the journal lacks, for example because the journal was lost."""
         names = {model_id: name for name, model_id in self.model_ids.items()}
         model = names.get(job.model_id, f"model {job.model_id}")
         log.warning("unknown claimed job adopted", job="0x" + job.job_id.hex())
-        signed_for = await self.pipeline.journal.job(job.job_id) or job
-        await self.pipeline.journal.adopted(signed_for, model)
+        signed_for = await self.pipeline.journal.read_job(job.job_id) or job
+        await self.pipeline.journal.record_adopted(signed_for, model)
         entry = JobEntry(signed_for, model, "claimed", float(job.claimed_at), None, None, None, None)
         await self._resume(entry, job)
 
-    def _window_ends(self, job: Job) -> float:
-        """Return the loop time at which the SLA ends. An open job counts as claimed now."""
+    def _window_end(self, job: Job) -> float:
+        """Return the loop time at which the window ends. An open job counts as claimed now."""
         if job.state == JobState.OPEN:
             return trio.current_time() + job.sla_secs
-        return self.clock.in_loop_time(job.claimed_at + job.sla_secs)
+        return self.clock.to_loop_time(job.claimed_at + job.sla_secs)
 
     async def _resume(self, entry: JobEntry, job: Job | None) -> None:
         journal, job_id = self.pipeline.journal, entry.job.job_id
-        decided = verdict(entry, job, self.provider_id, self.clock.wall())
+        decided = decide_verdict(entry, job, self.provider_id, self.clock.wall())
         if decided == "wait":
             return
         log.info("held job reconciled", job="0x" + job_id.hex(), journal=entry.state, verdict=decided)
         if decided == "not_claimed":
-            await journal.ended(job_id, "not_claimed")
+            await journal.record_end(job_id, "not_claimed")
             return
         slot = self.slots.take_unchecked(entry.model, job_id)
         if slot is None:  # a stage already has the job
             return
         on_chain = job if job is not None else entry.job
-        ends = self._window_ends(on_chain)
+        ends = self._window_end(on_chain)
         held = ClaimedJob(on_chain, entry.model, slot, ends, recovered=True)
         try:
-            await self._pass_on(held, entry, decided)
+            await self._send_to_stage(held, entry, decided)
         except BaseException:
-            slot.give_back()  # no stage has the job: the next round resumes it
+            slot.release()  # no stage has the job, so the next round resumes it
             raise
 
-    async def _pass_on(self, held: ClaimedJob, entry: JobEntry, decided: Verdict) -> None:
+    async def _send_to_stage(self, held: ClaimedJob, entry: JobEntry, decided: Verdict) -> None:
         on_chain, ends = held.job, held.sla_ends
         match decided:
             case "settled":
-                await self.pipeline.settled(held, None)
+                await self.pipeline.record_settled(held, None)
             case "failed":
-                await self.pipeline.failed(held, entry.reason or "internal_error")
+                await self.pipeline.record_failed(held, entry.reason or "internal_error")
             case "fail":
                 other = on_chain.order != entry.job.order
                 detail = (
@@ -172,9 +174,9 @@ class Reconciler:
                 )
                 await self.pipeline.give_up(held, WorkFailed(entry.reason or "unservable", detail))
             case "claim_expired" if on_chain.state == JobState.CLAIMED:
-                await self.pipeline.give_up(held, WorkFailed("claim_expired", "the SLA is over"))
+                await self.pipeline.give_up(held, WorkFailed("claim_expired", "the window has ended"))
             case "claim_expired":
-                await self.pipeline.left(held, "claim_expired")
+                await self.pipeline.record_given_up(held, "claim_expired")
             case "settle":
                 sealed = SealedJob(
                     held, entry.completion_tok or 0, entry.result_length or 0, result_cid=entry.result_cid
@@ -183,6 +185,6 @@ class Reconciler:
                 await (self.pipeline.to_upload if large else self.pipeline.to_settle).send(ends, sealed)
             case "work":
                 if entry.state == "claiming":
-                    await self.pipeline.journal.claimed(on_chain.job_id)
+                    await self.pipeline.journal.record_claimed(on_chain.job_id)
                     metrics.jobs_claimed.inc()
                 await self.pipeline.to_open.send(ends, held)

@@ -15,7 +15,7 @@ from svcd.coordinator.client import MarketReads, ProviderRecord
 
 @attrs.frozen(slots=True)
 class Risk:
-    """Risk to the provider's reputation, and what removes it."""
+    """Risk to the provider's reputation, and the remedy."""
 
     detail: str
     remedy: str
@@ -24,27 +24,27 @@ class Risk:
         return f"{self.detail}: {self.remedy}"
 
 
-def wrong_key(box: SecretKey | None, provider: ProviderRecord) -> Risk | None:
-    """Return a risk if the registry has another box key: designated jobs could not be opened.
+def wrong_key_risk(box: SecretKey | None, provider: ProviderRecord) -> Risk | None:
+    """Return a risk if the registry has another box key, because designated jobs could not be opened.
 
-    Without a box key designated jobs are not claimed, so there is no risk.
+    Without a configured box key, svcd claims no designated jobs, so there is no risk.
     """
     if box is None or provider.box_key == (ours := hex_of(box.public.raw)):
         return None
     theirs = provider.box_key or "none"
-    remedy = "publish yours with `svcd identity`, or install the registered key"
-    return Risk(f"the box key is {ours}, the registry has {theirs}", remedy)
+    remedy = "publish the configured key with `svcd identity`, or install the registered key"
+    return Risk(f"the box key is {ours}, but the registry has {theirs}", remedy)
 
 
-def wrong_clock(clock: Clock) -> Risk | None:
-    if clock.is_believed:
+def wrong_clock_risk(clock: Clock) -> Risk | None:
+    if clock.is_skew_plausible:
         return None
     way = "ahead of" if clock.ahead > 0 else "behind"
     seen = f"this clock is {abs(clock.ahead):.0f} s {way} the coordinator's"
-    return Risk(f"{seen}, and at most {MAX_SKEW_S:.0f} s are corrected", "set the clock (timedatectl set-ntp true)")
+    return Risk(f"{seen}, but svcd corrects at most {MAX_SKEW_S:.0f} s", "set the clock (timedatectl set-ntp true)")
 
 
-def wrong_windows(model: ModelConfig, allowed: Collection[int]) -> Iterator[tuple[int, Risk]]:
+def wrong_window_risks(model: ModelConfig, allowed: Collection[int]) -> Iterator[tuple[int, Risk]]:
     """Yield each offered window that the market does not allow."""
     for window in sorted(model.asks.keys() - frozenset(allowed)):
         known = ", ".join(map(str, sorted(allowed))) or "none"
@@ -52,23 +52,24 @@ def wrong_windows(model: ModelConfig, allowed: Collection[int]) -> Iterator[tupl
         yield window, Risk(detail, "change sla_seconds")
 
 
-def wrong_name(model: str, unknown: str) -> Risk:
+def wrong_name_risk(model: str, unknown: str) -> Risk:
     return Risk(f"{model}: {unknown}", "set models under [model.backend]")
 
 
-def rival(provider_id: int, seen: str) -> Risk:
-    remedy = "stop it, or give this daemon another wallet"
+def rival_risk(provider_id: int, seen: str) -> Risk:
+    remedy = "stop the other daemon, or give this daemon another wallet"
     return Risk(f"another daemon works as provider {provider_id} ({seen})", remedy)
 
 
-async def allowed_windows(
+async def read_allowed_windows(
     coordinator: MarketReads, chain: ChainReader | None, offered: Iterable[int]
 ) -> Collection[int] | None:
-    """Return the market's windows from the coordinator, or else the offered ones that the chain allows."""
+    """Return the coordinator's list of windows, or otherwise the offered windows that the chain allows."""
     windows = await coordinator.windows()
     if windows is not None or chain is None:
         return windows
     try:
         return [window for window in sorted(frozenset(offered)) if await chain.allows_window(window)]
-    except Unavailable:  # claimed jobs wait for the node in any case
+    except Unavailable:
+        # The windows cannot be read. Report no risk, because claimed jobs wait for the node in any case.
         return None

@@ -1,4 +1,4 @@
-"""Run work on its backend, within the time that the SLA leaves."""
+"""Run work on its backend before the deadline."""
 
 from typing import Final
 
@@ -6,21 +6,24 @@ import attrs
 import trio
 
 from common.box import SecretKey
-from svcd.backends.backend import Backend
+from svcd.backends.backend import Backend, OnDelta
 from svcd.backends.breaker import Breaker
 from svcd.base import metrics
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.timings import Timings
-from svcd.journal.held_job import ClaimedJob, Finished, Opened
+from svcd.journal.held_job import ClaimedJob, FinishedJob, OpenedJob
 from svcd.journal.item_seal import ItemSeal
-from svcd.journal.work import BundleWork, ModelWork, WorkOutput
+from svcd.journal.work import BundleWork, ModelWork, TabWork, WorkOutput
 from svcd.stages.bundle_run import BundleRun
 from svcd.stages.drain import Drain
 from svcd.stages.pipeline import Pipeline
+from svcd.stages.tab_run import TabRun
 from svcd.stages.turns import Turns
+from svcd.tabs.entries import TabEntries
+from svcd.tabs.ledger import MAX_PARALLEL
+from svcd.tabs.service import TabService
 
-# Past the deadline, so that the backend can report why it did not finish.
-GRACE_S: Final = 0.5
+DEADLINE_GRACE_S: Final = 0.5  # after the deadline, so that the backend can report why it did not finish
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -35,60 +38,86 @@ class Runner:
     drain: Drain
     turns: Turns
     box: SecretKey | None = None
+    tabs: TabService | None = None
 
-    async def step(self, opened: Opened) -> None:
+    async def step(self, opened: OpenedJob) -> None:
         started = trio.current_time()
-        if started >= opened.work.deadline:
+
+        # A bundle or a tab without time left can still be settled with the answers from before a restart.
+        if started >= opened.work.deadline and isinstance(opened.work, ModelWork):
             raise WorkFailed("deadline_wait", "no time is left to run the job")
-        output = await self._output(opened)
+        output = await self._run_work(opened)
         await self.pipeline.to_seal.send(
-            opened.held.sla_ends, Finished(opened.held, output, opened.result_key, started)
+            opened.held.sla_ends, FinishedJob(opened.held, output, opened.result_key, started)
         )
 
-    async def _output(self, opened: Opened) -> WorkOutput:
+    async def _run_work(self, opened: OpenedJob) -> WorkOutput:
         work = opened.work
-        with opened.held.work():
+        with opened.held.cancel_if_refused():
             if isinstance(work, BundleWork):
-                return await self._bundle_run(opened.held, work).run(self.drain)
-            with self.drain.work():
+                return await self._build_bundle_run(opened.held, work).run(self.drain)
+            if isinstance(work, TabWork):
+                return await self._build_tab_run(opened.held, work).run(self.drain)
+            with self.drain.cancellable():
                 return await self.run(work)
 
-    def _bundle_run(self, held: ClaimedJob, work: BundleWork) -> BundleRun:
+    def _build_bundle_run(self, held: ClaimedJob, work: BundleWork) -> BundleRun:
         if self.box is None:
-            raise AssertionError("only designated bundles are opened, and these need the box key")
+            raise AssertionError("a bundle was opened without the box key")
         return BundleRun(
             held=held,
             work=work,
-            seal=ItemSeal.of(self.box, held.job.job_id),
+            seal=ItemSeal.for_job(self.box, held.job.job_id),
             workers=self.turns.count,
             run_item=self.run,
             breaker=self.breaker,
             journal=self.pipeline.journal,
         )
 
-    async def run(self, work: ModelWork) -> WorkOutput:
-        """Run a job or an item when its turn comes. Report the outcome to the breaker and the timings."""
+    def _build_tab_run(self, held: ClaimedJob, work: TabWork) -> TabRun:
+        if self.box is None or self.tabs is None:
+            raise AssertionError("a tab was opened without the box key or the tab service")
+        seal = ItemSeal.for_job(self.box, held.job.job_id)
+        return TabRun(
+            held=held,
+            work=work,
+            parallel=min(MAX_PARALLEL, self.turns.count),
+            service=self.tabs,
+            entries=TabEntries(self.pipeline.journal, seal, held.job.job_id),
+            run_request=self._run_request,
+            breaker=self.breaker,
+        )
+
+    async def _run_request(self, work: ModelWork, deltas: OnDelta, order: float) -> WorkOutput:
+        with self.drain.cancellable():
+            return await self.run(work, deltas, order)
+
+    async def run(self, work: ModelWork, deltas: OnDelta | None = None, order: float | None = None) -> WorkOutput:
+        """Run a job, an item or a request when its turn comes. Report the outcome to the breaker and the timings.
+
+        The waiter with the lowest `order` gets the next turn. `order` defaults to the deadline.
+        """
         try:
-            output = await self._in_turn(work)
+            output = await self._run_in_turn(work, deltas, work.deadline if order is None else order)
         except WorkFailed as failure:
-            self.breaker.failed(failure.backend_fault)
+            self.breaker.record_failure(failure.backend_fault)
             raise
         except Exception:
-            self.breaker.failed(backend_fault=True)
+            self.breaker.record_failure(backend_fault=True)
             raise
-        self.breaker.succeeded()
+        self.breaker.record_success()
         return output
 
-    async def _in_turn(self, work: ModelWork) -> WorkOutput:
+    async def _run_in_turn(self, work: ModelWork, deltas: OnDelta | None, order: float) -> WorkOutput:
         called, output, started = False, None, trio.current_time()
         with trio.move_on_at(work.deadline) as until:
-            async with self.turns.turn(work.deadline):
-                called, started, until.deadline = True, trio.current_time(), work.deadline + GRACE_S
+            async with self.turns.turn(order):
+                called, started, until.deadline = True, trio.current_time(), work.deadline + DEADLINE_GRACE_S
                 with metrics.backend_latency.labels(self.model).time():
-                    output = await self.backend.run(work)
+                    output = await self.backend.run(work, deltas)
         if not called:
-            raise WorkFailed("deadline_wait", "no turn on the backend before the deadline")
+            raise WorkFailed("deadline_wait", "the job got no turn on the backend before the deadline")
         if output is None or trio.current_time() > work.deadline:
             raise WorkFailed("sla_abandon", "the backend did not finish before the deadline", backend_fault=True)
-        self.timings.ran(self.model, trio.current_time() - started)
+        self.timings.record_run(self.model, trio.current_time() - started)
         return output

@@ -1,4 +1,7 @@
-"""Seal an output to its owner and store it in the journal. A job with a stored result is never run again."""
+"""Seal an output to the owner's result key, and store the result in the journal.
+
+A job with a stored result never runs again.
+"""
 
 from typing import Final
 
@@ -11,15 +14,15 @@ from common.envelope import ResultBody
 from common.refusal import Refused
 from common.sealed_result import ResultSealer
 from svcd.base.end_reasons import WorkFailed
-from svcd.journal.held_job import Finished, SealedJob
+from svcd.journal.held_job import FinishedJob, SealedJob
 from svcd.journal.result_files import MAX_ROW_BYTES
-from svcd.payload.sealable import sealable
+from svcd.payload.sealable import to_sealable
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.uploader import needs_upload
 
-_CHUNK_BYTES: Final = 65_536  # measured to be the fastest
+_CHUNK_BYTES: Final = 65_536  # fastest size in measurements
 _MAX_INLINE_CHARACTERS: Final = 16 * 1024
-_CHARACTERS_PER_MEMBER: Final = 8  # cost of each member of an object or a list
+_CHARACTERS_PER_MEMBER: Final = 8  # estimated cost of each member of an object or list
 
 
 @attrs.frozen(slots=True, eq=False)
@@ -27,27 +30,27 @@ class SealStage:
     deployment: AddressBook
     pipeline: Pipeline
 
-    async def step(self, finished: Finished) -> None:
+    async def step(self, finished: FinishedJob) -> None:
         held, output = finished.held, finished.output
         job, book = held.job, self.deployment
 
         def seal() -> bytes:
             try:
-                body = ResultBody(job.job_id, sealable(output.output), output.usage).encode()
+                body = ResultBody(job.job_id, to_sealable(output.output), output.usage).encode()
             except Refused as refusal:
-                raise WorkFailed("backend_error", f"the output is not valid JSON: {refusal}") from None
-            return sealed_result(finished.result_key, book.chain_id, book.job_registry, job.job_id, body)
+                raise WorkFailed("backend_error", f"the output cannot be sealed: {refusal}") from None
+            return seal_body(finished.result_key, book.chain_id, book.job_registry, job.job_id, body)
 
-        result = seal() if is_small(output.output) else await trio.to_thread.run_sync(seal)
+        result = seal() if is_quick_to_seal(output.output) else await trio.to_thread.run_sync(seal)
         completion_tok = min(output.completion_tok, job.units_out)
-        await self.pipeline.journal.sealed(job.job_id, completion_tok, result)
+        await self.pipeline.journal.record_sealed(job.job_id, completion_tok, result)
         kept = result if len(result) <= MAX_ROW_BYTES else None
         sealed = SealedJob(held, completion_tok, len(result), result=kept, started=finished.started)
         channel = self.pipeline.to_upload if needs_upload(sealed.length) else self.pipeline.to_settle
         await channel.send(held.sla_ends, sealed)
 
 
-def is_small(value: object) -> bool:
+def is_quick_to_seal(value: object) -> bool:
     """Return True if sealing the output takes less time than starting a thread."""
     left, waiting = _MAX_INLINE_CHARACTERS, [value]
     while waiting and left > 0:
@@ -61,7 +64,7 @@ def is_small(value: object) -> bool:
     return left > 0
 
 
-def sealed_result(result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, body: bytes) -> bytes:
+def seal_body(result_key: PublicKey, chain_id: int, job_registry: bytes, job_id: bytes, body: bytes) -> bytes:
     sealer = ResultSealer(result_key, chain_id, job_registry, job_id)
     view = memoryview(body)
     parts = [sealer.push(bytes(view[at : at + _CHUNK_BYTES])) for at in range(0, len(body), _CHUNK_BYTES)]

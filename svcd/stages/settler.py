@@ -1,4 +1,4 @@
-"""Settle a job: send the sealed result, or the content id of the uploaded one, until the chain confirms it."""
+"""Settle a job: send the sealed result, or the content id of its upload, until the chain confirms the settle."""
 
 from functools import partial
 from typing import Final
@@ -23,28 +23,28 @@ from svcd.coordinator.outcomes import (
     OpPending,
     Unanswered,
     UploadOutcome,
-    describe,
+    describe_outcome,
 )
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob, SealedJob
-from svcd.stages.claimer import STALE
-from svcd.stages.op_lookup import Lookup
+from svcd.stages.claimer import STALE_OP
+from svcd.stages.op_lookup import JobLookup
 from svcd.stages.pipeline import Pipeline
 
 log = structlog.get_logger(__name__)
 
-_MAX_WAIT_S: Final = 10.0
-_RESIGN_AFTER_S: Final = 500.0  # a signature is valid for 600 s; until then the same op is the same transaction
-# After a reorg the coordinator rebroadcasts the claim, which is mined again within a few blocks. If the chain refuses
+_MAX_RETRY_PAUSE_S: Final = 10.0
+_SIGN_AGAIN_AFTER_S: Final = 500.0  # a signature is valid for 600 s, and the chain settles a job only once
+# After a reorg, the coordinator rebroadcasts the claim, which is mined again within a few blocks. If the chain rejects
 # that claim (for example because the token is paused), the job stays open and must be claimed again.
-_RECLAIM_AFTER_S: Final = 20.0
+_CLAIM_AGAIN_AFTER_S: Final = 20.0
 _CLAIM_TIMEOUT_S: Final = 90.0
-_SERVER_ERROR: Final = 500
+_MAX_FINAL_STATUS: Final = 500  # after a higher status, such as 503, a retry may succeed
 
 
 @attrs.define(slots=True, eq=False)
 class _Settling:
-    """State of one settle between attempts. No attempt starts after `ends`; `outcome` is of the last attempt."""
+    """State of one settle between attempts. No attempt starts after `ends`. `outcome` is the last attempt's outcome."""
 
     sealed: SealedJob
     op: Body
@@ -57,7 +57,7 @@ class _Settling:
 
 @attrs.frozen(slots=True)
 class _NotSettled(Exception):
-    """Raised when another attempt may succeed."""
+    """The settle is not confirmed, and a retry may succeed."""
 
     outcome: OpOutcome
 
@@ -67,7 +67,7 @@ class Settler:
     coordinator: Coordinator
     signer: OpSigner
     clock: Clock
-    lookup: Lookup
+    lookup: JobLookup
     timings: Timings
     pipeline: Pipeline
 
@@ -75,67 +75,70 @@ class Settler:
         settling = _Settling(sealed, await self._sign(sealed), trio.current_time(), sealed.held.sla_ends)
         try:
             await retry(
-                partial(self._attempt, settling), on=_NotSettled, max_s=_MAX_WAIT_S, until=lambda: settling.ends
+                partial(self._attempt, settling), on=_NotSettled, max_s=_MAX_RETRY_PAUSE_S, until=lambda: settling.ends
             )
         except _NotSettled as last:
-            raise _failure(last.outcome) or WorkFailed("settle_http_504", describe(last.outcome)) from None
+            raise _settle_failure(last.outcome) or WorkFailed(
+                "settle_http_504", describe_outcome(last.outcome)
+            ) from None
 
     async def _attempt(self, settling: "_Settling") -> None:
-        """Send the settle once. Raise _NotSettled when another attempt may succeed."""
+        """Send the settle once. Raise _NotSettled if a retry may succeed."""
         if settling.outcome is not None:
-            await self._renew(settling, settling.outcome)
+            await self._prepare_retry(settling, settling.outcome)
         held, started = settling.sealed.held, trio.current_time()
-        outcome = settling.outcome = await self.coordinator.run(settling.op, held.sla_ends, resend=False)
+        outcome = settling.outcome = await self.coordinator.send_op(settling.op, held.sla_ends, resend=False)
         match outcome:
             case OpMined(succeeded=True):
                 if held.ahead is None:  # otherwise the time includes the wait for the claim
-                    self.timings.relayed(trio.current_time() - started)
-                return await self.pipeline.settled(held, settling.sealed.started)
+                    self.timings.record_relay(trio.current_time() - started)
+                return await self.pipeline.record_settled(held, settling.sealed.started)
             case CoordinatorRefusal(code="unknown_result") if settling.sealed.result_cid is not None:
-                # The upload expired: it is kept a few minutes unless a settle names it.
+                # The upload expired, because no settle used it within a few minutes.
                 lapsed = attrs.evolve(settling.sealed, result_cid=None)
                 return await self.pipeline.to_upload.send(held.sla_ends, lapsed)
-        log.warning("settle not confirmed", job=held.name, outcome=describe(outcome))
-        # A final outcome needs the index to catch up first. One that may recover does not.
-        found = await (self.lookup.of(held) if _may_recover(held, outcome) else self.lookup.after(outcome, held))
+        log.warning("settle not confirmed", job=held.name, outcome=describe_outcome(outcome))
+
+        # If the outcome may be final, wait until the index has caught up before the job ends.
+        found = await (self.lookup.find(held) if _may_recover(held, outcome) else self.lookup.find_after(outcome, held))
         held = found.held
-        if found.standing == "settled":
-            return await self.pipeline.settled(held, settling.sealed.started)
+        if found.state == "settled":
+            return await self.pipeline.record_settled(held, settling.sealed.started)
         settling.sealed = attrs.evolve(settling.sealed, held=held)
-        settling.is_open = found.standing == "open" and held.was_claimed
-        settling.ends = self.clock.in_loop_time(held.job.expires_at) if settling.is_open else held.sla_ends
-        failure = _failure(outcome)
-        if failure is not None and is_final(outcome) and (found.standing == "ended" or not _may_recover(held, outcome)):
+        settling.is_open = found.state == "open" and held.was_claimed
+        settling.ends = self.clock.to_loop_time(held.job.expires_at) if settling.is_open else held.sla_ends
+        failure = _settle_failure(outcome)
+        if failure is not None and is_final(outcome) and (found.state == "ended" or not _may_recover(held, outcome)):
             raise failure
         raise _NotSettled(outcome)
 
-    async def _renew(self, settling: "_Settling", outcome: OpOutcome) -> None:
-        """Claim the job again if a reorg removed its claim for good, and re-sign an old or reverted settle."""
+    async def _prepare_retry(self, settling: "_Settling", outcome: OpOutcome) -> None:
+        """Claim the job again if a reorg removed the claim for good. Sign an old or reverted settle again."""
         now = trio.current_time()
         if not settling.is_open:
             settling.open_since = None
         elif settling.open_since is None:
             settling.open_since = now
-        elif now - settling.open_since >= _RECLAIM_AFTER_S:
+        elif now - settling.open_since >= _CLAIM_AGAIN_AFTER_S:
             settling.open_since = None
             await self._claim_again(settling.sealed.held)
-        if outcome == STALE:
-            self.clock.was_stale()
-        # Resending a reverted settle returns the same revert.
-        reverted = outcome == STALE or isinstance(outcome, OpMined)
-        if reverted or trio.current_time() - settling.signed_at > _RESIGN_AFTER_S:
+        if outcome == STALE_OP:
+            self.clock.switch_time_source()
+        # Resending a reverted settle returns the same revert, so sign a new settle.
+        reverted = outcome == STALE_OP or isinstance(outcome, OpMined)
+        if reverted or trio.current_time() - settling.signed_at > _SIGN_AGAIN_AFTER_S:
             settling.op, settling.signed_at = await self._sign(settling.sealed), trio.current_time()
 
     async def _claim_again(self, held: ClaimedJob) -> None:
-        """Claim the job again. The next settle shows whether it worked, and the journal keeps the result."""
-        op = self.signer.claim(held.job.job_id, held.job.order, self.clock.now())
-        outcome = await self.coordinator.run(op, trio.current_time() + _CLAIM_TIMEOUT_S)
-        if outcome == STALE:
-            self.clock.was_stale()
-        log.info("job claimed again", job=held.name, outcome=describe(outcome))
+        """Claim the job again. The next settle shows whether the claim succeeded. The journal keeps the result."""
+        op = self.signer.sign_claim(held.job.job_id, held.job.order, self.clock.now())
+        outcome = await self.coordinator.send_op(op, trio.current_time() + _CLAIM_TIMEOUT_S)
+        if outcome == STALE_OP:
+            self.clock.switch_time_source()
+        log.info("job claimed again", job=held.name, outcome=describe_outcome(outcome))
 
     async def _sign(self, sealed: SealedJob) -> Body:
-        op = self.signer.settle(sealed.held.job.job_id, sealed.completion_tok, self.clock.now())
+        op = self.signer.sign_settle(sealed.held.job.job_id, sealed.completion_tok, self.clock.now())
         if sealed.result_cid is not None:
             return op | {"result_cid": sealed.result_cid}
         result = sealed.result
@@ -148,8 +151,8 @@ class Settler:
         return op | {"result": base64_of(result)}
 
 
-def _failure(outcome: OpOutcome) -> WorkFailed | None:
-    """Return None for a settle that may still be mined."""
+def _settle_failure(outcome: OpOutcome) -> WorkFailed | None:
+    """Return the failure, or None if the settle may still be mined."""
     match outcome:
         case OpMined():
             return WorkFailed("settle_reverted", f"mined and reverted in {outcome.tx_hash}")
@@ -162,7 +165,7 @@ def _failure(outcome: OpOutcome) -> WorkFailed | None:
 
 
 def upload_failure(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> WorkFailed:
-    """Return the failure, with the specification's reason, for a result that the coordinator did not accept."""
+    """Return the failure for a result that the coordinator rejected, with the specification's reason."""
     match outcome:
         case CoordinatorRefusal(status=httpx.codes.FORBIDDEN):
             return WorkFailed("settle_rejected", outcome.code or "")
@@ -179,31 +182,31 @@ def upload_failure(outcome: CoordinatorRefusal | SignInRefused | Unanswered) -> 
 
 
 def _may_recover(held: ClaimedJob, outcome: OpOutcome) -> bool:
-    """Return True for an outcome that may not be final.
+    """Return True if the settle may still succeed after this refusal or revert.
 
-    A wrong clock is corrected. After a reorg the coordinator rebroadcasts the post and the claim; a job given up before
-    that would be claimed again but never worked on. A reverted settle passed simulation when it was sent, so the next
-    attempt is refused with the reason, if the reason persists.
+    svcd corrects a wrong clock. After a reorg, the coordinator rebroadcasts the post and the claim. If svcd gave up the
+    job before that, the rebroadcast claim would be mined without a settle. A reverted settle had passed simulation, so
+    if the cause persists, the chain rejects the next attempt with the reason.
     """
     match outcome:
         case OpMined():
             return True
-        case ChainRefused() if outcome == STALE:
+        case ChainRefused() if outcome == STALE_OP:
             return True
         case ChainRefused(reason="NotClaimed" | "UnknownJob"):
-            return trio.current_time() < held.claim_dies
+            return trio.current_time() < held.claim_expires_at
         case _:
             return False
 
 
 def is_final(outcome: OpOutcome | UploadOutcome) -> bool:
-    """Return True if another attempt would fail the same way. The client has already made the usual retries."""
+    """Return True if a retry would fail in the same way. The HTTP client has already made the usual retries."""
     match outcome:
         case OpMined() | ChainRefused():
             return True
         case CoordinatorRefusal(status=httpx.codes.UNAUTHORIZED):
             return False  # the coordinator lost the session twice during one request
         case CoordinatorRefusal(status=int(status)) | SignInRefused(status=int(status)):
-            return status <= _SERVER_ERROR
+            return status <= _MAX_FINAL_STATUS
         case _:
             return False

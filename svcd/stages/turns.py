@@ -1,4 +1,4 @@
-"""Turns on a model's backend, for jobs and for the items of bundles."""
+"""Give turns on a model's backend to jobs, items of bundles and requests of tabs."""
 
 import heapq
 import itertools
@@ -18,7 +18,7 @@ class _Ticket:
 
 @attrs.define(slots=True, eq=False)
 class Turns:
-    """As many turns as the model has slots. The ticket with the earliest deadline gets the next free one."""
+    """Turns of one model, at most one per slot at a time. The waiter with the earliest deadline gets the next turn."""
 
     count: int
     _free: int = attrs.field(init=False)
@@ -34,7 +34,7 @@ class Turns:
         try:
             yield
         finally:
-            self._pass_on()
+            self._wake_next()
 
     async def _wait(self, deadline: float) -> None:
         if self._free > 0:
@@ -46,13 +46,13 @@ class Turns:
             await ticket.called.wait()
         except trio.Cancelled:
             if ticket.called.is_set():
-                self._pass_on()
+                self._wake_next()
             else:
                 self._waiting.remove(ticket)
                 heapq.heapify(self._waiting)
             raise
 
-    def _pass_on(self) -> None:
+    def _wake_next(self) -> None:
         if self._waiting:
             heapq.heappop(self._waiting).called.set()
         else:

@@ -1,4 +1,4 @@
-"""Upload a result that is too large for a settle. The settle then names its content id."""
+"""Upload a result that is too large for a settle. The settle then refers to the upload by its content id."""
 
 from typing import Final
 
@@ -13,23 +13,23 @@ from svcd.coordinator.outcomes import (
     Unanswered,
     Uploaded,
     UploadOutcome,
-    describe,
+    describe_outcome,
 )
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import ClaimedJob, SealedJob
-from svcd.stages.op_lookup import Lookup
+from svcd.stages.op_lookup import JobLookup
 from svcd.stages.pipeline import Pipeline
 from svcd.stages.settler import is_final, upload_failure
 
 log = structlog.get_logger(__name__)
 
-_MAX_WAIT_S: Final = 10.0
-MAX_INLINE_RESULT_BYTES: Final = 15_679_488
+_MAX_RETRY_PAUSE_S: Final = 10.0
+MAX_INLINE_RESULT_BYTES: Final = 15_679_488  # largest result that the coordinator accepts inside a settle
 
 
 @attrs.frozen(slots=True)
 class _NotUploaded(Exception):
-    """Raised when another attempt may succeed."""
+    """The upload failed, and a retry may succeed."""
 
     outcome: CoordinatorRefusal | Unanswered | SignInRefused
 
@@ -41,7 +41,7 @@ def needs_upload(length: int) -> bool:
 @attrs.frozen(slots=True, eq=False)
 class Uploader:
     coordinator: Coordinator
-    lookup: Lookup
+    lookup: JobLookup
     pipeline: Pipeline
 
     async def step(self, sealed: SealedJob) -> None:
@@ -52,19 +52,19 @@ class Uploader:
             outcome = await self._upload(held)
             if isinstance(outcome, Uploaded):
                 return outcome
-            log.warning("result not uploaded", job=held.name, outcome=describe(outcome))
+            log.warning("result not uploaded", job=held.name, outcome=describe_outcome(outcome))
             if is_final(outcome):
                 raise upload_failure(outcome)
-            held = (await self.lookup.of(held)).held
+            held = (await self.lookup.find(held)).held
             raise _NotUploaded(outcome)
 
         try:
-            uploaded = await retry(attempt, on=_NotUploaded, max_s=_MAX_WAIT_S, until=lambda: held.sla_ends)
+            uploaded = await retry(attempt, on=_NotUploaded, max_s=_MAX_RETRY_PAUSE_S, until=lambda: held.sla_ends)
         except _NotUploaded as last:
             raise upload_failure(last.outcome) from None
         if uploaded.cid is None:
-            raise WorkFailed("settle_upload_invalid", "the answer to the upload has no content id")
-        await self.pipeline.journal.uploaded(held.job.job_id, uploaded.cid)
+            raise WorkFailed("settle_upload_invalid", "the response to the upload has no content id")
+        await self.pipeline.journal.record_upload(held.job.job_id, uploaded.cid)
         await self.pipeline.to_settle.send(held.sla_ends, attrs.evolve(sealed, held=held, result_cid=uploaded.cid))
 
     async def _upload(self, held: ClaimedJob) -> UploadOutcome:

@@ -1,15 +1,14 @@
-"""Compare bundled batch lines with single lines on the same chain: gas, blocks, time and CPU per line.
-
-Uses a devnet with default settings, an echo backend, and one block per second. A client buys batches of single lines
-and then of bundled ones, and opens every result.
+"""Gas of a batch line in bundles, in a whole market with blocks of a second. A client buys a batch of single lines and
+then of bundled ones, and opens every result.
 
     python -m tests.bench.bundles [--lines 50000]
 """
 
 import argparse
 import json
+import os
 import time
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
@@ -17,19 +16,16 @@ import attrs
 
 from devnet.anvil import BLOCK_GAS_LIMIT
 from devnet.catalogue import MODELS
-from devnet.settings import SLOTS
 from devnet.world import Devnet
 from svc.client import Client
-from tests.bench.market import Watched, customer, processes
 from tests.bench.row import Row
-from tests.bench.shared import WORLD, Ground
+from tests.bench.world import RATES, Ground, customer, ground, height
+from tests.support.cpu_times import cpu_of
 
-ROUNDS: Final = 3
-SINGLE_LINES: Final = 100  # of each round
-BUNDLED_LINES: Final = 3_500
 MAX_GAS: Final = 4_000.0
-MIN_TIMES_PER_BLOCK: Final = 20.0
-_RATES: Final = {"rate_in": 100_000, "rate_out": 200_000}  # the devnet's provider's asks
+ROUNDS: Final = 3
+LINES: Final = 2_000  # of each round
+_SINGLE_LINES: Final = 100
 _TIMEOUT_S: Final = 1_200.0
 
 
@@ -40,7 +36,6 @@ class Bought:
     lines: int
     jobs: int
     gas: int
-    blocks: int  # with transactions
     seconds: float
     cpu: dict[str, float]  # seconds of each process
 
@@ -48,20 +43,11 @@ class Bought:
     def gas_per_line(self) -> float:
         return self.gas / self.lines
 
-    @property
-    def lines_per_block(self) -> float:
-        return BLOCK_GAS_LIMIT / self.gas_per_line
-
-    @property
-    def cpu_per_line(self) -> float:
-        """Return milliseconds of all processes."""
-        return sum(self.cpu.values()) / self.lines * 1000
-
     def __str__(self) -> str:
         each = ", ".join(f"{name} {seconds / self.lines * 1000:.2f}" for name, seconds in self.cpu.items())
         return (
             f"{self.lines:,} lines in {self.jobs:,} jobs: {self.gas_per_line:,.0f} gas a line,"
-            f" {self.lines_per_block:,.0f} lines per block of gas, {self.blocks} blocks,"
+            f" {BLOCK_GAS_LIMIT / self.gas_per_line:,.0f} lines per block of gas,"
             f" last result after {self.seconds:.1f} s; ms of CPU a line: {each}"
         )
 
@@ -73,15 +59,12 @@ async def buy(up: Devnet, client: Client, lines: int, bundle: int | None) -> Bou
         json.dumps(
             {
                 "custom_id": f"line {number}",
-                "body": {"model": MODELS[0].name, "input": f"{number} " * 40, "max_output_tokens": 64, **_RATES},
+                "body": {"model": MODELS[0].name, "input": f"{number} " * 40, "max_output_tokens": 64, **RATES},
             }
         )
         for number in range(lines)
     ]
-    watched = Watched(up.provider.metrics_url, SLOTS, processes(up))
-    first = int(await up.world.anvil.call("eth_blockNumber"), 16) + 1
-    watched.look()
-    started = time.monotonic()
+    first, before, started = await height(up) + 1, _cpu(up), time.monotonic()
     prepared = await client.batches.prepare(
         texts, window="1h", providers=[provider_id], bundle=bundle, max_amount=10**12
     )
@@ -92,63 +75,57 @@ async def buy(up: Devnet, client: Client, lines: int, bundle: int | None) -> Bou
         if result.result is None:
             raise RuntimeError(f"{result.id} ended without a result: {result.error}")
         opened += 1
-    seconds = time.monotonic() - started
-    watched.look()
+    seconds, after = time.monotonic() - started, _cpu(up)
     if opened != lines:
         raise RuntimeError(f"{opened} of {lines} results were opened; the batch ended as {ended.status}")
-    last = int(await up.world.anvil.call("eth_blockNumber"), 16)
     blocks: list[dict[str, Any]] = [
-        await up.world.anvil.call("eth_getBlockByNumber", hex(number), False) for number in range(first, last + 1)
+        await up.world.anvil.call("eth_getBlockByNumber", hex(number), False)
+        for number in range(first, await height(up) + 1)
     ]
-    used = [int(block["gasUsed"], 16) for block in blocks]
-    return Bought(lines, len(prepared.job_ids), sum(used), sum(map(bool, used)), seconds, watched.spent())
+    gas = sum(int(block["gasUsed"], 16) for block in blocks)
+    return Bought(lines, len(prepared.job_ids), gas, seconds, {name: after[name] - before[name] for name in after})
 
 
-async def _measure(lines: int, rounds: int, on: Ground) -> tuple[list[Bought], list[Bought]]:
+def _cpu(up: Devnet) -> dict[str, float]:
+    """Return CPU seconds. All processes were started from this one, so the rest of its CPU is the client's."""
+    pids = {
+        "anvil": up.world.anvil.child.pid,
+        **{child.program.name: child.pid for child in up.world.pins.children},
+        "postgresql": up.world.postgres.child.pid,
+        "coordinatord": up.coordinator.child.pid,
+        "svcd": up.provider.child.pid,
+    }
+    *each, ours = cpu_of(*pids.values(), os.getpid())
+    return dict(zip(pids, each, strict=True)) | {"client": ours - sum(each)}
+
+
+async def gas_per_line(on: Ground) -> list[float]:
+    return [each.gas_per_line for each in (await _bought(on, LINES, ROUNDS))[1:]]
+
+
+def row(gas: Sequence[float]) -> Row:
+    name = f"gas of a batch line in bundles, {LINES:,} lines"
+    return Row.of(name, gas, "gas", f"{MAX_GAS:,.0f}", MAX_GAS, at_most=1)
+
+
+async def _bought(on: Ground, lines: int, rounds: int) -> list[Bought]:
+    """Buy a batch of single lines, and then bundled ones in so many rounds."""
     with anyio.fail_after(_TIMEOUT_S):
-        async with on.provided() as up, customer(up, on.coordinator.base_url) as client:
-            single = [await buy(up, client, SINGLE_LINES, 1) for _ in range(rounds)]
-            return single, [await buy(up, client, lines, None) for _ in range(rounds)]
+        async with on.provided() as up, customer(up) as client:
+            await up.world.anvil.mine_every(1)
+            single = await buy(up, client, _SINGLE_LINES, 1)
+            return [single, *[await buy(up, client, lines, None) for _ in range(rounds)]]
 
 
-def rows(lines: int = BUNDLED_LINES) -> list[Row]:
-    single, bundled = WORLD.run(partial(_measure, lines, ROUNDS))
-    what = f"{lines:,} batch lines in bundles"
-    beside = f"{SINGLE_LINES} single lines"
-    return [
-        Row.of(
-            f"gas per line of {what}",
-            [each.gas_per_line for each in bundled],
-            "gas",
-            f"{MAX_GAS:,.0f}",
-            MAX_GAS,
-            at_most=1,
-        ),
-        Row.of(
-            f"lines per block of gas, {what}",
-            [each.lines_per_block for each in bundled],
-            "lines",
-            beside,
-            [each.lines_per_block for each in single],
-            target=MIN_TIMES_PER_BLOCK,
-        ),
-        Row.of(
-            f"CPU of the whole market per line of {what}",
-            [each.cpu_per_line for each in bundled],
-            "ms",
-            beside,
-            [each.cpu_per_line for each in single],
-            at_most=0.5,
-        ),
-    ]
+async def _table(lines: int) -> None:
+    async with ground() as on:
+        print(*await _bought(on, lines, 1), sep="\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.bundles")
     parser.add_argument("--lines", type=int, default=10_000)
-    lines = parser.parse_args().lines
-    for each in WORLD.run(partial(_measure, lines, 1)):
-        print(*each, sep="\n")
+    anyio.run(_table, parser.parse_args().lines)
 
 
 if __name__ == "__main__":

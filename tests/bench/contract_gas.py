@@ -121,7 +121,7 @@ class Market:
         """Return gas per call of one coalesced transaction. All its calls must be accepted."""
         encoded = [registry.encode_abi(call.fn_name, args=call.args) for call in calls]
         receipt = self.send(registry.functions.relay(encoded))
-        refused = artifacts.event_topic(artifacts.load("JobRegistry"), "CallRefused")
+        refused = artifacts.event_topic(artifacts.load_artifact("JobRegistry"), "CallRefused")
         assert all(log["topics"][0] != refused for log in receipt["logs"])
         return receipt["gasUsed"] / len(calls)
 
@@ -147,7 +147,7 @@ class Market:
         return self._sign(signer, self.jobs, ("SVC Jobs", "2"), kind, message)
 
     def _deploy(self, name: str, *arguments: str | int) -> Contract:
-        artifact = artifacts.load(name)
+        artifact = artifacts.load_artifact(name)
         factory = self.w3.eth.contract(abi=list(artifact.abi), bytecode=artifact.bytecode)
         deployed = self.w3.eth.wait_for_transaction_receipt(
             factory.constructor(*arguments).transact({"from": self.admin})

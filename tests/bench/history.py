@@ -4,13 +4,12 @@ import json
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from tests.bench.machine import Bare, Measured
 from tests.bench.row import Row
 
 
@@ -19,12 +18,11 @@ class Run:
     measured_at: float
     commit: str  # "" outside a repository; a "+" marks uncommitted changes
     rows: tuple[Row, ...]
-    seconds: float = 0  # duration; 0 if not recorded
-    measured: tuple[Measured, ...] = ()  # of each benchmark; empty if not recorded
+    seconds: float = 0
 
 
-def this_run(rows: list[Row], seconds: float, measured: Sequence[Measured]) -> Run:
-    return Run(time.time(), _commit(), tuple(rows), seconds, tuple(measured))
+def this_run(rows: Sequence[Row], seconds: float) -> Run:
+    return Run(time.time(), _commit(), tuple(rows), seconds)
 
 
 def keep(run: Run, latest: Path, history: Path) -> None:
@@ -44,21 +42,18 @@ def runs_of(history: Path) -> list[Run]:
             run: dict[str, Any] = json.loads(line)
         except ValueError:
             continue
-        rows = tuple(_row(row) for row in run["rows"])
-        measured = tuple(Measured(**one | {"bare": Bare(**one["bare"])}) for one in run.get("measured", ()))
-        runs.append(Run(run["measured_at"], run["commit"], rows, run.get("seconds", 0), measured))
+        rows = tuple(map(_row, run["rows"]))
+        runs.append(Run(run["measured_at"], run["commit"], rows, run.get("seconds", 0)))
     return runs
 
 
-def _row(kept: dict[str, Any]) -> Row:
-    """Rows of old runs may be single measurements without quartiles. Use the ratio itself instead."""
-    alone = {"n": 1, "low": kept["ratio"], "high": kept["ratio"]}
-    return Row(**alone | {name: value for name, value in kept.items() if value is not None})
+def _row(kept: Mapping[str, Any]) -> Row:
+    """Rows of earlier releases may have other fields as well."""
+    return Row(**{field.name: kept[field.name] for field in attrs.fields(Row)})
 
 
 def same(row: Row) -> tuple[str, str]:
-    """Return the key of a figure. Measured values in a name ("hello: × 2.15") are removed, so the key is the same in
-    each run."""
+    """Return the key of a figure. Measured values in parentheses are removed, so the key is the same in each run."""
     return row.name, row.against.partition(" (")[0]
 
 
@@ -72,7 +67,7 @@ def trend(runs: Sequence[Run], shown: int = 6) -> str:
         for row in run.rows:
             earlier.setdefault(same(row), []).append(row)
     lines = [f"history: the run of {_day(latest)} ({latest.commit or 'no commit'}, {latest.seconds:.0f} s)"]
-    lines[0] += f" beside {len(before)} before it, × against"
+    lines[0] += f" after {len(before)} others, ratios"
     for row in latest.rows:
         past = [each.ratio for each in earlier.get(same(row), [])[: shown - 1]]
         ratios = " ".join(f"{ratio:6.2f}" for ratio in [*reversed(past), row.ratio])

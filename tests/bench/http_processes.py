@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-PORTION: Final = 2_500
+PORTION: Final = 400
 
 
 class Ask(Protocol):
-    """Makes a portion of requests that returns how many were answered, over so many connections to each port. With
-    `bearer`, each carries that token; `{id}` in it is the same as in the path."""
+    """Return a function that sends `portion` requests and returns the number of responses. `connections` counts those
+    to each port. Each request carries the token `bearer`. `{id}` is the same number in the path and in the token."""
 
     def __call__(
         self, ports: Sequence[int], path: str, connections: int, bearer: str = "", portion: int = PORTION

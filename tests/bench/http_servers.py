@@ -3,10 +3,9 @@
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 from hypercorn.asyncio import serve as serve_by_hypercorn
@@ -14,22 +13,13 @@ from hypercorn.config import Config as HypercornConfig
 from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response as StarletteResponse
-from starlette.responses import StreamingResponse
 from starlette.routing import Route as StarletteRoute
 
 from common.daemon.asgi import ASGIApp
-from common.daemon.secrets import Secret
-from coordinatord.api.book.funding import Funding
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.polls import Polls
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.routes import BookRoutes
-from coordinatord.api.events.events_sql import LoggedEvent, read_present
-from coordinatord.api.events.hub import EventHub
-from coordinatord.api.events.places import Places
-from coordinatord.api.events.routes import STREAM_HEADERS, EventRoutes
-from coordinatord.api.files.files import FileStore
-from coordinatord.api.files.routes import FileRoutes
 from coordinatord.api.orders.routes import OrderRoutes
 from coordinatord.api.sessions.sessions import SessionCache, hash_token
 from coordinatord.base.outcomes import SessionRow
@@ -40,38 +30,20 @@ from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.response_cache import BlockCache, IndexPosition
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
-from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
-from coordinatord.http.streaming import StreamedResponse
 from coordinatord.http.uploads import TransferLimits, UploadReader
-from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, with_snapshot
 from coordinatord.storage.database.connections import open_database
-from coordinatord.storage.database.notices import Notices
 from coordinatord.storage.database.snapshot_sql import Snapshot
-from coordinatord.storage.pins.store import open_pin_store
-from tests.fakes.index_position import Standing
+from tests.support.fakes.index_position import Standing
 
-_MOST = 100_000  # listeners, above the number used
 HELLO = b'{"hello":"world"}'
-
-
-EVENTS: Final = 10  # per stream
-_EVENT: Final = b'id: 7\nevent: claimed\ndata: {"job_id":"0x' + b"0" * 64 + b'","state":"Claimed","block":"41"}\n\n'
-
-
-async def _told() -> AsyncIterator[bytes]:
-    for _ in range(EVENTS):
-        yield _EVENT
 
 
 def starlette_hello() -> ASGIApp:
     async def hello(_: StarletteRequest) -> StarletteResponse:
         return StarletteResponse(HELLO, media_type="application/json")
 
-    async def events(_: StarletteRequest) -> StarletteResponse:
-        return StreamingResponse(_told(), media_type="text/event-stream")
-
-    return Starlette(routes=[StarletteRoute("/", hello), StarletteRoute("/events", events)])
+    return Starlette(routes=[StarletteRoute("/", hello)])
 
 
 async def stock_hypercorn(listening: socket.socket) -> None:
@@ -110,16 +82,9 @@ def stack_hello() -> ASGIApp:
     async def hello(_: Request) -> Response:
         return Response(200, HELLO)
 
-    @asynccontextmanager
-    async def told() -> AsyncIterator[AsyncIterator[bytes]]:
-        yield _told()
-
-    async def events(_: Request) -> StreamedResponse:
-        return StreamedResponse(200, STREAM_HEADERS, None, told)
-
     nowhere = Standing(Snapshot(0, b"", 0))
     route = partial(Route, method="GET", id="hello", tag="Hello", about="", replies=())
-    return our_stack([route(path="/", handler=hello), route(path="/events", handler=events)], nowhere)
+    return our_stack([route(path="/", handler=hello)], nowhere)
 
 
 async def _serve(name: str, port: int) -> None:
@@ -135,14 +100,23 @@ async def _serve(name: str, port: int) -> None:
         await stock_hypercorn(listening)
     elif name == "points":
         async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
-            reads = IndexReads.over(database)
+            reads = IndexReads.from_databases(database)
             routes = OrderRoutes(unused, unused, unused, unused, reads, unused).routes()
             await serve(our_stack(routes, reads.position))
     elif name == "polls":
         async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
-            reads = IndexReads.over(database)
+            reads = IndexReads.from_databases(database)
             # No job is leased here, so funds are never read.
-            polls = Polls(database, cast(Funding, None), lease_ms=20_000, liveness=Liveness(database, 15_000))
+            unused: Any = None
+            polls = Polls(
+                database,
+                unused,
+                lease_ms=20_000,
+                liveness=Liveness(database, 15_000),
+                waiting=unused,
+                places=unused,
+                offers=unused,
+            )
             routes = BookRoutes(reads, polls, unused, _UNLIMITED).routes()
 
             sessions = SessionCache(database)
@@ -151,36 +125,6 @@ async def _serve(name: str, port: int) -> None:
                 return await sessions.find(hash_token(token))
 
             await serve(our_stack(routes, reads.position, find_session))
-    elif name in ("events", "replays"):
-        limited = TokenBuckets(400, 1000)  # the coordinator's default
-        buckets = limited if name == "replays" else _UNLIMITED
-        async with (
-            open_database(os.environ["DATABASE_URL"], smallest=2, largest=4) as database,
-            anyio.create_task_group() as tasks,
-        ):
-            hub, reads = EventHub(database, notices := Notices()), IndexReads.over(database)
-            tasks.start_soon(notices.listen, database)
-            tasks.start_soon(hub.run)
-            present = BatchedReads[bytes, IndexRead[LoggedEvent]](
-                database.prepared_connection(), with_snapshot(read_present)
-            )
-            routes = EventRoutes(hub, Places(_MOST, _MOST), present, unused, buckets).routes()
-            routes += OrderRoutes(unused, unused, unused, unused, reads, unused).routes()
-            app, room = our_stack(routes, reads.position, buckets=buckets), ConnectionLimits(_MOST, _MOST)
-            await serve_until(app, listening, anyio.sleep_forever, grace_seconds=1, room=room)
-    elif name == "uploads":
-        nothing = Secret("")
-
-        async def anybody(_: str) -> SessionRow | None:
-            return SessionRow(bytes(20), None)
-
-        async with (
-            open_database(os.environ["DATABASE_URL"], smallest=2, largest=4) as database,
-            open_pin_store(os.environ["STORE"], "bench", nothing, nothing, "us-east-1") as pins,
-        ):
-            reads = IndexReads.over(database)
-            routes = FileRoutes(FileStore(database, pins, 2_592_000)).routes()
-            await serve(our_stack(routes, reads.position, anybody))
     else:
         await serve({"starlette": starlette_hello, "stack": stack_hello}[name]())
 

@@ -1,19 +1,10 @@
 """Indexing speed: a chain of posts into the tables, compared with the node's getLogs alone and with plain web3.py.
 
 Our run includes: headers of all blocks with links and filters checked, every log matched to its block, strict decoding,
-folding, the real `jobs` table with all its indexes, position and notices. The last 64 blocks are indexed one by one
-with the undo journal, and earlier ones in bulk without it. The node's time is in every figure. One more row writes
-every block like those near the head: with the undo journal, all indexes, and its events in the log.
+folding, the real `jobs` table with all its indexes, position and notices. Every block is written like those near the
+head: with the undo journal, and its events in the log. The node's time is in every figure.
 
-No index reaches the speed of getLogs alone, because rows have to be written. So a third figure is getLogs with a COPY
-of prepared rows, and the indexes built on them. The gap between this figure and getLogs alone is PostgreSQL's share.
-The gap between our figure and this one is the cost of reading, checking and folding.
-
-The dense chain is the target: a busy market, where the cost per event counts. The sparse chain shows the cost per
-block, because every event needs a header, which neither getLogs alone nor web3.py reads. Its targets are scaled from
-the dense ones. In a separate measurement, SQD's processor, which also reads headers, indexes 20k/s of the dense posts
-and 2.9k/s of the sparse ones, and getLogs alone reads 195k/s and 213k/s. Dense, 0.35 of getLogs is 3.4 times SQD.
-Sparse, 3.4 times SQD is 0.05 of getLogs, which is 5 times the 2.2k/s of web3.py.
+    INDEX_POSTS=1000000 python -m tests.bench.indexing      # one backfill, and the memory of the process
 """
 
 import http.client
@@ -21,12 +12,11 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import anyio
@@ -40,14 +30,10 @@ from common.address_book import AddressBook, TokenDomain
 from common.scalars import hex_of
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.indexer import apply
-from coordinatord.chain.indexer.apply import folded
 from coordinatord.chain.indexer.changes import NewJob
-from coordinatord.chain.indexer.fetch import NodeSource, RangeWidth
+from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
-from coordinatord.chain.indexer.job_rows import POSTED, posted_rows
-from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes
-from coordinatord.chain.indexer.undo_sql import UNDOABLE
+from coordinatord.chain.indexer.undo_sql import UNDOABLE_TABLES
 from coordinatord.chain.rpc.client import Rpc, open_rpc
 from coordinatord.storage.database.migration import migrate
 from devnet import accounts
@@ -55,20 +41,13 @@ from devnet.anvil import CHAIN_ID, running_anvil
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from tests.bench.log_emitter import Filler
-from tests.bench.row import Row, Turns, in_turn
+from tests.bench.row import MIN_TURNS, Row, Turns
 
 JOURNAL_BLOCKS: Final = 64
-DENSE: Final = (480, 100)  # blocks, posts per block
-SPARSE: Final = (2000, 1)  # few, because anvil mines more slowly as its chain grows
-LOGGED: Final = (60, 400)
-_WARMING: Final = 6  # of those blocks, of each kind
-OF_LIMIT: Final = {"dense": 0.35, "sparse": 0.05}
-UNDOABLE_OF_LIMIT: Final = {"dense": 0.15}
-OF_READY: Final = 0.45
-OF_WEB3: Final = {"dense": 25, "sparse": 5}
-SAMPLE_BLOCKS: Final = {"dense": 5, "sparse": 200}  # for web3.py, which would take minutes for all
-RANGE: Final = {"dense": 50, "sparse": 500}  # best range widths for getLogs alone
-ROUNDS: Final = 3
+BLOCKS, POSTS_A_BLOCK = 240, 100
+SAMPLE_BLOCKS: Final = 3  # for web3.py, which would take minutes for all
+RANGE_BLOCKS: Final = 50  # best range width for getLogs alone
+SECONDS: Final = 20.0
 _ARTIFACT: Final = Path(__file__).parents[2] / "common" / "contracts" / "artifacts" / "JobRegistry.json"
 _REGISTRIES: Final = [bytes([n]) * 20 for n in (0x51, 0x52, 0x53)]
 
@@ -80,7 +59,6 @@ Work = Callable[["Chain", "asyncpg.Connection[asyncpg.Record]"], Awaitable[int]]
 class Chain:
     """A chain of posts alone."""
 
-    name: str
     rpc_url: str
     database_url: str
     blocks: int
@@ -97,8 +75,8 @@ def get_logs_alone(chain: Chain) -> int:
     address = urlsplit(chain.rpc_url)
     connection = http.client.HTTPConnection(str(address.hostname), address.port)
     registries = [hex_of(registry) for registry in _REGISTRIES]
-    for first in range(1, chain.blocks + 1, RANGE[chain.name]):
-        last = min(chain.blocks, first + RANGE[chain.name] - 1)
+    for first in range(1, chain.blocks + 1, RANGE_BLOCKS):
+        last = min(chain.blocks, first + RANGE_BLOCKS - 1)
         query = {"address": registries, "fromBlock": hex(first), "toBlock": hex(last)}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_getLogs", "params": [query]})
         connection.request("POST", "/", body, {"content-type": "application/json"})
@@ -122,28 +100,6 @@ async def index_all(
     return chain.posts
 
 
-async def ready_rows(rpc: Rpc, chain: Chain) -> list[bytes]:
-    """The rows of the chain's jobs as they are copied, a piece for each range."""
-    source, width, pieces, ordinal = NodeSource(rpc, Decoder(chain.book)), RangeWidth(chain.blocks), list[bytes](), 0
-    for first in range(1, chain.blocks + 1, RANGE[chain.name]):
-        last = min(chain.blocks, first + RANGE[chain.name] - 1)
-        jobs = folded(await source.range(first, last, width)).new_jobs.values()
-        pieces.append(posted_rows(enumerate(jobs, ordinal)))
-        ordinal += len(jobs)
-    return pieces
-
-
-async def without_reading(rows: Sequence[bytes], chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
-    """What would be left if headers and logs took no time to read, check and fold: the node and the tables."""
-    await drop_job_indexes(connection)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(anyio.to_thread.run_sync, get_logs_alone, chain)
-        for piece in rows:
-            await connection.copy_to_table("jobs", source=memoryview(piece), columns=POSTED, format="binary")
-    await build_job_indexes(connection)
-    return chain.posts
-
-
 async def by_web3(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]") -> int:
     """web3.py as documented: get_logs of the event, range by range, and executemany."""
     web3 = AsyncWeb3(AsyncHTTPProvider(chain.rpc_url))
@@ -151,8 +107,8 @@ async def by_web3(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]"
     names = (*NewJob.__struct_fields__[:18], "ordinal")
     insert = f"insert into jobs ({', '.join(names)}) values ({', '.join(f'${n}' for n in range(1, 20))})"  # noqa: S608
     posts = 0
-    for first in range(1, SAMPLE_BLOCKS[chain.name] + 1, RANGE[chain.name]):
-        last = min(SAMPLE_BLOCKS[chain.name], first + RANGE[chain.name] - 1)
+    for first in range(1, SAMPLE_BLOCKS + 1, RANGE_BLOCKS):
+        last = min(SAMPLE_BLOCKS, first + RANGE_BLOCKS - 1)
         events = await contract.events.JobPosted().get_logs(from_block=first, to_block=last)
         await connection.executemany(insert, [(*_row(event), n) for n, event in enumerate(events, posts)])
         posts += len(events)
@@ -170,7 +126,7 @@ def _row(event: Any) -> tuple[object, ...]:  # web3's attribute dictionary
 
 async def timed(chain: Chain, connection: "asyncpg.Connection[asyncpg.Record]", work: Work) -> float:
     """Return posts per second of `work` on emptied tables. Emptying and checking are not timed."""
-    tables = f"{', '.join(UNDOABLE)}, job_counts, owner_sums, undo_journal, index_blocks, index_position"
+    tables = f"{', '.join(UNDOABLE_TABLES)}, job_counts, owner_sums, undo_journal, index_blocks, index_position"
     await connection.execute(f"truncate {tables}")
     started = time.perf_counter()
     posts = await work(chain, connection)
@@ -186,37 +142,30 @@ async def _limit(chain: Chain) -> float:
     return posts / (time.perf_counter() - started)
 
 
-async def rates_of(candidates: dict[str, Callable[[], Awaitable[float]]]) -> Turns:
-    """The rates of each, in turn, forwards and backwards; a round before the first warms caches."""
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
-    for turn in range(ROUNDS + 1):
-        for name in in_turn(candidates, turn):
-            rate = await candidates[name]()
-            if turn:
-                taken[name].append(rate)
+async def _rates(chain: Chain) -> Turns:
+    """Measure each candidate in turn, forwards and backwards. A first turn that does not count warms caches."""
+    connection = await asyncpg.connect(chain.database_url)
+    taken: dict[str, list[float]] = {"limit": [], "ours": [], "web3": []}
+    async with open_rpc(chain.rpc_url) as rpc:
+        every_block = partial(index_all, rpc, journal_blocks=chain.blocks)
+        candidates: dict[str, Callable[[], Awaitable[float]]] = {
+            "limit": partial(_limit, chain),
+            "ours": partial(timed, chain, connection, every_block),
+            "web3": partial(timed, chain, connection, by_web3),
+        }
+        turn, until = 0, time.perf_counter() + SECONDS
+        while turn <= MIN_TURNS or time.perf_counter() < until:
+            for name in list(candidates) if turn % 2 else reversed(list(candidates)):
+                rate = await candidates[name]()
+                if turn:
+                    taken[name].append(rate)
+            turn += 1
+    await connection.close()
     return Turns(taken)
 
 
-async def _rates(chain: Chain) -> Turns:
-    connection = await asyncpg.connect(chain.database_url)
-    async with open_rpc(chain.rpc_url) as rpc:
-        candidates = {
-            "limit": partial(_limit, chain),
-            "ours": partial(timed, chain, connection, partial(index_all, rpc)),
-            "web3": partial(timed, chain, connection, by_web3),
-        }
-        if chain.name in UNDOABLE_OF_LIMIT:
-            ready = await ready_rows(rpc, chain)
-            candidates["ready"] = partial(timed, chain, connection, partial(without_reading, ready))
-            every = partial(index_all, rpc, journal_blocks=chain.blocks)
-            candidates["undoable"] = partial(timed, chain, connection, every)
-        rates = await rates_of(candidates)
-    await connection.close()
-    return rates
-
-
 @contextmanager
-def filled(blocks: int, posts_per_block: int, name: str) -> Iterator[Chain]:
+def filled(blocks: int, posts_per_block: int) -> Iterator[Chain]:
     """Start a chain with this many blocks, and a database."""
     with tempfile.TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
         place = Path(folder)
@@ -226,12 +175,12 @@ def filled(blocks: int, posts_per_block: int, name: str) -> Iterator[Chain]:
             portal.wrap_async_context_manager(running_anvil(pick_free(), place / "anvil", place / "logs")) as anvil,
             portal.wrap_async_context_manager(running_postgres(pick_free(), place / "pg", place / "logs")) as postgres,
         ):
-            with Filler(anvil.rpc_url, _REGISTRIES[0], accounts.derive().admin.address) as filler:
+            with Filler(anvil.rpc_url, _REGISTRIES[0], accounts.derive_cast().admin.address) as filler:
                 filler.mine(blocks, posts_per_block)
                 if filler.height() != blocks:
                     raise AssertionError("anvil mined another number of blocks")
             portal.call(_migrated, postgres.url())
-            yield Chain(name, anvil.rpc_url, postgres.url(), blocks, blocks * posts_per_block)
+            yield Chain(anvil.rpc_url, postgres.url(), blocks, blocks * posts_per_block)
 
 
 async def _migrated(url: str) -> None:
@@ -240,67 +189,26 @@ async def _migrated(url: str) -> None:
     await connection.close()
 
 
-def _measured(name: str, blocks: int, posts_per_block: int) -> list[Row]:
-    with filled(blocks, posts_per_block, name) as chain:
-        rates = anyio.run(_rates, chain, backend_options={"use_uvloop": True})
-    what = f"index {chain.posts:,} posts, {posts_per_block} per block"
-    some, all_ = f"{what}, {JOURNAL_BLOCKS} of {blocks} blocks undoable", f"{what}, every block undoable and told"
-    get_logs = "getLogs and the socket read"
-    beside = [
-        (some, "ours", "limit", get_logs, OF_LIMIT[name]),
-        (some, "ours", "web3", "web3.py get_logs and executemany", OF_WEB3[name]),
-    ]
-    if name in UNDOABLE_OF_LIMIT:
-        beside.append((some, "ours", "ready", "getLogs beside COPY of rows that are ready, and indexes", OF_READY))
-        beside.append((all_, "undoable", "limit", get_logs, UNDOABLE_OF_LIMIT[name]))
-    return [
-        rates.row(called, ours, other, against, target=target, unit="events/s")
-        for called, ours, other, against, target in beside
-    ]
-
-
-async def _nothing(*_: object) -> None:
-    pass
-
-
-async def _near_head(chain: Chain) -> Turns:
-    """Posts a second of blocks that are applied one by one, read and decoded beforehand; with and without their events,
-    in turn."""
-    async with open_rpc(chain.rpc_url) as rpc:
-        source = NodeSource(rpc, Decoder(chain.book))
-        blocks = [await source.blocks(number, number) for number in range(1, chain.blocks + 1)]
-    connection = await asyncpg.connect(chain.database_url)
-    taken: dict[str, list[float]] = {"ours": [], "other": []}
-    for turn, block in enumerate(blocks):
-        with patch.object(apply, "append_events", _nothing) if turn % 2 else nullcontext():
-            began = time.perf_counter()
-            await apply.apply_blocks(connection, block, window=JOURNAL_BLOCKS, rebuilding=False)
-            taken["other" if turn % 2 else "ours"].append(chain.posts / chain.blocks / (time.perf_counter() - began))
-    await connection.close()
-    return Turns({name: rates[_WARMING:] for name, rates in taken.items()})
-
-
-def _event_log() -> Row:
-    blocks, posts = LOGGED
-    with filled(blocks, posts, "dense") as chain:
-        rates = anyio.run(_near_head, chain, backend_options={"use_uvloop": True})
-    what = f"blocks of {posts} posts near the head, with their events"
-    return rates.row(what, "ours", "other", "the same without the event log", target=0.75, unit="posts/s")
-
-
 def rows() -> list[Row]:
-    return [*_measured("dense", *DENSE), *_measured("sparse", *SPARSE), _event_log()]
+    with filled(BLOCKS, POSTS_A_BLOCK) as chain:
+        rates = anyio.run(_rates, chain, backend_options={"use_uvloop": True})
+
+    def row(other: str, against: str, target: float) -> Row:
+        return rates.row("index posts, every block undoable", "ours", other, against, target=target, unit="events/s")
+
+    return [
+        row("limit", "getLogs and the socket read", 0.2),
+        row("web3", "web3.py get_logs and executemany", 15),
+    ]
 
 
-BACKFILL: Final = int(os.environ.get("INDEX_POSTS", "0"))  # posts of a single backfill instead of the rows
-_SHOWN: Final = 20  # printed lines
+BACKFILL: Final = int(os.environ.get("INDEX_POSTS", "1000000"))
+_PRINTED_LINES: Final = 20
 
 
 def backfill() -> None:
-    """Print how a backfill of so many posts goes: its rate, and this process's memory, which is to stay as it is after
-    the first ranges."""
-    blocks, per_block = max(1, BACKFILL // DENSE[1]), DENSE[1]
-    with filled(blocks, per_block, "dense") as chain:
+    """Print the rate of a long backfill and this process's memory. The memory must not grow after the first ranges."""
+    with filled(max(1, BACKFILL // POSTS_A_BLOCK), POSTS_A_BLOCK) as chain:
         anyio.run(_watched, chain, backend_options={"use_uvloop": True})
 
 
@@ -313,7 +221,7 @@ async def _watched(chain: Chain) -> None:
         while not ended.is_set():
             position = await watching.fetchval("select block_number from index_position") or 0
             if position >= height:
-                height = position + chain.blocks // _SHOWN
+                height = position + chain.blocks // _PRINTED_LINES
                 rate = position * chain.posts / chain.blocks / (time.perf_counter() - began)
                 print(f"block {position:>9,}  {rate:>8,.0f} posts/s  {_resident_mib():>5,} MiB", flush=True)
             await anyio.sleep(0.05)
@@ -336,10 +244,4 @@ def _resident_mib() -> int:
 
 
 if __name__ == "__main__":
-    started = time.perf_counter()
-    if BACKFILL:
-        backfill()
-    else:
-        for row in rows():
-            print(row)
-    print(f"{time.perf_counter() - started:.0f} s")
+    backfill()

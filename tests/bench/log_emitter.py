@@ -56,9 +56,6 @@ class Filler:
             self._call("eth_sendTransaction", self._transaction(logs_per_block))
             self._call("evm_mine")
 
-    def mine_empty(self, blocks: int) -> None:
-        self._call("anvil_mine", hex(blocks))
-
     def height(self) -> int:
         return int(self._call("eth_blockNumber"), 16)
 

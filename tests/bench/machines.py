@@ -31,22 +31,20 @@ from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.rpc.client import open_rpc
 from devnet import accounts
 from devnet.anvil import running_anvil
-from devnet.app import deployed_market
+from devnet.app import deploy_market
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import running_postgres
 from devnet.world import World
-from tests.bench.block_gas import POSTS_A_BLOCK
 from tests.bench.http_processes import Ask, load_client
-from tests.bench.machine import slowdown
-from tests.bench.relaying import rooms
 from tests.bench.row import Row
-from tests.cpu_times import cpu_of
-from tests.fakes.budgets import UNLIMITED
-from tests.fakes.submissions import Body, Submitter
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
 from tests.support.cid_store import running_cid_store
+from tests.support.cpu_times import cpu_of
+from tests.support.fakes.budgets import UNLIMITED
+from tests.support.fakes.submissions import Body, Submitter
+from tests.support.services import rooms
 
 PROCESSES: Final = (1, 2, 4, 8)
 SAMPLES: Final = 3
@@ -60,13 +58,14 @@ STREAMS: Final = 1_280  # of all processes together
 IDLE_SECONDS: Final = 2
 BLOCK_SECONDS: Final = 1
 CHAIN_SECONDS: Final = 2
+POSTS_A_BLOCK: Final = 1_024  # of 60 M gas
 IDLE, READ, POLL = "idle second", "read of a job", "empty poll"
 SUBMISSION, EVENT = "submission", "event sent to a stream"
 RETRY_AFTER_S: Final = 0.2
-MOST: Final = 3.0  # times the CPU of one process
+MAX_CPU_RATIO: Final = 3.0  # to the CPU with one process
 _JOB_ID_LENGTH: Final = 66
 _UNASKED_MODEL: Final = 2  # has no jobs
-_SECONDS: Final = 120.0  # timeout of a sample
+_SAMPLE_TIMEOUT_S: Final = 120.0
 
 
 @attrs.frozen
@@ -92,11 +91,10 @@ class Cost:
 
 @attrs.frozen
 class Found:
-    """Samples of each kind of work with this many processes. `slower` is relative to the machine of the targets."""
+    """Samples of each kind of work with this many processes."""
 
     processes: int
     work: dict[str, list[Cost]]
-    slower: float
 
     def writer(self) -> list[float]:
         """Return CPU seconds of the roles' holder per op, while the others serve the submissions."""
@@ -133,7 +131,7 @@ class Scene:
         subtracted."""
         pids = [one.process.pid for one in self.coordinators]
         began, before = time.monotonic(), cpu_of(*pids, self.world.postgres.child.pid)
-        with anyio.fail_after(_SECONDS):
+        with anyio.fail_after(_SAMPLE_TIMEOUT_S):
             units = await work()
         after, seconds = cpu_of(*pids, self.world.postgres.child.pid), time.monotonic() - began
         *used, postgres = (late - early for late, early in zip(after, before, strict=True))
@@ -171,9 +169,9 @@ class Scene:
         return len(bodies)
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator["_Ears"]:
+    async def listening(self) -> AsyncIterator["_EventCounts"]:
         """Open event streams, spread over the processes."""
-        ears = _Ears()
+        ears = _EventCounts()
         async with anyio.create_task_group() as readers:
             for number in range(STREAMS):
                 await readers.start(ears.listen, self.ports[number % len(self.ports)])
@@ -182,7 +180,7 @@ class Scene:
 
 
 @attrs.define
-class _Ears:
+class _EventCounts:
     """Number of streams that have received each job."""
 
     heard: Counter[str] = attrs.field(factory=Counter)
@@ -201,7 +199,7 @@ class _Ears:
                         self.heard[line.partition(b'"job_id":"')[2][:_JOB_ID_LENGTH].decode()] += 1
                 self._grown.set()
 
-    async def all_hear(self, scene: Scene, bodies: Sequence[Body]) -> int:
+    async def all_receive(self, scene: Scene, bodies: Sequence[Body]) -> int:
         """Post, and wait until each stream has received each job. Return the number of events sent."""
         await scene.submissions(bodies)
         while any(self.heard[body["job_id"]] < STREAMS for body in bodies):
@@ -213,20 +211,20 @@ class _Ears:
 @asynccontextmanager
 async def _scene() -> AsyncIterator[Scene]:
     with tempfile.TemporaryDirectory() as name, load_client() as load:
-        directory, cast = rooms(Path(name)), accounts.derive()
+        directory, cast = rooms(Path(name)), accounts.derive_cast()
         async with (
             running_anvil(pick_free(), directory / "anvil", directory) as anvil,
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,
             running_cid_store(pick_free(), directory / "pins", directory) as pins,
             AsyncExitStack() as stack,
         ):
-            market = await deployed_market(anvil, cast)
+            market = await deploy_market(anvil, cast)
             world = World(anvil, pins, postgres, cast, market)
             book = AddressBook.parse(json.dumps(market.address_book).encode())
             more = {"RELAY_MAX_DEPTH": 4096, "LOG_LEVEL": "warning", "event_listeners_per_caller": STREAMS}
             client = cast.with_role("client")[0]
             async with open_rpc(anvil.rpc_url) as rpc:
-                terms = await JobRegistry(rpc, book.job_registry).fees()
+                terms = await JobRegistry(rpc, book.job_registry).read_fees()
             wallet = wallet_of(client)
             registry = book.job_registry
             submitter = Submitter(wallet, Domains.of(book), book.chain_id, registry, terms, client.box_key)
@@ -248,22 +246,21 @@ async def _measured() -> list[Found]:
         for processes in PROCESSES:
             await scene.grow(processes)
             submit, rest = scene.submissions, Cost(0, 0, 0)
-            async with slowdown() as slower:
-                await scene.submissions(scene.submitter.lines(POSTS // 2))  # opens connections, which takes CPU
-                idle = [await scene.costs(scene.idle, rest) for _ in range(SAMPLES)]
-                rest = Cost.middle(idle)
-                work = {
-                    IDLE: idle,
-                    READ: [await scene.costs(reads, rest) for _ in range(SAMPLES)],
-                    POLL: [await scene.costs(polls, rest) for _ in range(SAMPLES)],
-                    SUBMISSION: [await _submitted(scene, POSTS, submit, rest) for _ in range(SAMPLES)],
-                }
-                alone = Cost.middle(work[SUBMISSION])
-                async with scene.listening() as ears:
-                    hear = partial(ears.all_hear, scene)
-                    heard = [await _submitted(scene, STREAMED_POSTS, hear, rest) for _ in range(SAMPLES)]
-                work[EVENT] = [cost.without(alone, STREAMS) for cost in heard]
-            found.append(Found(processes, work, slower()))
+            await scene.submissions(scene.submitter.lines(POSTS // 2))  # opens connections, which takes CPU
+            idle = [await scene.costs(scene.idle, rest) for _ in range(SAMPLES)]
+            rest = Cost.middle(idle)
+            work = {
+                IDLE: idle,
+                READ: [await scene.costs(reads, rest) for _ in range(SAMPLES)],
+                POLL: [await scene.costs(polls, rest) for _ in range(SAMPLES)],
+                SUBMISSION: [await _submitted(scene, POSTS, submit, rest) for _ in range(SAMPLES)],
+            }
+            alone = Cost.middle(work[SUBMISSION])
+            async with scene.listening() as ears:
+                hear = partial(ears.all_receive, scene)
+                heard = [await _submitted(scene, STREAMED_POSTS, hear, rest) for _ in range(SAMPLES)]
+            work[EVENT] = [cost.without(alone, STREAMS) for cost in heard]
+            found.append(Found(processes, work))
             print(f"{time.monotonic() - began:.0f} s: {found[-1]}", flush=True)  # into build/bench.log
     return found
 
@@ -298,14 +295,14 @@ def rows() -> list[Row]:
                     "µs",
                     "one process",
                     base,
-                    at_most=MOST,
+                    at_most=MAX_CPU_RATIO,
                 )
                 for each in found
             ]
     return rows + [
         Row.of(
             f"ops that a core of the roles' holder relays and indexes in a second, {each.processes} processes",
-            [each.slower / seconds for seconds in each.writer()],
+            [1 / seconds for seconds in each.writer()],
             "ops/s",
             f"posts that a block of 60 M gas has room for, a block each {CHAIN_SECONDS} s",
             POSTS_A_BLOCK / CHAIN_SECONDS,
@@ -316,6 +313,6 @@ def rows() -> list[Row]:
 
 
 def _microseconds(found: Found, kind: str, part: str) -> list[float]:
-    """Return CPU per unit, scaled to the machine of the targets. An idle second is that of one process."""
+    """Return CPU per unit. An idle second is that of one process."""
     shared = found.processes if kind == IDLE and part == "coordinators" else 1
-    return [getattr(cost, part) / shared / found.slower * 1e6 for cost in found.work[kind]]
+    return [getattr(cost, part) / shared * 1e6 for cost in found.work[kind]]

@@ -1,4 +1,4 @@
-"""The provider's daemon: CPU per job, memory growth, and concurrent jobs.
+"""The provider's daemon: CPU per job, and memory with many jobs held.
 
 The real process with its echo backend, and a fake coordinator in another process (provider_stand_in.py), because
 otherwise the chain's pace would be measured. CPU time is the daemon's user and system time.
@@ -19,19 +19,19 @@ import attrs
 import httpx
 
 from devnet.ports import pick_free
-from tests.bench.memory import resident
-from tests.bench.row import Row, parts
-from tests.fakes.market import START, Market
+from tests.bench.row import Row
+from tests.support.fakes.market import START, Market
 
-JOBS: Final = 1_200
-CPU_LIMIT: Final = 8.0  # ms per job
+MAX_CPU_MS_PER_JOB: Final = 8.0
 SLOTS: Final = 200
 HELD: Final = 1_000
-HELD_LIMIT: Final = 200.0  # MiB, with this many held jobs
-_WAVES: Final = 3  # times the held jobs
-_RUNS: Final = 8.0  # seconds of each job, longer than claiming all takes
-_PARTS: Final = 4  # of the measured jobs
-_WARM: Final = 0.2  # of the jobs, before measuring: caches fill, pools and worker threads start
+MAX_HELD_MIB: Final = 200.0
+_ENDLESS_JOBS: Final = 10**6
+_WARM_UP_JOBS: Final = 200
+_SLICES: Final = 8
+_SLICE_S: Final = 1.5
+_LOOK_S: Final = 0.25
+_LONG_RUN_S: Final = 300.0  # of each job, longer than claiming all takes on any machine
 
 
 def cpu_seconds(pid: int) -> float:
@@ -39,19 +39,17 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def peak(pid: int) -> float:
-    """Return the peak memory in MiB since the last call, and reset the peak."""
-    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:"))
-    Path(f"/proc/{pid}/clear_refs").write_text("5")  # reset the recorded peak memory
-    return int(line.split()[1]) / 1024
+def resident_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 @attrs.frozen
 class Progress:
-    """The fake coordinator's settled jobs so far, and its peak of held jobs since the last read."""
+    """Settled jobs of the fake coordinator so far, and the claimed ones."""
 
     settled: int
-    most_held: int
+    held: int
 
 
 @contextmanager
@@ -90,85 +88,65 @@ def _daemon(directory: Path, url: str, delay: float, slots: int) -> Iterator[int
         process.wait()
 
 
-def _measure(jobs: int, delay: float, at: dict[int, Callable[[int], None]], slots: int = SLOTS) -> list[Progress]:
-    """Runs so many jobs; calls each function of `at` with the daemon's id when so many are settled. All looks that were
-    taken at its progress."""
+@contextmanager
+def _running(jobs: int, delay: float, slots: int) -> Iterator[tuple[int, Callable[[], Progress]]]:
+    """Yield the daemon's process id, and a function that returns the fake coordinator's progress."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = stack.enter_context(_stand_in(jobs))
         http = stack.enter_context(httpx.Client(base_url=url, trust_env=False))
-        _wait_for(http)
+
+        def listens() -> bool:
+            try:
+                http.get("/stand-in")
+            except httpx.ConnectError:
+                return False
+            return True
+
+        _until(listens)
         pid = stack.enter_context(_daemon(directory, url, delay, slots))
-        looks = [Progress(0, 0)]
-        waiting = sorted(at)
-        while looks[-1].settled < jobs:
-            time.sleep(0.01)
-            looks.append(Progress(**http.get("/stand-in").json()))
-            while waiting and looks[-1].settled >= waiting[0]:
-                at[waiting.pop(0)](pid)
-        return looks
+        yield pid, lambda: Progress(**http.get("/stand-in").json())
 
 
-def _wait_for(http: httpx.Client) -> None:
-    while True:
-        try:
-            http.get("/stand-in")
-            return
-        except httpx.ConnectError:
-            time.sleep(0.05)
+def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.02)
 
 
-def rows(jobs: int = JOBS) -> list[Row]:
-    cpu: list[float] = []
-    memory: list[float] = []
-
-    def note(pid: int) -> None:
-        cpu.append(cpu_seconds(pid))
-        memory.append(resident(pid))
-
-    warm = int(jobs * _WARM)
-    marks = [warm, *(warm + part[-1] + 1 for part in parts(range(jobs - warm), _PARTS))]
-    _measure(jobs, 0.0, dict.fromkeys(marks, note))
-    each = [
-        (b - a) / (last - first) * 1000 for (a, b), (first, last) in zip(pairwise(cpu), pairwise(marks), strict=True)
-    ]
-    peaks: list[float] = []
-
-    def look(pid: int) -> None:
-        peaks.append(peak(pid))
-
-    looks = _measure(_WAVES * HELD, _RUNS, {HELD * (wave + 1): look for wave in range(_WAVES)}, HELD)
-    held = [max(at.most_held for at in looks if at.settled // HELD == wave) for wave in range(_WAVES)]
-    after, allowed = f"after {warm:,} ({memory[0]:.0f} MiB)", f"{HELD_LIMIT:g} MiB"
+def rows() -> list[Row]:
+    cpu = _cpu_per_job()
+    memory = _memory()
     return [
+        Row.of("CPU of svcd per job", cpu, "ms", f"{MAX_CPU_MS_PER_JOB:g} ms", MAX_CPU_MS_PER_JOB, at_most=1),
         Row.of(
-            f"a provider's CPU per job, over {jobs:,}, {SLOTS} slots",
-            each,
-            "ms",
-            f"{CPU_LIMIT:g} ms",
-            CPU_LIMIT,
-            at_most=1,
-            absolute="CPU",
-        ),
-        Row.of(
-            f"a provider's most memory up to {jobs:,} jobs", memory[1:], "MiB", after, memory[0], at_most=1.1, by=max
-        ),
-        Row.of(
-            "jobs that one provider holds at a time, the fewest of three waves",
-            held,
-            "jobs",
-            f"{HELD} slots",
-            HELD,
-            target=1,
-            by=min,
-        ),
-        Row.of(
-            f"a provider's most memory with {HELD:,} slots, all held",
-            peaks,
+            f"memory of svcd with {HELD:,} jobs held",
+            memory,
             "MiB",
-            allowed,
-            HELD_LIMIT,
+            f"{MAX_HELD_MIB:g} MiB",
+            MAX_HELD_MIB,
             at_most=1,
             by=max,
         ),
     ]
+
+
+def _cpu_per_job() -> list[float]:
+    """Return milliseconds in each slice of time, once the first jobs have filled caches and started threads."""
+    with _running(_ENDLESS_JOBS, 0.0, SLOTS) as (pid, progress):
+        _until(lambda: progress().settled >= _WARM_UP_JOBS)
+        marks = [(progress().settled, cpu_seconds(pid))]
+        for _ in range(_SLICES):
+            time.sleep(_SLICE_S)
+            marks.append((progress().settled, cpu_seconds(pid)))
+    return [1000 * (after - before) / (last - first) for (first, before), (last, after) in pairwise(marks)]
+
+
+def _memory() -> list[float]:
+    """Return the resident memory at several times while svcd holds as many jobs as it has slots."""
+    with _running(HELD, _LONG_RUN_S, HELD) as (pid, progress):
+        _until(lambda: progress().held == HELD)
+        samples = []
+        for _ in range(_SLICES):
+            time.sleep(_LOOK_S)
+            samples.append(resident_mib(pid))
+    return samples

@@ -16,8 +16,8 @@ import httpx
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
-from tests.fakes.market import CLAIMED, OPEN, Market
-from tests.fakes.market_answers import Body, answer
+from tests.support.fakes.market import CLAIMED, OPEN, Market
+from tests.support.fakes.market_answers import Body, answer
 
 
 @attrs.define
@@ -26,7 +26,6 @@ class EndlessMarket(Market):
 
     left: int = 0
     settled: int = 0
-    most_held: int = 0
     template: Body = attrs.field(factory=dict)
 
     def _poll(self, request: httpx.Request) -> httpx.Response:
@@ -39,11 +38,6 @@ class EndlessMarket(Market):
         self.left -= max(0, more)
         return answer(200, {"jobs": waiting, "as_of_block": "1"})
 
-    def _claim(self, request: httpx.Request) -> httpx.Response:
-        claimed = Market._claim(self, request)
-        self.most_held = max(self.most_held, sum(row["state"] == CLAIMED for row in self.jobs.values()))
-        return claimed
-
     def _settle(self, request: httpx.Request) -> httpx.Response:
         settled = Market._settle(self, request)
         if settled.status_code == httpx.codes.CREATED:
@@ -53,9 +47,8 @@ class EndlessMarket(Market):
         return settled
 
     def progress(self) -> Body:
-        """Return settled jobs, and the peak of held jobs since the last call."""
-        most, self.most_held = self.most_held, 0
-        return {"settled": self.settled, "most_held": most}
+        held = sum(row["state"] == CLAIMED for row in self.jobs.values())
+        return {"settled": self.settled, "held": held}
 
 
 @attrs.frozen

@@ -4,26 +4,21 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import attrs
 
-T = TypeVar("T")
-Absolute = Literal["CPU", "clock"]
-
-
-FEWEST: Final = 3  # samples; fewer have no spread
+MIN_SAMPLES: Final = 3  # fewer have no spread
+MIN_TURNS: Final = 5
 
 
 @attrs.frozen
 class Row:
-    """One measured figure and its limit. Benchmarks create rows with `Row.of`.
+    """One figure and its floor. Benchmarks create rows with `Row.of`.
 
-    `ratio` is `value` divided by that of `against`, both measured in the same run. `holds` says whether it reaches
-    `target`, or stays at or below it. `n` is the number of samples. `low` and `high` are the quartiles of their ratios.
-    `absolute` names the scale of a limit that was set on another machine (see machine.py). `limit` is its value there,
-    and `most` says whether the ratio must stay at or below its target.
+    `ratio` is `value` divided by that of `against`. `holds` says whether it reaches `target`, or stays at or below it
+    for an upper limit. `n` is the number of samples. `low` and `high` are the quartiles of their ratios.
     """
 
     name: str
@@ -36,9 +31,6 @@ class Row:
     n: int
     low: float
     high: float
-    absolute: Absolute | None = None
-    limit: float = 0
-    most: bool = False
 
     @classmethod
     def of(
@@ -51,18 +43,15 @@ class Row:
         *,
         target: float | None = None,
         at_most: float | None = None,
-        absolute: Absolute | None = None,
         by: Callable[[Sequence[float]], float] = statistics.median,
     ) -> "Row":
         """Make a row from samples over `limit`: one value for all, or one per sample from the same turn."""
-        if len(samples) < FEWEST:
-            raise ValueError(f"{name}: {len(samples)} samples, and a row takes {FEWEST} at least")
+        if len(samples) < MIN_SAMPLES:
+            raise ValueError(f"{name}: {len(samples)} samples, expected at least {MIN_SAMPLES}")
         limits = [limit] * len(samples) if isinstance(limit, int | float) else limit
         ratios = [sample / one for sample, one in zip(samples, limits, strict=True)]
-        if absolute and len(set(limits)) > 1:
-            raise ValueError(f"{name}: an absolute limit is one, and not one of each turn")
         if not all(map(math.isfinite, ratios)):
-            raise ValueError(f"{name}: every ratio must be a number, and they are {ratios}")
+            raise ValueError(f"{name}: every ratio must be a number: {ratios}")
         ratio = by(ratios)
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
         if target is not None and at_most is None:
@@ -70,33 +59,15 @@ class Row:
         elif at_most is not None and target is None:
             goal, holds = at_most, ratio <= at_most
         else:
-            raise ValueError(f"{name}: a row has either a target or a most")
-        spread = (len(samples), low, high)
-        scaled = (absolute, limits[0] if absolute else 0, at_most is not None)
-        return cls(name, by(samples), unit, against, ratio, goal, holds, *spread, *scaled)
-
-    def here(self, slower: float, said: str) -> "Row":
-        """Scale an absolute row for a machine that takes `slower` times as long as the targets' machine. Times may be
-        longer and rates lower. `said` gives the reason, appended to the limit."""
-        if not self.absolute:
-            return self
-        times = 1 / slower if self.most else slower
-        ratio = self.ratio * times
-        return attrs.evolve(
-            self,
-            against=f"{self.against} ({_figure(self.limit / times)} {self.unit} here: {said})",
-            ratio=ratio,
-            holds=ratio <= self.target if self.most else ratio >= self.target,
-            low=self.low * times,
-            high=self.high * times,
-        )
+            raise ValueError(f"{name}: give either target or at_most")
+        return cls(name, by(samples), unit, against, ratio, goal, holds, len(samples), low, high)
 
 
 @attrs.frozen
 class Turns:
-    """Results of each candidate in each turn, in units per second. `rates[name]` is a candidate's median."""
+    """Units per second of each candidate in each turn. `turns[name]` is a candidate's median."""
 
-    taken: dict[str, list[float]]
+    taken: Mapping[str, Sequence[float]]
 
     def __getitem__(self, name: str) -> float:
         return statistics.median(self.taken[name])
@@ -106,29 +77,54 @@ class Turns:
         return [mine / theirs for mine, theirs in zip(self.taken[ours], self.taken[other], strict=True)]
 
     def row(self, name: str, ours: str, other: str, against: str, *, target: float, unit: str, scale: float = 1) -> Row:
-        """Compare `ours` with `other` turn by turn. `scale` is the number of rates per unit."""
+        """Compare `ours` with `other` turn by turn. `scale` is the number of units of a rate in one `unit`."""
         mine, theirs = ([rate / scale for rate in self.taken[each]] for each in (ours, other))
         return Row.of(name, mine, unit, against, theirs, target=target)
 
 
-def parts(values: Sequence[T], many: int) -> list[Sequence[T]]:
-    """Slices of about the same length, in the order that the values have."""
-    return [values[len(values) * at // many : len(values) * (at + 1) // many] for at in range(many)]
+def interleaved(
+    candidates: Mapping[str, Callable[[], int]],
+    seconds: float,
+    turn_s: float = 0.3,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Turns:
+    """Measure candidates in turn, forwards and then backwards, for about `seconds` in all.
+
+    A candidate does a small portion of work and returns its number of units. In its turn it repeats the portion for
+    `turn_s` by this clock, which is `time.process_time` for work of this process alone. A first turn warms caches, and
+    does not count. Existing objects are frozen from garbage collection, because they belong to other benchmarks.
+    """
+    gc.collect()
+    gc.freeze()
+    rates: dict[str, list[float]] = {name: [] for name in candidates}
+    turn, until = 0, time.perf_counter() + seconds
+    while turn <= MIN_TURNS or time.perf_counter() < until:
+        for name in list(candidates) if turn % 2 else reversed(list(candidates)):
+            rate = _rate(candidates[name], turn_s, clock)
+            if turn:
+                rates[name].append(rate)
+        turn += 1
+    gc.unfreeze()
+    return Turns(rates)
 
 
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _rate(portion: Callable[[], int], turn_s: float, clock: Callable[[], float]) -> float:
+    units, started, elapsed = 0, clock(), 0.0
+    while elapsed < turn_s:
+        units += portion()
+        elapsed = clock() - started
+    return units / elapsed
 
 
-def table(rows: list[Row]) -> str:
-    lines = [("what", "value", "unit", "× against", "quartiles", "n", "target", "", "against")]
+def table(rows: Sequence[Row]) -> str:
+    lines = [("figure", "value", "unit", "ratio", "quartiles", "n", "floor", "", "against")]
     lines += [
         (
             row.name,
             _figure(row.value),
             row.unit,
-            f"{row.ratio:.2f}",
-            f"{row.low:.2f}–{row.high:.2f}",
+            _figure(row.ratio),
+            f"{_figure(row.low)}–{_figure(row.high)}",
             f"{row.n}",
             f"{row.target:.3g}",
             "holds" if row.holds else "MISSED",
@@ -147,28 +143,5 @@ def table(rows: list[Row]) -> str:
     )
 
 
-def interleaved(candidates: dict[str, Callable[[], int]], rounds: int) -> Turns:
-    """Return the rates of each candidate, in units per second.
-
-    A candidate does one portion of work and returns its number of units (bytes, operations). Candidates run in turn,
-    forwards and then backwards. An uncounted first round warms caches. Existing objects are frozen from garbage
-    collection, because they belong to other benchmarks.
-    """
-    gc.collect()
-    gc.freeze()
-    rates: dict[str, list[float]] = {name: [] for name in candidates}
-    for turn in range(rounds + 1):
-        for name in in_turn(candidates, turn):
-            started = time.perf_counter()
-            units = candidates[name]()
-            elapsed = time.perf_counter() - started
-            if turn:
-                rates[name].append(units / elapsed)
-    gc.unfreeze()
-    return Turns(rates)
-
-
-def in_turn(names: Iterable[T], turn: int) -> Iterable[T]:
-    """Forwards, and every other time backwards."""
-    order = list(names)
-    return order if turn % 2 else reversed(order)
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -20,10 +20,10 @@ import click
 import httpx
 
 from common.box import PublicKey
-from common.checks import CheckRow, Result
+from common.checks import CheckResult, CheckRow
 from common.refusal import Refused
 from common.scalars import read_hex
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
 from svc.key_files import read_wallet
 from tests.conformance.client import Buy, ClientTrial
@@ -66,7 +66,7 @@ def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
         output = Output(as_json=as_json, quiet=quiet)
 
         def report_fault(row: CheckRow) -> None:
-            if row.result is Result.WRONG:
+            if row.result is CheckResult.WRONG:
                 output.say(f"WRONG  {row.what}: {row.text}")
 
         async def run() -> Report:
@@ -81,10 +81,10 @@ def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
     return command
 
 
-def _shown(report: Report, output: Output) -> Exit:
+def _shown(report: Report, output: Output) -> ExitCode:
     output.checks(report.rows)
     output.say(f"{len(report.right)} right, {len(report.wrong)} WRONG, {len(report.unknown)} unknown")
-    return Exit.DONE if report.holds else Exit.UNHEALTHY
+    return ExitCode.DONE if report.holds else ExitCode.UNHEALTHY
 
 
 _command = click.argument("command", nargs=-1, type=click.UNPROCESSED, help="A program, and what it is called with.")
@@ -147,7 +147,7 @@ async def provider(
 
     Start the provider yourself, or name its command. The command gets SVC_BASE_URL, SVC_PIN_GATEWAY, SVC_RPC_URL,
     SVC_ADDRESSES (the address book, as JSON), SVC_ADDRESSES_FILE (the same, in a file) and SVC_MODEL in addition to
-    your environment. Any wallet works: the first one that signs in is registered. The provider gets 27 jobs, and is
+    your environment. Any wallet works: the first to sign in is registered. The provider gets 27 jobs, and is
     judged by its signatures and by how the jobs end.
     """
     market = ProviderMarket(model=model)

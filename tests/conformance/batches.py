@@ -12,7 +12,7 @@ import attrs
 
 from common.api.batches import Batch, BatchAsOf, BatchList, ErrorLine, PlanShape
 from common.api.shapes import Digits
-from common.api.states import ENDED_BATCH
+from common.api.states import ENDED_BATCH_STATUSES
 from tests.conformance.asking import Answer, Body, TriedCoordinator, json_lines, not_like, not_refused
 from tests.conformance.buyer import Buyer
 from tests.conformance.uploads import upload
@@ -29,7 +29,7 @@ async def until_ended(coordinator: TriedCoordinator, buyer: Buyer, batch: str) -
     until, answer = time.monotonic() + _SECONDS, Answer(0, {}, b"", None, "no answer")
     while time.monotonic() < until:
         answer = await coordinator.get(f"/v1/batches/{batch}", headers=buyer.session)
-        if answer.fields.get("status") in ENDED_BATCH:
+        if answer.fields.get("status") in ENDED_BATCH_STATUSES:
             break
         await anyio.sleep(_POLL)
     return answer

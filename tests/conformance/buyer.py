@@ -6,7 +6,7 @@ from typing import Any, Final
 import attrs
 
 from common.address_book import AddressBook, TokenDomain
-from common.container import commit, seal
+from common.container import commitment_of, seal
 from common.domains import Domains
 from common.messages.jobs import Cancel, Order
 from common.messages.payments import job_payment
@@ -57,7 +57,7 @@ class Buyer:
             "expires_at": int(time.time()) + 3600,
         }
         terms |= {name: changed.pop(name) for name in list(changed) if name in terms}
-        c = commit(container).c
+        c = commitment_of(container).c
         signature = self.wallet.sign(self.domains.jobs.digest(Order(c=c, **terms)))
         own = {"c": hex_of(c), "owner": self.address, "job_id": hex_of(derive_job_id(self.wallet.address, c))}
         sent = {name: str(value) for name, value in terms.items()}

@@ -14,11 +14,11 @@ from typing import Final
 import attrs
 
 from common import quotes
-from common.api.limits import INLINE_BYTES, MAX_SLA_S, ORDER_LIFETIME_S
+from common.api.limits import MAX_INLINE_BYTES, MAX_ORDER_LIFETIME_S, MAX_SLA_S
 from common.api.states import EndedBecause, JobState, job_status
 from common.box import PublicKey, SecretKey
 from common.cid import cid_of
-from common.container import commit, open_with_secret
+from common.container import commitment_of, open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.messages.jobs import Order
 from common.messages.payments import job_payment
@@ -152,7 +152,7 @@ class ClientMarket(ScriptedMarket):
             self.fault("orders", "job_id is not keccak256(owner ‖ c)")
         if self.signed_by("orders", self.domains.jobs.digest(order), body.get("signature")) != owner:
             self.fault("orders", "not signed by its owner over these terms, in the domain of GET /evm/chain")
-        if not now < order.expires_at <= now + ORDER_LIFETIME_S + 5:
+        if not now < order.expires_at <= now + MAX_ORDER_LIFETIME_S + 5:
             self.fault("orders", f"expires_at {order.expires_at - now:.0f} s ahead")
         if not 0 < order.sla_secs <= MAX_SLA_S or order.model_id != MODEL_ID:
             self.fault("orders", f"sla_secs {order.sla_secs}, model_id {order.model_id}")
@@ -198,7 +198,7 @@ class ClientMarket(ScriptedMarket):
             self.fault("payments", "auth_sig is not the owner's over this payment")
             return error(400, "invalid_request_error", "invalid_payment_signature")
         try:
-            container = read_base64(body.get("container"), INLINE_BYTES, "container")
+            container = read_base64(body.get("container"), MAX_INLINE_BYTES, "container")
             self._take(order, owner, raw, container)
         except Refused as refusal:
             self.fault("containers", f"{refusal.code or refusal.param}: {refusal.message}")
@@ -208,7 +208,7 @@ class ClientMarket(ScriptedMarket):
 
     def _take(self, order: Order, owner: bytes, job: bytes, container: bytes) -> None:
         """Open the container like its recipient and run it. Refuse a container that does not match this order."""
-        if commit(container).c != order.c:
+        if commitment_of(container).c != order.c:
             raise Refused("the container does not reproduce c", code="commitment_mismatch")
         secret = self.escrow if order.designated == 0 else self.box
         envelope = Envelope.parse(

@@ -17,7 +17,7 @@ _LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
 _PRICES: Final = "protocol/formats.md#prices"
 _RESULTS: Final = "protocol/formats.md#sealed-result-v1"
 _NO_JOB: Final = "0x" + "5a" * 32
-_MOST_READS: Final = 16  # for a job of four seconds
+_MAX_READS: Final = 16  # for a job of four seconds
 _SOONEST: Final = 0.1  # minimum seconds between two reads
 
 Ends = Literal["bought", "refused", "either"]
@@ -123,7 +123,7 @@ def _row_of_another(_: ClientMarket, row: Body) -> Body:
 
 def _politely(market: ClientMarket) -> str | None:
     pauses = [b - a for a, b in zip(market.reads, market.reads[1:], strict=False)]
-    if len(market.reads) > _MOST_READS or any(pause < _SOONEST for pause in pauses[2:]):
+    if len(market.reads) > _MAX_READS or any(pause < _SOONEST for pause in pauses[2:]):
         return f"{len(market.reads)} reads, {min(pauses, default=0):.2f} s between two"
     return None
 

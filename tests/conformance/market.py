@@ -19,15 +19,15 @@ from common import strict_json
 from common.address_book import AddressBook, TokenDomain
 from common.api.states import EndedBecause, JobState
 from common.box import PublicKey, SecretKey
-from common.container import commit, seal
+from common.container import commitment_of, seal
 from common.domains import Domains
 from common.envelope import Envelope
-from common.escrow_evidence import STATIC, report_data
+from common.escrow_evidence import STATIC_EVIDENCE_TYPE, report_data
 from common.messages.sessions import SvcSession
 from common.quotes import derive_job_id
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
-from common.secp256k1 import Wallet, recover
+from common.secp256k1 import Wallet, recover_address
 from tests.conformance.serving import LOST, ServedReply, ServedRequest
 
 Body = dict[str, Any]
@@ -114,7 +114,7 @@ class ScriptedMarket:
 
     def post(self, container: bytes, cid: str, **changed: Any) -> str:
         """Post an open job. The gateway serves `cid` for it."""
-        c = commit(container).c
+        c = commitment_of(container).c
         job = hex_of(derive_job_id(self.owner.address, c))
         self.containers[job] = container
         self.block += 1
@@ -178,7 +178,7 @@ class ScriptedMarket:
     def signed_by(self, promise: str, digest: bytes, signature: object) -> bytes | None:
         """Return the signer. Record a fault of `promise` if the signature is malformed."""
         try:
-            signer = recover(digest, read_hex(signature, 65, "signature"))
+            signer = recover_address(digest, read_hex(signature, 65, "signature"))
         except Refused as refusal:
             self.fault(promise, refusal.message)
             return None
@@ -206,7 +206,7 @@ class ScriptedMarket:
         if path == f"/v1/models/{self.model}":
             return self.told({**self.model_row(), "as_of_block": str(self.block)})
         if path == "/key":
-            evidence = {"type": STATIC, "report_data": report_data(self.escrow.public).hex()}
+            evidence = {"type": STATIC_EVIDENCE_TYPE, "report_data": report_data(self.escrow.public).hex()}
             key = {"escrow_public_key": self.escrow.public.raw.hex(), "issued_at": int(self.now())}
             return self.told({**key, "evidence": {**evidence, "debug": False, "release": 1}})
         return None

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import attrs
 
-from common.api.limits import ASKS_BODY_BYTES
+from common.api.limits import MAX_ASKS_BODY_BYTES
 from common.messages.jobs import Claim
 from common.messages.providers import Ask, AskSnapshot
 from common.scalars import hex_of
@@ -76,7 +76,12 @@ class Operations:
             ("asks signed by nobody", body(now, signer=lambda _: bytes(65)), 403, {"code": "invalid_signature"}),
             ("65 quotes", body(now, 65), 400, {}),
             ("asks signed more than an hour ahead", body(now + 4000), 400, {}),
-            ("asks of more than 32 KiB", {**body(now), "more": "x" * ASKS_BODY_BYTES}, 413, {"code": "body_too_large"}),
+            (
+                "asks of more than 32 KiB",
+                {**body(now), "more": "x" * MAX_ASKS_BODY_BYTES},
+                413,
+                {"code": "body_too_large"},
+            ),
         )
         for tried, sent, status, more in refusals:
             wrong = not_refused(await put(sent, headers=self.buyer.session), status, types, **more)

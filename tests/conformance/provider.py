@@ -16,7 +16,7 @@ from tests.conformance.provider_market import ProviderMarket
 from tests.conformance.situations import EIGHT, ROUNDS, Situation, never_arose
 from tests.conformance.verdicts import Report
 
-_MOST_POLLS: Final = 10.0  # per second
+_MAX_POLLS_PER_S: Final = 10.0
 _TELLING: Final = 5.0  # seconds
 _PROMISES: Final = (
     ("claims", "signed by the provider, issued_at within 600 s"),
@@ -110,7 +110,7 @@ class ProviderTrial:
             self.report.leave("promises", "pace of the polls", f"{seconds:.1f} s of polls tell of no pace", EIGHT)
             return
         pace = (len(polls) - 1) / seconds
-        wrong = None if pace <= _MOST_POLLS else f"{pace:.0f} a second"
+        wrong = None if pace <= _MAX_POLLS_PER_S else f"{pace:.0f} a second"
         self.report.judge("promises", "pace of the polls", "every second or a few", wrong, EIGHT)
 
     async def _until(self, holds: Callable[[], bool], patience: float | None = None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from common import abi
-from common.api.limits import INLINE_BYTES, MAX_AHEAD_S, MAX_OP_SKEW_S
+from common.api.limits import MAX_INLINE_BYTES, MAX_OP_SKEW_S, MAX_SIGNED_AHEAD_S
 from common.api.states import EndedBecause, JobState
 from common.box import PublicKey, open_sealed, seal
 from common.cid import cid_of
@@ -235,7 +235,7 @@ class ProviderMarket(ScriptedMarket):
         return refused("StaleOp")
 
     def _growing(self, promise: str, issued_at: int) -> ServedReply | None:
-        if self.times.get(promise, 0) < issued_at <= self.now() + MAX_AHEAD_S:
+        if self.times.get(promise, 0) < issued_at <= self.now() + MAX_SIGNED_AHEAD_S:
             self.times[promise] = issued_at
             return None
         self.fault(promise, f"issued_at {issued_at} after {self.times.get(promise, 0)}")
@@ -274,7 +274,7 @@ class ProviderMarket(ScriptedMarket):
         if signed.provider_id != PROVIDER:
             self.fault("asks", f"provider_id {signed.provider_id}")
             return error(403, "invalid_request_error", "provider_mismatch")
-        if not self.signed_at < at <= self.now() + MAX_AHEAD_S:
+        if not self.signed_at < at <= self.now() + MAX_SIGNED_AHEAD_S:
             self.fault("asks", f"signed_at {at} after {self.signed_at}")
             return error(409, "invalid_request_error", "stale_snapshot")
         self.signed_at = at
@@ -317,7 +317,7 @@ class ProviderMarket(ScriptedMarket):
         if ("result" in body) == ("result_cid" in body):
             self.fault("settles", "not exactly one of result and result_cid")
             return error(400, "invalid_request_error", "result_required")
-        sealed = read_base64(body["result"], INLINE_BYTES, "result") if "result" in body else None
+        sealed = read_base64(body["result"], MAX_INLINE_BYTES, "result") if "result" in body else None
         sealed = self.uploads.get(str(body.get("result_cid"))) if sealed is None else sealed
         if sealed is None:
             return error(400, "invalid_request_error", "unknown_result")

@@ -10,7 +10,7 @@ import httpx
 
 from common.api.batches import BatchAsOf, OutputLine
 from common.api.jobs import Cancelled, ClientJob, PostedShape
-from common.api.states import ENDED_JOB
+from common.api.states import ENDED_JOB_STATUSES
 from common.box import PublicKey, SecretKey
 from common.envelope import Envelope, ResultBody
 from common.key_derivation import result_key_from_signature
@@ -164,7 +164,7 @@ class Purchases:
         until, pause, answer = time.monotonic() + _JOB_SECONDS, 0.25, Answer(0, {}, b"", None, "no answer")
         while time.monotonic() < until:
             answer = await self.coordinator.get(f"/v1/jobs/{job}")
-            if answer.fields.get("status") in ENDED_JOB:
+            if answer.fields.get("status") in ENDED_JOB_STATUSES:
                 break
             await anyio.sleep(pause)
             pause = min(5.0, pause * 1.5)

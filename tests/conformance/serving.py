@@ -15,7 +15,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 _PIECE: Final = 65_536
 _LONGEST_BODY: Final = 64 << 20
-_PATIENCE: Final = 120.0  # timeout of a silent connection in seconds
+_READ_TIMEOUT_S: Final = 120.0
 
 
 @attrs.frozen
@@ -96,7 +96,7 @@ async def _read(stream: SocketStream, connection: h11.Connection) -> ServedReque
             if connection.they_are_waiting_for_100_continue:
                 going_on = h11.InformationalResponse(status_code=100, headers=[])
                 await stream.send(connection.send(going_on) or b"")
-            with anyio.fail_after(_PATIENCE):
+            with anyio.fail_after(_READ_TIMEOUT_S):
                 try:
                     connection.receive_data(await stream.receive(_PIECE))
                 except anyio.EndOfStream:

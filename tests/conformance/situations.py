@@ -17,7 +17,7 @@ EIGHT: Final = "protocol/guide.md#a-provider-in-eight-calls"
 _LOST: Final = "protocol/guide.md#waiting-and-answers-that-were-lost"
 _ERRORS: Final = "protocol/contracts.md#contract-errors"
 _RETRY_AFTER: Final = 2  # seconds
-_MOST_CLAIMS: Final = 3
+_MAX_CLAIMS: Final = 3
 _SIGNED_IN_WITHIN: Final = 15.0  # seconds, also on a slow machine; providers pause 30 after a refused claim
 
 
@@ -42,7 +42,7 @@ class Expected:
         for op in self.never:
             if op in sent:
                 return f"sent {op} (of {', '.join(sent)})"
-        if (claims := sent.count("claim")) > _MOST_CLAIMS:
+        if (claims := sent.count("claim")) > _MAX_CLAIMS:
             return f"{claims} claims"
         if self.ends == "settled" and job not in market.results:
             return "a result that does not open: see `results`"

@@ -46,6 +46,7 @@ OUTPUTS: Final[Mapping[str, frozenset[str]]] = {
         "sealed_box_keys": "plaintext",
         "signatures": "signer",
         "strict_json": "canonical",
+        "tab": "read announced chain delegation_digest voucher_digest proves frames opened",
         "transactions": "sender raw hash",
         "units": "modality units_in units_out",
         "worked_order": (

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from common.api.shapes import OMITTABLE
-from common.checks import CheckRow, Result, right, unknown, wrong
+from common.checks import CheckResult, CheckRow, right, unknown, wrong
 from common.refusal import Refused
 
 _SHOWN: Final = 200  # characters of the received value
@@ -17,7 +17,7 @@ _SHOWN: Final = 200  # characters of the received value
 
 @attrs.define
 class Report:
-    """Rows of one run, in the order of the checks. A row's name is its area and what was tried."""
+    """Rows of one run, in the order of the checks. A row's name is its area and the attempt."""
 
     rows: list[CheckRow] = attrs.field(factory=list)
     listeners: list[Callable[[CheckRow], None]] = attrs.field(factory=list)
@@ -34,22 +34,22 @@ class Report:
 
     @property
     def wrong(self) -> list[CheckRow]:
-        return self._with(Result.WRONG)
+        return self._with(CheckResult.WRONG)
 
     @property
     def right(self) -> list[CheckRow]:
-        return self._with(Result.RIGHT)
+        return self._with(CheckResult.RIGHT)
 
     @property
     def unknown(self) -> list[CheckRow]:
-        return self._with(Result.UNKNOWN)
+        return self._with(CheckResult.UNKNOWN)
 
     @property
     def holds(self) -> bool:
         """Return True if nothing is wrong and something was tried."""
         return not self.wrong and bool(self.right)
 
-    def _with(self, result: Result) -> list[CheckRow]:
+    def _with(self, result: CheckResult) -> list[CheckRow]:
         return [row for row in self.rows if row.result is result]
 
     def _add(self, row: CheckRow) -> None:

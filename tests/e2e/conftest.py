@@ -60,7 +60,7 @@ def launched(state: Path, *arguments: str, command: str = "up") -> Devnet:
 
 def client_variables(state: Path) -> dict[str, str]:
     """Return the variables that `devnet env` exports."""
-    exported = (shlex.split(line)[1].partition("=") for line in client_environment.exports(state).splitlines())
+    exported = (shlex.split(line)[1].partition("=") for line in client_environment.export_commands(state).splitlines())
     return {name: value for name, _, value in exported}
 
 

@@ -56,7 +56,9 @@ def test_address_book_of_another_devnet_is_refused(market: Market, start: Start,
     other = start("--automine")
     chain_id = other.wait_up()["addresses"]["chainId"]
     assert chain_id in DEVNET_CHAIN_IDS
-    exported = dict(line.split()[1].split("=", 1) for line in client_environment.exports(other.state).splitlines())
+    exported = dict(
+        line.split()[1].split("=", 1) for line in client_environment.export_commands(other.state).splitlines()
+    )
     assert exported["DEVNET_CHAIN_ID"] == str(chain_id)
     exported["SVC_ADDRESSES_FILE"] = market.environment["SVC_ADDRESSES_FILE"]
     program = [str(Path(sys.executable).with_name("svc")), "quote", "demo/text-small", "hello", "--window", "1h"]
@@ -127,7 +129,7 @@ def test_demo_uses_every_part_and_ends_by_itself(start: Start) -> None:
 def test_real_model_answers_texts_and_embeddings(start: Start) -> None:
     up = start("--automine", "--model", "smollm")
     up.wait_up()
-    exported = dict(line.split()[1].split("=", 1) for line in client_environment.exports(up.state).splitlines())
+    exported = dict(line.split()[1].split("=", 1) for line in client_environment.export_commands(up.state).splitlines())
     environment = {**os.environ, **{name: shlex.split(value)[0] for name, value in exported.items()}}
 
     def run(model: str, question: str) -> str:

@@ -101,7 +101,7 @@ def test_example_prints_results(model_market: Market, name: str) -> None:
 def test_openai_client_prints_answers(model_market: Market, openai_variables: dict[str, str], name: str) -> None:
     python = LANGCHAIN_PYTHON if name == "use_langchain" else Path(sys.executable)
     if not python.exists():
-        pytest.skip("LangChain is not installed: make serve-clients")
+        pytest.skip("LangChain is not installed: python -m tests.peers.clients")
     printed = run(name, {**model_market.environment, **openai_variables}, str(python))
     assert re.fullmatch(PRINTED_BY_OPENAI_CLIENTS[name], printed, re.DOTALL), printed
 
@@ -121,7 +121,7 @@ def test_provider_sells_answers_of_a_program(model_market: Market, tmp_path: Pat
     backend = f'kind = "exec"\ncommand = {json.dumps(program)}'
     config.write_text(config.read_text().replace('kind = "echo"', backend))
     command = [sys.executable, "-m", "svcd", "run", "--config", str(config)]
-    environment = {**os.environ, **key_variables(accounts.derive().with_role("provider")[SECOND_PROVIDER - 1])}
+    environment = {**os.environ, **key_variables(accounts.derive_cast().with_role("provider")[SECOND_PROVIDER - 1])}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as provider:
         assert provider.stderr is not None
         assert any('"asks published"' in line for line in provider.stderr)

@@ -1,6 +1,6 @@
 """One minute of the soak with a new seed: the complete market, under many kinds of faults, one after another.
 
-Simultaneous faults of every kind (`make soak-market EVERY=1`) need a machine without other load.
+Simultaneous faults of every kind (`python -m tests.soak --every 1`) need a machine without other load.
 """
 
 import json

@@ -14,16 +14,20 @@ import pytest
 
 from devnet.ports import pick_free
 from svc.cli.commands.watch import PANES
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from tests.e2e.conftest import Market
-from tests.pseudo_terminal import PseudoTerminal, Shown, cells
+from tests.support.pseudo_terminal import PseudoTerminal, Shown, cells
 
 pytestmark = pytest.mark.long
 
 _WIDTHS = (80, 120)
 _WATCHED_S = 60
 # Each with a word that it prints when it is ready.
-_DAEMONS = {"coordinatord serve": "serving", "svc serve --port 0": "/v1", "svcd run --config {svcd_beside}": "working"}
+_DAEMONS = {
+    "coordinatord serve": "serving",
+    "svc serve --port 0": "/v1",
+    "svcd run --config {svcd_beside}": "provider started",
+}
 _PROMPT = "Why is the sky blue?"
 _TABLES = """
 svc models
@@ -98,11 +102,11 @@ def names(market: Market, environment: Mapping[str, str], tmp_path_factory: pyte
         "".join(json.dumps({"body": {"model": "demo/text-small", "input": f"hi {n}"}}) + "\n" for n in range(5))
     )
     bought = _run(f"svc run demo/text-small {shlex.quote(_PROMPT)} --final", environment, 80)
-    assert bought.code == Exit.DONE, bought.text
+    assert bought.code == ExitCode.DONE, bought.text
     batch = _run(f"svc batch run {lines} --window 1h --out {folder / 'out.jsonl'}", environment, 80)
-    assert batch.code == Exit.DONE, batch.text
+    assert batch.code == ExitCode.DONE, batch.text
     hook = "https://hooks.example.org/" + "a-long-path/" * 4
-    assert _run(f"svc webhooks add {hook} job.settled batch.completed", environment, 80).code == Exit.DONE
+    assert _run(f"svc webhooks add {hook} job.settled batch.completed", environment, 80).code == ExitCode.DONE
     return {
         "job": next(line.split()[1] for line in bought.lines if line.startswith("job 0x")),
         "batch": next(line.split()[1] for line in batch.lines if line.startswith("batch batch_")),
@@ -142,7 +146,7 @@ def test_watch_runs_for_a_minute_on_every_pane(environment: Mapping[str, str], n
         assert terminal.process.poll() is None, (pane, terminal.shown)
         terminal.type("q")
         shown = terminal.end()
-        assert shown.code == Exit.DONE, (pane, shown.text)
+        assert shown.code == ExitCode.DONE, (pane, shown.text)
         _fits(shown, columns)
 
 
@@ -155,14 +159,14 @@ def test_prompts_are_answered_on_a_terminal(
     for times in (1, 2):
         asked.wait_for(lambda shown, times=times: shown.count(": ") >= times)  # type: ignore[misc] # bound as it is now
         asked.type("a long password\n")
-    assert asked.end().code == Exit.DONE
+    assert asked.end().code == ExitCode.DONE
     assert keystore.exists()
     dear = "svc run demo/text-small hi --rate-in 1000000000 --rate-out 1000000000 --provider 1"
     asked = _start(dear, environment, columns)
     asked.wait_for(lambda shown: "Pay it?" in shown)
     asked.type("n\n")
     shown = asked.end()
-    assert shown.code == Exit.REFUSED, shown.text
+    assert shown.code == ExitCode.REFUSED, shown.text
     assert "Traceback" not in shown.text
 
 
@@ -185,7 +189,7 @@ def test_daemon_runs_on_a_terminal_until_interrupted(
     terminal.wait_for(lambda shown: _DAEMONS[line] in shown)
     terminal.process.send_signal(signal.SIGINT)
     shown = terminal.end()
-    assert shown.code in (0, Exit.INTERRUPTED), shown.text
+    assert shown.code in (0, ExitCode.INTERRUPTED), shown.text
     assert "Traceback" not in shown.text
 
 

@@ -25,7 +25,7 @@ FOUND: Final = ROOT / "build" / "fuzz"
 _INSTRUMENTED: Final = ("common", "coordinatord", "svc", "svcd", "h11", "python_multipart")
 _OURS: Final = tuple(str(ROOT / package) + os.sep for package in ("common", "coordinatord", "svc", "svcd"))
 _LONGEST_KEPT: Final = 1024  # limit of bytes per committed input, and of inputs per target
-_MOST_KEPT: Final = 100
+_MAX_KEPT: Final = 100
 
 Step = tuple[str, int, int]  # file, from line, to line
 
@@ -101,7 +101,7 @@ def _keep(name: str) -> None:
         taken |= _steps(target.check, data)
     kept = []
     for data in sorted(found - set(target.seeds()), key=lambda data: (len(data), data)):
-        if len(data) <= _LONGEST_KEPT and len(kept) < _MOST_KEPT and not (steps := _steps(target.check, data)) <= taken:
+        if len(data) <= _LONGEST_KEPT and len(kept) < _MAX_KEPT and not (steps := _steps(target.check, data)) <= taken:
             taken |= steps
             kept.append(data)
     target.keep(kept)

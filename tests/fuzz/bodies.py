@@ -12,7 +12,7 @@ import msgspec
 import common.api
 from common import bundle, domains
 from common.api import errors
-from common.api.fields import object_example, parse_sent, read_object, try_object
+from common.api.fields import object_example, parse_request_json, read_object, read_object_or_faults
 from common.api.shapes import Shape, read_shape
 from common.bundle import BundleItem, ItemResult
 from common.canonical_json import canonical
@@ -30,9 +30,9 @@ from svc.core.batch_lines import read_lines
 from svc.core.bundles import read_sizes
 from svc.errors import SvcError
 from svcd.journal.book_row import Job
-from tests.fakes.submissions import Submitter
 from tests.fuzz.chain_data import _BOOK
 from tests.fuzz.target import Target, refused
+from tests.support.fakes.submissions import Submitter
 
 _WORDS: Final = (
     *(b"null", b"true", b"-1", b"1e9", b'"0x', b'"', b"[]", b"{}", b'"115792089237316195423570985008687907853269984"'),
@@ -76,17 +76,17 @@ def check_bodies(data: bytes) -> None:
     if not data:
         return
     shape = _CALLERS[data[0] % len(_CALLERS)]
-    values = refused(lambda: parse_sent(data[1:]))
+    values = refused(lambda: parse_request_json(data[1:]))
     if not isinstance(values, dict):
         return
     try:
         read = read_object(shape, values)
     except Refused as refusal:
-        faults = try_object(shape, values)
+        faults = read_object_or_faults(shape, values)
         assert isinstance(faults, list)
         assert refusal.message
         return
-    assert try_object(shape, values) == read
+    assert read_object_or_faults(shape, values) == read
     refused(lambda: read_submission(values))
     refused(lambda: Job.read(values))
 
@@ -96,7 +96,7 @@ def check_answers(data: bytes) -> None:
     if not data:
         return
     shape = _ANSWERS[data[0] % len(_ANSWERS)]
-    value = refused(lambda: parse_sent(data[1:]))
+    value = refused(lambda: parse_request_json(data[1:]))
     read = refused(lambda: read_shape(shape, value))
     if read is not None:
         again = msgspec.json.decode(msgspec.json.encode(read))
@@ -121,14 +121,14 @@ def check_batch_lines(data: bytes) -> None:
     checked = _CHECKS.check(lines)
     assert [one.line for one in checked] == [line.number for line in lines]
     for one in checked:
-        assert isinstance(one, PaidLine) or one.code in errors.LINE_ERRORS or one.code in errors.CODED, one
+        assert isinstance(one, PaidLine) or one.code in errors.LINE_ERRORS or one.code in errors.ERRORS_BY_CODE, one
     refused(lambda: list(read_lines(data.split(b"\n"), "1h")), SvcError)
 
 
 def check_bundles(data: bytes) -> None:
     """Check that writing a parsed bundle gives the same bytes, and that its units are counted or refused."""
     value = refused(lambda: parse(data))
-    bundle.announced(value)
+    bundle.announced_max_items(value)
     if not isinstance(value, dict):
         return
     items = refused(lambda: bundle.read_bundle(value))

@@ -10,19 +10,19 @@ from rlp.exceptions import DecodingError as PeerRefusal
 
 from common import abi
 from common.address_book import AddressBook, TokenDomain
-from common.artifacts import decode_error, event_topic, load
-from common.cid import Cid, ImportProfile, UnixFsHasher, _Link, _node, cid_of, read_binary_cid
+from common.artifacts import decode_error, event_topic, load_artifact
+from common.cid import Cid, ImportProfile, UnixFsHasher, _encode_node, _Link, cid_of, read_binary_cid
 from common.contract_events import event_values
 from common.inclusion import rlp
 from common.inclusion.contents import read_receipt
 from common.inclusion.header import read_header
-from common.inclusion.trie import proved
+from common.inclusion.trie import verify_proof
 from common.keccak import keccak256
-from common.receipt import verified
+from common.receipt import verify_receipt
 from common.refusal import Refused
-from common.unixfs_blocks import read_block
+from common.unixfs_blocks import read_unixfs_block
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.contracts.relayed_calls import ReceiptLog, refused_calls
+from coordinatord.chain.contracts.relayed_calls import ReceiptLog, find_refused_calls
 from coordinatord.chain.rpc.chain_data import ChainLog
 from tests.fuzz.sealed import _cases
 from tests.fuzz.target import Target, cut, refused
@@ -49,10 +49,10 @@ def check_abi(data: bytes) -> None:
     read = refused(lambda: _read_abi(data))
     if read is not None:
         assert read == eth_abi.decode(_TYPES, data)
-        rows = [abi.join((abi.uint(n), abi.address(bytes.fromhex(address[2:])))) for n, address in read[3]]
+        rows = [abi.static_struct((abi.uint(n), abi.address(bytes.fromhex(address[2:])))) for n, address in read[3]]
         written = abi.encode(
-            abi.uint(read[0]), abi.dynamic(read[1]), abi.text(read[2]), abi.array(rows), abi.boolean(read[4]),
-            abi.bytes32(read[5]), abi.address(bytes.fromhex(read[6][2:])),
+            abi.uint(read[0]), abi.dynamic_bytes(read[1]), abi.dynamic_string(read[2]), abi.array(rows),
+            abi.boolean(read[4]), abi.bytes32(read[5]), abi.address(bytes.fromhex(read[6][2:])),
         )  # fmt: skip
         assert written == eth_abi.encode(_TYPES, read)
         assert _read_abi(written) == read
@@ -61,7 +61,7 @@ def check_abi(data: bytes) -> None:
 
 _BOOK: Final = AddressBook(1, 0, b"\1" * 20, b"\2" * 20, b"\3" * 20, b"\4" * 20, 6, TokenDomain("Dollar", "1"))
 _DECODER: Final = Decoder(_BOOK)
-_REGISTRIES: Final = tuple(map(load, ("JobRegistry", "ProviderRegistry", "AskRegistry")))
+_REGISTRIES: Final = tuple(map(load_artifact, ("JobRegistry", "ProviderRegistry", "AskRegistry")))
 _EVENTS: Final = [
     (place, artifact, entry["name"], event_topic(artifact, entry["name"]))
     for place, artifact in enumerate(_REGISTRIES)
@@ -99,7 +99,7 @@ def check_logs(data: bytes) -> None:
             theirs,
         )
     receipt = ReceiptLog(log.address, list(log.topics), log.data)
-    assert refused_calls([receipt], b"\1" * 20).keys() <= {int(each, 16) for each in log.topics[1:]}
+    assert find_refused_calls([receipt], b"\1" * 20).keys() <= {int(each, 16) for each in log.topics[1:]}
 
 
 def _plain(value: object) -> object:
@@ -129,13 +129,13 @@ def check_rlp(data: bytes) -> None:
     refused(lambda: read_receipt(data))
     nodes = cut(data)
     if nodes:
-        refused(lambda: proved(keccak256(nodes[0]), data[:4], nodes))
-        refused(lambda: proved(keccak256(data), data[:4], [data]))
+        refused(lambda: verify_proof(keccak256(nodes[0]), data[:4], nodes))
+        refused(lambda: verify_proof(keccak256(data), data[:4], [data]))
 
 
 def check_receipt(data: bytes) -> None:
     """Check that a modified receipt proves the same as before, or nothing."""
-    read = refused(lambda: verified(data))
+    read = refused(lambda: verify_receipt(data))
     assert read is None or (read.job_id, read.facts, read.blocks) in _proved(), "a receipt that nobody made"
 
 
@@ -145,7 +145,7 @@ _KNOWN: list[Any] = []
 def _proved() -> list[Any]:
     if not _KNOWN:
         for raw in _receipts():
-            if (read := refused(lambda raw=raw: verified(raw))) is not None:
+            if (read := refused(lambda raw=raw: verify_receipt(raw))) is not None:
                 _KNOWN.append((read.job_id, read.facts, read.blocks))
         assert _KNOWN
     return _KNOWN
@@ -158,7 +158,7 @@ def _receipts() -> list[bytes]:
 def check_block(data: bytes) -> None:
     """Check that an inner block names only blocks, and that a file has one id in any encoding."""
     for codec in ("dag-pb", "raw"):
-        block = refused(lambda codec=codec: read_block(Cid(codec, hashlib.sha256(data).digest()), data))
+        block = refused(lambda codec=codec: read_unixfs_block(Cid(codec, hashlib.sha256(data).digest()), data))
         if block is not None:
             assert len(block.content) + 34 * len(block.links) <= len(data)
             for link in block.links:
@@ -172,7 +172,7 @@ def check_block(data: bytes) -> None:
 
 def _blocks() -> list[bytes]:
     leaf = _Link(Cid("raw", bytes(32)), 5, 5)
-    return [_node([leaf, leaf], 10), b"\x0a\x09\x08\x02\x12\x03abc\x18\x03", b"\x08" + b"\xff" * 9 + b"\1"]
+    return [_encode_node([leaf, leaf], 10), b"\x0a\x09\x08\x02\x12\x03abc\x18\x03", b"\x08" + b"\xff" * 9 + b"\1"]
 
 
 def _rlps() -> list[bytes]:
@@ -200,7 +200,7 @@ def _logs() -> list[bytes]:
             seeds.append(
                 bytes((number, len(indexed)))
                 + bytes(32 * len(indexed))
-                + abi.encode(abi.array([abi.join([abi.uint(1)] * 4)]))
+                + abi.encode(abi.array([abi.static_struct([abi.uint(1)] * 4)]))
             )
             continue
         sample = {"bytes": b"xyz", "string": "bafk", "bool": True, "bytes32": b"k" * 32, "address": "0x" + "11" * 20}

@@ -5,10 +5,10 @@ from typing import Final
 
 from common.daemon.process import Fatal
 from common.settings.errors import SettingError
-from common.settings.reader import read, unknown_variables
-from common.settings.toml import read_file
+from common.settings.reader import read_from_sources, unknown_variables
+from common.settings.toml import read_settings_file
 from coordinatord.run.config import read_config as read_environment
-from coordinatord.run.config import variables
+from coordinatord.run.config import variable_names
 from svc import profiles
 from svc.serve.settings import read_settings
 from svc.variables import ProfileTable, Variables
@@ -23,7 +23,7 @@ def check_provider(data: bytes) -> None:
     """Read a configuration, or refuse it with its file and key. Key files that it names are not read."""
     _PLACE.write_bytes(data)
     try:
-        file = read_file(_PLACE, ConfigFile)
+        file = read_settings_file(_PLACE, ConfigFile)
     except SettingError as error:
         assert str(error).startswith(str(_PLACE))
     else:
@@ -38,7 +38,7 @@ def check_environment(data: bytes) -> None:
         if name not in {"CREDENTIALS_DIRECTORY", "ADDRESSES_FILE"} and "\0" not in line:
             environ[name] = value
     refused(lambda: read_environment(environ), Fatal)
-    known = variables()
+    known = variable_names()
     assert unknown_variables(environ, known).keys() <= environ.keys() - set(known)
 
 
@@ -52,7 +52,7 @@ def check_serve(data: bytes) -> None:
 
 def check_profiles(data: bytes) -> None:
     for name, table in (refused(lambda: profiles.parse_profiles(_PLACE, data)) or {}).items():
-        refused(lambda table=table, name=name: read(Variables, ProfileTable(table, _PLACE, name)))
+        refused(lambda table=table, name=name: read_from_sources(Variables, ProfileTable(table, _PLACE, name)))
 
 
 def _environments() -> list[bytes]:
@@ -62,7 +62,7 @@ def _environments() -> list[bytes]:
 
 
 def _words() -> tuple[bytes, ...]:
-    return tuple(f"{name}=".encode() for name in variables())
+    return tuple(f"{name}=".encode() for name in variable_names())
 
 
 _TOML: Final = (

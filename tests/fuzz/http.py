@@ -14,7 +14,7 @@ from common.api import limits
 from coordinatord.http.cors import Origins
 from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.exchange import Service
-from coordinatord.http.server.heads import KNOWN_METHODS, path_of
+from coordinatord.http.server.heads import KNOWN_METHODS, path_and_query_of
 from coordinatord.http.upload_forms import FileTooLarge, FormParser, UploadForm, boundary_of
 from svc.serve.problems import Problem
 from svc.serve.upload_form import read_form
@@ -23,7 +23,7 @@ from tests.fuzz.target import Target, cut, driven, own_folder, refused
 
 _LOOP: Final = asyncio.new_event_loop()
 atexit.register(_LOOP.close)
-_PATIENCE: Final = 5.0
+_TIMEOUT_S: Final = 5.0
 Asked = tuple[bytes, bytes, tuple[tuple[bytes, bytes], ...], bytes]  # method, target, headers, body
 
 
@@ -91,7 +91,7 @@ async def _spoken(pieces: list[bytes]) -> tuple[list[Asked], bytes]:
     transport = _Transport()
     transport.protocol = client = ClientConnection(Timeouts(), lambda _: None)
     client.connection_made(transport)
-    async with asyncio.timeout(_PATIENCE), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(_TIMEOUT_S), asyncio.TaskGroup() as tasks:
         tasks.create_task(client.run(Service(app, Origins())))
         for piece in pieces:
             client.get_buffer(-1)[: len(piece)] = piece
@@ -138,8 +138,8 @@ def check_requests(data: bytes) -> None:
     heard = _by_h11(data)
     for mine, theirs in zip(asked, heard, strict=False):
         assert (mine[0], mine[2], mine[3]) == (theirs[0], theirs[2], theirs[3])
-        assert (path_of(theirs[1]) or b"").rstrip(b"?") == mine[1].rstrip(b"?")
-        assert len(mine[2]) <= limits.HEAD_FIELDS
+        assert (path_and_query_of(theirs[1]) or b"").rstrip(b"?") == mine[1].rstrip(b"?")
+        assert len(mine[2]) <= limits.MAX_HEADERS
     assert len(asked) <= len(heard)
     if len(asked) < len(heard) and not any(_is_last(each) for each in heard[: len(asked)]):
         assert _is_refused_by_our_rules(data, heard[len(asked)]), "a request is not heard that h11 hears"
@@ -158,7 +158,7 @@ def _is_refused_by_our_rules(data: bytes, asked: Asked) -> bool:
     framing = [name for name in (b"content-length", b"transfer-encoding") for _ in range(data.lower().count(name))]
     return (
         method not in KNOWN_METHODS
-        or path_of(target) is None
+        or path_and_query_of(target) is None
         or not target.startswith((b"/", b"http://", b"https://"))
         or names.count(b"host") != 1
         or len(framing) > 1
@@ -214,7 +214,7 @@ def check_served(data: bytes) -> None:
         with contextlib.suppress(h11.RemoteProtocolError):
             await serving._converse(_Stream(cut(data)), answer)  # type: ignore[arg-type]
 
-    _LOOP.run_until_complete(asyncio.wait_for(converse(), _PATIENCE))
+    _LOOP.run_until_complete(asyncio.wait_for(converse(), _TIMEOUT_S))
 
 
 _BOUNDARY: Final = b"multipart/form-data; boundary=b"
@@ -227,7 +227,7 @@ async def _in(pieces: list[bytes]) -> AsyncIterator[bytes]:
 
 async def _uploaded(pieces: list[bytes]) -> tuple[str, str, bytes, dict[str, str]]:
     form = UploadForm(b"b", _in(pieces), 1000)
-    purpose, name = await form.purpose(), await form.filename()
+    purpose, name = await form.read_purpose(), await form.read_filename()
     content = b"".join([piece async for piece in form.pieces()])
     return purpose, name, content, dict(form.expires_after)
 

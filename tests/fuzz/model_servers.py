@@ -9,16 +9,16 @@ from common.api.market import ModelDetails
 from svc.errors import ConnectionFailed
 from svc.records import Model
 from svc.serve.problems import Problem
-from svc.serve.requests import ROUTES, model_name, read_request
+from svc.serve.requests import ROUTES, read_model_name, read_request
 from svc.serve.settings import ServeSettings
-from svc.wire.events import _status_in, messages
+from svc.wire.events import _read_status, read_messages
 from svc.wire.server_sent_events import EventReader
 from svcd.backends.attempts import TryAgain
-from svcd.backends.http_answers import for_the_seal, read_object
-from svcd.backends.json_load import load_in_json
+from svcd.backends.http_answers import read_object, to_sealable_json
+from svcd.backends.json_load import load_from_json
 from svcd.backends.load_settings import JsonSettings, PrometheusSettings
 from svcd.backends.openai_streams import ChatAssembler, ResponsesAssembler
-from svcd.backends.prometheus_load import load_in_exposition
+from svcd.backends.prometheus_load import load_from_exposition
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.json_path import JsonPath
 from tests.fuzz.target import Target, cut, driven, refused
@@ -32,7 +32,7 @@ async def _in(pieces: list[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _told(pieces: list[bytes]) -> list[bytes]:
-    return [message async for message in messages(_in(pieces)) if message is not None]
+    return [message async for message in read_messages(_in(pieces)) if message is not None]
 
 
 def _events(pieces: list[bytes]) -> list[bytes]:
@@ -46,9 +46,9 @@ def _assembled(kind: type[ChatAssembler | ResponsesAssembler], events: list[byte
         if event == b"[DONE]":
             assembler.end()
         else:
-            assembler.take(read_object(event))
+            assembler.add_event(read_object(event))
     answer = assembler.answer()
-    return None if answer is None else for_the_seal(answer)
+    return None if answer is None else to_sealable_json(answer)
 
 
 def check_streams(data: bytes) -> None:
@@ -60,7 +60,7 @@ def check_streams(data: bytes) -> None:
     assert _events(pieces) == events
     assert told in (None, events)
     for event in events:
-        _status_in(event)
+        _read_status(event)
     for kind in (ChatAssembler, ResponsesAssembler):
         refused(lambda kind=kind: _assembled(kind, events), *_FAILED)
 
@@ -72,8 +72,8 @@ _PROMETHEUS: Final = PrometheusSettings(url="http://a")
 def check_loads(data: bytes) -> None:
     """Check that a load is missing or from 0 to 1."""
     for load in (
-        load_in_json(data, _JSON_LOAD),
-        load_in_exposition(data.decode("utf-8", "replace"), _PROMETHEUS, 4),
+        load_from_json(data, _JSON_LOAD),
+        load_from_exposition(data.decode("utf-8", "replace"), _PROMETHEUS, 4),
     ):
         assert load is None or (math.isfinite(load) and 0 <= load <= 1), load
 
@@ -94,7 +94,7 @@ def check_openai_requests(data: bytes) -> None:
     serves = ROUTES[data[0] // len(ROUTES) % len(ROUTES)]
     model = Model("demo/m", "demo", ModelDetails(1, True, _SCHEMA if data[0] & 128 else None, serves))
     try:
-        model_name(body)
+        read_model_name(body)
         wanted = read_request(route, body, model, _RULE)
     except Problem as problem:
         assert 400 <= problem.status < 500

@@ -1,4 +1,4 @@
-"""Sealed bytes and their plaintexts: frames, containers, results, envelopes, boxes, handovers."""
+"""Sealed bytes and their plaintexts: frames, containers, results, envelopes, boxes, handovers, channels of tabs."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,8 @@ from common import box, container, escrow, framing, sealed_result, sealed_stream
 from common.box import SecretKey
 from common.envelope import Envelope, ResultBody
 from common.refusal import Refused
+from common.tab.channel import Channel, ChannelBinding, Frame, OwnerHandshake, accept_hello
+from common.tab.messages import encode, read_owner_message, read_provider_message
 from tests.fuzz.target import Target, cut, refused
 
 VECTORS: Final = Path(__file__).parents[1] / "vectors"
@@ -21,7 +23,7 @@ _LENGTHS: Final = (0, 1, 2, 17, 1000, 65_535, 65_536, 65_536)
 
 
 def _pulled(pieces: list[bytes]) -> bytes:
-    puller = framing.Puller(_KEY)
+    puller = framing.FrameOpener(_KEY)
     return b"".join([*map(puller.pull, pieces), puller.finish()])
 
 
@@ -57,8 +59,8 @@ def check_container(data: bytes) -> None:
     """Check that a commitment in pieces equals that of the whole, and that invalid containers are refused with a
     code."""
 
-    def piecewise() -> container.Committed:
-        commitment = container.Commitment()
+    def piecewise() -> container.ContainerCommitment:
+        commitment = container.CommitmentHasher()
         for piece in cut(data):
             commitment.update(piece)
         return commitment.finish()
@@ -70,10 +72,10 @@ def check_container(data: bytes) -> None:
             assert refusal.code is not None
             return refusal.code
 
-    whole = code(lambda: container.commit(data))
+    whole = code(lambda: container.commitment_of(data))
     assert whole == code(piecewise)
-    if isinstance(whole, container.Committed):
-        container.check_container(data, whole.c)
+    if isinstance(whole, container.ContainerCommitment):
+        container.check_commitment(data, whole.c)
         head = sealed_stream.ContainerHead.parse(data)
         assert head.encode() == data[: sealed_stream.HEAD_BYTES]
     for open_it in (
@@ -99,7 +101,43 @@ def check_plaintexts(data: bytes) -> None:
 def check_handover(data: bytes) -> None:
     read = refused(lambda: escrow.Handover.parse(bytearray(data)))
     if read is not None:
-        assert bytes(escrow.content(read.release, read.keys)) + read.signature == data
+        assert bytes(escrow.handover_content(read.release, read.keys)) + read.signature == data
+
+
+def check_tab_messages(data: bytes) -> None:
+    """Check that a message that is read is written back with the same meaning."""
+    for read in (read_owner_message, read_provider_message):
+        message = refused(lambda read=read: read(data))
+        if message is not None:
+            assert read(encode(message)) == message
+
+
+_PLACE: Final = ChannelBinding(1, _OWNER, _KEY)
+_OWNERS_KEY: Final = SecretKey(bytes(range(2, 34)))
+
+
+def _channels() -> tuple[OwnerHandshake, Channel, bytes]:
+    handshake = OwnerHandshake(_PLACE, _OWNERS_KEY, _SECRET.public)
+    provider, welcome = accept_hello(_PLACE, _SECRET, _OWNERS_KEY.public, Frame.parse(handshake.hello), b"welcome")
+    return handshake, provider, welcome
+
+
+def check_tab_channel(data: bytes) -> None:
+    """Check foreign bytes as each frame, and a data frame with one changed byte. Both are refused."""
+    frame = refused(lambda: Frame.parse(data))
+    if frame is not None:
+        handshake, provider, _ = _channels()
+        assert frame.encode() == data
+        assert refused(lambda: accept_hello(_PLACE, _SECRET, _OWNERS_KEY.public, frame, b"")) is None
+        assert refused(lambda: handshake.finish(frame)) is None
+        assert refused(lambda: provider.open(frame)) is None
+    handshake, provider, welcome = _channels()
+    ours, _ = handshake.finish(Frame.parse(welcome))
+    message = data[4:]
+    (sealed,) = ours.seal(message)
+    place, change = int.from_bytes(data[:3], "big") % len(sealed), data[3] if len(data) > 3 else 0
+    spoilt = sealed[:place] + bytes((sealed[place] ^ change,)) + sealed[place + 1 :]
+    assert refused(lambda: provider.open(Frame.parse(spoilt))) == (None if change else message)
 
 
 def _cases(name: str) -> list[dict[str, object]]:
@@ -113,6 +151,11 @@ def _plaintexts() -> list[bytes]:
 
 def _handovers() -> list[bytes]:
     return [bytes.fromhex(str(case["message"])) for case in _cases("handover.json") if "message" in case]
+
+
+def _tab_frames() -> list[bytes]:
+    given = [case["given"] for case in _cases("tab.json") if "given" in case]
+    return [bytes.fromhex(frame[2:]) for frames in given if isinstance(frames, list) for frame in frames]
 
 
 TARGETS: Final = (
@@ -135,4 +178,11 @@ TARGETS: Final = (
         ),
     ),
     Target("handover", check_handover, _handovers),
+    Target(
+        "tab-messages",
+        check_tab_messages,
+        lambda: [str(case["text"]).encode() for case in _cases("tab.json") if "text" in case],
+        (b'"t":"request"', b'"t":"ack"', b'"t":"delta"', b'"t":"answer"', b'"t":"welcome"', b'"voucher"', b'"chunks"'),
+    ),
+    Target("tab-channel", check_tab_channel, _tab_frames),
 )

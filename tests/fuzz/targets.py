@@ -6,7 +6,7 @@ from typing import Final
 from tests.fuzz.target import Target
 
 FAMILIES: Final[dict[str, tuple[str, ...]]] = {
-    "sealed": ("frames", "container", "plaintexts", "handover"),
+    "sealed": ("frames", "container", "plaintexts", "handover", "tab-messages", "tab-channel"),
     "texts": ("json", "scalars", "address-book", "json-path", "cid"),
     "chain_data": ("abi", "logs", "rlp", "receipt", "block"),
     "bodies": ("bodies", "answers", "batch-lines", "bundles"),

@@ -8,7 +8,7 @@ from typing import Final
 from common import scalars
 from common.address_book import AddressBook
 from common.canonical_json import canonical
-from common.cid import parse_cid, read_cid
+from common.cid import parse_cid, read_store_cid
 from common.strict_json import MAX_DEPTH, parse
 from svc.core.known_market import markets_as_json, read_markets
 from svcd.base.json_path import JsonPath
@@ -111,7 +111,7 @@ def check_json_path(data: bytes) -> None:
     path = refused(lambda: JsonPath.parse(text.decode("utf-8", "replace")))
     if path is not None:
         for value in ({"a": [{"b": 1}, [2, [3]]], "": None}, [[], {}], None, 7, refused(lambda: parse(rest))):
-            assert isinstance(path.find(value), list)
+            assert isinstance(path.select(value), list)
 
 
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -122,7 +122,7 @@ def check_cid(data: bytes) -> None:
     text = data.decode("latin-1")
     one = refused(lambda: parse_cid(text, "cid"))
     assert one is None or str(one) == text
-    any_of = refused(lambda: read_cid(text, "cid"))
+    any_of = refused(lambda: read_store_cid(text, "cid"))
     assert one is None or any_of == one
     if any_of is None or one is not None:
         return

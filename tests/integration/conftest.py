@@ -23,7 +23,7 @@ from coordinatord.storage.database.migration import migrate
 from devnet import accounts
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
-from devnet.app import deployed_market
+from devnet.app import deploy_market
 from devnet.market import DevnetMarket
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
@@ -97,12 +97,12 @@ def pin_store(services: Services) -> Iterator[PinStoreService]:
 
 @pytest.fixture(scope="session")
 def cast() -> Cast:
-    return accounts.derive()
+    return accounts.derive_cast()
 
 
 @pytest.fixture(scope="session")
 def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
-    return services.portal.call(deployed_market, shared_anvil, cast)
+    return services.portal.call(deploy_market, shared_anvil, cast)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from tests.programs.found import program
+from tests.support.programs.found import program
 
 PROMTOOL = program("promtool")
 

@@ -25,11 +25,11 @@ from ruamel.yaml import YAML
 from devnet import anvil
 from devnet.accounts import Cast
 from devnet.ports import pick_free
-from devnet.postgres import Postgres, binaries
+from devnet.postgres import Postgres, find_binaries
 from svc import SyncClient
 
 FILE = Path(__file__).parents[2] / "config" / "compose.yaml"
-HEALTHY_SECONDS: Final = 60
+HEALTHY_SECONDS: Final = 180  # on a busy machine
 VIRTUAL_ENVIRONMENT = Path(sys.executable).parent
 # Programs that the images start without a path. The node's image has cast, and the npm packages do not.
 ENTRYPOINTS = {"store": ["rclone"], "gateway": ["rclone"], "provider": ["/opt/svcd/bin/svcd"]}
@@ -131,8 +131,8 @@ def machine(compose: dict[str, Any], postgres: Postgres, tmp_path: Path) -> Mach
     tools.mkdir()
     (tools / "cast").write_text(CAST)
     (tools / "cast").chmod(0o755)
-    (tools / "anvil").symlink_to(anvil.binary())
-    folders = (tools, VIRTUAL_ENVIRONMENT, Path("/usr/bin"), Path("/bin"), binaries())
+    (tools / "anvil").symlink_to(anvil.find_anvil())
+    folders = (tools, VIRTUAL_ENVIRONMENT, Path("/usr/bin"), Path("/bin"), find_binaries())
     ports = {
         **{("node", "8545"): pick_free(), ("store", "8480"): pick_free(), ("gateway", "8481"): pick_free()},
         **{("coordinator-1", "8402"): pick_free(), ("coordinator-1", "9402"): pick_free()},

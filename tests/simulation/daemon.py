@@ -1,5 +1,7 @@
-"""Lives of one svcd, all of it but its command line and its signals: killed between any two of its steps, and started
-again with what its disk kept."""
+"""Lives of one svcd: killed between any two of its steps, and restarted with the surviving disk.
+
+Everything of svcd runs except its command line and its signal handlers.
+"""
 
 import random
 from collections import deque
@@ -16,6 +18,7 @@ from common.daemon.process import Fatal
 from svcd.config import DaemonConfig
 from svcd.journal import journal
 from svcd.stages import sealer, uploader
+from svcd.tabs.mailbox import FrameRoutes
 from tests.simulation.determinism import AFTER_DISK
 from tests.simulation.disk import Disk
 from tests.simulation.plan import Kill
@@ -23,10 +26,11 @@ from tests.simulation.promises import JournalPromises
 from tests.simulation.trace import Trace
 from tests.unit.svcd.stages.running import Backend, Started, started
 
-GRACE: Final = 60.0
-_RESTARTED_AFTER: Final = 5.0
-_LONGEST_ROW: Final = 1024  # a result beyond it is a file, and beyond the other goes ahead of its settle: small, so
-_LONGEST_INLINE: Final = 4096  # that every way is gone
+GRACE_S: Final = 60.0
+_RESTART_S: Final = 5.0
+# Small limits, so that results of all three kinds occur: in the journal, in a file, and uploaded before the settle.
+_LONGEST_ROW: Final = 1024
+_LONGEST_INLINE: Final = 4096
 
 
 class Surroundings(Protocol):
@@ -42,7 +46,7 @@ class Surroundings(Protocol):
 
 
 class DaemonLives:
-    """`config` is for a state directory."""
+    """Lives of one svcd, one after another. `config` makes the configuration for a state directory."""
 
     def __init__(
         self,
@@ -55,9 +59,11 @@ class DaemonLives:
         config: Callable[[Path], DaemonConfig],
         backend: Backend,
         chance: random.Random,
+        mailbox: FrameRoutes | None = None,
     ) -> None:
         self._around, self._promises, self._disk, self._trace = around, promises, disk, trace
         self._kills, self._config, self._backend, self._chance = deque(kills), config, backend, chance
+        self._mailbox = mailbox
         self._steps = 0  # until the next kill
         self._scope: trio.CancelScope | None = None
         self._world: trio.Nursery | None = None
@@ -90,7 +96,8 @@ class DaemonLives:
         try:
             with trio.CancelScope() as self._scope:
                 config = self._config(self._disk.directory)
-                async with started(config, around.now, around.transport, self._backend) as self._started:
+                running = started(config, around.now, around.transport, self._backend, self._mailbox)
+                async with running as self._started:
                     self._disk.opened(self._started.ground.journal._connection)
                     await trio.sleep_forever()
         except* Fatal as refused:
@@ -101,7 +108,7 @@ class DaemonLives:
         self._started = None
         if life == around.life:
             self._ends("kill")
-        await trio.sleep(self._chance.uniform(0, _RESTARTED_AFTER))
+        await trio.sleep(self._chance.uniform(0, _RESTART_S))
 
     def moment(self, what: str) -> None:
         """Maybe kill the daemon, between any two of its steps."""
@@ -125,7 +132,7 @@ class DaemonLives:
             self._scope.cancel()
 
     async def _stopped(self, life: int) -> None:
-        await trio.sleep(GRACE + 1)
+        await trio.sleep(GRACE_S + 1)
         if self._around.life == life and self._scope is not None:
             self._ends("stop")
             self._scope.cancel()

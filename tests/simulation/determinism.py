@@ -52,8 +52,7 @@ class SeededBytes:
 
 @contextmanager
 def seeded(seed: object, moment: Callable[[str], None]) -> Iterator[None]:
-    """All of this for what runs inside. `moment` hears of each time that a thread's work is about to begin, and that it
-    is done."""
+    """Make the code in the block deterministic. `moment` is called before and after the work of each thread."""
     draw = SeededBytes(seed)
 
     async def run_sync(act: Callable[..., T], *arguments: Any, **_: object) -> T:

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from svcd.journal.journal import JOURNAL_FILE
 
 RESULTS: Final = "results"
-_FULL: Final = 2  # value of pragma synchronous
+_SYNCHRONOUS_FULL: Final = 2  # value of the pragma
 _SHM: Final = Path("/dev/shm")  # noqa: S108 - a disk that costs no time where there is one
 
 
@@ -52,7 +52,7 @@ class Disk:
     def opened(self, connection: sqlite3.Connection) -> None:
         """Register the current life's journal connection."""
         (synchronous,) = connection.execute("pragma synchronous").fetchone()
-        self._keeps_commits = synchronous >= _FULL
+        self._keeps_commits = synchronous >= _SYNCHRONOUS_FULL
 
     def survives(self, power_cut: bool) -> None:
         """End this life. The next life does not see its later writes."""

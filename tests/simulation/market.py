@@ -13,18 +13,18 @@ from typing import Final
 import httpx
 import trio
 
-from tests.fakes.market import CLAIMED, OPEN, SETTLED, START, Market, request_name
-from tests.fakes.market_answers import Body, answer, error, mined
-from tests.fakes.streamed import StreamedTransport
 from tests.simulation.plan import WEATHER, Fault, Plan
 from tests.simulation.trace import Trace
+from tests.support.fakes.market import CLAIMED, OPEN, SETTLED, START, Market, request_name
+from tests.support.fakes.market_answers import Body, answer, error, mined
+from tests.support.fakes.streamed import StreamedTransport
 
 OPS: Final = ("claim", "settle", "fail")
-_RECLAIM_AFTER: Final = 60  # seconds after the window
+_RECLAIM_AFTER_S: Final = 60  # after the window
 _LATENCY: Final = 0.2
 _LONGEST_LAG: Final = 2.5
-_RECEIPT: Final = 60.0  # a coordinator's timeout for a receipt
-_HELD_UP: Final = 95.0  # longest hang of a request in seconds, below the clients' timeout of a hundred
+_RECEIPT_TIMEOUT_S: Final = 60.0  # of a coordinator
+_MAX_HANG_S: Final = 95.0  # below the clients' timeout of a hundred
 
 
 class SimulatedMarket(Market):
@@ -88,7 +88,7 @@ class SimulatedMarket(Market):
         return response
 
     def sealed_in(self, settle: Mapping[str, object]) -> bytes | None:
-        """The result that a settle hands over; None where it names an upload that has lapsed."""
+        """Return the sealed result of a settle, or None if its upload has expired."""
         if "result_cid" in settle:
             return self.content.get(str(settle["result_cid"]))
         return base64.b64decode(str(settle["result"]), validate=True)
@@ -109,11 +109,11 @@ class SimulatedMarket(Market):
                 await self._done(name, request)
                 raise httpx.ReadError(fault.kind)
             case "hang":
-                await trio.sleep(min(_HELD_UP, 2 * fault.seconds))
+                await trio.sleep(min(_MAX_HANG_S, 2 * fault.seconds))
                 raise httpx.ReadTimeout(fault.kind)
             case "hang_after":
                 await self._done(name, request)
-                await trio.sleep(min(_HELD_UP, 2 * fault.seconds))
+                await trio.sleep(min(_MAX_HANG_S, 2 * fault.seconds))
                 raise httpx.ReadTimeout(fault.kind)
             case "late":
                 await trio.sleep(fault.seconds)
@@ -134,7 +134,7 @@ class SimulatedMarket(Market):
                 return _instead(kind)
 
     def due(self, place: str) -> Fault | None:
-        """The fault that this call of a place meets."""
+        """Return and consume the fault that is due at this place, if any."""
         waiting = self._waiting.get(place)
         if not waiting or not waiting[0].at <= trio.current_time() < self.noisy:
             return None
@@ -166,7 +166,7 @@ class SimulatedMarket(Market):
     # --- before the block of a post -----------------------------------------------------------------------
 
     async def offer_until(self, job: str, seconds: float, *, refused: bool) -> None:
-        """An order that came before its block: it is offered as pending until then."""
+        """Offer a job as pending for some seconds, until the block of its post. The chain may refuse the post."""
         self.offer(job)
         decided = self._decided[job] = trio.Event()
         await trio.sleep(seconds)
@@ -194,7 +194,7 @@ class SimulatedMarket(Market):
             self._taken.add(job)
             if "prefer" in request.headers:
                 return self._stored(job)
-        with trio.move_on_after(_RECEIPT):
+        with trio.move_on_after(_RECEIPT_TIMEOUT_S):
             await decided.wait()
         if not decided.is_set():
             return _pending()
@@ -232,7 +232,7 @@ class SimulatedMarket(Market):
             await trio.sleep(5)
             for job, row in self.jobs.items():
                 if row["state"] == CLAIMED:
-                    if self.now() > int(row["claimed_at"]) + int(row["sla_secs"]) + _RECLAIM_AFTER:
+                    if self.now() > int(row["claimed_at"]) + int(row["sla_secs"]) + _RECLAIM_AFTER_S:
                         self.end(job, 4)
                 elif row["state"] == OPEN and self.now() > int(row["expires_at"]):
                     self.end(job, 5)

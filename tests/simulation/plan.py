@@ -11,11 +11,12 @@ OF_SVCD: Final = -1
 
 @attrs.frozen
 class Post:
-    """A client's order. `length`: letters of its text, which the result has too.
+    """A client's order. `length` is the number of letters of its text, which the result repeats.
 
-    Of svcd's simulation alone: `block_in`, seconds until the block of its post, before which it is offered as pending;
-    `refused`: the chain refuses the post then, and the claim with it. Of coordinatord's alone: `lines` of a batch;
-    `sealed`: bought by the client as it is, of the real svcd, which takes part where there is such an order."""
+    Only svcd's simulation uses `requests` (of a tab), `items` (of a bundle), `block_in` and `refused`. The block of the
+    post comes after `block_in` seconds. Until then, the job is offered as pending. With `refused`, the chain refuses
+    the post and the claim. Only coordinatord's simulation uses `lines` (of a batch) and `sealed`. A sealed order is
+    bought by a real client from a real svcd."""
 
     at: float
     window: int = 600
@@ -25,12 +26,14 @@ class Post:
     refused: bool = False
     lines: int = 0
     sealed: bool = False
+    requests: int = 0
+    items: int = 0
 
 
 @attrs.frozen
 class Kill:
-    """A daemon ends at the `step`th moment from `at` on. Of svcd, moments are requests on their way, answers, and the
-    disk; of coordinatord, all steps of any task. `of`: which of several, or OF_SVCD where there is one among them."""
+    """End of a daemon, at its `step`th moment after `at`. Moments of svcd are requests, responses and disk writes.
+    Moments of coordinatord are the steps of all tasks. `of` is the number of the coordinator, or OF_SVCD."""
 
     at: float
     step: int = 0
@@ -50,8 +53,8 @@ class Fault:
 
 @attrs.frozen
 class Plan:
-    """`seed` decides what nothing below names: turns of tasks, delays, keys. `noisy`: seconds; then nothing goes wrong
-    any more."""
+    """A simulated run. `seed` decides everything that the other fields do not: order of tasks, delays, keys. Faults end
+    after `noisy` seconds."""
 
     seed: int
     noisy: float
@@ -134,15 +137,34 @@ def planned(seed: int) -> Plan:
     return Plan(
         seed,
         noisy,
-        tuple(sorted(_before_blocks(random.Random(f"blocks {seed}"), posts), key=lambda each: each.at)),
+        tuple(
+            sorted(
+                _with_tabs(
+                    random.Random(f"tabs {seed}"), _before_blocks(random.Random(f"blocks {seed}"), posts), noisy
+                ),
+                key=lambda each: each.at,
+            )
+        ),
         tuple(sorted(kills, key=lambda each: each.at)),
         tuple(sorted(faults, key=lambda each: each.at)),
     )
 
 
+def _with_tabs(chance: random.Random, posts: list[Post], noisy: float) -> list[Post]:
+    """Add tabs in half of the seeds, with a last one in the quiet, and a bundle in a quarter."""
+    more = []
+    if chance.random() < 0.5:
+        for _ in range(chance.choice((1, 2, 3))):
+            more.append(Post(round(chance.uniform(0, noisy), 1), requests=chance.choice((1, 3, 8))))
+        more.append(Post(noisy + 40.0, requests=4))
+    if chance.random() < 0.25:
+        more.append(Post(round(chance.uniform(0, noisy), 1), items=chance.choice((2, 6))))
+    return posts + more
+
+
 def _before_blocks(chance: random.Random, posts: list[Post]) -> list[Post]:
-    """In a half of the seeds orders are offered before their block, several at a time, after a first by which the owner
-    becomes known here."""
+    """In half of the seeds, offer several orders at a time before their blocks. The provider learns the owner from a
+    first order, which is not early."""
     if chance.random() < 0.5:
         return posts
     first, last = attrs.evolve(posts[0], at=0.0), posts[-1]

@@ -7,14 +7,17 @@ from typing import Final
 
 import httpx
 
+from common.bundle import read_bundle_output
 from common.cid import cid_of
 from common.envelope import ResultBody
 from common.sealed_result import open_result
+from common.tab.transcript import TabOrder, Transcript
 from svcd.config import AheadTable
-from svcd.journal.entries import LIVE
-from tests.fakes.market import BOOK, CLAIMED, OPEN, SETTLED
+from svcd.journal.entries import LIVE_STATES
 from tests.simulation.disk import Disk
 from tests.simulation.market import SimulatedMarket
+from tests.simulation.tabs import SimulatedOwner
+from tests.support.fakes.market import BOOK, CLAIMED, OPEN, SETTLED
 
 # Journal states that must be on disk before the coordinator gets the request that they record.
 _BEFORE: Final = {
@@ -26,7 +29,7 @@ _BEFORE: Final = {
 # A claim sent before its post's block is resent while the job is worked on.
 _WHILE_AHEAD: Final = ("claiming", "claimed", "sealed", "failing", "settled", "failed", "given_up")
 # A claim that a reorg removed is sent again unless it returns. The result is stored by then.
-_CLAIMED_ANEW: Final = ("claiming", "sealed")
+_CLAIMED_AGAIN: Final = ("claiming", "sealed")
 _GAVE_UP: Final = ("failed", "given_up")
 _STAKE: Final = 3  # limit for each order in the simulation
 AHEAD: Final = AheadTable(max_amount=8 * _STAKE, max_in_flight=2 * _STAKE, settled_jobs=1)
@@ -82,7 +85,7 @@ class JournalPromises:
         is_anew = job in self._claimed
         self._claimed.add(job)
         self._records.setdefault(job, []).extend(self._record())
-        return _CLAIMED_ANEW if is_anew else _BEFORE[name]
+        return _CLAIMED_AGAIN if is_anew else _BEFORE[name]
 
     def _record(self) -> list[tuple[object, ...]]:
         return list(self.disk.journal("select settled, unpaid, settled_since from owners"))
@@ -125,8 +128,8 @@ class JournalPromises:
 
     def live(self) -> list[str]:
         """Return jobs without an end in the journal."""
-        marks = ", ".join("?" * len(LIVE))
-        rows = self.disk.journal(f"select job_id from jobs where state in ({marks})", *LIVE)  # noqa: S608 - constants
+        marks = ", ".join("?" * len(LIVE_STATES))
+        rows = self.disk.journal(f"select job_id from jobs where state in ({marks})", *LIVE_STATES)  # noqa: S608 - constants
         return ["0x" + job_id.hex() for (job_id,) in rows if isinstance(job_id, bytes)]
 
     def entry(self, job: str) -> tuple[object, object]:
@@ -150,6 +153,9 @@ class Promises(JournalPromises):
         self.market = market
         self.asked: dict[str, str] = {}  # text by job
         self.is_bid: dict[str, bool] = {}
+        self.tabs: dict[str, SimulatedOwner] = {}
+        self.items: dict[str, list[str]] = {}  # texts of bundles
+        self._requests: dict[str, set[tuple[int, int]]] = {}  # requests of tabs that ran, with their life
         self._ran_in: dict[str, int] = {}  # jobs that ran ahead, with the life that ran them
 
     @property
@@ -175,6 +181,20 @@ class Promises(JournalPromises):
         records = self._records.get(job, [])
         if not any(settled and (not unpaid or since) for settled, unpaid, since in records):
             self.breaks(f"{named} is run ahead for an owner with {records}")
+
+    def request_runs(self, job_id: bytes, request_id: int) -> SimulatedOwner:
+        """Check the start of a request of a tab, and return the owner."""
+        job, life = "0x" + job_id.hex(), self.market.life
+        owner, ran = self.tabs[job], self._requests.setdefault(job, set())
+        named = f"{self.named(job)} request {request_id}"
+        if (life, request_id) in ran or request_id in owner.answers:
+            self.breaks(f"{named} is run twice")
+        if request_id in owner.greedy:
+            self.breaks(f"{named} is run beyond the allowance")
+        ran.add((life, request_id))
+        if job in self._kept:
+            self.breaks(f"{named} is run after the transcript was kept")
+        return owner
 
     # --- at the end ---------------------------------------------------------------------------------------
 
@@ -210,7 +230,12 @@ class Promises(JournalPromises):
             yield "is claimed still, and nobody works on it"
         if row["state"] == OPEN and state not in _GAVE_UP:
             yield f"is open still; the journal has {state} {reason}"
-        if row["state"] == SETTLED and self._opened(job) != self.asked[job]:
+        if row["state"] == SETTLED and job in self.tabs:
+            yield from self._of_tab(job, row, quiet_from)
+        elif row["state"] == SETTLED and job in self.items:
+            if self._items(job) != self.items[job]:
+                yield "is settled with answers to something else"
+        elif row["state"] == SETTLED and self._opened(job) != self.asked[job]:
             yield "is settled with an answer to something else"
         if row["state"] == SETTLED and state != "settled":
             yield f"is settled, and the journal has {state} {reason}"
@@ -224,10 +249,38 @@ class Promises(JournalPromises):
         if self.runs[job] > lives + 1:
             yield f"ran {self.runs[job]} times in {lives} lives"
 
+    def _of_tab(self, job: str, row: dict[str, object], quiet_from: float) -> Iterator[str]:
+        """Compare the transcript with the settle, and with what the owner allowed and acknowledged."""
+        owner, charged = self.tabs[job], int(str(row["completion_tok"]))
+        transcript = Transcript.read(self._body(job).output)
+        provider_id = self.market.provider_id
+        order = TabOrder(owner.job_id, self.market.owner.address, provider_id, 100, 200, charged)
+        fault = transcript.find_fault(order, owner.domains)
+        if fault is not None:
+            yield f"is settled with a transcript that does not match: {fault}"
+        if transcript.acknowledged_units != charged:
+            yield f"is settled for {charged}, and its owner acknowledged {transcript.acknowledged_units}"
+        if charged > owner.most_allowed:
+            yield f"is charged {charged} beyond the allowance of {owner.most_allowed}"
+        ids = [exchange.id for exchange in transcript.exchanges]
+        if len(set(ids)) != len(ids):
+            yield f"is charged twice for a request of {ids}"
+        in_quiet = float(str(row["expires_at"])) - 3600 > quiet_from
+        if in_quiet and transcript.closed != "tabs_full" and len(ids) + len(owner.failures) < owner.wanted:
+            yield f"was opened in quiet, and has {ids} of {owner.wanted}; it closed by {transcript.closed}"
+
+    def _items(self, job: str) -> list[object]:
+        """Return the texts of the answers of a bundle. An item that did not run counts as right."""
+        results = zip(read_bundle_output(self._body(job).output), self.items[job], strict=True)
+        return [result.output.get("input") if isinstance(result.output, dict) else text for result, text in results]
+
     def _had_time(self, row: dict[str, object], quiet_from: float) -> bool:
         return int(str(row["claimed_at"])) + int(str(row["sla_secs"])) > quiet_from + 120
 
-    def _opened(self, job: str) -> object:
+    def _body(self, job: str) -> ResultBody:
         raw, sealed = bytes.fromhex(job[2:]), self.market.results[job]
-        body = ResultBody.parse(open_result(self.market.result_key, BOOK.chain_id, BOOK.job_registry, raw, sealed))
+        return ResultBody.parse(open_result(self.market.result_key, BOOK.chain_id, BOOK.job_registry, raw, sealed))
+
+    def _opened(self, job: str) -> object:
+        body = self._body(job)
         return body.output.get("input") if isinstance(body.output, dict) else None

@@ -21,22 +21,25 @@ import structlog
 import trio
 from trio.testing import MockClock
 
+from common.bundle import BundleItem, bundle_input
 from common.envelope import Envelope
+from svcd.backends.backend import OnDelta
 from svcd.backends.discount import AskRates
 from svcd.base.end_reasons import WorkFailed
 from svcd.config import DaemonConfig
 from svcd.journal import journal, result_files
 from svcd.journal.work import ModelWork, WorkOutput
-from tests.simulation.daemon import GRACE, DaemonLives, small_rows
+from tests.simulation.daemon import GRACE_S, DaemonLives, small_rows
 from tests.simulation.determinism import seeded
 from tests.simulation.disk import Disk, empty_folder
 from tests.simulation.market import SimulatedMarket
 from tests.simulation.plan import Plan, Post, planned
 from tests.simulation.promises import AHEAD, Promises
+from tests.simulation.tabs import SimulatedMailbox, owner_of
 from tests.simulation.trace import Trace
 from tests.unit.svcd.stages.running import Backend, config_for, model_for
 
-_PATIENCE: Final = 3000.0  # virtual seconds without faults until all work must have ended
+_QUIET_TIMEOUT_S: Final = 3000.0  # virtual, after the last fault, for all work to end
 _WINDOWS: Final = (120, 600)
 
 
@@ -75,6 +78,7 @@ class _Provider:
         self._trace = Trace(trio.current_time)
         self.market = SimulatedMarket(plan, self._trace, moment=self.moment, arrives=self._arrives)
         self._promises = Promises(self.market, self.disk)
+        self._mailbox = SimulatedMailbox(plan.seed, plan.noisy, self.moment)
         self._lives = DaemonLives(
             self.market,
             self._promises,
@@ -82,8 +86,9 @@ class _Provider:
             self._trace,
             kills=list(plan.kills),
             config=self._config,
-            backend=Backend(self._work),
+            backend=Backend(self._work, self._request),
             chance=self._chance,
+            mailbox=self._mailbox,
         )
 
     async def live(self) -> Outcome:
@@ -111,7 +116,7 @@ class _Provider:
     def _config(self, state: Path) -> DaemonConfig:
         asks = {window: AskRates(100, 200) for window in _WINDOWS}
         models = (model_for("demo/text", {"text"}, asks=asks, poll_seconds=6.0, ahead=AHEAD),)
-        return config_for(self.market, state, models=models, shutdown_grace_seconds=GRACE)
+        return config_for(self.market, state, models=models, shutdown_grace_seconds=GRACE_S)
 
     def moment(self, what: str) -> None:
         self._lives.moment(what)
@@ -120,6 +125,12 @@ class _Provider:
 
     async def _post(self, post: Post) -> None:
         await trio.sleep(post.at)
+        if post.requests:
+            await self._tab(post)
+            return
+        if post.items:
+            self._bundle(post)
+            return
         text = (f"question {len(self._promises.asked)} " * (1 + post.length // 11))[: max(post.length, 12)]
         envelope: Envelope = self.market.envelope({"input": text})
         recipient = self.market.escrow.public if post.is_bid else self.market.box.public
@@ -133,7 +144,45 @@ class _Provider:
             await self.market.offer_until(job, post.block_in, refused=post.refused)
         self.market.note()
 
+    async def _tab(self, post: Post) -> None:
+        number = 1000 * (self._plan.seed + 1) + len(self._promises.tabs)
+        owner = owner_of(self.market, self._mailbox, post.requests, number, self._promises.breaks)
+        owner.delegated_until = int(self.market.now()) + 10**6
+        job = owner.post(sla_secs=str(post.window))
+        self.market.named(job)
+        self._promises.tabs[job], self._promises.is_bid[job] = owner, False
+        self.market.note()
+        await owner.live()
+
+    def _bundle(self, post: Post) -> None:
+        texts = [f"item {post.at} {number}" for number in range(post.items)]
+        envelope = self.market.envelope(bundle_input([BundleItem({"input": text}) for text in texts]))
+        job = self.market.post(
+            self.market.container(envelope.encode()), sla_secs=str(post.window), units_in="1", units_out="1000000"
+        )
+        self.market.named(job)
+        self._promises.items[job], self._promises.is_bid[job] = texts, False
+        self.market.note()
+
+    async def _request(self, work: ModelWork, deltas: OnDelta) -> WorkOutput:
+        """Answer a request of a tab in pieces."""
+        assert work.item is not None
+        self._trace.add(f"{self.market.named('0x' + work.job_id.hex())} runs request {work.item}")
+        owner = self._promises.request_runs(work.job_id, work.item)
+        fault = self.market.due("run")
+        for _ in range(self._chance.randrange(1, 6)):
+            deltas({"of": owner.text(work.item)})
+            await trio.sleep(self._chance.uniform(0, 2) + (fault.seconds / 5 if fault is not None else 0))
+        if fault is not None and fault.kind == "exhausted":
+            raise WorkFailed("backend_exhausted", "as planned", backend_fault=True)
+        if fault is not None and fault.kind == "crash":
+            raise RuntimeError("as planned")
+        return WorkOutput(work.input, 10 + self._chance.randrange(5), {"units": 10})
+
     async def _work(self, work: ModelWork) -> WorkOutput:
+        if work.item is not None:
+            await trio.sleep(self._chance.uniform(0, 10))
+            return WorkOutput(work.input, 10, {"units": 10})
         self._trace.add(f"{self.market.named('0x' + work.job_id.hex())} runs")
         is_ahead = "0x" + work.job_id.hex() in self.market.undecided
         self._promises.runs_now(work.job_id, is_ahead=is_ahead)
@@ -154,7 +203,7 @@ class _Provider:
         await trio.sleep(self._plan.noisy + 20)
         quiet_from = self.market.now()
         last = max([0.0, *(post.at for post in self._plan.posts)])
-        with trio.move_on_after(_PATIENCE):
+        with trio.move_on_after(_QUIET_TIMEOUT_S):
             while trio.current_time() < last + 1 or not self._at_rest():  # noqa: ASYNC110 - virtual seconds
                 await trio.sleep(5)
         await trio.sleep(35)  # finished jobs stay finished: compare the journal with the chain again

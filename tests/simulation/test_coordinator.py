@@ -1,9 +1,9 @@
 """Complete coordinators with svcd and clients: one plan has the same trace in every process, sixteen seeds pass, and
 the simulation finds faults planted in coordinatord.
 
-More seeds: `make simulate-coordinatord`. Planted faults: `make simulate-planted`. These commands shrink a failing seed.
-Add its plan below as a separate test. Each simulation runs in a separate process because it replaces the clocks before
-coordinatord is imported.
+`python -m tests.simulation.coordinator` runs more seeds and shrinks one that fails; add its plan below as a separate
+test. `python -m tests.simulation.planted` plants faults. Each simulation runs in a separate process because it replaces
+the clocks before coordinatord is imported.
 """
 
 import os

@@ -24,7 +24,7 @@ def main() -> None:
     for detail in broken:
         print(f"BROKEN {detail}")
     if broken:
-        print(f"again: make soak-market SEED={options.seed} MINUTES={options.minutes:g} EVERY={options.every:g}")
+        print(f"repeat: {options.again}")
     sys.exit(bool(broken))
 
 

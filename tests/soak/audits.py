@@ -4,6 +4,7 @@ Reading tables afterwards cannot show violations. A lease is one row per job, fo
 nonce is deleted. A reorg also removes the record of a relayer's nonce that another process used.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -73,6 +74,27 @@ async def execute_apart(database_url: str, statements: Iterable[str]) -> None:
             await connection.execute(statement)
     finally:
         await connection.close()
+
+
+_AUDITED: Final = {
+    "lease_history": "select count(*) from lease_history where provider_id <> 0",
+    "session_history": "select count(*) from session_history",
+    "foreign_history": "select count(distinct (account, nonce)) from foreign_history",
+}
+_FORGET: Final = (
+    "delete from lease_history where expires_at < clock_timestamp()",  # a newer lease is compared with the next one
+    "delete from session_history",
+    "delete from nonce_history",
+    "delete from foreign_history",
+)
+
+
+async def forget_audits(connection: "Connection[asyncpg.Record]") -> Counter[str]:
+    """Delete the checked rows while no client is at work. Return the number of rows of each table before."""
+    counts = Counter({table: int(await connection.fetchval(query)) for table, query in _AUDITED.items()})
+    for statement in _FORGET:
+        await connection.execute(statement)
+    return counts
 
 
 async def lease_violations(connection: "Connection[asyncpg.Record]") -> list[str]:

@@ -29,23 +29,23 @@ from coordinatord.run.config import read_config
 from coordinatord.run.dependencies import open_dependencies
 from devnet import accounts
 from devnet.anvil import running_anvil
-from devnet.app import deployed_market
+from devnet.app import deploy_market
 from devnet.ports import pick_free
 from devnet.postgres import running_postgres
 from devnet.world import World
-from tests.bench.relaying import awake, rooms
-from tests.fakes.budgets import UNLIMITED
-from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
-from tests.invariants.batches import broken_batches
 from tests.support.cid_store import running_cid_store
+from tests.support.fakes.budgets import UNLIMITED
+from tests.support.fakes.submissions import Submitter, jsonl
+from tests.support.invariants.batches import broken_batches
+from tests.support.services import awake, rooms
 
 _BAD_EVERY: Final = 10  # one line in this many is invalid
 _SETTLED: Final = 25
-_PATIENCE: Final = 3600.0  # timeout in seconds between two kills
+_PROGRESS_TIMEOUT_S: Final = 3600.0  # between two kills
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ class Scene:
         http.base_url = httpx.URL(base_url)
         await owner.sign_in()
         async with open_rpc(self.world.anvil.rpc_url) as rpc:
-            terms = await JobRegistry(rpc, book.job_registry).fees()
+            terms = await JobRegistry(rpc, book.job_registry).read_fees()
         return owner, Submitter(owner.wallet, owner.domains, book.chain_id, book.job_registry, terms, owner.box_key)
 
     def life(self) -> AbstractAsyncContextManager[Coordinator]:
@@ -96,7 +96,7 @@ class Scene:
         """Wait until the query returns true."""
         connection = await asyncpg.connect(self.database_url)
         try:
-            with anyio.fail_after(_PATIENCE):
+            with anyio.fail_after(_PROGRESS_TIMEOUT_S):
                 while not await connection.fetchval(query, *arguments):  # noqa: ASYNC110 - the event is elsewhere
                     await anyio.sleep(0.01)
         finally:
@@ -161,8 +161,8 @@ async def run(lines: int, kills: int, seed: int) -> list[str]:
             running_postgres(pick_free(), directory / "postgres", directory) as postgres,
             running_cid_store(pick_free(), directory / "pins", directory) as pins,
         ):
-            cast = accounts.derive()
-            market = await deployed_market(anvil, cast)
+            cast = accounts.derive_cast()
+            market = await deploy_market(anvil, cast)
             await postgres.execute("create database soak")
             url = postgres.url("soak")
             world = World(anvil, pins, postgres, cast, market)

@@ -30,7 +30,7 @@ class Daemon:
         return None if self.process is None or self.process.process.returncode is not None else self.process.pid
 
     async def start(self) -> None:
-        self.process = await child.start(self.program)
+        self.process = await child.start_program(self.program)
 
     async def until_ready(self) -> None:
         assert self.process is not None

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,21 +16,23 @@ from coordinatord.run.config import Config
 from devnet import accounts
 from devnet.accounts import Cast, DevWallet
 from devnet.anvil import Anvil, running_anvil
-from devnet.app import deployed_market
+from devnet.app import deploy_market
 from devnet.market import DevnetMarket
 from devnet.pins import PinStoreService
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
-from tests.faults.rpc_proxy import RpcProxy, rpc_proxy
-from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
-from tests.faults.write_ahead import WriteAhead
 from tests.soak.answering import accepts_sql, answers_ok, listens
 from tests.soak.daemon import Daemon
 from tests.soak.programs import coordinator_program, provider_program
 from tests.support.cid_store import running_cid_store
 from tests.support.coordinator import config_of
+from tests.support.faults.bomb_server import BombServer, bomb_server
+from tests.support.faults.rpc_proxy import RpcProxy, rpc_proxy
+from tests.support.faults.tcp_proxy import TcpProxy, tcp_proxy
+from tests.support.faults.write_ahead import WriteAhead
 
 BLOCK_SECONDS: Final = 1
+CHAIN_BLOCKS: Final = 8_000  # blocks whose transactions the node keeps, more than any check reads
 COORDINATORS_ROLE: Final = "coordinators"  # PostgreSQL role that faults lock out; checks use the superuser
 COORDINATORS_PASSWORD: Final = "right"
 _DURABLE: Final = ("fsync=on", "full_page_writes=on")  # needed for recovery, because the server is killed
@@ -49,7 +51,7 @@ class Ground:
     market: DevnetMarket
     market_block: int  # block that completed the deployment and admitted the providers
     rpc: RpcProxy
-    second_rpc: RpcProxy  # of the same chain, used by every other coordinator in addition
+    second_rpc: RpcProxy  # another proxy of the same node, also used by every second coordinator
     write_ahead: WriteAhead  # checks every transaction that a coordinator sends to either node
     store: TcpProxy
     database: TcpProxy
@@ -59,6 +61,8 @@ class Ground:
     providers: list[Daemon]
     config: Config  # of the coordinators
     clocks: Path  # a file per daemon: see tests.soak.shifted_clock
+    bombs: BombServer  # the gateway that buyers and providers ask first
+    pin_folder: Path
 
     @property
     def book(self) -> AddressBook:
@@ -85,7 +89,8 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
     for name in ("anvil", "clocks", "pins", "postgres"):
         (folder / name).mkdir(parents=True)
     async with (
-        running_anvil(pick_free(), folder / "anvil", logs) as anvil,
+        AsyncExitStack() as stack,
+        running_anvil(pick_free(), folder / "anvil", logs, kept_transaction_blocks=CHAIN_BLOCKS) as anvil,
         running_cid_store(pick_free(), folder / "pins", logs) as pins,
         running_postgres(pick_free(), folder / "postgres", logs, *_DURABLE) as postgres,
         rpc_proxy(anvil.rpc_url, write_ahead := WriteAhead(postgres.url())) as rpc,
@@ -93,8 +98,9 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
         tcp_proxy(LOOPBACK, urlsplit(pins.endpoint).port or 0) as store,
         tcp_proxy(LOOPBACK, postgres.port) as database,
     ):
-        cast = accounts.derive()
-        market = await deployed_market(anvil, cast)
+        bombs = stack.enter_context(bomb_server())
+        cast = accounts.derive_cast()
+        market = await deploy_market(anvil, cast, announcing=cast.with_role("provider")[:providers])
         market_block = int(await anvil.call("eth_blockNumber"), 16)
         await anvil.mine_every(BLOCK_SECONDS)
         await _create_role(postgres)
@@ -129,7 +135,7 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
                 wallet,
                 folder=folder / f"provider-{n}",
                 coordinator=base_urls[n % len(base_urls)],
-                gateway=f"http://{LOOPBACK}:{store.port}",
+                gateways=[bombs.url, f"http://{LOOPBACK}:{store.port}"],
                 metrics_port=metrics_port,
                 logs=logs,
                 clock=folder / "clocks" / f"provider-{n}",
@@ -156,6 +162,8 @@ async def soaked_market(folder: Path, logs: Path, *, coordinators: int, provider
             providers=hands,
             config=config_of(heads[0].program.environment),
             clocks=folder / "clocks",
+            bombs=bombs,
+            pin_folder=folder / "pins",
         )
         try:
             for group in (heads, hands):

@@ -1,6 +1,7 @@
 """Options of a soak."""
 
 import argparse
+import math
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,18 +13,35 @@ from tests.soak.faults.kinds import KINDS
 
 @attrs.frozen
 class Options:
-    minutes: float = 5.0
-    jobs: int = 0  # of all clients; 0 means as many as fit in the time
+    minutes: float = 10.0
     providers: int = 2
     coordinators: int = 2
     seed: int = 1
     faults: tuple[str, ...] = tuple(KINDS)
     fault_every: float = 8.0  # seconds from the end of one fault to the start of the next, on average
     every: float = 0.0  # mean seconds between starts of faults of all services; 0 means `fault_every`
-    patience: float = (
-        150.0  # seconds, after the last fault, for each: clients, a piece of each kind of work, what rests
-    )
+    pause: float = 1.0  # factor of the clients' pauses
+    longest_round: float = 20.0  # minutes
+    patience: float = 150.0  # seconds after the last fault of a round: for clients, each kind of work, and all relays
     out: Path = Path("build")
+
+    @property
+    def rounds(self) -> int:
+        return math.ceil(self.minutes / self.longest_round)
+
+    @property
+    def round_minutes(self) -> float:
+        return self.minutes / self.rounds
+
+    @property
+    def again(self) -> str:
+        """Return a command that repeats the run."""
+        faults = "all" if self.faults == tuple(KINDS) else ",".join(self.faults) or "none"
+        return (
+            f"python -m tests.soak --hours {self.minutes / 60:g} --seed {self.seed} --faults {faults}"
+            f" --coordinators {self.coordinators} --providers {self.providers} --every {self.every:g}"
+            f" --fault-every {self.fault_every:g} --pause {self.pause:g} --longest-round {self.longest_round:g}"
+        )
 
 
 def _seed(text: str) -> int:
@@ -34,53 +52,56 @@ def read_options(arguments: Sequence[str]) -> Options:
     defaults = Options()
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak",
-        description="The whole market under load and faults; then the invariants are checked. `make soak` takes the"
-        " same as MINUTES, JOBS, PROVIDERS, COORDINATORS, SEED, FAULTS, EVERY.",
+        description="Run the whole market under load and faults, in rounds of at most 20 minutes. After each round, all"
+        " invariants are checked and the report is written. `make soak` passes HOURS, SEED and FAULTS on.",
         epilog=f"faults: {', '.join(KINDS)}",
     )
     add = parser.add_argument
-    add("--minutes", type=float, default=defaults.minutes, help="how long clients and faults go on (%(default)s)")
-    add("--jobs", type=int, default=defaults.jobs, help="jobs at most; 0: as many as fit (%(default)s)")
+    time = parser.add_mutually_exclusive_group()
+    time.add_argument("--hours", type=float, help="duration of load and faults; the checks of each round come on top")
+    time.add_argument("--minutes", type=float, default=defaults.minutes, help="the same in minutes (%(default)s)")
     add("--providers", type=int, default=defaults.providers, choices=(1, 2, 3), help="svcd processes (%(default)s)")
     add("--coordinators", type=int, default=defaults.coordinators, help="coordinatord processes (%(default)s)")
     add(
         "--seed",
         type=_seed,
         default=defaults.seed,
-        help="decides faults, their order and their length; `random`: one"
-        " that nobody tried, which is printed and kept in soak.json (%(default)s)",
+        help="decides faults, their order and their length; `random` chooses one and reports it (%(default)s)",
     )
     add("--faults", default="all", help="kinds, comma-separated; `all`, or `none` for a quiet run (%(default)s)")
-    add("--fault-every", type=float, default=defaults.fault_every, help="seconds between faults (%(default)s)")
+    add("--fault-every", type=float, default=defaults.fault_every, help="mean seconds between faults (%(default)s)")
     add(
         "--every",
         type=float,
         default=defaults.every,
-        help="seconds between the starts of two faults, of any services; they are short, and several are in force at a"
-        " time; 0: as --fault-every says (%(default)s)",
+        help="mean seconds between the starts of short faults of all services, several at a time; 0 uses --fault-every",
     )
+    add("--pause", type=float, default=defaults.pause, help="factor of the clients' pauses (%(default)s)")
+    add("--longest-round", type=float, default=defaults.longest_round, help="minutes (%(default)s)")
     add(
         "--patience",
         type=float,
         default=defaults.patience,
-        help="seconds for what has to end after the last fault (%(default)s)",
+        help="seconds for what has to end after the last fault of a round (%(default)s)",
     )
-    add("--out", type=Path, default=defaults.out, help="where soak.html and soak.json go (%(default)s)")
+    add("--out", type=Path, default=defaults.out, help="folder of soak.html, soak.json and soak-logs (%(default)s)")
     parsed = parser.parse_args(arguments)
     kinds = {"all": tuple(KINDS), "none": ()}.get(parsed.faults, tuple(parsed.faults.split(",")))
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         parser.error(f"--faults: {', '.join(unknown)} unknown; there are {', '.join(KINDS)}")
-    if parsed.minutes <= 0 or parsed.coordinators < 1 or parsed.every < 0:
-        parser.error("--minutes, --coordinators and --every must be positive")
+    minutes = parsed.minutes if parsed.hours is None else 60 * parsed.hours
+    if minutes <= 0 or parsed.coordinators < 1 or parsed.every < 0 or parsed.pause <= 0 or parsed.longest_round <= 0:
+        parser.error("--hours, --minutes, --coordinators, --every, --pause and --longest-round must be positive")
     return Options(
-        minutes=parsed.minutes,
-        jobs=parsed.jobs,
+        minutes=minutes,
         providers=parsed.providers,
         coordinators=parsed.coordinators,
         seed=parsed.seed,
         faults=kinds,
         fault_every=parsed.fault_every,
         every=parsed.every,
+        pause=parsed.pause,
+        longest_round=parsed.longest_round,
         patience=parsed.patience,
         out=parsed.out,
     )

@@ -28,6 +28,8 @@ _BUDGETS: Final = {
     "STORAGE_BYTES": "0",
     "STORAGE_NEWCOMERS_BYTES": str(2 << 30),
 }
+# The shortest allowed values, so that a run of several days shows that old data is deleted.
+_RETENTION: Final = {"FILE_RETENTION_SECONDS": "259200", "RELAY_RETENTION_SECONDS": "259200"}
 JOURNAL_BLOCKS: Final = 64  # small, so that a short run has deeper reorgs
 LIMITS: Final[dict[str, object]] = {
     "gas": {
@@ -40,6 +42,8 @@ LIMITS: Final[dict[str, object]] = {
         "hourly_percent": 100,
     },
     "journal_blocks": JOURNAL_BLOCKS,
+    "unsettled_retention_s": 3600,
+    "failed_batch_retention_s": 3600,
     "requests_burst": 100_000,
     "connections_per_caller": 100_000,
     "uploads_per_caller": 1000,
@@ -63,6 +67,7 @@ def coordinator_program(
 ) -> Program:
     environment = {
         **_BUDGETS,
+        **_RETENTION,
         "ADDRESSES_JSON": json.dumps(market.address_book),
         "DATABASE_URL": database_url,
         "RELAYER_KEY": relayer_key,
@@ -94,7 +99,7 @@ def provider_program(
     *,
     folder: Path,
     coordinator: str,
-    gateway: str,
+    gateways: Sequence[str],
     metrics_port: int,
     logs: Path,
     clock: Path,
@@ -104,7 +109,7 @@ def provider_program(
         path = folder / file
         path.touch(mode=0o600)
         path.write_text(key + "\n", encoding="ascii")
-    (folder / "svcd.toml").write_text(_configuration(folder, coordinator, gateway, metrics_port), encoding="utf-8")
+    (folder / "svcd.toml").write_text(_configuration(folder, coordinator, gateways, metrics_port), encoding="utf-8")
     command = _under_clock(clock, "svcd", "run", "--config", str(folder / "svcd.toml"))
     environment = {"PATH": os.environ["PATH"]}
     return Program(name, command, logs / f"{name}.log", environment=environment, stop_seconds=_STOP_SECONDS)
@@ -115,7 +120,7 @@ def _under_clock(clock: Path, *command: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.soak.shifted_clock", str(clock), *command)
 
 
-def _configuration(folder: Path, coordinator: str, gateway: str, metrics_port: int) -> str:
+def _configuration(folder: Path, coordinator: str, gateways: Sequence[str], metrics_port: int) -> str:
     text, embeddings, image = (model.name for model in MODELS)
     models = "".join(
         f"""
@@ -139,7 +144,7 @@ state_directory = "{folder / "state"}"
 [coordinator]
 url = "{coordinator}"
 [gateway]
-urls = ["{gateway}"]
+urls = {json.dumps(list(gateways))}
 [keys]
 wallet = "{folder / "wallet.key"}"
 box = "{folder / "box.key"}"

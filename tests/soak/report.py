@@ -3,13 +3,15 @@
 import json
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tests.soak.plots import plot
+from tests.soak.resources import GROWS
 from tests.soak.timeline import Timeline
 from tests.soak.verdict import INVARIANTS
 
-_PAGE = """<!doctype html>
+_MAX_COLUMNS: Final = 12
+_PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Soak, seed {seed}</title>
 <style>
 body {{ font: 15px/1.4 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
@@ -17,8 +19,10 @@ table {{ border-collapse: collapse; }} td, th {{ padding: .2rem .8rem .2rem 0; t
 .holds {{ color: #060; }} .broken {{ color: #b00; font-weight: bold; }} svg {{ width: 100%; height: auto; }}
 </style></head><body>
 <h1>Soak: {verdict}</h1>
-<p>Seed {seed}, {minutes:g} minutes, {coordinators} coordinators, {providers} providers, {jobs} jobs promised.</p>
+<p>Seed {seed}, {minutes:g} minutes, round {done} of {rounds}, {coordinators} coordinators, {providers} providers,
+{jobs} jobs promised.</p>
 <h2>Invariants</h2><table>{invariants}</table>
+<h2>Resources at rest</h2>{resources}
 <h2>At risk</h2><ul>{risks}</ul>
 <h2>Faults</h2><table>{faults}</table>
 <h2>What clients met</h2><table>{outcomes}</table>
@@ -48,6 +52,9 @@ def _page(summary: dict[str, Any], timeline: Timeline) -> str:
         coordinators=summary["coordinators"],
         providers=summary["providers"],
         jobs=summary["jobs"],
+        done=summary["rounds"][0],
+        rounds=summary["rounds"][1],
+        resources=_resources(summary["looks"]),
         verdict="everything held" if held else "broken",
         invariants="".join(rows),
         risks="".join(f"<li>{escape(risk)}</li>" for risk in summary["risks"]),
@@ -60,3 +67,30 @@ def _page(summary: dict[str, Any], timeline: Timeline) -> str:
         ),
         plot=plot(timeline),
     )
+
+
+def _resources(looks: list[dict[str, Any]]) -> str:
+    """Return tables with a column for the start, some rounds and the end."""
+    step = max(1, (len(looks) - 2) // (_MAX_COLUMNS - 2) + 1)
+    shown = [*looks[:1], *looks[1:-1:step], *looks[-1:]] if len(looks) > 1 else looks
+    head = "".join(f"<th>{one['at'] / 60:.0f} min</th>" for one in shown)
+    processes = {name for one in shown for name in one["processes"]}
+    rows = [f"<tr><th>process: MiB, descriptors, age in minutes</th>{head}<th>may grow because</th></tr>"]
+    for name in sorted(processes):
+        uses = [one["processes"].get(name) for one in shown]
+        cells = [
+            f"{use['memory_mib']:.0f}, {use['descriptors']}, {use['age_s'] / 60:.0f}" if use else "" for use in uses
+        ]
+        rows.append(_row(name, cells))
+    rows.append(f"<tr><th>table: rows, MiB</th>{head}<th></th></tr>")
+    for name in sorted(shown[-1]["tables"] if shown else ()):
+        sizes = [one["tables"].get(name) for one in shown]
+        cells = [f"{size['rows']:,}, {size['bytes'] / (1 << 20):.1f}" if size else "" for size in sizes]
+        rows.append(_row(name, cells))
+    rows.append(_row("files of the pin store, MiB", [f"{one['stored_mib']:.0f}" for one in shown]))
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _row(name: str, cells: list[str]) -> str:
+    told = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f"<tr><td>{escape(name)}</td>{told}<td>{escape(GROWS.get(name, ''))}</td></tr>"

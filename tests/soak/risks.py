@@ -1,20 +1,20 @@
-"""How often each invariant was at risk. A promise that nothing tried to break was not tested: such a run is red.
+"""Count how often each invariant was at risk. A run fails if nothing tried to break a promise.
 
-Each risk has a floor: so many times a minute, or once where faults that bring it about struck often.
+Each risk has a minimum: a rate per minute, or once if the faults that cause the risk struck often.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import asyncpg
 import attrs
 
-from tests.invariants.market_log import MarketLog
 from tests.soak.timeline import Timeline
 from tests.soak.useful import USEFUL
 
-_LEAST_MINUTES: Final = 1.0  # shortest run with minimum counts
-_STRIKES: Final = 4  # faults after which their risk must have occurred
+_MIN_MINUTES: Final = 1.0  # shortest run with minimum counts
+_MIN_STRIKES: Final = 4  # faults after which their risk must have occurred
 _GONE: Final = (
     *("coordinator_killed", "coordinator_restarted", "database_cut", "database_restart", "database_killed"),
     *("database_password", "database_login", "backends_terminated"),
@@ -26,16 +26,18 @@ _REFUSED_PAYOUTS: Final = ("token_paused", "owner_blacklisted")
 
 @attrs.frozen
 class Run:
-    """Input for counting risks. `seen` counts chain events by name, including those that a reorg erased."""
+    """Input for counting risks. `seen` counts chain events by name, including events that a reorg erased. `audited`
+    counts rows by audit table, and `under_way` rows that faults met by table."""
 
     timeline: Timeline
     minutes: float
-    log: MarketLog
     promised: int
     broadcasts: int
     streamed: int = 0
     posted: int = 0
     seen: Mapping[str, int] = attrs.field(factory=dict)
+    audited: Mapping[str, int] = attrs.field(factory=dict)
+    under_way: Mapping[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -69,26 +71,42 @@ class _Counted:
 
 
 def _ended(*outcomes: str) -> Callable[[Run], int]:
-    return lambda run: sum(any(outcome in one.outcome for outcome in outcomes) for one in run.timeline.done)
+    return lambda run: sum(
+        times
+        for met in run.timeline.outcome_counts().values()
+        for outcome, times in met.items()
+        if any(each in outcome for each in outcomes)
+    )
 
 
 def _told(*names: str) -> Callable[[Run], int]:
     return lambda run: sum(run.seen.get(name, 0) for name in names)
 
 
+def _audited(table: str) -> Callable[[Run], int]:
+    return lambda run: run.audited.get(table, 0)
+
+
+def _under_way(table: str) -> Callable[[Run], int]:
+    return lambda run: run.under_way.get(table, 0)
+
+
 def _in_quiet(run: Run) -> int:
-    return sum(one.what.endswith(", in quiet") for one in run.timeline.done)
+    counts = run.timeline.outcome_counts()
+    return sum(sum(met.values()) for what, met in counts.items() if what.endswith(", in quiet"))
 
 
 _UNDER_WAY: Final = (
     "select count(*) from {0} r where exists (select from unnest($1::float8[]) as f(at)"
     " where extract(epoch from r.created_at) < f.at and extract(epoch from {1}) > f.at)"
 )
+_ENDED_AT: Final = {
+    "relays": "ended_at",
+    "batches": "coalesce(completed_at, expired_at, cancelled_at, failed_at)",
+}
 _RISKS: Final = (
     _Counted("I1", "jobs promised with a 201", lambda run: run.promised, 5),
-    _Counted(
-        "I1", "relays under way as a process or the database went", _UNDER_WAY.format("relays", "ended_at"), 0, _GONE
-    ),
+    _Counted("I1", "relays under way as a process or the database went", _under_way("relays"), 0, _GONE),
     _Counted("I1", "events told by streams", lambda run: run.streamed, 20),
     _Counted("I1", "messages posted to webhooks", lambda run: run.posted, 10),
     _Counted("I2", "relays of jobs", "select count(*) from relays where kind in ('post', 'claim', 'settle')", 10),
@@ -99,26 +117,22 @@ _RISKS: Final = (
     _Counted(
         "I3",
         "nonces that somebody else used",
-        "select count(distinct (account, nonce)) from foreign_history",
+        _audited("foreign_history"),
         0,
         ("foreign_transaction",),
     ),
-    _Counted("I4", "events indexed", lambda run: len(run.log.events), 20),
+    _Counted("I4", "events indexed", lambda run: sum(run.seen.values()), 20),
     _Counted("I4", "changes by the market's operator", _told("SlaSet", "ModelSet", "AllowlistSet", "CeilingSet"), 10),
     _Counted("I4", "events taken back", "select count(*) from events where takes_back is not null", 0, _BACK),
     _Counted("I5", "payments collected", _told("JobClaimed"), 5),
     _Counted("I5", "payouts refused and credited", _told("PayoutCredited"), 0, _REFUSED_PAYOUTS),
     _Counted("I6", "lines of batches", "select count(*) from batch_lines", 5),
-    _Counted(
-        "I6",
-        "batches under way as a process or the database went",
-        _UNDER_WAY.format("batches", "coalesce(completed_at, expired_at, cancelled_at, failed_at)"),
-    ),
+    _Counted("I6", "batches under way as a process or the database went", _under_way("batches")),
     _Counted("I7", "objects referred to", "select count(*) from objects where cid is not null", 10),
-    _Counted("I8", "sessions opened", "select count(*) from session_history", 10),
+    _Counted("I8", "sessions opened", _audited("session_history"), 10),
     _Counted("I8", "nonces shown to every coordinator at once", _ended("one session"), 2),
     _Counted("I8", "sessions used after their time", _ended("ended in time"), 0.5),
-    _Counted("I9", "leases", "select count(*) from lease_history where provider_id <> 0", 5),
+    _Counted("I9", "leases", _audited("lease_history"), 5),
     _Counted("I10", "broadcasts", lambda run: run.broadcasts, 20),
     _Counted("I11", "exits relayed", "select count(*) from relays where kind in ('settle', 'fail', 'reclaim')", 5),
     _Counted("I12", "answers that a limit was reached", _ended("429"), 1),
@@ -129,7 +143,18 @@ _RISKS: Final = (
 
 
 def _pieces(run: Run, what: str) -> int:
-    return sum(one.what == what for one in run.timeline.done)
+    return sum(run.timeline.outcome_counts().get(what, {}).values())
+
+
+async def under_way(connection: "asyncpg.Connection[asyncpg.Record]", timeline: Timeline) -> Counter[str]:
+    """Count the rows of each table that were unfinished when a fault of this round struck."""
+    strikes = [since for since, _ in timeline.moments(*_GONE)]
+    return Counter(
+        {
+            table: int(await connection.fetchval(_UNDER_WAY.format(table, ended_at), strikes))
+            for table, ended_at in _ENDED_AT.items()
+        }
+    )
 
 
 async def counted(connection: "asyncpg.Connection[asyncpg.Record]", run: Run) -> list[Risk]:
@@ -146,15 +171,13 @@ def hollow(risks: Sequence[Risk]) -> list[str]:
 
 
 async def _count(connection: "asyncpg.Connection[asyncpg.Record]", run: Run, count: str | Callable[[Run], int]) -> int:
-    if not isinstance(count, str):
-        return count(run)
-    strikes: list[Any] = [[since for kind in _GONE for since, _ in run.timeline.moments(kind)]] if "$1" in count else []
-    return int(await connection.fetchval(count, *strikes))
+    return int(await connection.fetchval(count)) if isinstance(count, str) else count(run)
 
 
 def _least(run: Run, one: _Counted) -> int:
-    if one.always or run.minutes < _LEAST_MINUTES:
+    if one.always or run.minutes < _MIN_MINUTES:
         return one.always
     if one.when:
-        return int(sum(span.kind in one.when for span in run.timeline.faults) >= _STRIKES)
+        struck = run.timeline.fault_counts()
+        return int(sum(struck.get(kind, 0) for kind in one.when) >= _MIN_STRIKES)
     return int(one.a_minute * run.minutes)

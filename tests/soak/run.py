@@ -1,33 +1,43 @@
-"""One complete soak."""
+"""One complete soak: rounds of load and faults, each followed by all checks at rest."""
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import asyncpg
+import attrs
 
-from tests.invariants.market_log import read_market_log
 from tests.soak import report
-from tests.soak.audits import install_audits
+from tests.soak.audits import forget_audits, install_audits
 from tests.soak.faults.database import install_trouble, remove_trouble
 from tests.soak.faults.schedule import Lane, crowded_lanes, lanes, strike_until_cancelled
 from tests.soak.ground import BLOCK_SECONDS, Ground, soaked_market
 from tests.soak.options import Options
-from tests.soak.risks import Risk, Run, counted, hollow
+from tests.soak.resources import Look, growth, look
+from tests.soak.risks import Risk, Run, counted, hollow, under_way
 from tests.soak.sampling import ChainHistory, sample_until_cancelled
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.crowd import Crowd
 from tests.soak.traffic.hooks import receiving
 from tests.soak.useful import too_little, unexplained
-from tests.soak.verdict import Remains, come_to_rest, judged, keep_unended, violations
+from tests.soak.verdict import Remains, Window, come_to_rest, judged, keep_unended, violations
+
+_STATUS_EVERY_S: Final = 60.0
+# A longer chain is checked in windows, each from the start of the round before. Jobs, batches and files live for less
+# than a round, and no reorganisation is as deep.
+_MAX_WHOLE_BLOCKS: Final = 3_600
+_MAX_LOOKS: Final = 64
+_MAX_MOMENTS: Final = 1_000  # more than in the three days for which ended relays are kept
+
+Say = Callable[[str], None]
 
 
-async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
+async def soak(options: Options, say: Say) -> dict[str, Any]:
     """Return the summary for soak.json. The run fails if it shows a broken invariant."""
-    timeline = Timeline()
     logs = (options.out / "soak-logs").absolute()
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
@@ -38,106 +48,197 @@ async def soak(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
             soaked_market(Path(folder), logs, coordinators=options.coordinators, providers=options.providers) as ground,
         ):
             await install_audits(ground.database_url)
-            await install_trouble(ground.database_url)
-            crowd = Crowd(ground, options, timeline, receiver)
-            await crowd.prepare()
+            timeline = Timeline()
+            soaking = Soak(options, say, timeline, ground, Crowd(ground, options, timeline, receiver))
+            await soaking.crowd.prepare()
             timeline.began += timeline.now
-            say(f"{options.minutes:g} minutes of load and faults, seed {options.seed}")
-            history = ChainHistory()
-            await _disturb(ground, options, timeline, crowd, history)
-            say("coming to rest")
-            await remove_trouble(ground.database_url)
-            remains = Remains(
-                ground.anvil,
-                ground.database_url,
-                ground.pin_store,
-                ground.book,
-                ground.config,
-                timeline.moments("relayer_empty"),
-                timeline.fault_counts().get("foreign_transaction", 0),
-                options.patience,
-            )
-            found = [*timeline.complaints, *too_little(timeline, options.minutes), *unexplained(timeline)]
-            found += await come_to_rest(remains)
-            say("checking the invariants")
-            found += await crowd.hooks.undelivered(ground.database_url, options.patience)
-            found += await crowd.streams.untold(ground.database_url)
-            found += [*await violations(remains, crowd.promised), *await ground.write_ahead.found()]
-            risks = await _risks(options, timeline, crowd, ground, history)
-            found += hollow(risks)
-            say("stopping every daemon")
-            await ground.anvil.mine_every(BLOCK_SECONDS)  # mine what providers still publish
-            found += await _ended_well(ground)
-    summary = {
-        "seed": options.seed,
-        "minutes": options.minutes,
-        "coordinators": options.coordinators,
-        "providers": options.providers,
-        "jobs": len(crowd.promised),
-        "broadcasts": ground.write_ahead.broadcasts,
-        **timeline.as_json(),
-        "risks": [str(risk) for risk in risks],
-        "invariants": judged(found),
-    }
+            soaking.looks.append(await look(ground, timeline.now))
+            for number in range(1, options.rounds + 1):
+                await soaking.round(number)
+                report.write(options.out, soaking.summary(), timeline)
+            await soaking.end()
+    summary = soaking.summary()
     report.write(options.out, summary, timeline)
     return summary
 
 
-async def _disturb(ground: Ground, options: Options, timeline: Timeline, crowd: Crowd, history: ChainHistory) -> None:
-    """Run load and faults in parallel. Faults end first, and then clients finish their started work."""
-    async with anyio.create_task_group() as watching:
-        watching.start_soon(sample_until_cancelled, ground, timeline)
-        watching.start_soon(history.watch, ground)
-        for daemon in ground.daemons:
-            watching.start_soon(daemon.watch)
-        async with anyio.create_task_group() as clients:
-            clients.start_soon(crowd.run)
-            async with anyio.create_task_group() as faults:
-                for lane in _lanes(options):
-                    faults.start_soon(strike_until_cancelled, ground, lane, timeline)
-                await crowd.until_enough(options.minutes * 60)
-                faults.cancel_scope.cancel()
-            crowd.close()
-            clients.cancel_scope.deadline = anyio.current_time() + options.patience
-        if clients.cancel_scope.cancelled_caught:
-            timeline.complain(
-                f"I1: clients were not done {options.patience:g} s after the last fault: {', '.join(crowd.unfinished)}"
-            )
-            await keep_unended(ground.database_url, options.out / "soak-logs" / "unended.json")
-        await crowd.one_of_each()
-        watching.cancel_scope.cancel()
+@attrs.define
+class Soak:
+    """State of a run between its rounds."""
+
+    options: Options
+    say: Say
+    timeline: Timeline
+    ground: Ground
+    crowd: Crowd
+    history: ChainHistory = attrs.field(factory=ChainHistory)
+    audited: Counter[str] = attrs.field(factory=Counter)
+    under_way: Counter[str] = attrs.field(factory=Counter)
+    emptied: list[tuple[float, float]] = attrs.field(factory=list)
+    looks: list[Look] = attrs.field(factory=list)
+    risks: list[Risk] = attrs.field(factory=list)
+    rounds: int = 0  # complete
+    window: Window | None = None  # what the next checks read, or None for the whole chain
+    _last: Window | None = None  # the start of the last complete round
+
+    async def round(self, number: int) -> None:
+        """Run load and faults, wait until the market is idle, and check everything."""
+        options, ground, timeline = self.options, self.ground, self.timeline
+        self.say(
+            f"round {number} of {options.rounds}: {options.round_minutes:g} minutes of load and faults,"
+            f" seed {options.seed}"
+        )
+        start = await _now(ground)
+        if start.block > _MAX_WHOLE_BLOCKS:
+            self.window = self._last
+        self._last = start
+        await install_trouble(ground.database_url)
+        await self._disturb(number)
+        self.say(f"round {number}: coming to rest")
+        await remove_trouble(ground.database_url)
+        found = unexplained(timeline)
+        self.emptied = [*self.emptied, *timeline.moments("relayer_empty")][-_MAX_MOMENTS:]
+        foreign = timeline.fault_counts().get("foreign_transaction", 0)
+        remains = Remains(
+            ground.anvil,
+            ground.database_url,
+            ground.pin_store,
+            ground.book,
+            ground.config,
+            self.emptied,
+            foreign,
+            options.patience,
+            self.window,
+        )
+        found += await come_to_rest(remains, last=number == options.rounds)
+        self.say(f"round {number}: checking the invariants")
+        found += await self.crowd.hooks.undelivered(ground.database_url, options.patience)
+        found += await self.crowd.streams.missed_events(ground.database_url)
+        found += [*await violations(remains, self.crowd.promised), *await ground.write_ahead.found()]
+        ground.write_ahead.violations.clear()
+        await self.history.catch_up(ground)
+        self.looks.append(await look(ground, timeline.now))
+        if len(self.looks) > _MAX_LOOKS:
+            del self.looks[2:-1:2]  # the first two and the last are compared
+        connection = await asyncpg.connect(ground.database_url)
+        try:
+            self.under_way += await under_way(connection, timeline)
+            self.audited += await forget_audits(connection)
+            self.risks = await counted(connection, self._run(number))
+        finally:
+            await connection.close()
+        for line in found:
+            self.say(f"broken: {line}")
+            timeline.complain(line)
+        self.crowd.end_round()
+        timeline.end_round()
+        self.rounds = number
+        await ground.anvil.mine_every(BLOCK_SECONDS)
+        self.say(f"round {number}: {self.status()}")
+
+    async def end(self) -> None:
+        """Check the whole run, and stop every daemon."""
+        options, timeline = self.options, self.timeline
+        whole = [*too_little(timeline, options.minutes / options.pause), *hollow(self.risks), *growth(self.looks)]
+        self.say("stopping every daemon")
+        for line in [*whole, *await _ended_well(self.ground)]:
+            timeline.complain(line)
+
+    def status(self) -> str:
+        timeline = self.timeline
+        memory = {of: course.last for (figure, of), course in sorted(timeline.courses.items()) if figure == "memory"}
+        return (
+            f"{timeline.now / 60:.0f} min of load and checks, {self.crowd.jobs:,} jobs,"
+            f" {sum(timeline.fault_counts().values())} faults, {len(timeline.complaints)} broken;"
+            f" MiB: {', '.join(f'{name} {mib:.0f}' for name, mib in memory.items())}"
+        )
+
+    def summary(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "seed": options.seed,
+            "minutes": options.minutes,
+            "rounds": [self.rounds, options.rounds],
+            "coordinators": options.coordinators,
+            "providers": options.providers,
+            "jobs": self.crowd.jobs,
+            "broadcasts": self.ground.write_ahead.broadcasts,
+            **self.timeline.as_json(),
+            "risks": [str(risk) for risk in self.risks],
+            "looks": [one.as_json() for one in self.looks],
+            "invariants": judged(self.timeline.complaints),
+        }
+
+    def _run(self, number: int) -> Run:
+        return Run(
+            self.timeline,
+            number * self.options.round_minutes / self.options.pause,
+            self.crowd.jobs,
+            self.ground.write_ahead.broadcasts,
+            streamed=self.crowd.streams.heard,
+            posted=self.crowd.hooks.receiver.posts,
+            seen=self.history.counts,
+            audited=self.audited,
+            under_way=self.under_way,
+        )
+
+    async def _disturb(self, number: int) -> None:
+        """Run load and faults in parallel. Faults end first, and then clients finish their started work."""
+        options, timeline, crowd = self.options, self.timeline, self.crowd
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(sample_until_cancelled, self.ground, timeline)
+            watching.start_soon(self.history.watch, self.ground)
+            watching.start_soon(self._tell)
+            for daemon in self.ground.daemons:
+                watching.start_soon(daemon.watch)
+            async with anyio.create_task_group() as clients:
+                clients.start_soon(crowd.run)
+                async with anyio.create_task_group() as faults:
+                    for lane in self._lanes(number):
+                        faults.start_soon(strike_until_cancelled, self.ground, lane, timeline)
+                    await anyio.sleep(options.round_minutes * 60)
+                    faults.cancel_scope.cancel()
+                crowd.close()
+                clients.cancel_scope.deadline = anyio.current_time() + options.patience
+            if clients.cancel_scope.cancelled_caught:
+                timeline.complain(
+                    f"I1: clients were not done {options.patience:g} s after the last fault:"
+                    f" {', '.join(crowd.unfinished)}"
+                )
+                await keep_unended(self.ground.database_url, options.out / "soak-logs" / "unended.json")
+            await crowd.one_of_each()
+            watching.cancel_scope.cancel()
+
+    def _lanes(self, number: int) -> list[Lane]:
+        options = self.options
+        # The index is rebuilt from the whole chain, which takes too long for a round later.
+        faults = [kind for kind in options.faults if self.window is None or kind != "reorg_beyond_journal"]
+        seed = options.seed if number == 1 else f"{options.seed}/{number}"
+        if options.every:
+            return crowded_lanes(faults, seed, options.every)
+        return lanes(faults, seed, options.fault_every)
+
+    async def _tell(self) -> None:
+        told = len(self.timeline.complaints)
+        while True:
+            await anyio.sleep(_STATUS_EVERY_S)
+            for complaint in self.timeline.complaints[told:]:
+                self.say(f"broken: {complaint}")
+            told = len(self.timeline.complaints)
+            self.say(self.status())
 
 
-def _lanes(options: Options) -> list[Lane]:
-    if options.every:
-        return crowded_lanes(options.faults, options.seed, options.every)
-    return lanes(options.faults, options.seed, options.fault_every)
-
-
-async def _risks(
-    options: Options, timeline: Timeline, crowd: Crowd, ground: Ground, history: ChainHistory
-) -> list[Risk]:
-    log = await read_market_log(ground.anvil.rpc_url, ground.book)
-    history.add(log)
-    run = Run(
-        timeline,
-        options.minutes,
-        log,
-        len(crowd.promised),
-        ground.write_ahead.broadcasts,
-        streamed=crowd.streams.heard,
-        posted=crowd.hooks.receiver.posts,
-        seen=history.counts(),
-    )
+async def _now(ground: Ground) -> Window:
     connection = await asyncpg.connect(ground.database_url)
     try:
-        return await counted(connection, run)
+        now = await connection.fetchval("select clock_timestamp()")
     finally:
         await connection.close()
+    return Window(int(await ground.anvil.call("eth_blockNumber"), 16), now)
 
 
 async def _ended_well(ground: Ground) -> list[str]:
-    """Daemons end when asked, with status 0; none ended unasked before."""
+    """Stop each daemon. Return daemons that exited before, or with a status other than 0."""
     found = [f"{d.name} ended by itself with status {status}" for d in ground.daemons for status in d.deaths]
     for daemon in (*ground.providers, *ground.coordinators):
         if (status := await daemon.stop()) != 0:

@@ -1,14 +1,21 @@
-"""Record of a run, in seconds since its start: faults, requests, jobs, readings, complaints."""
+"""Record of a run, in seconds since its start: faults, work of clients, figures, complaints.
+
+Only the current round is recorded in full. Everything older is sums, so a run of days takes the memory of one round.
+"""
 
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 import attrs
 
-_MOMENT: Final = 2.0  # seconds
+from tests.soak.course import Course
+
+_MOMENT_S: Final = 2.0
+_MAX_COMPLAINTS: Final = 200
+_CAUSES_KEPT_S: Final = 150.0  # a fault explains failures that come this much later, in the next round
 
 
 @attrs.frozen
@@ -30,22 +37,18 @@ class Done:
     outcome: str
 
 
-@attrs.frozen
-class Reading:
-    """Metrics of one daemon at one time."""
-
-    daemon: str
-    at: float
-    values: dict[str, float]
-
-
 @attrs.define
 class Timeline:
+    """`faults` and `done` are those of the current round. Each complaint is a broken promise."""
+
     began: float = attrs.field(factory=time.monotonic)
-    faults: list[Span] = attrs.field(factory=list)
-    done: list[Done] = attrs.field(factory=list)
-    readings: list[Reading] = attrs.field(factory=list)
-    complaints: list[str] = attrs.field(factory=list)  # each is a broken promise
+    faults: deque[Span] = attrs.field(factory=deque)
+    done: deque[Done] = attrs.field(factory=deque)
+    complaints: list[str] = attrs.field(factory=list)
+    courses: dict[tuple[str, str], Course] = attrs.field(factory=dict)  # by figure and its subject
+    _struck: Counter[str] = attrs.field(factory=Counter)
+    _outcomes: dict[str, Counter[str]] = attrs.field(factory=dict)
+    _unnamed: int = 0  # complaints after the first `_MAX_COMPLAINTS`
 
     @property
     def now(self) -> float:
@@ -57,33 +60,56 @@ class Timeline:
         try:
             yield
         finally:
-            self.faults.append(Span(kind, start, self.now))
+            self.struck(Span(kind, start, self.now))
 
-    def moments(self, kind: str) -> list[tuple[float, float]]:
-        """Return the intervals when faults of this kind were active, in Unix seconds. Each is a little longer than the
-        fault, because state read before the end may be used after it."""
+    def struck(self, span: Span) -> None:
+        self.faults.append(span)
+        self._struck[span.kind] += 1
+        self.course("fault", span.kind).add(span.start, span.end - span.start)
+
+    def moments(self, *kinds: str) -> list[tuple[float, float]]:
+        """Return the intervals of this round when faults of these kinds were active, in Unix seconds. Each is a little
+        longer than the fault, because state read before the end may be used after it."""
         began = time.time() - self.now
-        return [(began + span.start, began + span.end + _MOMENT) for span in self.faults if span.kind == kind]
+        return [(began + span.start, began + span.end + _MOMENT_S) for span in self.faults if span.kind in kinds]
 
     def finished(self, what: str, since: float, outcome: str) -> None:
-        self.done.append(Done(what, self.now, self.now - since, outcome))
+        self.add(Done(what, self.now, self.now - since, outcome))
+
+    def add(self, done: Done) -> None:
+        self.done.append(done)
+        self._outcomes.setdefault(done.what, Counter())[done.outcome] += 1
+        self.course("seconds", done.what).add(done.at, done.seconds)
+
+    def read(self, of: str, values: Mapping[str, float]) -> None:
+        """Add figures of one process, as they are now."""
+        for figure, value in values.items():
+            self.course(figure, of).add(self.now, value)
+
+    def course(self, figure: str, of: str) -> Course:
+        return self.courses.setdefault((figure, of), Course())
 
     def complain(self, text: str) -> None:
-        self.complaints.append(text)
+        if len(self.complaints) < _MAX_COMPLAINTS:
+            self.complaints.append(text)
+        else:
+            self._unnamed += 1
+
+    def end_round(self) -> None:
+        """Delete the records of this round, except faults that may still explain failures of the next round."""
+        since = self.now - _CAUSES_KEPT_S
+        self.faults = deque(span for span in self.faults if span.end > since)
+        self.done.clear()
 
     def fault_counts(self) -> dict[str, int]:
-        return dict(sorted(Counter(span.kind for span in self.faults).items()))
+        return dict(sorted(self._struck.items()))
 
     def outcome_counts(self) -> dict[str, dict[str, int]]:
-        counts: dict[str, Counter[str]] = {}
-        for done in self.done:
-            counts.setdefault(done.what, Counter())[done.outcome] += 1
-        return {what: dict(sorted(outcomes.items())) for what, outcomes in sorted(counts.items())}
+        return {what: dict(sorted(outcomes.items())) for what, outcomes in sorted(self._outcomes.items())}
 
     def as_json(self) -> dict[str, Any]:
-        struck = sorted(self.faults, key=lambda span: span.start)
         return {
             "faults": self.fault_counts(),
             "outcomes": self.outcome_counts(),
-            "plan": [[span.kind, round(span.start, 1), round(span.end, 1)] for span in struck],
+            "complaints_unnamed": self._unnamed,
         }

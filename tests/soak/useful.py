@@ -12,10 +12,10 @@ import attrs
 
 from tests.soak.timeline import Done, Span, Timeline
 
-_RECOVERY: Final = 45.0  # seconds of lasting effects after a fault: restarts, windows of a minute
+_RECOVERY_S: Final = 45.0  # lasting effects of a fault: restarts, windows of a minute
 _IDLE_CLAIM: Final = "idle claim"  # claimed by a provider that does not deliver; its window must end first
 _IDLE_SECONDS: Final = 120.0
-_LEAST_MINUTES: Final = 1.0  # shortest run with minimum counts
+_MIN_MINUTES: Final = 1.0  # shortest run with minimum counts
 
 _COORDINATOR: Final = frozenset(
     {
@@ -35,7 +35,16 @@ _DATABASE: Final = frozenset(
 _STORE: Final = frozenset({"store_trouble", "store_killed", "wrong_cid", "descriptors_exhausted"})
 _PAYER: Final = frozenset({"token_paused", "owner_blacklisted"})
 _RPC: Final = frozenset(
-    {"rpc_error", "rpc_hang", "rpc_lies", "rpc_swallowed", "rpc_truncated", "nodes_disagree", "nodes_down"}
+    {
+        "rpc_error",
+        "rpc_hang",
+        "rpc_lies",
+        "rpc_swallowed",
+        "rpc_truncated",
+        "rpc_absurd_tips",
+        "nodes_disagree",
+        "nodes_down",
+    }
 )
 _REORG: Final = frozenset({"reorg", "reorg_beyond_journal"})
 _CHAIN: Final = _RPC | _REORG | {"fee_spike", "foreign_transaction", "relayer_empty"}
@@ -52,6 +61,8 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
     "in_progress": _UNSETTLED,
     "queued": _UNSETTLED,
     "job ": _UNSETTLED,
+    "tab_": _UNSETTLED,
+    "settled without": _UNSETTLED,
     "unreadable": _STORE,
     "not read": _STORE | _AWAY,
     "no_live_provider": _AWAY | _PROVIDER | _CLOCKS,
@@ -107,8 +118,8 @@ EXPLAINED: Final[Mapping[str, frozenset[str]]] = {
 
 @attrs.frozen
 class Work:
-    """A kind of work: how it ends when all is well, and how often it does so in a minute at the least, on a machine
-    that is busy with other things as well."""
+    """A kind of work. `done` lists its successful outcomes. `floor` is the required number of them per minute, low
+    enough for a busy machine."""
 
     done: frozenset[str]
     floor: float
@@ -121,9 +132,10 @@ USEFUL: Final[Mapping[str, Work]] = {
     "designated job": Work(_OPENED, 0.2),
     "job posted twice": Work(_OPENED, 0.3),
     "uploaded job": Work(_OPENED, 0.3),
-    "large job": Work(_OPENED, 0.2),
+    "large job": Work(_OPENED, 0.1),
     "cancelled job": Work(frozenset({"cancelled"}), 0.7),
     "batch": Work(frozenset({"completed"}), 0.3),
+    "tab": Work(frozenset({"settled"}), 0.3),
     "cancelled batch": Work(frozenset({"cancelled", "completed"}), 0.3),
     "file": Work(frozenset({"read back"}), 1.0),
     "event stream": Work(frozenset({"followed"}), 1.5),
@@ -133,23 +145,23 @@ USEFUL: Final[Mapping[str, Work]] = {
 
 def too_little(timeline: Timeline, minutes: float) -> list[str]:
     """Return the kinds of work below their minimum."""
-    if minutes < _LEAST_MINUTES:
+    if minutes < _MIN_MINUTES:
         return []
-    found = []
+    found, outcomes = [], timeline.outcome_counts()
     for what, work in USEFUL.items():
-        done = sum(one.outcome in work.done for one in timeline.done if one.what == what)
+        met = outcomes.get(what, {})
+        done = sum(times for outcome, times in met.items() if outcome in work.done)
         least = int(work.floor * minutes)
         if done < least:
-            met = timeline.outcome_counts().get(what, {})
-            found.append(f"I13: {done} of {what} came to their end in {minutes:g} minutes, and {least} must: {met}")
+            found.append(f"I13: {what}: {done} finished in {minutes:g} minutes, expected at least {least}: {met}")
     return found
 
 
 def unexplained(timeline: Timeline) -> list[str]:
-    """Return unfinished work that no active fault explains."""
+    """Return unfinished work of this round that no active fault explains."""
     causes = [*timeline.faults, *_idle_claims(timeline.done)]
     return [
-        f"I13: a {one.what} ended as {one.outcome!r} {one.at:.0f} s into the run, and no fault in force explains it"
+        f"I13: a {one.what} ended as {one.outcome!r} {one.at:.0f} s into the run, and no active fault explains it"
         for one in timeline.done
         if (work := USEFUL.get(one.what)) is not None
         and one.outcome not in work.done
@@ -168,7 +180,7 @@ def _explains(outcome: str, one: Done, causes: Sequence[Span]) -> bool:
     for word in outcome.split()[1:]:
         kinds = EXPLAINED.get(word, kinds)
     began = one.at - one.seconds
-    return any(cause.kind in kinds and cause.start <= one.at and cause.end + _RECOVERY >= began for cause in causes)
+    return any(cause.kind in kinds and cause.start <= one.at and cause.end + _RECOVERY_S >= began for cause in causes)
 
 
 def _idle_claims(done: Iterable[Done]) -> list[Span]:

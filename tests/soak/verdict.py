@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,28 +14,28 @@ import attrs
 from common.address_book import AddressBook
 from common.daemon.secrets import Secret
 from coordinatord.chain.indexer.position_sql import read_position
-from coordinatord.chain.rpc.client import open_rpc, quantity
+from coordinatord.chain.rpc.client import Rpc, decode_quantity, open_rpc
 from coordinatord.run.config import Config
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.pins.store import open_pin_store
 from devnet.anvil import Anvil
 from devnet.pins import PinStoreService
-from tests.invariants.batches import broken_batches
-from tests.invariants.budgets import budget_violations
-from tests.invariants.exits import exit_violations
-from tests.invariants.funds import fund_violations
-from tests.invariants.index import index_violations
-from tests.invariants.jobs import job_violations
-from tests.invariants.liveness import liveness_violations
-from tests.invariants.market_log import read_market_log
-from tests.invariants.nonces import nonce_violations
-from tests.invariants.objects import object_violations
-from tests.invariants.registries import registry_violations
-from tests.invariants.relays import relay_violations
-from tests.invariants.replay import replay_violations
-from tests.invariants.sessions import session_violations
-from tests.invariants.transfers import transfer_violations
 from tests.soak.audits import lease_violations, opened_without_nonce
+from tests.support.invariants.batches import broken_batches
+from tests.support.invariants.budgets import budget_violations
+from tests.support.invariants.exits import exit_violations
+from tests.support.invariants.funds import balance_violations, fund_violations
+from tests.support.invariants.index import index_violations
+from tests.support.invariants.jobs import job_violations
+from tests.support.invariants.liveness import liveness_violations
+from tests.support.invariants.market_log import read_market_log
+from tests.support.invariants.nonces import nonce_violations
+from tests.support.invariants.objects import LONG_AGO, object_violations
+from tests.support.invariants.registries import registry_violations
+from tests.support.invariants.relays import relay_violations
+from tests.support.invariants.replay import job_replay_violations, replay_violations
+from tests.support.invariants.sessions import session_violations
+from tests.support.invariants.transfers import transfer_violations
 
 INVARIANTS: Final = {
     "I1": "none lost",
@@ -51,8 +52,8 @@ INVARIANTS: Final = {
     "I12": "budgets",
     "I13": "liveness",
 }
-_RECLAIMED_WITHIN: Final = 120.0  # seconds of the chain's clock, which faults advance by up to twenty at a time
-_MINED_AGAIN: Final = 8  # concurrent ops of one signer, which a reorg makes cost twice
+_RECLAIM_GRACE_S: Final = 120.0  # of the chain's clock, which faults advance by up to twenty at a time
+_MAX_OPS_MINED_AGAIN: Final = 8  # concurrent ops of one signer, which a reorg makes cost twice
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
 _OPEN: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at) is null"
 # Lines over their owner's gas budget wait until their batch expires. Buyers' batches have ended, but strangers' may not
@@ -60,6 +61,14 @@ _OPEN: Final = "coalesce(completed_at, failed_at, expired_at, cancelled_at) is n
 _EXPIRE: Final = f"update batches set expires_at = clock_timestamp() where {_OPEN}"  # noqa: S608 - constants
 _UNENDED: Final = f"select count(*) from batches where {_OPEN}"  # noqa: S608 - constants
 _CLAIMED: Final = "select count(*) from jobs where state = 1"
+
+
+@attrs.frozen
+class Window:
+    """Part of a long run that is checked: everything since a block and a time."""
+
+    block: int
+    time: datetime
 
 
 @attrs.frozen
@@ -74,11 +83,12 @@ class Remains:
     emptied: Sequence[tuple[float, float]] = ()  # intervals when relayers' accounts were empty
     foreign: int = 0  # foreign transactions from relayers' accounts
     patience: float = 120.0  # timeout in seconds for each kind of unfinished work
+    window: Window | None = None  # None: the whole chain
 
 
-async def come_to_rest(remains: Remains) -> list[str]:
-    """Wait until started work has ended: relays are mined, and claimed jobs are reclaimed after their window. Return
-    what does not end."""
+async def come_to_rest(remains: Remains, *, last: bool = True) -> list[str]:
+    """Wait until all relays are mined, and stop mining. In the last round, also wait until claimed jobs are reclaimed
+    after their window. Return a violation for each kind of work that did not end."""
     anvil = remains.anvil
     connection = await asyncpg.connect(remains.database_url)
     try:
@@ -86,8 +96,10 @@ async def come_to_rest(remains: Remains) -> list[str]:
         until_none = partial(_until_none, connection, remains.patience)
         stuck = await until_none(_UNENDED, "I6: {} batches did not end with their window")
         stuck += await until_none(_UNDER_WAY, "I1: {} relays did not end")
-        stuck += liveness_violations(await read_market_log(anvil.rpc_url, remains.book), grace=_RECLAIMED_WITHIN)
-        if await connection.fetchval(_CLAIMED):
+        first = None if remains.window is None else remains.window.block
+        log = await read_market_log(anvil.rpc_url, remains.book, first)
+        stuck += liveness_violations(log, grace=_RECLAIM_GRACE_S)
+        if last and await connection.fetchval(_CLAIMED):
             await anvil.call("evm_increaseTime", 86_400)
             await anvil.call("evm_mine")
             stuck += await until_none(_CLAIMED, "I1: {} jobs are still claimed after their window")
@@ -137,43 +149,60 @@ async def violations(remains: Remains, promised: Collection[bytes]) -> list[str]
     book = remains.book
     try:
         async with open_rpc(remains.anvil.rpc_url) as rpc:
-            head = quantity(await rpc.call("eth_blockNumber"))
+            head = decode_quantity(await rpc.call("eth_blockNumber"))
             with anyio.move_on_after(remains.patience):
                 while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.1)
-            log = await read_market_log(remains.anvil.rpc_url, book)
+            since = remains.window
+            block, began = (0, LONG_AGO) if since is None else (since.block, since.time)
+            first = max(book.deploy_block, block)
             return [
-                *await relay_violations(connection, rpc, stuck_after=0),
-                *await job_violations(rpc, book, promised=promised),
-                *await nonce_violations(connection, remains.anvil.rpc_url, book.deploy_block, foreign=remains.foreign),
-                *await index_violations(connection, rpc, book),
-                *await replay_violations(connection, log),
-                *await registry_violations(connection, rpc, book),
-                *await fund_violations(rpc, book),
-                *transfer_violations(log, book.job_registry),
-                *await _batch_violations(remains),
-                *await object_violations(connection, remains.pins.gateway),
+                *await relay_violations(connection, rpc, stuck_after=0, since_block=block),
+                *await job_violations(rpc, book, promised=promised, since_block=since and block),
+                *await nonce_violations(connection, remains.anvil.rpc_url, first, foreign=remains.foreign),
+                *await _index_violations(connection, rpc, remains),
+                *await registry_violations(connection, rpc, book, block),
+                *await _batch_violations(remains, began),
+                *await object_violations(connection, remains.pins.gateway, since=began, since_block=block),
                 *await session_violations(connection),
                 *await opened_without_nonce(connection),
                 *await lease_violations(connection),
                 *await exit_violations(connection, emptied=remains.emptied),
-                *await budget_violations(connection, remains.config, mined_again=_MINED_AGAIN),
+                *await budget_violations(connection, remains.config, mined_again=_MAX_OPS_MINED_AGAIN),
             ]
     finally:
         await connection.close()
 
 
-async def _batch_violations(remains: Remains) -> list[str]:
+async def _index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rpc: Rpc, remains: Remains) -> list[str]:
+    """Compare index and funds with the chain's whole history. In a long run, compare the window's jobs with their
+    events, and the funds with the index."""
+    book, window = remains.book, remains.window
+    log = await read_market_log(remains.anvil.rpc_url, book, None if window is None else window.block)
+    if window is not None:
+        return [
+            *await job_replay_violations(connection, log, window.block),
+            *await balance_violations(connection, rpc, book),
+        ]
+    return [
+        *await index_violations(connection, rpc, book),
+        *await replay_violations(connection, log),
+        *await fund_violations(rpc, book),
+        *transfer_violations(log, book.job_registry),
+    ]
+
+
+async def _batch_violations(remains: Remains, since: datetime) -> list[str]:
     at = remains.pins
     async with (
         open_database(remains.database_url, smallest=1, largest=2) as database,
         open_pin_store(at.endpoint, at.bucket, Secret(at.key), Secret(at.secret), at.region) as pins,
     ):
-        return await broken_batches(database, pins)
+        return await broken_batches(database, pins, since)
 
 
 def judged(found: Collection[str]) -> dict[str, Any]:
-    """Return by invariant if it holds, and its violations. Other violations break `other`."""
+    """Group the violations by invariant. Violations of no invariant are in `other`."""
     broken: dict[str, list[str]] = {name: [] for name in (*INVARIANTS, "other")}
     for line in found:
         name = line.split(":", 1)[0]

@@ -34,7 +34,7 @@ import httpx
 from aiohttp import web
 
 from common.cid import UnixFsHasher
-from devnet.child import Program, running
+from devnet.child import Program, run_program
 from devnet.pins import BUCKET, REGION, PinStoreService
 from devnet.ports import LOOPBACK
 
@@ -64,7 +64,7 @@ async def running_cid_store(
         },
     )
     url = f"http://{LOOPBACK}:{port}"
-    async with running(program) as child, httpx.AsyncClient(trust_env=False) as client:
+    async with run_program(program) as child, httpx.AsyncClient(trust_env=False) as client:
 
         async def answers() -> bool:
             try:

@@ -14,7 +14,7 @@ import attrs
 from common.daemon.secrets import hide_memory
 from coordinatord.__main__ import main as coordinatord
 from coordinatord.chain.relayer.budgets import GasPolicy
-from coordinatord.run.commands import run
+from coordinatord.run.commands import run_command
 from coordinatord.run.config import Config, read_config
 from coordinatord.run.limits import Limits
 from coordinatord.storage.pins.storage_budgets import StorageBudgets
@@ -43,7 +43,7 @@ def main() -> None:
         coordinatord()
         return
     hide_memory()
-    run("serve", limits=limits_of(json.loads(given)))
+    run_command("serve", limits=limits_of(json.loads(given)))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from common.pricing.model_input import modality_of
 from common.pricing.units import units_of
 from common.quotes import FeeTerms
 from common.refusal import Refused
-from common.secp256k1 import recover
+from common.secp256k1 import recover_address
 from common.settings.reader import settings_of
 from coordinatord.api.batches.batches import BatchBody, Status, read_batch
 from coordinatord.api.batches.line_checks import LineChecks, PaidLine
@@ -35,18 +35,18 @@ from coordinatord.api.batches.plan import WINDOWS, PlanBody
 from coordinatord.api.book import bodies as book
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.escrow.release import ReleaseBody
-from coordinatord.api.files.files_sql import UNATTACHED
-from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, NAMED, WRAPPED
+from coordinatord.api.files.files_sql import UNATTACHED_LIFETIME
+from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, UNSEALED_CUSTOM_ID, WRAPPED_LINE
 from coordinatord.api.files.inspection import MAX_BATCH_LINES, LineInspection
 from coordinatord.api.orders.answers import client_job
-from coordinatord.api.orders.bodies import INLINE_BYTES, MarketProbe, OrderBody, read_submission
+from coordinatord.api.orders.bodies import MAX_INLINE_BYTES, MarketProbe, OrderBody, read_submission
 from coordinatord.api.provider_ops.asks import AsksBody
 from coordinatord.api.provider_ops.ops import MAX_EVIDENCE_BYTES, OPS, read_op
 from coordinatord.api.sessions.sessions import SessionBody
 from coordinatord.api.sessions.sessions_sql import NONCE_LIFETIME, SESSION_LIFETIME
 from coordinatord.base import clock
 from coordinatord.run.config import Config
-from svcd.backends.openai_usage import output_of
+from svcd.backends.openai_usage import read_work_output
 from svcd.journal.work import ModelWork
 from tests.vectors.vector_file import Case, cases
 
@@ -119,7 +119,7 @@ def sentences() -> list[str]:
         f"the last one; at most {clock.MAX_AHEAD_S} s ahead",
         f"used once, is at most {NONCE_LIFETIME.seconds} s old",
         f"excused within {failing} s of `claimed_at`",
-        f"names is gone after {UNATTACHED.seconds} s",
+        f"names is gone after {UNATTACHED_LIFETIME.seconds} s",
         f"lease of a job lasts {lease} s and its poll counts as life for {alive} s",
         f"after {alive} s without a poll",
         f"the lease of {lease} s",
@@ -131,8 +131,8 @@ def sentences() -> list[str]:
         f"| any other fail | {constant(provider, 'LOSS_BY_FAILING')} of reputation |",
         f"| a reclaim | {constant(provider, 'LOSS_BY_RECLAIM')} of reputation |",
         f"capacity = max(1, ⌊reputation · min(requested, ceiling) / {full}⌋)",
-        f"A container above {INLINE_BYTES:,} bytes",
-        f"or, above {INLINE_BYTES:,} bytes, upload it",
+        f"A container above {MAX_INLINE_BYTES:,} bytes",
+        f"or, above {MAX_INLINE_BYTES:,} bytes, upload it",
         f"with 1 to {MAX_BATCH_LINES:,} lines that are not blank",
         f"`completion_window` is {' or '.join(f'`{window}` ({seconds} s)' for window, seconds in WINDOWS.items())}",
     ]
@@ -186,7 +186,7 @@ def test_life_of_a_job_has_each_state_and_ending_once() -> None:
 
 def test_events_of_a_jobs_life_are_the_contracts() -> None:
     told = {row[5] for row in rows("The life of a job") if re.match(r"\d \w+$", row[0])} - {"none"}
-    events = {entry["name"] for entry in artifacts.load("JobRegistry").abi if entry["type"] == "event"}
+    events = {entry["name"] for entry in artifacts.load_artifact("JobRegistry").abi if entry["type"] == "event"}
     assert told == {name for name in events if name.startswith("Job")}
 
 
@@ -229,7 +229,9 @@ def test_functions_have_the_contracts_signatures_and_names() -> None:
     told = spelled_blocks("Functions")
     assert {registry for registry, *_ in told} == set(REGISTRIES)
     for registry, selector, name, arguments, returns in told:
-        entry = next(e for e in artifacts.load(registry).abi if (e["type"], e.get("name")) == ("function", name))
+        entry = next(
+            e for e in artifacts.load_artifact(registry).abi if (e["type"], e.get("name")) == ("function", name)
+        )
         compared(arguments, entry["inputs"])
         compared(returns, entry["outputs"])
         assert selector == f"0x{keccak256(f'{name}({types_of(arguments)})'.encode())[:4].hex()}"
@@ -239,10 +241,12 @@ def test_events_have_the_contracts_topics_and_names() -> None:
     told = spelled_blocks("Events of the contracts")
     assert {registry for registry, *_ in told} == set(REGISTRIES)
     for registry, topic, name, arguments, _ in told:
-        entry = next(e for e in artifacts.load(registry).abi if (e["type"], e.get("name")) == ("event", name))
+        entry = next(e for e in artifacts.load_artifact(registry).abi if (e["type"], e.get("name")) == ("event", name))
         compared(arguments, entry["inputs"])
         assert topic == f"0x{keccak256(f'{name}({types_of(arguments)})'.encode()).hex()}"
-    jobs = {e["name"] for e in artifacts.load("JobRegistry").abi if e["type"] == "event" and "Job" in e["name"]}
+    jobs = {
+        e["name"] for e in artifacts.load_artifact("JobRegistry").abi if e["type"] == "event" and "Job" in e["name"]
+    }
     assert {name for _, _, name, *_ in told} >= jobs
 
 
@@ -259,7 +263,7 @@ def test_exchange_with_a_node_is_a_call_and_its_answer(at: int, order: Case) -> 
         ("JobRegistry", "fees", [], {"feeBps": int(order["fee_bps"]), "gasFee": int(order["gas_fee"])}),
         ("JobRegistry", "job", [bytes.fromhex(order["job_id"][2:])], {"exists": True, "state": 1, "providerId": 2}),
     )[at]
-    artifact = artifacts.load(registry)
+    artifact = artifacts.load_artifact(registry)
     [call, block] = request["params"]
     assert (request["method"], block) == ("eth_call", "latest")
     assert call["data"] == f"0x{call_data(artifact, function, *words).hex()}"
@@ -269,9 +273,9 @@ def test_exchange_with_a_node_is_a_call_and_its_answer(at: int, order: Case) -> 
 
 def test_contract_errors_name_the_contracts_limits() -> None:
     causes = {name: error.cause for error in CONTRACT_ERRORS for name in error.names}
-    assert f"above {MAX_EVIDENCE_BYTES:,} bytes" in causes["EvidenceTooLong"]
-    assert f"above {constant('AskRegistry', 'MOST_QUOTES')};" in causes["TooManyQuotes"]
-    assert f"above {constant('JobRegistry', 'LONGEST_CID')} bytes" in causes["InvalidCid"]
+    assert f"longer than {MAX_EVIDENCE_BYTES:,} bytes" in causes["EvidenceTooLong"]
+    assert f"more than {constant('AskRegistry', 'MOST_QUOTES')} quotes;" in causes["TooManyQuotes"]
+    assert f"longer than {constant('JobRegistry', 'LONGEST_CID')} bytes" in causes["InvalidCid"]
 
 
 def test_signed_types_are_those_of_the_vectors() -> None:
@@ -296,7 +300,9 @@ def test_buyers_bodies_are_read(order: Case) -> None:
     body = read_submission(quote)
     assert isinstance(body, OrderBody)
     assert (
-        recover(domains_of(order).jobs.digest(body), body.signature) == body.owner == bytes.fromhex(order["owner"][2:])
+        recover_address(domains_of(order).jobs.digest(body), body.signature)
+        == body.owner
+        == bytes.fromhex(order["owner"][2:])
     )
 
 
@@ -311,7 +317,7 @@ def test_providers_bodies_are_read() -> None:
 
 def test_row_of_the_book_has_the_members_that_are_sent(order: Case) -> None:
     [row] = examples("A provider in eight calls", "json")
-    sent = msgspec.to_builtins(book.job(job_row(0, 0)))
+    sent = msgspec.to_builtins(book.job_shape(job_row(0, 0)))
     assert {name: type(value) for name, value in row.items()} == {
         name: type(None) if name == "result_cid" else type(value) for name, value in sent.items()
     }
@@ -337,7 +343,7 @@ def test_outputs_match_the_providers_own(at: int, api: str, endpoint: str, count
     assert isinstance(output, dict)
     model = output.get("model", "demo/image-small")
     work = ModelWork(body.job_id, model, modality, asked, units.units_in, units.units_out, 1.0)
-    made = output_of(api, work, {**output, **({"model": "/models/its-own"} if "model" in output else {})}, 0)
+    made = read_work_output(api, work, {**output, **({"model": "/models/its-own"} if "model" in output else {})}, 0)
     assert (made.output, made.usage) == (output, body.usage)
     assert (units.units_in, units.units_out, made.completion_tok) == counted
     told = words(SECTIONS["Inputs and outputs"])
@@ -407,7 +413,7 @@ def test_wrapped_line_is_refused_as_the_page_says(checks: LineChecks) -> None:
     wrapped = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": line}).encode()
     named = json.dumps({**line, "custom_id": "a"}).encode()
     assert f"In a line above {MAX_CHECKED_LINE_BYTES:,} bytes it is refused as `invalid_line`" in words(PAGE)
-    for text, message in ((wrapped, WRAPPED), (named, NAMED)):
+    for text, message in ((wrapped, WRAPPED_LINE), (named, UNSEALED_CUSTOM_ID)):
         with pytest.raises(Refused, match=re.escape(f"line 1: {message}")) as at_upload:
             LineInspection().update(text + b"\n")
         assert at_upload.value.param == "file"

@@ -1,7 +1,9 @@
 """The pages name only existing files and functions."""
 
 import ast
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,38 +41,32 @@ def test_map_names_every_folder_of_the_coordinator() -> None:
     assert named == there
 
 
+FOLDERS = ("coordinatord", "svcd", "svc", "devnet", "common", "config", "docs", "systemd", "tests", "examples")
+
+
+def _files_in(top: str) -> Iterator[Path]:
+    """Yield the folder's files, without files of packages, builds and caches."""
+    for folder, folders, files in os.walk(ROOT / top):
+        folders[:] = set(folders) - {"node_modules", "__pycache__", "out", "cache"}
+        yield from (Path(folder, file) for file in files)
+
+
 PAGES = sorted(
     page
-    for top in (
-        "README.md",
-        "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "examples",
-        "coordinatord",
-        "svcd",
-        "svc",
-        "devnet",
-        "common",
-        "config",
-        "systemd",
-        "tests",
-        "docs",
-    )
-    for page in ([ROOT / top] if top.endswith(".md") else (ROOT / top).rglob("*.md"))
-    if page.exists() and "node_modules" not in page.parts
+    for top in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *FOLDERS)
+    for page in ([ROOT / top] if top.endswith(".md") else _files_in(top))
+    if page.suffix == ".md"
 )
-FILES = {
-    path.relative_to(ROOT).as_posix()
-    for top in ("coordinatord", "svcd", "svc", "devnet", "common", "config", "docs", "systemd", "tests", "examples")
-    for path in (ROOT / top).rglob("*")
-    if path.is_file() and not {"node_modules", "__pycache__", "out", "cache"} & set(path.parts)
-}
 NAMED = re.compile(r"`((?:\w[\w.-]*/)*\w[\w-]*\.(?:py|sol|sql|mjs))`")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_source_file_that_a_page_names_is_there(page: Path) -> None:
+def test_source_files_that_pages_name_exist() -> None:
     """A path may start at the top or at any folder, so pages cannot name a moved or merged file."""
-    named = set(NAMED.findall(page.read_text()))
-    assert {name for name in named if not any(file == name or file.endswith("/" + name) for file in FILES)} == set()
+    files = ["/" + path.relative_to(ROOT).as_posix() for top in FOLDERS for path in _files_in(top)]
+    missing = {
+        (str(page.relative_to(ROOT)), name)
+        for page in PAGES
+        for name in set(NAMED.findall(page.read_text()))
+        if not any(file.endswith("/" + name) for file in files)
+    }
+    assert missing == set()

@@ -7,47 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from tests.skips import ListedSkip, listed
+from tests.support.skips import ListedSkip, listed
 
 ROOT = Path(__file__).parents[2]
-LISTED = "tests/unit/systemd/test_units.py", "systemd-analyze is not installed here"
+LISTED, REASON = "tests/unit/systemd/test_units.py", "systemd-analyze is not installed here"
+UNLISTED, OTHER_REASON = "tests/unit/test_other.py", "too tired"
 
 
-def run(folder: Path, file: str, reason: str, ci: str | None) -> subprocess.CompletedProcess[str]:
-    """Run pytest with only the plugin, over a file with one skipped test in a separate folder."""
-    path = folder / file
-    path.parent.mkdir(parents=True)
-    path.write_text(f"import pytest\n\ndef test_one():\n    pytest.skip({reason!r})\n")
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    environment = {name: value for name, value in os.environ.items() if name not in {"CI", "SKIPPED_TESTS"}}
-    environment |= {"PYTHONPATH": str(ROOT)} | ({} if ci is None else {"CI": ci})
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "tests.skips", "-p", "no:cacheprovider", file)
-    environment["SKIPPED_TESTS"] = str(folder / "skipped")
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(("ci", "failed"), [(None, []), ("0", []), ("1", [(LISTED, OTHER_REASON), (UNLISTED, REASON)])])
+def test_unlisted_skip_fails_only_in_ci(tmp_path: Path, ci: str | None, failed: list[tuple[str, str]]) -> None:
+    skips = [(LISTED, REASON), (LISTED, OTHER_REASON), (UNLISTED, REASON)]
+    for number, (file, reason) in enumerate(skips):
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as module:
+            module.write(f"import pytest\n\ndef test_{number}():\n    pytest.skip({reason!r})\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    environment = {name: value for name, value in os.environ.items() if name != "CI"} | (
+        {} if ci is None else {"CI": ci}
+    )
+    environment |= {"PYTHONPATH": str(ROOT), "SKIPPED_TESTS": str(tmp_path / "skipped")}
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "tests.support.skips", "-p", "no:cacheprovider", "tests")
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    passed = sorted((file, reason) for file, reason in skips if (file, reason) not in failed)
+    assert (tmp_path / "skipped").read_text() == "".join(f"  1 test of {file}: {reason}\n" for file, reason in passed)
+    assert ran.returncode == (1 if failed else 0), ran.stdout + ran.stderr
+    assert all(f"skipped ({reason}), and with CI=1" in ran.stdout for _, reason in failed)
 
 
-@pytest.mark.parametrize(
-    ("file", "reason", "ci", "passes"),
-    [
-        (*LISTED, "1", True),
-        (*LISTED, None, True),
-        ("tests/unit/test_other.py", LISTED[1], None, True),
-        ("tests/unit/test_other.py", LISTED[1], "0", True),
-        ("tests/unit/test_other.py", LISTED[1], "1", False),
-        (LISTED[0], "too tired", "1", False),
-    ],
-)
-def test_skip_passes_where_it_is_listed_or_nobody_asks(
-    tmp_path: Path, file: str, reason: str, ci: str | None, *, passes: bool
-) -> None:
-    ran = run(tmp_path, file, reason, ci)
-    assert (ran.returncode == 0) is passes, ran.stdout + ran.stderr
-    told = (tmp_path / "skipped").read_text()
-    assert told == (f"  1 test of {file}: {reason}\n" if passes else "")
-    assert passes or (reason in ran.stdout and "tests/skips.toml" in ran.stdout)
-
-
-@pytest.mark.parametrize("skip", listed(), ids=lambda skip: skip.tests)
-def test_listed_skip_is_of_tests_that_there_are_and_has_a_reason(skip: ListedSkip) -> None:
-    assert (ROOT / skip.tests.partition("::")[0]).is_file()
+@pytest.mark.parametrize("skip", listed(), ids=lambda skip: f"{skip.tests} {skip.reason}")
+def test_listed_skip_is_of_a_test_and_has_a_reason(skip: ListedSkip) -> None:
+    assert any(ROOT.glob(skip.tests.partition("::")[0]))
     assert skip.because

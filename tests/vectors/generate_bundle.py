@@ -13,7 +13,7 @@ _HI: Final = {"input": {"input": "hi"}}  # 14 bytes: 4 units; 4096 units of outp
 _CAPPED: Final = {"custom_id": "a", "input": {"input": "high", "max_output_tokens": 64}}  # 39 bytes: 10 units
 _EMBEDDED: Final = {"custom_id": "b", "input": {"input": "hi"}, "units_out": 0}
 
-# name, evidence, largest bundle, or 0 for none
+# name, evidence, largest bundle, or 0 without bundles
 _EVIDENCE: Final[tuple[tuple[str, Any, int], ...]] = (
     ("an announcement", _ANNOUNCED, 500),
     ("an announcement beside other evidence", {"report": "0x00", **_ANNOUNCED}, 500),

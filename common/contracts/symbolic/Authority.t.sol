@@ -6,7 +6,7 @@ import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {Ledger} from "./JobRegistry.t.sol";
 
-/// A provider registry with one operator. It remembers what a fail was reported as.
+/// A provider registry with one operator. It records how the last fail was reported.
 contract OneOperator {
     address private immutable _operator;
     bool public prompt;
@@ -32,7 +32,7 @@ contract OneOperator {
     function jobReclaimed(uint32) external {}
 }
 
-/// Who may act, on which terms, and when: for any sender, any signature or none, any time of signing and any block time.
+/// Proofs of who may act, on which terms and when, for any sender, signature, signing time and block time.
 contract AuthorityProofs is Ledger {
     bytes32 private constant ORDER_TYPEHASH = keccak256(
         "Order(bytes32 c,uint32 modelId,uint32 slaSecs,uint128 rateIn,uint128 rateOut,uint32 unitsIn,uint32 unitsOut,uint32 designated,uint64 expiresAt)"
@@ -161,7 +161,7 @@ contract AuthorityProofs is Ledger {
         } catch {}
     }
 
-    // --- terms other than the posted are refused ---
+    // --- terms that differ from the posted terms are refused ---
 
     function check_claim_of_other_terms_is_refused() public {
         (IJobRegistry.Posted memory other, JobWord word) = anyTerms(false);
@@ -203,7 +203,7 @@ contract AuthorityProofs is Ledger {
         } catch {}
     }
 
-    // --- each window, at any time ---
+    // --- each time window ---
 
     function check_settle_is_taken_until_the_deadline_and_not_later() public {
         (IJobRegistry.Posted memory posted, uint256 deadline, uint256 time) = anyTime();
@@ -249,7 +249,7 @@ contract AuthorityProofs is Ledger {
         }
     }
 
-    /// A signature inside its window is not refused as stale, and one outside always is.
+    /// A signature inside its window is never refused as stale. A signature outside is always refused as stale.
     function check_signed_fail_holds_for_600_seconds_either_way() public {
         (IJobRegistry.Posted memory posted,, uint256 time) = anyTime();
         Sent memory sent = anySender(true);
@@ -265,7 +265,7 @@ contract AuthorityProofs is Ledger {
         }
     }
 
-    // --- inside ---
+    // --- internal ---
 
     function anyAccount(string memory name) private returns (address) {
         return address(uint160(svm.createUint(160, name)));
@@ -322,8 +322,8 @@ contract AuthorityProofs is Ledger {
         token.give(address(jobs), amount);
     }
 
-    /// A live job on any terms, and any terms that a caller may pass for it. That different terms have different hashes
-    /// in 191 bits is what the registry rests on.
+    /// A live job with any terms, and any terms that a caller may pass for it. The registry relies on different terms
+    /// having different hashes in 191 bits.
     function anyTerms(bool claimed) private returns (IJobRegistry.Posted memory other, JobWord word) {
         other = anyOrder();
         other.order.modelId = uint32(svm.createUint(32, "modelId"));
@@ -337,7 +337,7 @@ contract AuthorityProofs is Ledger {
         token.give(OWNER, 1 << SUM_BITS);
     }
 
-    /// A job that was claimed at any time for any window, and any time of the block.
+    /// A job that was claimed at any time for any window, at any block time.
     function anyTime() private returns (IJobRegistry.Posted memory posted, uint256 deadline, uint256 time) {
         posted = anyAmount();
         posted.gasFee = 7;

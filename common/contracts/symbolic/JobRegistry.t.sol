@@ -8,7 +8,7 @@ import {IRelayed} from "../src/interfaces/IRelayed.sol";
 import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {Proof, Symbols} from "./Proof.sol";
 
-/// A token that pays, or refuses whom it likes to refuse.
+/// A token that pays, or refuses any account.
 contract Purse {
     bytes32 public constant DOMAIN_SEPARATOR = "purse";
     mapping(address => uint256) public balanceOf;
@@ -55,7 +55,7 @@ contract Purse {
     }
 }
 
-/// A provider registry that answers a claim as it likes.
+/// A provider registry that returns any answer to a claim.
 contract Oracle {
     Symbols private constant svm = Symbols(0xF3993A62377BCd56AE39D773740A5390411E8BC9);
 
@@ -69,18 +69,17 @@ contract Oracle {
     function jobReclaimed(uint32) external {}
 }
 
-/// From any state of the ledger in which the registry holds what it owes, whatever an admin has set, for any order, and
-/// any party that the token refuses: one step keeps the registry able to pay, and moves exactly the job's amount to the
-/// parties that the job names. Every history is made of such steps.
-///
-/// A state is made of its parts (the payment of the job, the payments of other jobs, a credit, other credits, a
-/// surplus), so that sums that must be equal are the same sum in the solver's eyes.
+/// Start from any state in which the registry holds what it owes, with any settings, any order, and any party that the
+/// token refuses. Then one step keeps the registry able to pay, and moves exactly the job's amount to the parties that
+/// the job names. Every history consists of such steps.
+/// A state is built from its parts (payment of the job, payments of other jobs, a credit, other credits, a surplus), so
+/// that the solver sees equal sums as the same expression.
 abstract contract Ledger is Proof {
     bytes32 internal constant C = "c";
-    // Beyond all the money of the world in any token's smallest unit, and below what 128 bits add up.
+    // More than all money of the world in any token's smallest unit, and small enough for sums in 128 bits.
     uint256 internal constant SUM_BITS = 120;
 
-    // Where the registry keeps things; the proofs would fail if it did not.
+    // Storage slots of the registry. The proofs fail if they are wrong.
     uint256 private constant OWNERSHIP = 2;
     uint256 internal constant RELAYERS = 4;
     uint256 private constant FEES = 5;
@@ -117,7 +116,7 @@ abstract contract Ledger is Proof {
         return keccak256(abi.encodePacked(OWNER, C));
     }
 
-    /// An order whose amount is any number (by its flat fee), as an order has it that was posted an hour ago.
+    /// An order posted an hour ago, with any amount (through its flat fee).
     function anyAmount() internal returns (IJobRegistry.Posted memory posted) {
         posted.order = IJobRegistry.Order({
             c: C,
@@ -154,8 +153,8 @@ abstract contract Ledger is Proof {
         vm.store(address(jobs), keccak256(abi.encode(jobId(), JOBS)), bytes32(JobWord.unwrap(word)));
     }
 
-    /// Any sums that the registry can pay, `escrowed` of them for the job; anything that an admin can have set; and the
-    /// token refuses the owner, the operator, both or neither.
+    /// Any sums that the registry can pay, with `escrowed` for the job, and any settings. The token refuses the owner,
+    /// the operator, both or neither.
     function anyLedger(uint256 escrowed) internal returns (Before memory before) {
         unchecked {
             uint256 owed = svm.createUint(SUM_BITS, "credit of the owner");
@@ -189,7 +188,7 @@ abstract contract Ledger is Proof {
         assert(jobs.treasury() == TREASURY && jobs.tokenGas() == tokenGas);
     }
 
-    /// What is an account's, wherever it is.
+    /// Everything that belongs to an account: its balance and its credit.
     function wealth(address account) internal view returns (uint256) {
         unchecked {
             return token.balanceOf(account) + jobs.credit(account);
@@ -210,7 +209,7 @@ abstract contract Ledger is Proof {
         }
     }
 
-    /// An exit is refused for want of its sender's gas, and for nothing else.
+    /// An exit is refused only when its sender provides too little gas.
     function assertStarved(bytes memory why) internal pure {
         assert(bytes4(why) == IRelayed.CallStarved.selector);
     }
@@ -242,9 +241,9 @@ abstract contract Ledger is Proof {
 }
 
 contract ExitProofs is Ledger {
-    /// Products of unknowns stay unknown here. Any numbers can be in their places, as long as the units used cost at
-    /// least 1 and no more than those ordered, which tests/proofs/prices.py proves. The fee is flat here: with a
-    /// percentage of such numbers as well, halmos does not finish in seven minutes. The next two proofs have one.
+    /// Products of unknowns are replaced by any numbers for which the used units cost at least 1 and at most as much as
+    /// the ordered units. tests/contracts/prices.py proves that this holds. The fee is flat here, because halmos does
+    /// not finish in seven minutes with a percentage of such numbers. The next two proofs have a percentage.
     function check_settle_splits_exactly_the_amount_among_the_three() public {
         IJobRegistry.Posted memory posted = anyOrder();
         posted.feeBps = 0;
@@ -268,7 +267,7 @@ contract ExitProofs is Ledger {
         settle(posted, 400);
     }
 
-    /// That its units cost anything: without rates or units the price is 1.
+    /// Assume that the units cost something. Without rates or units the price is 1.
     function assumePriced(IJobRegistry.Posted memory posted, uint32 unitsOut) private {
         unchecked {
             vm.assume(
@@ -325,7 +324,7 @@ contract ExitProofs is Ledger {
         }
     }
 
-    /// Whatever ended the job, nobody claims it or ends it again.
+    /// No ended job can be claimed or ended again.
     function check_ended_job_pays_nothing_more() public {
         IJobRegistry.Posted memory posted = anyAmount();
         Before memory before = anyLedger(0);
@@ -408,7 +407,7 @@ contract EntryProofs is Ledger {
         assertUntouched(before);
     }
 
-    /// A post that is accepted leaves an open job; no job that exists is posted again.
+    /// An accepted post creates an open job. An existing job cannot be posted again.
     function check_post_moves_nothing_and_replaces_no_job() public {
         IJobRegistry.Posted memory posted = anyAmount();
         bool exists = svm.createBool("exists");
@@ -427,8 +426,8 @@ contract EntryProofs is Ledger {
     }
 }
 
-/// What an admin can call moves no money, whatever the arguments; that nothing it can set stops an exit is in the
-/// proofs of the exits, which hold for any settings.
+/// No admin call moves money, with any arguments. The proofs of the exits hold for any settings, so no setting stops an
+/// exit.
 contract AdminProofs is Ledger {
     function check_admin_call_touches_no_money() public {
         IJobRegistry.Posted memory posted = anyAmount();
@@ -441,7 +440,7 @@ contract AdminProofs is Ledger {
         assert(jobs.tokenGas() >= 200_000 && jobs.tokenGas() <= 2_000_000);
     }
 
-    /// Admin calls of any arguments by anybody else are refused.
+    /// Admin calls by any other account are refused, with any arguments.
     function check_admin_call_on_jobs_of_anybody_else_is_refused() public {
         address sender = address(uint160(svm.createUint(160, "sender")));
         vm.assume(sender != address(this) && sender != address(0));

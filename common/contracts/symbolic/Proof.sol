@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.28;
 
-/// What the proofs ask of the tool that runs them.
+/// Cheat codes of halmos that the proofs use.
 interface Vm {
     function assume(bool condition) external;
     function store(address account, bytes32 slot, bytes32 value) external;
@@ -15,7 +15,7 @@ interface Symbols {
     function createBytes(uint256 length, string calldata name) external returns (bytes memory);
 }
 
-/// Cheat codes, and the parties.
+/// Base of the proofs: cheat codes, and the accounts of the parties.
 abstract contract Proof {
     Vm internal constant vm = Vm(address(uint160(uint256(keccak256("hevm cheat code")))));
     Symbols internal constant svm = Symbols(0xF3993A62377BCd56AE39D773740A5390411E8BC9);

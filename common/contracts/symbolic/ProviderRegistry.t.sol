@@ -4,7 +4,8 @@ pragma solidity ^0.8.28;
 import {ProviderRegistry} from "../src/ProviderRegistry.sol";
 import {Proof} from "./Proof.sol";
 
-/// The provider registry stops no exit either: it ends every claimed job for its claimer, whatever the provider's record.
+/// Proofs that the provider registry stops no exit: it ends every claimed job for its claimer, with any provider
+/// record.
 contract ProviderProofs is Proof {
     uint256 private constant REGISTRY = 5;
     uint256 private constant IDS = 7;
@@ -13,7 +14,7 @@ contract ProviderProofs is Proof {
     uint256 private constant POINT = 1 << 16;
 
     ProviderRegistry internal providers;
-    /// Of the job registry, which this contract plays.
+    /// Calls of the job registry, whose role this contract plays.
     uint256 public escrowed;
 
     function setUp() public {
@@ -25,7 +26,7 @@ contract ProviderProofs is Proof {
         return bytes32(uint256(keccak256(abi.encode(ID, RECORDS))) + offset);
     }
 
-    /// Any record with a claimed job, and any price of a point.
+    /// Any provider record with a claimed job, and any price of a reputation point.
     function anyRecord() private returns (uint256 reputation, uint256 grace, uint256 active) {
         uint256 price = svm.createUint(96, "pointPrice");
         vm.store(address(providers), bytes32(REGISTRY), bytes32(uint160(address(this)) | price << 160));
@@ -55,8 +56,8 @@ contract ProviderProofs is Proof {
         assert(providers.provider(ID).grace <= 320);
     }
 
-    /// That a gain which is not the full one is below it, tests/proofs/prices.py proves; quotients of unknowns stay
-    /// unknown here.
+    /// Quotients of unknowns are replaced by any number. tests/contracts/prices.py proves that a partial gain is below
+    /// the full gain.
     function check_a_settle_is_taken_whatever_the_record() public {
         (uint256 reputation,, uint256 active) = anyRecord();
         address owner = svm.createBool("an order to itself") ? OPERATOR : OWNER;
@@ -113,7 +114,7 @@ contract ProviderProofs is Proof {
         assert(providers.provider(ID).reputation == reputation / POINT && providers.provider(ID).grace == grace / POINT);
     }
 
-    /// A capacity is requested by the operator itself or its signature, with a newer time that is at most an hour ahead.
+    /// Only the operator can request capacity, by a call or a signature, with a newer time at most an hour ahead.
     function check_capacity_is_requested_by_the_operator_at_newer_times() public {
         anyRecord();
         vm.store(address(providers), keccak256(abi.encode(OPERATOR, IDS)), bytes32(uint256(ID)));
@@ -143,7 +144,7 @@ contract ProviderProofs is Proof {
         }
     }
 
-    /// Admin calls of any arguments by anybody else are refused.
+    /// Admin calls by any other account are refused, with any arguments.
     function check_admin_call_of_anybody_else_is_refused() public {
         anyRecord();
         address sender = address(uint160(svm.createUint(160, "sender")));
@@ -154,7 +155,7 @@ contract ProviderProofs is Proof {
         assert(!done);
     }
 
-    /// No admin call takes a claimed job's ending from its claimer, or from the registry that holds its payment.
+    /// After any admin call, a claimed job can still be ended by its claimer and the registry that holds its payment.
     function check_admin_call_touches_no_claimed_job() public {
         (uint256 reputation, uint256 grace, uint256 active) = anyRecord();
         escrowed = svm.createUint(128, "escrowed");

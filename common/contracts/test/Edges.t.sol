@@ -37,7 +37,7 @@ contract MeteredToken is DevToken {
     }
 }
 
-/// The last allowed values, and the first forbidden ones.
+/// Tests of the last allowed and the first forbidden values.
 contract EdgesTest is World {
     function makeToken() internal override returns (address) {
         return address(new MeteredToken(address(this)));
@@ -95,7 +95,7 @@ contract EdgesTest is World {
         vm.assertEq(transfers, 1);
     }
 
-    /// A rejected claim reverts with a selector and no further data.
+    /// A rejected claim reverts with only a selector.
     function test_refusal_of_a_claim_is_four_bytes() public {
         (bytes32 jobId, Draft memory d) = claimed();
         vm.prank(operator);
@@ -122,7 +122,7 @@ contract EdgesTest is World {
         vm.prank(operator);
         (bool taken,) = address(jobs).call{gas: enough}(call);
         vm.assertTrue(taken);
-        // Apart from the cost of dispatching the function.
+        // The difference is the cost of dispatching the function.
         vm.assertGe(MeteredToken(address(token)).found() + 1000, jobs.tokenGas());
         vm.assertEq(jobs.credit(client), 0);
     }
@@ -165,7 +165,7 @@ contract EdgesTest is World {
         vm.assertEq(jobs.escrowed(), 2);
     }
 
-    /// 36 bytes, of which the last is not zero.
+    /// Data of 36 bytes, with a last byte that is not zero.
     function test_refusal_inside_a_relay_is_told_to_its_last_byte() public {
         bytes[] memory calls = new bytes[](1);
         calls[0] = abi.encodeCall(jobs.pause, ());
@@ -191,7 +191,7 @@ contract EdgesTest is World {
         vm.assertEq(providers.provider(providerId).grace, 320);
     }
 
-    /// Not even the smallest fraction of a point.
+    /// Reputation does not grow by the smallest fraction of a point.
     function test_order_to_oneself_earns_nothing_at_all() public {
         becomeJobRegistry();
         providers.setPointPrice(1 << 16); // one unit is the smallest stored fraction

@@ -7,7 +7,7 @@ import {JobRegistry} from "../src/JobRegistry.sol";
 import {Check} from "./Check.sol";
 import {World} from "./World.sol";
 
-/// A token that pays, lies, floods, burns or keeps a part, as configured, and has an issuer's powers.
+/// A token with an issuer's powers that pays, lies, returns much data, burns gas or keeps a part, as configured.
 contract MoodyToken is DevToken {
     enum Mood {
         Honest,

@@ -42,7 +42,7 @@ contract SilentToken is DevToken {
     }
 }
 
-/// Rejects by burning all gas, or by returning a lot of data.
+/// Rejects transfers by burning all gas, or by returning a lot of data.
 contract WastefulToken is DevToken {
     bool public burning;
     bool public flooding;

@@ -19,7 +19,7 @@ contract SmartAccount {
     }
 }
 
-/// The registry with a realistic token: proxy, blacklist, pause, both forms of signatures.
+/// Tests of the registry with a realistic token: proxy, blacklist, pause, both forms of signatures.
 contract IssuedTokenTest is World {
     address private constant PROXY_ADMIN = address(0xAD);
     IssuedToken private issued;
@@ -113,7 +113,7 @@ contract IssuedTokenTest is World {
         IssuedTokenProxy(address(issued)).upgradeTo(second);
     }
 
-    /// The token would ask the account, which may change its answer, so the registry rejects such a payer.
+    /// The token would call the contract account, whose answer may change, so the registry rejects such a payer.
     function test_payer_whose_code_accepts_the_signature_is_refused_at_post_and_claim() public {
         Draft memory d = draft();
         bytes memory code = address(new SmartAccount(d.paySig)).code;

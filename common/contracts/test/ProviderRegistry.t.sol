@@ -247,7 +247,7 @@ contract ProviderRegistryTest is World {
         vm.assertEq(providers.capacityOf(providerId), granted == 0 ? 1 : granted);
     }
 
-    /// 0 settled, 1 failed too late to be excused, 2 reclaimed.
+    /// `ending`: 0 settled, 1 failed too late to be excused, 2 reclaimed.
     function endOne(uint256 ending) private {
         providers.setListed(providerId, true); // a loss at the floor delists
         providers.jobClaimed(operator, MODEL, true, 0);

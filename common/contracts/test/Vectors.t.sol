@@ -64,7 +64,8 @@ contract VectorsTest is World {
         uint256 checked = 0;
         for (uint256 i = 0; i < count; ++i) {
             turnTo(i);
-            if (!has(".domain.verifyingContract")) continue; // not read by any contract
+            // No contract verifies signatures of this type.
+            if (!has(".domain.verifyingContract") || equal(text(".domain_name"), "tabs")) continue;
             address verifier = account(".domain.verifyingContract");
             vm.assertEq(number(".domain.chainId"), block.chainid, name());
             bytes32 separator = domain(text(".domain.name"), text(".domain.version"), verifier);

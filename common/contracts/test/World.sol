@@ -9,7 +9,7 @@ import {IAskRegistry} from "../src/interfaces/IAskRegistry.sol";
 import {IJobRegistry} from "../src/interfaces/IJobRegistry.sol";
 import {Check} from "./Check.sol";
 
-/// A market with one model, one SLA, a rich client and two listed providers. The test contract is its admin.
+/// Base with a market of one model, one SLA, a rich client and two listed providers. The test contract is the admin.
 abstract contract World is Check {
     struct Draft {
         IJobRegistry.Order order;
@@ -215,7 +215,7 @@ abstract contract World is Check {
         return abi.encodePacked(r, s, v);
     }
 
-    /// Each of these is rejected wherever a signature is required.
+    /// Signatures that are rejected wherever a signature is required.
     function malformed(bytes memory good) internal pure returns (bytes[] memory wrong) {
         wrong = new bytes[](7);
         wrong[0] = highS(good);

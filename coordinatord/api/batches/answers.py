@@ -1,6 +1,7 @@
-"""Batches as the routes return them."""
+"""Conversion of batch rows to the batches that the routes return."""
 
 import json
+from typing import Any, Final
 
 import msgspec
 
@@ -8,43 +9,36 @@ from common.api.batches import Batch, BatchAsOf, BatchErrors, BatchList, BatchTe
 from coordinatord.api.batches.batches import status_of
 from coordinatord.api.batches.batches_sql import BatchRow
 
+_COMMON_FIELDS: Final = (
+    *("id", "endpoint", "input_file_id", "completion_window", "output_file_id", "error_file_id"),
+    *("created_at", "in_progress_at", "expires_at", "finalizing_at", "completed_at", "failed_at", "expired_at"),
+    *("cancelling_at", "cancelled_at"),
+)
 
-def batch(row: BatchRow) -> Batch:
-    counts = row.counts
-    return Batch(
-        id=row.id,
-        endpoint=row.endpoint,
-        errors=msgspec.json.decode(row.errors, type=BatchErrors) if row.errors is not None else None,
-        input_file_id=row.input_file_id,
-        completion_window=row.completion_window,
-        status=status_of(row),
-        output_file_id=row.output_file_id,
-        error_file_id=row.error_file_id,
-        created_at=row.created_at,
-        in_progress_at=row.in_progress_at,
-        expires_at=row.expires_at,
-        finalizing_at=row.finalizing_at,
-        completed_at=row.completed_at,
-        failed_at=row.failed_at,
-        expired_at=row.expired_at,
-        cancelling_at=row.cancelling_at,
-        cancelled_at=row.cancelled_at,
-        request_counts=RequestCounts(counts.completed, counts.failed, counts.total),
-        metadata=json.loads(row.metadata),
-        svc=BatchTerms(row.completion_window),
-    )
+
+def _common_members(row: BatchRow) -> dict[str, Any]:
+    return {
+        **{name: getattr(row, name) for name in _COMMON_FIELDS},
+        "errors": msgspec.json.decode(row.errors, type=BatchErrors) if row.errors is not None else None,
+        "status": status_of(row),
+        "request_counts": RequestCounts(row.completed, row.failed, row.total),
+        "metadata": json.loads(row.metadata),
+        "svc": BatchTerms(row.completion_window),
+    }
+
+
+def batch_shape(row: BatchRow) -> Batch:
+    return Batch(**_common_members(row))
 
 
 def batch_as_of(row: BatchRow, block_number: int) -> BatchAsOf:
-    plain = batch(row)
-    members = {name: getattr(plain, name) for name in plain.__struct_fields__}
-    return BatchAsOf(**members, as_of_block=str(block_number))
+    return BatchAsOf(**_common_members(row), as_of_block=str(block_number))
 
 
 def batch_list(rows: list[BatchRow], block_number: int, *, has_more: bool) -> BatchList:
     return BatchList(
         object="list",
-        data=[batch(row) for row in rows],
+        data=[batch_shape(row) for row in rows],
         first_id=rows[0].id if rows else None,
         last_id=rows[-1].id if rows else None,
         has_more=has_more,

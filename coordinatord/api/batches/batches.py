@@ -10,7 +10,7 @@ import attrs
 
 from common import canonical_json
 from common.api import limits, states
-from common.api.fields import Choice, Nested, StringPairs, Text, read_object, wire
+from common.api.fields import Choice, NestedObject, StringPairs, Text, body_field, read_object
 from common.refusal import Refused
 from coordinatord.api.batches import batches_sql
 from coordinatord.api.batches.batches_sql import BatchRow, NewBatch
@@ -22,7 +22,8 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 from coordinatord.storage.pins.storage_budgets import UNLIMITED, StorageBudgets
 
 Status = states.BatchStatus
-_ID_CHARACTERS: Final = 16_384  # any text: an unknown one is not found
+FoundBatch = tuple[Snapshot, BatchRow]
+_MAX_ID_CHARACTERS: Final = 16_384  # an id may be any text; an unknown id is not found
 
 
 def status_of(batch: BatchRow) -> Status:
@@ -38,53 +39,40 @@ def status_of(batch: BatchRow) -> Status:
             return status  # type: ignore[return-value] # mypy sees a plain string
     if batch.finalizing_at is not None:
         return "finalizing"
-    counts = batch.counts
-    if counts.expanded and counts.completed + counts.failed == counts.total:
+    if batch.expanded and batch.completed + batch.failed == batch.total:
         return "finalizing"  # every line has ended, but no worker has noticed yet
     return "in_progress" if batch.in_progress_at is not None else "validating"
 
 
 def is_cancellable(batch: BatchRow) -> bool:
-    """Return True for a batch that may be cancelled. Cancelling again has no effect."""
+    """Return True if the batch may be cancelled. A batch that is being cancelled may be cancelled again without
+    effect."""
     return status_of(batch) in ("validating", "in_progress", "cancelling")
 
 
 ENDPOINTS: Final = ("/v1/responses", "/v1/embeddings")
-_METADATA: Final = StringPairs(limits.METADATA_PAIRS, limits.METADATA_KEY_LENGTH, limits.METADATA_VALUE_LENGTH)
+_METADATA: Final = StringPairs(
+    limits.MAX_METADATA_PAIRS, limits.MAX_METADATA_KEY_LENGTH, limits.MAX_METADATA_VALUE_LENGTH
+)
 
 
 @attrs.frozen(slots=True)
 class BatchBody:
-    """Request for a batch. The batch ends `completion_window` after its creation."""
+    """Request for a batch. The batch expires `completion_window` after its creation."""
 
-    input_file_id: str = wire(Text(_ID_CHARACTERS))
-    endpoint: str = wire(Choice(ENDPOINTS, "invalid_endpoint"))
-    completion_window: str = wire(Choice(tuple(WINDOWS), "invalid_completion_window"))
-    metadata: Mapping[str, str] = wire(_METADATA, optional=True, default={})
-    output_expires_after: ExpiresAfter | None = wire(
-        Nested(ExpiresAfter),
+    input_file_id: str = body_field(Text(_MAX_ID_CHARACTERS))
+    endpoint: str = body_field(Choice(ENDPOINTS, "invalid_endpoint"))
+    completion_window: str = body_field(Choice(tuple(WINDOWS), "invalid_completion_window"))
+    metadata: Mapping[str, str] = body_field(_METADATA, optional=True, default={})
+    output_expires_after: ExpiresAfter | None = body_field(
+        NestedObject(ExpiresAfter),
         "how long the output files are kept: accepted where it is the retention period",
         optional=True,
     )
 
 
-@attrs.frozen(slots=True)
-class FoundBatch:
-    snapshot: Snapshot
-    batch: BatchRow
-
-
-@attrs.frozen(slots=True)
-class Page:
-    """Page of batches. `has_more`: there are older batches."""
-
-    snapshot: Snapshot
-    batches: list[BatchRow]
-    has_more: bool
-
-
 def read_batch(values: Mapping[str, object]) -> BatchBody | PlanBody:
-    """Read a body. A body without an input file requests a plan."""
+    """Read the body of POST /v1/batches. A body without an input file requests a plan."""
     return read_plan(values) if values.get("input_file_id") is None else read_object(BatchBody, values)
 
 
@@ -95,7 +83,7 @@ class BatchService:
     budgets: StorageBudgets = UNLIMITED
 
     async def create(self, owner: bytes, body: BatchBody, idempotency_key: str | None) -> BatchRow:
-        """Create a batch, or return the one that this owner created with the same key and request."""
+        """Create a batch, or return the batch that this owner created before with the same key and request."""
         if body.output_expires_after is not None:
             body.output_expires_after.check(self.retention_seconds, "output_expires_after")
         new = NewBatch(
@@ -107,65 +95,71 @@ class BatchService:
             window_secs=WINDOWS[body.completion_window],
             metadata=json.dumps(dict(body.metadata), ensure_ascii=False),
             idempotency_key=idempotency_key,
-            request_hash=_hash_of(body),
+            request_hash=_request_hash(body),
         )
         created = await self.database.transact(lambda connection: self._create(connection, new))
         if created.request_hash != new.request_hash:
             raise Refused(
-                "another batch was created with this key and another body", "idempotency-key", "idempotency_key_reused"
+                "you created a batch with this key and a different body; send a new key, or the earlier body",
+                "idempotency-key",
+                "idempotency_key_reused",
             )
         return created
 
     async def _create(self, connection: Connection, new: NewBatch) -> BatchRow:
-        earlier = await self._earlier(connection, new)
-        if earlier is not None:
+        # An earlier attempt of this transaction may have committed, although its answer was lost.
+        key = (new.id, new.owner, new.idempotency_key)
+        if (earlier := await batches_sql.find_created(connection, *key)) is not None:
             return earlier
         upload = await files_sql.find(connection, new.input_file_id, new.owner)
         if upload is None or upload.purpose != "batch":
-            raise Refused("the batch upload does not exist", "input_file_id", "invalid_input_file")
+            raise Refused(
+                "input_file_id must be one of your uploads with the purpose batch",
+                "input_file_id",
+                "invalid_input_file",
+            )
         created = await batches_sql.create(connection, attrs.evolve(new, lines=upload.lines))
         if created is None:  # another process has just created a batch with this key
-            earlier = await self._earlier(connection, new)
+            earlier = await batches_sql.find_created(connection, *key)
             if earlier is None:
-                raise AssertionError("a batch with this key exists and is not found")
+                raise AssertionError("the batch that has this idempotency key was not found")
             return earlier
         if not await files_sql.attach(connection, upload.id, self.retention_seconds):
-            raise Refused("the upload has expired", "input_file_id", "invalid_input_file")
+            raise Refused("the input file has expired; upload it again", "input_file_id", "invalid_input_file")
         await self.budgets.check(connection, new.owner)
         return created
 
-    async def _earlier(self, connection: Connection, new: NewBatch) -> BatchRow | None:
-        """Return the batch with the same key or id, which an earlier attempt may have committed."""
-        return await batches_sql.find_created(connection, new.id, new.owner, new.idempotency_key)
-
     async def find(self, owner: bytes, batch_id: str) -> FoundBatch | None:
+        """Return the batch and the snapshot at which it was read, or None if this owner has no such batch."""
         async with self.database.connection() as connection:
             snapshot, batch = await batches_sql.read(connection, batch_id, owner)
-        return FoundBatch(snapshot, batch) if batch is not None else None
+        return (snapshot, batch) if batch is not None else None
 
-    async def page(self, owner: bytes, after: str | None, limit: int) -> Page:
+    async def list_page(self, owner: bytes, after: str | None, limit: int) -> tuple[Snapshot, list[BatchRow], bool]:
+        """Return the snapshot, a page of batches, newest first, and True if there are older batches."""
         async with self.database.connection() as connection:
             place = None
             if after is not None:
-                place = await batches_sql.place_of(connection, after, owner)
+                place = await batches_sql.read_place(connection, after, owner)
                 if place is None:
-                    raise Refused("after is not the id of one of your batches", "after")
+                    raise Refused("`after` must be the id of one of your batches", "after")
             snapshot, found = await batches_sql.read_page(connection, owner, place, limit + 1)
-        return Page(snapshot, found[:limit], has_more=len(found) > limit)
+        return snapshot, found[:limit], len(found) > limit
 
     async def cancel(self, owner: bytes, batch_id: str) -> FoundBatch | None:
         """Stop posting lines of a batch. Its jobs stay as they are. Return None if the batch does not exist."""
         found = await self.find(owner, batch_id)
         if found is None:
             return None
-        if found.batch.cancelling_at is not None and is_cancellable(found.batch):
+        _, batch = found
+        if batch.cancelling_at is not None and is_cancellable(batch):
             return found
         async with self.database.connection() as connection:
-            if not (is_cancellable(found.batch) and await batches_sql.cancel(connection, batch_id, owner)):
-                raise Refused("the batch has ended, or every line of it has", None, "batch_not_cancellable")
+            if not (is_cancellable(batch) and await batches_sql.cancel(connection, batch_id, owner)):
+                raise Refused("the batch has ended, or all its lines have ended", None, "batch_not_cancellable")
         return await self.find(owner, batch_id)
 
 
-def _hash_of(body: BatchBody) -> bytes:
+def _request_hash(body: BatchBody) -> bytes:
     asked = [body.input_file_id, body.endpoint, body.completion_window, dict(body.metadata)]
     return hashlib.sha256(canonical_json.canonical(asked)).digest()

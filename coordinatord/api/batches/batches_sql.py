@@ -1,7 +1,7 @@
 """Batches as their owners see them: created, listed, cancelled.
 
-The counts of a running batch come from its jobs, in the statement that reads the index's position. The counts of an
-ended batch are stored in its row.
+The counts of a running batch are computed from its jobs, by the statement that also reads the index's position. The
+counts of an ended batch are stored in its row.
 """
 
 from collections.abc import Sequence
@@ -10,55 +10,17 @@ from typing import Final, Literal
 import asyncpg
 import attrs
 
-from coordinatord.api.batches.lines_sql import JOINED, OUTCOME
+from coordinatord.api.batches.lines_sql import LINE_OUTCOME, LINES_WITH_JOBS
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.notices import BATCH_MOVED, notify_outbox
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 Ending = Literal["completed", "expired", "cancelled"]
 
-_TIMES: Final = (
-    "created_at",
-    "expires_at",
-    "in_progress_at",
-    "finalizing_at",
-    "completed_at",
-    "failed_at",
-    "expired_at",
-    "cancelling_at",
-    "cancelled_at",
-)
-_PLAIN: Final = (
-    "id",
-    "owner",
-    "endpoint",
-    "input_file_id",
-    "completion_window",
-    "metadata",
-    "request_hash",
-    "errors",
-    "output_file_id",
-    "error_file_id",
-    "ends_as",
-)
-_COLUMNS: Final = ", ".join(
-    [f"b.{name}" for name in _PLAIN] + [f"floor(extract(epoch from b.{name}))::bigint as {name}" for name in _TIMES]
-)
-
-
-@attrs.frozen(slots=True)
-class Counts:
-    """Counts of a batch's lines. `total` counts recorded lines. It is complete once the batch is `expanded`."""
-
-    total: int
-    completed: int
-    failed: int
-    expanded: bool
-
 
 @attrs.frozen(slots=True)
 class BatchRow:
-    """Row of a batch. Times are Unix seconds."""
+    """Row of a batch. Times are Unix seconds. `total` counts recorded lines: all lines, once `expanded` is True."""
 
     id: str
     owner: bytes
@@ -80,7 +42,19 @@ class BatchRow:
     expired_at: int | None
     cancelling_at: int | None
     cancelled_at: int | None
-    counts: Counts
+    total: int
+    completed: int
+    failed: int
+    expanded: bool
+
+
+_FIELDS: Final = [field.name for field in attrs.fields(BatchRow)]
+_COUNTS: Final = ("total", "completed", "failed", "expanded")
+_COLUMNS: Final = ", ".join(
+    f"floor(extract(epoch from b.{name}))::bigint as {name}" if name.endswith("_at") else f"b.{name}"
+    for name in _FIELDS
+    if name not in _COUNTS
+)
 
 
 @attrs.frozen(slots=True)
@@ -94,22 +68,22 @@ class NewBatch:
     metadata: str
     idempotency_key: str | None
     request_hash: bytes
-    lines: int = 0  # of its input file
+    lines: int = 0  # number of lines in the input file
 
 
-def _row(record: asyncpg.Record, counts: Counts) -> BatchRow:
-    values = {name: record[name] for name in (*_PLAIN, *_TIMES)}
-    return BatchRow(**values, counts=counts)
+def _batch_row(record: asyncpg.Record) -> BatchRow:
+    """Return the batch of a record that starts with _COLUMNS and the counts."""
+    return BatchRow(*record[: len(_FIELDS)])
 
 
-# Counts of an ended batch are in its row. For a running batch, every line is read.
-_COUNTED: Final = (
+# The counts of an ended batch are in its row. To count a running batch, the query reads each of its lines.
+_JOIN_COUNTS: Final = (
     "left join lateral (select b.total, b.completed, b.failed, true as expanded where b.ends_as is not null or"
     " b.failed_at is not null"
     " union all select count(*)::integer, (count(*) filter (where o.outcome = 'completed'))::integer,"
     " (count(*) filter (where o.outcome <> 'completed'))::integer,"
     " coalesce((select w.expanded from batch_work w where w.batch_id = b.id), false)"
-    f" from (select {OUTCOME} as outcome from {JOINED} where l.batch_id = b.id) o"
+    f" from (select {LINE_OUTCOME} as outcome from {LINES_WITH_JOBS} where l.batch_id = b.id) o"
     " having b.ends_as is null and b.failed_at is null) c on true"
 )
 
@@ -121,7 +95,7 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
         " request_hash, created_at, expires_at, lines)"
         " select $1, $2, $3, $4, $5, $6, $7, $8, t.now, t.now + $9 * interval '1 second', $10"
         " from (select clock_timestamp() as now) t"
-        f" on conflict (owner, idempotency_key) do nothing returning {_COLUMNS}",
+        f" on conflict (owner, idempotency_key) do nothing returning {_COLUMNS}, 0, 0, 0, false",
         new.id,
         new.owner,
         new.endpoint,
@@ -137,31 +111,31 @@ async def create(connection: Connection, new: NewBatch) -> BatchRow | None:
         return None
     await connection.execute("insert into batch_work (batch_id) values ($1)", new.id)
     await notify_outbox(connection, BATCH_MOVED, new.id)
-    return _row(record, Counts(0, 0, 0, expanded=False))
+    return _batch_row(record)
 
 
 async def find_created(
     connection: Connection, batch_id: str, owner: bytes, idempotency_key: str | None
 ) -> BatchRow | None:
-    """Return the batch that this owner created with this key or under this id, at any position of the index."""
+    """Return the batch that this owner created with this key or id. This works while the index has no position."""
     record = await connection.fetchrow(
-        f"select {_COLUMNS}, c.* from batches b left join index_position p on true {_COUNTED}"
+        f"select {_COLUMNS}, c.* from batches b left join index_position p on true {_JOIN_COUNTS}"
         " where b.owner = $1 and (b.idempotency_key = $2 or b.id = $3)",
         owner,
         idempotency_key,
         batch_id,
     )
-    return _row(record, _counts(record)) if record is not None else None
+    return _batch_row(record) if record is not None else None
 
 
 async def read(connection: Connection, batch_id: str, owner: bytes) -> tuple[Snapshot, BatchRow | None]:
     records = await connection.fetch(
         f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
-        f" left join batches b on b.id = $1 and b.owner = $2 {_COUNTED}",
+        f" left join batches b on b.id = $1 and b.owner = $2 {_JOIN_COUNTS}",
         batch_id,
         owner,
     )
-    return snapshot_of(records), next(iter(_rows(records)), None)
+    return snapshot_of(records), next(iter(_batch_rows(records)), None)
 
 
 async def read_page(
@@ -171,23 +145,19 @@ async def read_page(
     records = await connection.fetch(
         f"select {_COLUMNS}, c.*, {SNAPSHOT} from index_position p"
         " left join lateral (select * from batches where owner = $1 and ($2::bigint is null or place < $2)"
-        f" order by place desc limit $3) b on true {_COUNTED} order by b.place desc",
+        f" order by place desc limit $3) b on true {_JOIN_COUNTS} order by b.place desc",
         owner,
         after,
         limit,
     )
-    return snapshot_of(records), _rows(records)
+    return snapshot_of(records), _batch_rows(records)
 
 
-def _counts(record: asyncpg.Record) -> Counts:
-    return Counts(record["total"], record["completed"], record["failed"], record["expanded"])
+def _batch_rows(records: Sequence[asyncpg.Record]) -> list[BatchRow]:
+    return [_batch_row(record) for record in records if record["id"] is not None]
 
 
-def _rows(records: Sequence[asyncpg.Record]) -> list[BatchRow]:
-    return [_row(record, _counts(record)) for record in records if record["id"] is not None]
-
-
-async def place_of(connection: Connection, batch_id: str, owner: bytes) -> int | None:
+async def read_place(connection: Connection, batch_id: str, owner: bytes) -> int | None:
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select place from batches where id = $1 and owner = $2", batch_id, owner
     )

@@ -1,7 +1,7 @@
-"""Stream of a batch: the batch as GET returns it, whenever it has changed.
+"""Event stream of a batch. It sends the batch as GET returns it, whenever the batch has changed.
 
-No event changes a batch, because its counts are computed from its jobs. So the stream reads it again after an event of
-one of its owner's jobs, after an entry of the outbox's log about it, and with each heartbeat.
+There are no events of batches, because a batch's counts are computed from its jobs. So the stream reads the batch again
+after an event of any job of the batch's owner, after a notice about the batch, and with each heartbeat.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,22 +10,23 @@ from typing import Final
 
 import anyio
 import attrs
+import msgspec
 
+from coordinatord.api.batches import answers
 from coordinatord.api.batches.batches import FoundBatch
 from coordinatord.api.events.events_sql import EventFilter
 from coordinatord.api.events.hub import EventHub
 from coordinatord.api.events.listeners import Listener
-from coordinatord.api.events.messages import HEARTBEAT, farewell, message, opening
+from coordinatord.api.events.messages import HEARTBEAT, closing_message, opening_message, sse_message
 from coordinatord.api.events.places import Places
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.notices import BATCH_MOVED, RESET, Notices
 
-MIN_PAUSE_S: Final = 1.0  # between two reads of a batch
-MAX_PAUSE_S: Final = 5.0
-PAUSE_FACTOR: Final = 10.0  # pause after a read, as a multiple of its duration
+MIN_READ_PAUSE_S: Final = 1.0  # between two reads of a batch
+MAX_READ_PAUSE_S: Final = 5.0
+READ_PAUSE_FACTOR: Final = 10.0  # pause after a read, as a multiple of its duration
 
-Read = Callable[[], Awaitable[FoundBatch | None]]
-Data = Callable[[FoundBatch], bytes]
+ReadBatch = Callable[[], Awaitable[FoundBatch | None]]
 
 
 @attrs.frozen(slots=True)
@@ -35,39 +36,43 @@ class BatchEvents:
     notices: Notices
 
     @asynccontextmanager
-    async def following(
-        self, owner: bytes, batch_id: str, caller: str, read: Read, data: Data
+    async def open_stream(
+        self, owner: bytes, batch_id: str, caller: str, read: ReadBatch
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Yield the bytes of a stream of the batch, until the batch is gone. `data` returns the JSON of a batch that
-        was read. Raise Retryable when the caller has no place left."""
-        with self.places.held(caller, "stream"):
-            async with self.hub.following(EventFilter(owner=owner), None) as (listener, _):
+        """Yield an iterator over the messages of the stream. The stream ends when the batch is deleted or this process
+        stops. Raise Retryable when the caller or this process has too many streams."""
+        with self.places.hold_place(caller, "stream"):
+            async with self.hub.follow(EventFilter(owner=owner), None) as (listener, _):
 
-                def moved(which: str) -> None:
+                def wake_listener(which: str) -> None:
                     if which in (batch_id, RESET):
-                        listener.beat()
+                        listener.wake()
 
-                async with self.notices.subscribe(BATCH_MOVED, moved):
-                    yield self._stream(listener, read, data)
+                async with self.notices.subscribe(BATCH_MOVED, wake_listener):
+                    yield self._stream(listener, read)
 
-    async def _stream(self, listener: Listener, read: Read, data: Data) -> AsyncIterator[bytes]:
-        yield opening(self.hub.newest)
-        seen, beaten = None, False
+    async def _stream(self, listener: Listener, read: ReadBatch) -> AsyncIterator[bytes]:
+        yield opening_message(self.hub.newest_id)
+        seen = None
         while True:
-            newest, began = self.hub.newest, anyio.current_time()
+            newest, began = self.hub.newest_id, anyio.current_time()
             try:
                 found = await read()
-            except Retryable:  # the index is being rebuilt, for example
+            except Retryable:  # for example, while the index is being rebuilt; keep the state that was sent last
                 found = seen
             if found is None and seen is not None:
                 return
-            if found is not None and (seen is None or found.batch != seen.batch):
+            if found is not None and (seen is None or found[1] != seen[1]):
                 seen = found
-                yield message("batch", data(found), newest)
-            elif beaten:
+                snapshot, batch = found
+                data = msgspec.json.encode(answers.batch_as_of(batch, snapshot.block_number))
+                yield sse_message("batch", data, newest)
+            elif listener.is_idle:
                 yield HEARTBEAT
-            await anyio.sleep(min(max(MIN_PAUSE_S, PAUSE_FACTOR * (anyio.current_time() - began)), MAX_PAUSE_S))
-            beaten = not await listener.wait()
+            await anyio.sleep(
+                min(max(MIN_READ_PAUSE_S, READ_PAUSE_FACTOR * (anyio.current_time() - began)), MAX_READ_PAUSE_S)
+            )
+            await listener.wait()
             if listener.ended:
-                yield farewell()
+                yield closing_message()
                 return

@@ -1,6 +1,6 @@
-"""Expansion of a batch: from the lines of its input file to records and posts, a few hundred lines at a time.
+"""Expansion of a batch: turns the lines of its input file into records and posts, a few hundred lines at a time.
 
-Lines are read and checked, and their containers stored. Then one transaction queues the posts, records the lines and
+A step reads and checks lines, and stores their containers. Then one transaction queues the posts, records the lines and
 moves the cursor. A crash before the commit leaves only stored containers, which the next attempt finds. So no line is
 posted twice or skipped.
 """
@@ -19,19 +19,19 @@ from coordinatord.api.batches import lines_sql, posts_sql, work_sql
 from coordinatord.api.batches.allowances import LineAllowances
 from coordinatord.api.batches.line_checks import CheckedLine, LineChecks, PaidLine
 from coordinatord.api.batches.line_containers import LineContainers
-from coordinatord.api.batches.line_reader import MAX_LINES, Cursor, InputLine, LineBatch, LineReader
+from coordinatord.api.batches.line_reader import MAX_LINES, Cursor, InputLine, LinePortion, LineReader
 from coordinatord.api.batches.lines_sql import LineRecord
 from coordinatord.api.batches.posts_sql import Post
 from coordinatord.api.batches.work_sql import BatchWork
 from coordinatord.api.files import files_sql
-from coordinatord.api.files.files_sql import FileRow, Named
+from coordinatord.api.files.files_sql import FileRow, UploadName
 from coordinatord.api.orders.faults import UNKNOWN_UPLOAD
-from coordinatord.api.orders.validation import ChainFacts, read_chain, upload_fault
+from coordinatord.api.orders.validation import ChainFacts, read_chain_facts, upload_fault
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.storage.database.connections import Connection
-from coordinatord.storage.database.locks import kept_open
+from coordinatord.storage.database.locks import keep_transaction_open
 from coordinatord.storage.pins import objects_sql
 from coordinatord.storage.pins.containers import container_key
 from coordinatord.storage.pins.store import PinStore
@@ -40,15 +40,15 @@ NOT_POSTED: Final = {
     "cancelled": "the batch was cancelled before this line was posted",
     "expired": "the batch's window ended before this line was posted",
 }
-BUDGET_RETRY_S: Final = 2.0  # until the next attempt after the owner's gas budget was exhausted
-MAX_MISSING: Final = 3  # answers of the store that the input file does not exist
+BUDGET_RETRY_PAUSE_S: Final = 2.0  # until the next attempt after the owner's gas budget was exhausted
+MAX_READ_ATTEMPTS: Final = 3  # failed attempts in a row after which a missing input file is lost
 
 
 log = structlog.get_logger(__name__)
 
 
 @attrs.frozen(slots=True)
-class Expansion:
+class BatchExpander:
     domains: Domains
     registry: JobRegistry
     allowances: LineAllowances
@@ -56,42 +56,46 @@ class Expansion:
     containers: LineContainers
     retention_seconds: int
     clock: Clock
-    max_lines: int = MAX_LINES  # of one portion
+    max_lines: int = MAX_LINES  # per step
 
     async def step(self, connection: Connection, work: BatchWork) -> None:
-        """Record the next portion, as much of it as its owners' budgets allow, in the transaction that locks `work`."""
+        """Post and record the next lines, as far as their owners' budgets allow, in the transaction that locks
+        `work`."""
         start = Cursor(work.bytes_done, work.lines_done)
         ended = work.cancelling or work.expired
-        limit = self.max_lines if ended else await self.allowances.room(connection, work.owner, self.max_lines)
+        limit = (
+            self.max_lines
+            if ended
+            else await self.allowances.count_posts_within_budget(connection, work.owner, self.max_lines)
+        )
         if not limit:
-            await work_sql.pause(connection, work.batch_id, BUDGET_RETRY_S)
+            await work_sql.pause_batch(connection, work.batch_id, BUDGET_RETRY_PAUSE_S)
             return
         try:
-            async with kept_open(connection):
-                portion = await self._read(work, start, limit)
+            async with keep_transaction_open(connection):
+                portion = await self._read_lines(work, start, limit)
         except Retryable as error:
-            if error.code != "object_missing" or work.attempts < MAX_MISSING:
+            if error.code != "object_missing" or work.attempts < MAX_READ_ATTEMPTS:
                 raise
-            await self._give_up(connection, work)
+            await self._end_unreadable(connection, work)
             return
         if ended:
             code = "cancelled" if work.cancelling else "expired"
             late = code == "expired"
             records = [LineRecord(line.number, None, None, code, NOT_POSTED[code], late) for line in portion.lines]
         else:
-            records = await self._post(connection, work, portion.lines)
+            records = await self._post_lines(connection, work, portion.lines)
             if portion.lines and not records:  # no gas budget for the first line
-                await work_sql.pause(connection, work.batch_id, BUDGET_RETRY_S)
+                await work_sql.pause_batch(connection, work.batch_id, BUDGET_RETRY_PAUSE_S)
                 return
             if len(records) < len(portion.lines):
-                async with kept_open(connection):
-                    portion = await self._read(work, start, len(records))
-        await lines_sql.record(connection, work.batch_id, records)
+                async with keep_transaction_open(connection):
+                    portion = await self._read_lines(work, start, len(records))
+        await lines_sql.record_lines(connection, work.batch_id, records)
         expanded = portion.end.offset >= (work.input_bytes or 0)
-        await work_sql.move(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
-        await work_sql.mark_in_progress(connection, work.batch_id)
+        await work_sql.move_cursor(connection, work.batch_id, portion.end.offset, portion.end.lines, expanded=expanded)
 
-    async def _read(self, work: BatchWork, start: Cursor, max_lines: int) -> LineBatch:
+    async def _read_lines(self, work: BatchWork, start: Cursor, max_lines: int) -> LinePortion:
         if work.input_bytes is None:
             raise Retryable("pinner_unavailable", "the input file is gone", "object_missing")
         key = files_sql.object_key(work.input_file_id)
@@ -101,7 +105,7 @@ class Expansion:
 
         return await LineReader(read, work.input_bytes, max_lines=max_lines).read_lines(start)
 
-    async def _give_up(self, connection: Connection, work: BatchWork) -> None:
+    async def _end_unreadable(self, connection: Connection, work: BatchWork) -> None:
         """End a batch after the store lost its input file. Without any recorded line, the whole batch fails. Otherwise
         the remaining lines end as errors, and posted lines are followed to their end."""
         message = "the object store no longer holds the input file"
@@ -110,71 +114,76 @@ class Expansion:
         await work_sql.set_errors(connection, work.batch_id, json.dumps({"object": "list", "data": [error]}))
         log.error("batch input file lost", batch=work.batch_id, line=line)
         if not work.lines_done:
-            await work_sql.fail(connection, work.batch_id)
+            await work_sql.fail_batch(connection, work.batch_id)
             return
-        left = (work.input_lines or 0) - await lines_sql.recorded(connection, work.batch_id)
+        left = (work.input_lines or 0) - await lines_sql.count_recorded(connection, work.batch_id)
         numbers = range(work.lines_done + 1, work.lines_done + 1 + left)
-        await lines_sql.record(
+        await lines_sql.record_lines(
             connection, work.batch_id, [LineRecord(n, None, None, "invalid_line", message) for n in numbers]
         )
-        await work_sql.move(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
+        await work_sql.move_cursor(connection, work.batch_id, work.bytes_done, numbers.stop - 1, expanded=True)
 
-    async def _post(self, connection: Connection, work: BatchWork, lines: Sequence[InputLine]) -> list[LineRecord]:
-        """Post lines. Return their records, up to the first line beyond its owner's gas budget."""
-        async with kept_open(connection):
+    async def _post_lines(
+        self, connection: Connection, work: BatchWork, lines: Sequence[InputLine]
+    ) -> list[LineRecord]:
+        """Queue the posts of lines until a line exceeds its owner's gas budget. Return the record of each line before
+        that line."""
+        async with keep_transaction_open(connection):
             checks = LineChecks(
-                self.domains, self.registry.address, work.endpoint, await self.registry.fees(), self.clock()
+                self.domains, self.registry.address, work.endpoint, await self.registry.read_fees(), self.clock()
             )
-            # Use one thread. A second one would add less than half, because the work holds the GIL for a third of it.
+            # One thread checks all lines. A second thread would add less than half of the throughput of the first,
+            # because a third of the work holds the GIL.
             checked = await to_thread.run_sync(checks.check, lines)
             bodies = [one.paid.body for one in checked if isinstance(one, PaidLine)]
-            # The relayer simulates every post before sending, which covers all checks that are left out here.
-            facts = await read_chain(self.registry, self.allowances.promises.token, bodies)
-        uploads = await files_sql.find_inputs(connection, _named(checked))
-        posted = await lines_sql.posted_among(connection, work.batch_id, [body.job_id for body in bodies])
-        checked = [_checked_further(one, facts, uploads, posted) for one in checked]
-        allowed, allowances = await self.allowances.allow(connection, checked, facts.balances)
+            # Other checks of the chain are left out, because the relayer simulates every post before sending.
+            facts = await read_chain_facts(self.registry, self.allowances.promises.token, bodies)
+        uploads = await files_sql.find_inputs(connection, _named_uploads(checked))
+        posted = await lines_sql.find_posted(connection, work.batch_id, [body.job_id for body in bodies])
+        checked = [_check_against_chain(one, facts, uploads, posted) for one in checked]
+        allowed, allowances = await self.allowances.select_allowed_lines(connection, checked, facts.balances)
         paid = [one.paid for one in allowed if isinstance(one, PaidLine)]
         inline = [
             (one.body.job_id, one.body.container, one.body.owner) for one in paid if one.body.container is not None
         ]
-        async with kept_open(connection):
+        async with keep_transaction_open(connection):
             cids = await self.containers.store(inline)
-        # From here on, other transactions cannot change the result.
-        named = {one: uploads[one] for one in _named(allowed)}
+        # The statements from here on lock the uploads and the outbox, so other transactions cannot change the result.
+        named = {one: uploads[one] for one in _named_uploads(allowed)}
         attached = await files_sql.attach_inputs(connection, named, self.retention_seconds)
         cids |= {
             one.body.job_id: named[name].cid
             for one in paid
             if (name := (one.body.owner, one.body.container_cid or "")) in attached
         }
-        posts = await to_thread.run_sync(_posts_of, allowed, cids)
-        relay_ids = await posts_sql.insert(connection, self.registry.address, posts, allowances)
+        posts = await to_thread.run_sync(_build_posts, allowed, cids)
+        relay_ids = await posts_sql.insert_posts(connection, self.registry.address, posts, allowances)
         if relay_ids is None:
             raise Retryable("busy", "another request used up the owner's budget")
-        await objects_sql.release_many(connection, [container_key(job_id) for job_id, _, _ in inline])
+        await objects_sql.release_holds(connection, [container_key(job_id) for job_id, _, _ in inline])
         relays = {post.job_id: relay_id for post, relay_id in zip(posts, relay_ids, strict=True)}
         return [_record_of(one, relays) for one in allowed]
 
 
-def _named(lines: Sequence[CheckedLine]) -> list[Named]:
-    """Return the uploads that the lines name."""
+def _named_uploads(lines: Sequence[CheckedLine]) -> list[UploadName]:
+    """Return the names of the uploads that the lines refer to."""
     bodies = [one.paid.body for one in lines if isinstance(one, PaidLine)]
     return sorted({(body.owner, body.container_cid) for body in bodies if body.container_cid is not None})
 
 
-def _checked_further(
-    one: CheckedLine, facts: ChainFacts, uploads: Mapping[Named, FileRow], posted: set[bytes]
+def _check_against_chain(
+    one: CheckedLine, facts: ChainFacts, uploads: Mapping[UploadName, FileRow], posted: set[bytes]
 ) -> CheckedLine:
-    """Check a line against the chain, its upload and the earlier lines' jobs in `posted`."""
+    """Check a line against the chain, its upload, and the jobs of earlier lines in `posted`. Add its job to
+    `posted`."""
     if isinstance(one, LineRecord):
         return one
     body = one.paid.body
-    fault = next(facts.faults(body), None)
+    fault = next(facts.find_faults(body), None)
     if fault is None and body.container_cid is not None:
         fault = upload_fault(body, uploads.get((body.owner, body.container_cid)))
     if fault is not None:
-        return one.failed(fault)
+        return one.failure_record(fault)
     if body.job_id in posted:
         message = "another line of the file has the same job_id"
         return LineRecord(one.line, body.job_id, None, "duplicate_job_id", message)
@@ -182,11 +191,11 @@ def _checked_further(
     return one
 
 
-def _posts_of(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[Post]:
+def _build_posts(lines: Sequence[CheckedLine], cids: Mapping[bytes, str]) -> list[Post]:
     """Return the posts of the lines that have a stored container."""
     paid = [one.paid for one in lines if isinstance(one, PaidLine)]
     return [
-        Post(one.body.job_id, one.dedupe(cid), one.calldata(cid), one.body.owner, one.amount)
+        Post(one.body.job_id, one.dedupe_digest(cid), one.calldata(cid), one.body.owner, one.amount)
         for one in paid
         if (cid := cids.get(one.body.job_id)) is not None
     ]
@@ -198,5 +207,5 @@ def _record_of(one: CheckedLine, relays: Mapping[bytes, int]) -> LineRecord:
         return one
     relay_id = relays.get(one.paid.body.job_id)
     if relay_id is None:
-        return one.failed(UNKNOWN_UPLOAD)
+        return one.failure_record(UNKNOWN_UPLOAD)
     return LineRecord(one.line, one.paid.body.job_id, relay_id, None, None)

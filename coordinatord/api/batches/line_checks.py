@@ -1,4 +1,4 @@
-"""Checks of single batch lines. They are the same as the checks of POST /v1/jobs."""
+"""Checks of single batch lines that read neither the chain nor the database. POST /v1/jobs runs the same checks."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -6,18 +6,18 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from common.api.fields import parse_sent, try_object
+from common.api.fields import parse_request_json, read_object_or_faults
 from common.domains import Domains
 from common.quotes import FeeTerms
 from common.refusal import Refused
-from coordinatord.api.batches.line_reader import InputLine
+from coordinatord.api.batches.line_reader import MAX_LINE_BYTES, InputLine
 from coordinatord.api.batches.lines_sql import LineRecord
-from coordinatord.api.files.foreign_lines import foreign
-from coordinatord.api.orders.bodies import OrderBody, Paid, paid_of, shape_faults
+from coordinatord.api.files.foreign_lines import foreign_line_error
+from coordinatord.api.orders.bodies import OrderBody, PaidOrder, paid_order_of, shape_faults
 from coordinatord.api.orders.faults import Fault
 from coordinatord.api.orders.validation import container_faults, order_faults, payment_faults
 
-WHOLE: Final = (
+INCOMPLETE_LINE: Final = (
     "a line must be a whole submission: the order's nine terms, owner, job_id, signature, auth_sig, amount and"
     " container or container_cid"
 )
@@ -28,13 +28,13 @@ class PaidLine:
     """Line with a complete submission."""
 
     line: int
-    paid: Paid
+    paid: PaidOrder
 
     @property
     def owner(self) -> bytes:
         return self.paid.body.owner
 
-    def failed(self, fault: Fault) -> LineRecord:
+    def failure_record(self, fault: Fault) -> LineRecord:
         return LineRecord(self.line, self.paid.body.job_id, None, fault.line_code, fault.message)
 
 
@@ -44,8 +44,8 @@ CheckedLine: TypeAlias = PaidLine | LineRecord
 
 @attrs.frozen(slots=True)
 class LineChecks:
-    """Checks each line alone, in a thread, because recovering signatures takes long. `registry` is the job registry's
-    address. `terms` and `now` are the terms and the time of processing."""
+    """Checks each line on its own. Run `check` in a thread, because recovering signatures takes long. `registry` is the
+    address of the job registry. `terms` are the current fee terms, and `now` is the current time."""
 
     domains: Domains
     registry: bytes
@@ -54,10 +54,10 @@ class LineChecks:
     now: float
 
     def check(self, lines: Sequence[InputLine]) -> list[CheckedLine]:
-        return [self._checked(line) for line in lines]
+        return [self._check_line(line) for line in lines]
 
-    def _checked(self, line: InputLine) -> CheckedLine:
-        read = self._read(line)
+    def _check_line(self, line: InputLine) -> CheckedLine:
+        read = self._read_line(line)
         if isinstance(read, LineRecord):
             return read
         paid = read.paid
@@ -67,60 +67,60 @@ class LineChecks:
             container_faults(paid.body),
         )
         fault = next(failed, None)
-        return read if fault is None else read.failed(fault)
+        return read if fault is None else read.failure_record(fault)
 
-    def _read(self, line: InputLine) -> CheckedLine:
+    def _read_line(self, line: InputLine) -> CheckedLine:
         if line.text is None:
-            return _failed(line, "invalid_line", "the line is longer than any submission")
+            return _failure_record(line, "invalid_line", f"the line is longer than {MAX_LINE_BYTES} bytes")
         try:
-            values = parse_sent(line.text)
+            values = parse_request_json(line.text)
         except Refused as wrong:
-            return _failed(line, "invalid_json", wrong.message)
+            return _failure_record(line, "invalid_json", wrong.message)
         if not isinstance(values, dict):
-            return _failed(line, "invalid_json", "the line is not a JSON object")
+            return _failure_record(line, "invalid_json", "the line is not a JSON object")
         url = values.get("url")
         if url is not None and url != self.endpoint:
             return LineRecord(
                 line.number, None, None, "endpoint_mismatch", f"url is not the batch's endpoint {self.endpoint}"
             )
-        message = foreign(
+        message = foreign_line_error(
             body=isinstance(values.get("body"), dict),
             signed=values.get("signature") is not None,
             named=values.get("custom_id") is not None,
         )
         if message is not None:
-            return _failed(line, "invalid_line", message)
+            return _failure_record(line, "invalid_line", message)
         try:
             order = _read_order(values)
         except Refused as wrong:
-            return _failed(line, wrong.code or "invalid_line", wrong.message)
-        paid = paid_of(order)
+            return _failure_record(line, wrong.code or "invalid_line", wrong.message)
+        paid = paid_order_of(order)
         if paid is None:
-            message = "; ".join([WHOLE, *(fault.message for fault in _unpaid(values))])
-            return _failed(line, "container_required", message, order.job_id)
+            message = "; ".join([INCOMPLETE_LINE, *(fault.message for fault in _missing_payment_faults(values))])
+            return _failure_record(line, "container_required", message, order.job_id)
         return PaidLine(line.number, paid)
 
 
 def _read_order(values: Mapping[str, object]) -> OrderBody:
     """Read the order of a line. A line without rates is an error, not a market probe. The error names all missing
     fields."""
-    read = try_object(OrderBody, values)
+    read = read_object_or_faults(OrderBody, values)
     if isinstance(read, OrderBody):
         for fault in shape_faults(read):
             raise fault
         return read
-    refused = Refused.together([*read, *_unpaid(values)])
+    refused = Refused.combine([*read, *_missing_payment_faults(values)])
     is_order = values.get("signature") is not None and (values.get("rate_in"), values.get("rate_out")) != (None, None)
-    raise refused if is_order else Refused(f"{WHOLE}; {refused.message}", refused.param, refused.code)
+    raise refused if is_order else Refused(f"{INCOMPLETE_LINE}; {refused.message}", refused.param, refused.code)
 
 
-def _unpaid(values: Mapping[str, object]) -> list[Refused]:
-    """Return the fault of a line that lacks a payment or a container."""
+def _missing_payment_faults(values: Mapping[str, object]) -> list[Refused]:
+    """Return a fault for each missing field of the payment, and for a missing container."""
     lacking = [name for name in ("auth_sig", "amount") if values.get(name) is None]
     if values.get("container") is None and values.get("container_cid") is None:
         lacking.append("container or container_cid")
     return [Refused(f"{name} is required", name) for name in lacking]
 
 
-def _failed(line: InputLine, code: str, message: str, job_id: bytes | None = None) -> LineRecord:
+def _failure_record(line: InputLine, code: str, message: str, job_id: bytes | None = None) -> LineRecord:
     return LineRecord(line.number, job_id, None, code, message)

@@ -1,4 +1,4 @@
-"""Containers of lines in the pin store."""
+"""Storage of the inline containers of batch lines in the pin store."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from coordinatord.storage.pins.containers import container_key
 from coordinatord.storage.pins.objects_sql import NewObject
 from coordinatord.storage.pins.store import PinStore
 
-MAX_STORE_REQUESTS: Final = 16  # half of the connections that a process keeps open
+MAX_CONCURRENT_PUTS: Final = 16  # half of the connections that a process keeps open to the pin store
 
 
 @attrs.frozen(slots=True)
@@ -26,33 +26,33 @@ class LineContainers:
     pins: PinStore
 
     async def store(self, contents: Sequence[tuple[bytes, bytes, bytes]]) -> dict[bytes, str]:
-        """Store the container of each (job id, container, owner). Return the content ids by job. Raise Retryable unless
-        all are stored.
+        """Store the container of each (job id, container, owner). Return the content ids by job. Raise Retryable if any
+        container could not be stored.
 
-        The containers count towards their owners' budgets. No budget rejects them, because their file was accepted.
-        They stay held until the caller releases them in its own transaction. If the process crashes before that, the
-        janitor later decides whether to remove them.
+        The containers count towards their owners' storage budgets. A full budget does not reject them, because their
+        file was accepted. The containers stay held until the caller releases them in its own transaction. If the
+        process crashes before that, the janitor later decides whether to remove the containers.
         """
         if not contents:
             return {}
-        new = await to_thread.run_sync(_objects_of, contents)
+        new = await to_thread.run_sync(_new_objects, contents)
         async with self.database.connection() as connection:
-            known = await objects_sql.hold_many(connection, new)
+            known = await objects_sql.hold_objects(connection, new)
         stored: dict[str, str] = {}
         errors: list[Retryable] = []
         left = zip(new, contents, strict=True)
 
-        async def put_some() -> None:
+        async def store_next_containers() -> None:
             for one, (_, content, _) in left:
                 try:
-                    stored[one.key] = await self._stored(one.key, content, known)
+                    stored[one.key] = await self._store_container(one.key, content, known)
                 except Retryable as error:
                     errors.append(error)
 
         try:
             async with anyio.create_task_group() as tasks:
-                for _ in range(min(MAX_STORE_REQUESTS, len(contents))):
-                    tasks.start_soon(put_some)
+                for _ in range(min(MAX_CONCURRENT_PUTS, len(contents))):
+                    tasks.start_soon(store_next_containers)
         finally:
             if stored:  # the next attempt skips stored containers
                 with anyio.move_on_after(10, shield=True):
@@ -62,16 +62,21 @@ class LineContainers:
             raise errors[0]
         return {job_id: stored[container_key(job_id)] for job_id, _, _ in contents}
 
-    async def _stored(self, key: str, content: bytes, known: dict[str, str | None]) -> str:
+    async def _store_container(self, key: str, content: bytes, known: dict[str, str | None]) -> str:
         if key not in known:
-            raise Retryable("pinner_unavailable", "the same object is being removed; try again", "store_unavailable", 2)
+            raise Retryable(
+                "pinner_unavailable",
+                "an earlier container of this job is being removed from the store; try again",
+                "store_unavailable",
+                2,
+            )
         cid = known[key]
         if cid is not None and await self.pins.holds(key):
             return cid
         return (await self.pins.put(key, content)).cid
 
 
-def _objects_of(contents: Sequence[tuple[bytes, bytes, bytes]]) -> list[NewObject]:
+def _new_objects(contents: Sequence[tuple[bytes, bytes, bytes]]) -> list[NewObject]:
     return [
         NewObject(container_key(job_id), job_id, len(content), hashlib.sha256(content).digest(), owner)
         for job_id, content, owner in contents

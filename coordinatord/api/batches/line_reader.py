@@ -1,7 +1,7 @@
-"""Reads the lines of an input file, some hundreds at a time.
+"""Reads the lines of an input file, a few hundred at a time.
 
-One window of the file is in memory at once, or one line when that is longer than a window. A line longer than any
-submission is skipped without keeping it in memory.
+The reader keeps one window of the file in memory, or one line if the line is longer than a window. It skips a line that
+is too long to be a submission, without keeping the line in memory.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -11,13 +11,13 @@ from typing import Final
 import anyio
 import attrs
 
-from coordinatord.api.files.inspection import BLANK
+from coordinatord.api.files.inspection import BLANK_BYTES
 from coordinatord.base.errors import Retryable
 
 WINDOW_BYTES: Final = 1 << 20
 MAX_LINES: Final = 512
 MAX_LINE_BYTES: Final = 22 << 20  # fits a submission with the largest inline container
-READ_TIMEOUT_S: Final = 90.0  # the other batches of this process wait for the read
+READ_TIMEOUT_S: Final = 90.0  # per window. Other batches of this process wait until the read ends.
 
 ReadRange = Callable[[int, int], AbstractAsyncContextManager[AsyncIterator[bytes]]]
 """Reads the bytes from `first` to `last` inclusive, piece by piece."""
@@ -25,7 +25,8 @@ ReadRange = Callable[[int, int], AbstractAsyncContextManager[AsyncIterator[bytes
 
 @attrs.frozen(slots=True)
 class InputLine:
-    """Line of the file. `number` counts from 1 and includes blank lines. `text` is None above MAX_LINE_BYTES."""
+    """Line of the file. `number` counts from 1 and includes blank lines. `text` is None for a longer line than
+    MAX_LINE_BYTES."""
 
     number: int
     text: bytes | None = attrs.field(repr=False)
@@ -40,7 +41,7 @@ class Cursor:
 
 
 @attrs.frozen(slots=True)
-class LineBatch:
+class LinePortion:
     """Non-blank lines, and the cursor after them."""
 
     lines: tuple[InputLine, ...]
@@ -54,20 +55,20 @@ class LineReader:
     window: int = WINDOW_BYTES
     max_lines: int = MAX_LINES
     max_line_bytes: int = MAX_LINE_BYTES
-    timeout_s: float = READ_TIMEOUT_S  # of one window
+    timeout_s: float = READ_TIMEOUT_S  # per window
 
-    async def read_lines(self, start: Cursor) -> LineBatch:
-        """Return the next lines, at least one unless the file has ended. Raise Retryable if the store returns too few
-        bytes."""
+    async def read_lines(self, start: Cursor) -> LinePortion:
+        """Read the next lines, and return all that are not blank. Read at least one line unless the file has ended.
+        Raise Retryable if the store returns too few or too many bytes, or returns them too slowly."""
         held = bytearray()
         while start.offset + len(held) < self.size:
             await self._add_window(held, start.offset)
             at_end = start.offset + len(held) == self.size
             if at_end or b"\n" in held:
-                return self._split(bytes(held), start, at_end=at_end)
+                return self._split_lines(bytes(held), start, at_end=at_end)
             if len(held) > self.max_line_bytes:
-                return await self._pass_over(start, len(held))
-        return LineBatch((), start)
+                return await self._skip_long_line(start, len(held))
+        return LinePortion((), start)
 
     async def _add_window(self, held: bytearray, offset: int) -> None:
         first = offset + len(held)
@@ -80,13 +81,13 @@ class LineReader:
                     async for piece in pieces:
                         held += piece
                         if len(held) > end:
-                            raise _unavailable("the object store sent more of the input file than was requested")
+                            raise _store_unavailable("the object store sent more of the input file than was requested")
         except TimeoutError:
-            raise _unavailable("the object store sends the input file too slowly") from None
+            raise _store_unavailable("the object store sends the input file too slowly") from None
         if len(held) != end:
-            raise _unavailable("the object store cut the input file short")
+            raise _store_unavailable("the object store cut the input file short")
 
-    def _split(self, held: bytes, start: Cursor, *, at_end: bool) -> LineBatch:
+    def _split_lines(self, held: bytes, start: Cursor, *, at_end: bool) -> LinePortion:
         """Split off whole lines. The last line of the file may lack its newline."""
         lines: list[InputLine] = []
         offset, number = 0, start.lines
@@ -97,11 +98,11 @@ class LineReader:
             text = held[offset:] if newline < 0 else held[offset:newline]
             offset = len(held) if newline < 0 else newline + 1
             number += 1
-            if text.strip(BLANK):
+            if text.strip(BLANK_BYTES):
                 lines.append(InputLine(number, text if len(text) <= self.max_line_bytes else None))
-        return LineBatch(tuple(lines), Cursor(start.offset + offset, number))
+        return LinePortion(tuple(lines), Cursor(start.offset + offset, number))
 
-    async def _pass_over(self, start: Cursor, known: int) -> LineBatch:
+    async def _skip_long_line(self, start: Cursor, known: int) -> LinePortion:
         """Skip the rest of a line that has no newline in its first `known` bytes."""
         offset = start.offset + known
         while offset < self.size:
@@ -111,8 +112,8 @@ class LineReader:
             offset += len(ahead) if newline < 0 else newline + 1
             if newline >= 0:
                 break
-        return LineBatch((InputLine(start.lines + 1, None),), Cursor(offset, start.lines + 1))
+        return LinePortion((InputLine(start.lines + 1, None),), Cursor(offset, start.lines + 1))
 
 
-def _unavailable(message: str) -> Retryable:
+def _store_unavailable(message: str) -> Retryable:
     return Retryable("pinner_unavailable", message, "store_unavailable")

@@ -1,4 +1,4 @@
-"""Output and error file of a batch, and its end."""
+"""Output file and error file of a batch, and the end of the batch."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ from coordinatord.api.files import files_sql
 from coordinatord.api.files.files import FileStore
 from coordinatord.storage.database.connections import Connection
 
-_WINDOW_ENDED: Final = "the batch's window ended before this line did"
-_MESSAGES: Final = {
+_WINDOW_ENDED: Final = "the batch's window ended before this line ended"
+_MESSAGES_BY_CODE: Final = {
     "cancelled": "the owner cancelled the job",
     "provider_fail": "the provider failed the job",
-    "reclaim": "the provider missed the job's window, and the payment went back",
+    "reclaim": "the provider missed the job's window, and the owner got the payment back",
     "expired": "no provider claimed the job in time",
     "SlaNotAllowed": "sla_secs must be one of `windows` of GET /evm/chain",
 }
@@ -41,46 +41,46 @@ def output_line(batch_id: str, ended: EndedLine) -> bytes:
         raise AssertionError(f"line {ended.line} of {batch_id} did not settle")
     job_id = hex_of(ended.job_id)
     details = read_shape(OutputDetails[Digits], {"job_id": job_id, **json.loads(ended.result)})
-    return _text(OutputLine(_line_id(batch_id, ended), None, LineResponse(200, job_id, None), None, details))
+    return _encode_line(OutputLine(_line_id(batch_id, ended), None, LineResponse(200, job_id, None), None, details))
 
 
 def error_line(batch_id: str, ended: EndedLine) -> bytes:
     """Return the error line of a job that did not settle."""
     if ended.code is None:
         raise AssertionError(f"line {ended.line} of {batch_id} has not ended")
-    message = ended.message or _MESSAGES.get(ended.code, f"the chain refuses: {ended.code}")
+    message = ended.message or _MESSAGES_BY_CODE.get(ended.code, f"the chain refuses: {ended.code}")
     if ended.late and ended.message is None:
         message = _WINDOW_ENDED
     job_id = hex_of(ended.job_id) if ended.job_id is not None else None
     details = ErrorDetails(job_id, ended.line)
-    return _text(ErrorLine(_line_id(batch_id, ended), None, None, LineError(ended.code, message), details))
+    return _encode_line(ErrorLine(_line_id(batch_id, ended), None, None, LineError(ended.code, message), details))
 
 
 def _line_id(batch_id: str, ended: EndedLine) -> str:
     return f"batch_req_{batch_id}_{ended.line}"
 
 
-def _text(line: Shape) -> bytes:
+def _encode_line(line: Shape) -> bytes:
     return msgspec.json.encode(line) + b"\n"
 
 
 @attrs.frozen(slots=True)
-class Finalising:
+class BatchFinaliser:
     """Writes the output files of a batch after all its lines have ended, and ends the batch.
 
     Each file's id is derived from the batch's id, so a run after a crash overwrites the same files."""
 
     files: FileStore
-    failed_seconds: int = 259_200  # life of the error file of a batch without a result
+    failed_retention_s: int = 259_200  # retention of the error file of a batch in which no line completed
 
     async def step(self, connection: Connection, work: BatchWork) -> None:
         """Store both files and end the batch, in the transaction that locks `work`."""
-        completed, failed = await work_sql.settled_counts(connection, work.batch_id)
+        completed, failed = work.completed or 0, work.failed or 0
         output = await self._store_file(connection, work, "output", completed, output_line)
         error = await self._store_file(connection, work, "error", failed, error_line)
-        await work_sql.finish(connection, work.batch_id, output, error)
+        await work_sql.finish_batch(connection, work.batch_id, output, error)
         if error is not None and not completed:
-            await files_sql.shorten(connection, error, self.failed_seconds)
+            await files_sql.shorten_lifetime(connection, error, self.failed_retention_s)
         log.info("batch finished", batch=work.batch_id, status=work.ends_as, completed=completed, failed=failed)
 
     async def _store_file(
@@ -94,14 +94,14 @@ class Finalising:
         """Store a file. Return its id, or None when it would be empty."""
         if lines == 0:
             return None
-        rows = lines_sql.ended_lines(connection, work.batch_id, completed=which == "output")
+        rows = lines_sql.read_ended_lines(connection, work.batch_id, completed=which == "output")
         file_id = output_file_id(work.batch_id, which)
         filename = f"{work.batch_id}_{which}.jsonl"
-        row = await self.files.put_output(work.owner, filename, _texts(work.batch_id, rows, write), file_id)
+        row = await self.files.put_output(work.owner, filename, _encode_lines(work.batch_id, rows, write), file_id)
         return row.id
 
 
-async def _texts(
+async def _encode_lines(
     batch_id: str, rows: AsyncIterator[EndedLine], write: Callable[[str, EndedLine], bytes]
 ) -> AsyncIterator[bytes]:
     async for row in rows:

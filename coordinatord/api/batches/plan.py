@@ -10,34 +10,33 @@ import attrs
 
 from common.api import limits
 from common.api.batches import PlannedModelShape, PlannedShare, PlanShape
-from common.api.fields import UINT32, UINT64, Nested, Several, Text, Uint, read_object, wire
+from common.api.fields import UINT32, UINT64, ListOf, NestedObject, Text, Uint, body_field, read_object
 from common.api.shapes import Digits
 from common.refusal import Refused
 from common.scalars import hex_of
-from coordinatord.api.batches.allocation import Bidder, LineDemand, allocate
-from coordinatord.api.book import candidates_sql
-from coordinatord.api.book.candidates_sql import LiveAsk
+from coordinatord.api.batches.allocation import allocate
+from coordinatord.api.book.candidates_sql import Demand, LiveAsk, read_candidates
 from coordinatord.storage.database.connections import Database
 
-WINDOWS: Final = limits.BATCH_WINDOWS
-"""Windows of batches by their labels: the SLA that the lines are signed with."""
-MAX_MODELS: Final = limits.PLAN_MODELS
+WINDOWS: Final = limits.BATCH_WINDOWS_S
+"""Length of each batch window in seconds, by label. Lines are signed with this length as their SLA."""
+MAX_MODELS: Final = limits.MAX_PLAN_MODELS
 
 
 @attrs.frozen(slots=True)
 class ModelLines:
-    """The lines of one model; the units are totals over them."""
+    """Lines of one model. The units are totals of these lines."""
 
-    model_id: int = wire(UINT32)
-    lines: int = wire(Uint(32, minimum=1), "how many lines order the model", example=100)
-    units_in: int = wire(UINT64, "input units of all these lines together", example=1100)
-    units_out: int = wire(UINT64, "output units of all these lines together", example=6400)
+    model_id: int = body_field(UINT32)
+    lines: int = body_field(Uint(32, minimum=1), "how many lines order the model", example=100)
+    units_in: int = body_field(UINT64, "input units of all these lines together", example=1100)
+    units_out: int = body_field(UINT64, "output units of all these lines together", example=6400)
 
 
 @attrs.frozen(slots=True)
 class PlanBody:
-    completion_window: str = wire(Text(16), "`1h` or `24h`: the window that the lines will be signed with")
-    models: tuple[ModelLines, ...] = wire(Several(Nested(ModelLines), MAX_MODELS))
+    completion_window: str = body_field(Text(16), "`1h` or `24h`: the window that the lines will be signed with")
+    models: tuple[ModelLines, ...] = body_field(ListOf(NestedObject(ModelLines), MAX_MODELS))
 
 
 def read_plan(body: Mapping[str, object]) -> PlanBody:
@@ -51,35 +50,36 @@ def read_plan(body: Mapping[str, object]) -> PlanBody:
 
 
 @attrs.frozen(slots=True)
-class Plans:
+class BatchPlanner:
     database: Database
     liveness_ms: int
 
-    async def plan(self, body: PlanBody) -> PlanShape[Digits]:
+    async def plan_models(self, body: PlanBody) -> PlanShape[Digits]:
         """Plan each model of the body, in its order. Models share the providers' capacity."""
         sla = WINDOWS[body.completion_window]
-        takers = await candidates_sql.read_takers(
-            self.database, {m.model_id for m in body.models}, sla, self.liveness_ms
-        )
-        by_model = [{t.provider_id: t for t in takers if t.model_id == model.model_id} for model in body.models]
+        by_model: list[dict[int, LiveAsk]] = []
+        for model in body.models:
+            demand = Demand(model.model_id, sla, model.units_in, model.units_out)
+            asks = await read_candidates(self.database, demand, self.liveness_ms, None)
+            by_model.append({ask.provider_id: ask for ask in asks if ask.room > 0})
         demands = [
-            LineDemand(model.lines, [Bidder(t.provider_id, _cost(t, model)) for t in of_model.values()])
-            for model, of_model in zip(body.models, by_model, strict=True)
+            (model.lines, {provider_id: _lines_cost(ask, model) for provider_id, ask in asks.items()})
+            for model, asks in zip(body.models, by_model, strict=True)
         ]
-        shares = allocate(demands, {taker.provider_id: taker.room for taker in takers})
+        shares = allocate(demands, {ask.provider_id: ask.room for asks in by_model for ask in asks.values()})
         return PlanShape(
             tuple(
                 PlannedModelShape(
                     model_id=str(model.model_id),
                     lines=str(model.lines),
-                    allocation=tuple(_share(of_model[provider], lines) for provider, lines in taken.items()),
+                    allocation=tuple(_planned_share(of_model[provider], lines) for provider, lines in taken.items()),
                 )
                 for model, of_model, taken in zip(body.models, by_model, shares, strict=True)
             )
         )
 
 
-def _share(taker: LiveAsk, lines: int) -> PlannedShare[Digits]:
+def _planned_share(taker: LiveAsk, lines: int) -> PlannedShare[Digits]:
     return PlannedShare(
         provider_id=str(taker.provider_id),
         box_key=hex_of(taker.box_key),
@@ -89,5 +89,5 @@ def _share(taker: LiveAsk, lines: int) -> PlannedShare[Digits]:
     )
 
 
-def _cost(taker: LiveAsk, model: ModelLines) -> int:
+def _lines_cost(taker: LiveAsk, model: ModelLines) -> int:
     return int(taker.rate_in) * model.units_in + int(taker.rate_out) * model.units_out

@@ -1,7 +1,7 @@
 """Posts of batches in the outbox.
 
-They have the lowest priority and a queue limit of their own: enough that the relayer is busy while a worker prepares
-the next lines, few enough that none waits until it is dropped.
+Posts of batches have the lowest priority and a separate limit on queued posts. The limit is high enough to keep the
+relayer busy while a worker prepares the next lines. It is low enough that no post waits so long that it is dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,14 @@ from coordinatord.chain.relayer.outbox_sql import Priority, lock_outbox
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.notices import RELAY_QUEUED, notify_outbox
 
-MAX_QUEUED: Final = 1024
-_WITHDRAWN: Final = "relay_queue_timeout"  # requests that joined such a post receive a retryable error
+MAX_QUEUED_POSTS: Final = 1024
+# With this reason, requests that joined a withdrawn post receive a retryable error.
+_WITHDRAWN_REASON: Final = "relay_queue_timeout"
 
 
 @attrs.frozen(slots=True)
 class Post:
-    """Post of a line. `amount` is what its claim will collect from the owner."""
+    """Post of a line. The claim of the job will collect `amount` from the owner."""
 
     job_id: bytes
     dedupe: bytes
@@ -32,26 +33,27 @@ class Post:
 
 @attrs.frozen(slots=True)
 class Allowance:
-    """Limits on the posts of one owner: `spending` of each post, `headroom` and `position` as of a `Promise`."""
+    """Limits on the posts of one owner. `spending` has the estimated gas of one post, and the owner's gas limits.
+    `headroom` and `position` mean the same as in `Promise`."""
 
     spending: Spending
     headroom: int | None
     position: int
 
 
-async def room(connection: Connection) -> int:
+async def count_free_places(connection: Connection) -> int:
     """Return the number of posts that may be added now."""
     waiting: int = await connection.fetchval(
         "select count(*) from relays where state = 'queued' and priority = $1", Priority.BATCH_POST
     )
-    return MAX_QUEUED - waiting
+    return MAX_QUEUED_POSTS - waiting
 
 
-async def insert(
+async def insert_posts(
     connection: Connection, target: bytes, posts: Sequence[Post], allowances: Mapping[bytes, Allowance]
 ) -> list[int] | None:
-    """Insert the posts or join equal live ones, in the transaction that records the lines. Return the relay of each.
-    Return None, with nothing inserted, when another request took the room that an owner's allowance had."""
+    """Insert the posts, or join equal pending posts, in the transaction that records the lines. Return the relay id of
+    each post. Insert nothing and return None if another request has used up the allowance of an owner."""
     if not posts:
         return []
     await lock_outbox(connection)
@@ -77,7 +79,7 @@ async def insert(
             [allowances[post.owner].spending.estimate for post in missing],
             [allowances[post.owner].spending.limits.newcomers is not None for post in missing],
         )
-        # A relay that ended between the two statements is in neither. The next round inserts it.
+        # A relay that ended between the two statements is in neither result. The next round inserts a new relay.
         rows += await connection.fetch(
             "select dedupe, id from relays where dedupe = any($1::bytea[]) and state in ('queued', 'signed')",
             [post.dedupe for post in missing],
@@ -88,8 +90,9 @@ async def insert(
 
 
 async def _fits_allowance(connection: Connection, posts: Sequence[Post], allowance: Allowance) -> bool:
-    """Check posts against the allowance, under the outbox's lock, as `submit_relays` checks single posts."""
-    if await budgets_sql.room(connection, allowance.spending, len(posts)) < len(posts):
+    """Return True if the posts fit the allowance. The caller holds the outbox's lock. `submit_relays` applies the same
+    check to single posts."""
+    if await budgets_sql.count_fitting_ops(connection, allowance.spending, len(posts)) < len(posts):
         return False
     if allowance.headroom is None:
         return True
@@ -103,22 +106,26 @@ async def _fits_allowance(connection: Connection, posts: Sequence[Post], allowan
     return fits
 
 
-_DROPPED: Final = (
+_FROM_DROPPED_POSTS: Final = (
     "from relays r join batch_lines l on l.relay_id = r.id"
     " where r.state = 'dropped' and l.batch_id = $1 and l.code is null"
 )
 
 
-async def dropped_of(connection: Connection, batch_id: str) -> list[bytes]:
+async def read_owners_of_dropped(connection: Connection, batch_id: str) -> list[bytes]:
     """Return the owners of this batch's posts that were dropped before signing."""
-    return [row["signer"] for row in await connection.fetch(f"select distinct r.signer {_DROPPED}", batch_id)]
+    return [
+        row["signer"] for row in await connection.fetch(f"select distinct r.signer {_FROM_DROPPED_POSTS}", batch_id)
+    ]
 
 
-async def revive(connection: Connection, batch_id: str, limit: int, allowances: Mapping[bytes, Allowance]) -> int:
+async def requeue_dropped(
+    connection: Connection, batch_id: str, limit: int, allowances: Mapping[bytes, Allowance]
+) -> int:
     """Requeue posts that were dropped before signing, because the relayer was out of funds or the queue stalled. Return
-    their number. If an equal request is under way, the line joins it.
+    their number. If an equal relay is pending, the line joins that relay instead.
 
-    A dropped post counts towards no budget. So like a new post, it is requeued only if its owner's allowance has room.
+    A dropped post counts towards no budget. So it is requeued only if the owner's allowance has room for a new post.
     """
     await lock_outbox(connection)
     await connection.execute(
@@ -129,17 +136,20 @@ async def revive(connection: Connection, batch_id: str, limit: int, allowances: 
     )
     revived = 0
     for owner, allowance in sorted(allowances.items()):  # one after another, because newcomers share a budget
-        room = await budgets_sql.room(connection, allowance.spending, limit - revived)
-        revived += await _revive(connection, batch_id, owner, room, allowance)
+        room = await budgets_sql.count_fitting_ops(connection, allowance.spending, limit - revived)
+        revived += await _requeue_for_owner(connection, batch_id, owner, room, allowance)
     if revived:
         await notify_outbox(connection, RELAY_QUEUED)
     return revived
 
 
-async def _revive(connection: Connection, batch_id: str, owner: bytes, room: int, allowance: Allowance) -> int:
-    """Requeue the oldest posts, up to `room` (the gas budget) and up to the balance."""
+async def _requeue_for_owner(
+    connection: Connection, batch_id: str, owner: bytes, room: int, allowance: Allowance
+) -> int:
+    """Requeue the owner's oldest dropped posts: as many as the balance covers, but at most `room`, the number that the
+    gas budget allows. Return their number."""
     revived: int = await connection.fetchval(
-        f"with waiting as (select r.id, coalesce(r.amount, 0) as amount {_DROPPED}"
+        f"with waiting as (select r.id, coalesce(r.amount, 0) as amount {_FROM_DROPPED_POSTS}"
         " and r.signer = $2 order by r.id limit $3),"
         " solvent as (select id from (select id, sum(amount) over (order by id) as upto from waiting) w"
         " where $4::numeric is null or unindexed_posts($2, $5) + w.upto <= $4::numeric),"
@@ -158,8 +168,8 @@ async def _revive(connection: Connection, batch_id: str, owner: bytes, room: int
     return revived
 
 
-async def withdraw(connection: Connection, batch_id: str) -> None:
-    """Drop posts that wait to be signed, except posts that the relayer is signing now."""
+async def withdraw_queued(connection: Connection, batch_id: str) -> None:
+    """Drop the batch's posts that wait to be signed, except posts that the relayer is signing now."""
     await connection.execute(
         "with waiting as (select r.id from relays r join batch_lines l on l.relay_id = r.id"
         " where l.batch_id = $1 and r.state = 'queued' and r.priority = $2 for update of r skip locked),"
@@ -168,5 +178,5 @@ async def withdraw(connection: Connection, batch_id: str) -> None:
         " select count(pg_notify('outbox_moved', 'ended ' || id)) from dropped",
         batch_id,
         Priority.BATCH_POST,
-        _WITHDRAWN,
+        _WITHDRAWN_REASON,
     )

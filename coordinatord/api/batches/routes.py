@@ -4,27 +4,26 @@ from functools import partial
 from typing import Final
 
 import attrs
-import msgspec
 
 from common.api import limits
 from common.api.batches import Batch, BatchAsOf, BatchList, PlanShape
-from common.api.fields import Decimal, Text, Visible, object_example
+from common.api.fields import QueryUint, Text, VisibleAscii, object_example
 from common.api.shapes import Digits
 from common.api.worked_order import BATCH_ID
 from coordinatord.api.batches import answers
 from coordinatord.api.batches.batches import BatchBody, BatchService, FoundBatch, read_batch
 from coordinatord.api.batches.events import BatchEvents
-from coordinatord.api.batches.plan import PlanBody, Plans
+from coordinatord.api.batches.plan import BatchPlanner, PlanBody
 from coordinatord.api.events.routes import STREAM_HEADERS, events_reply
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import INDEX, Body, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.routing import INDEX_REPLIES, Body, Parameter, Reply, Request, Route, malformed_replies
 from coordinatord.http.streaming import StreamedResponse
 
-_ID: Final = Text(limits.HEADER_VALUE_BYTES)  # any text: an unknown one is not found
-_KEY: Final = "idempotency-key"
-_NEW: Final = {
+_ID: Final = Text(limits.MAX_HEADER_VALUE_BYTES)  # an id may be any text; an unknown id is answered with 404
+_IDEMPOTENCY_KEY: Final = "idempotency-key"
+_NEW_EXAMPLE: Final = {
     "status": "validating",
     "in_progress_at": None,
     "finalizing_at": None,
@@ -32,7 +31,7 @@ _NEW: Final = {
     "output_file_id": None,
     "request_counts": {"completed": 0, "failed": 0, "total": 0},
 }
-_CANCELLING: Final = {**_NEW, "status": "cancelling", "cancelling_at": 1800000002}
+_CANCELLING_EXAMPLE: Final = {**_NEW_EXAMPLE, "status": "cancelling", "cancelling_at": 1800000002}
 
 
 def _examples() -> dict[str, object]:
@@ -42,8 +41,8 @@ def _examples() -> dict[str, object]:
 @attrs.frozen(slots=True)
 class BatchRoutes:
     batches: BatchService
-    plans: Plans
-    followed: BatchEvents
+    plans: BatchPlanner
+    events: BatchEvents
 
     def routes(self) -> list[Route]:
         return [
@@ -60,16 +59,16 @@ class BatchRoutes:
                 ),
                 handler=self.create,
                 headers={
-                    _KEY: Parameter(
-                        Visible(255), "name of this request: the same key and body answer with the same batch"
+                    _IDEMPOTENCY_KEY: Parameter(
+                        VisibleAscii(255), "name of this request: the same key and body answer with the same batch"
                     )
                 },
                 body=Body.any_of([BatchBody, PlanBody], read_batch, _examples),
                 session=True,
                 replies=(
-                    Reply(200, shape=Batch, about="The batch", example=_NEW),
+                    Reply(200, shape=Batch, about="The batch", example=_NEW_EXAMPLE),
                     Reply(402, shape=PlanShape[Digits], about="The plan: not an error"),
-                    *malformed(
+                    *malformed_replies(
                         "invalid_endpoint", "invalid_completion_window", "invalid_input_file", "idempotency_key_reused"
                     ),
                     Reply(401, "invalid_session"),
@@ -82,10 +81,10 @@ class BatchRoutes:
                 tag="Batches",
                 about="List this address's batches, newest first",
                 details="Pages by cursor: send `last_id` as `after` while `has_more` is true.",
-                handler=self.page,
+                handler=self.list_batches,
                 query={
                     "limit": Parameter(
-                        Decimal(32, 1, limits.MAX_BATCH_PAGE_ROWS),
+                        QueryUint(32, 1, limits.MAX_BATCH_PAGE_ROWS),
                         f"at most so many, 1 to {limits.MAX_BATCH_PAGE_ROWS}"
                         f" (default {limits.DEFAULT_BATCH_PAGE_ROWS})",
                     ),
@@ -94,9 +93,9 @@ class BatchRoutes:
                 session=True,
                 replies=(
                     Reply(200, shape=BatchList, about="A page of batches"),
-                    *malformed(),
+                    *malformed_replies(),
                     Reply(401, "invalid_session"),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 index_backed=True,
             ),
@@ -111,14 +110,14 @@ class BatchRoutes:
                     " null, response, error: null, svc}`, one for each settled job; lines of errors are `{id,"
                     " custom_id: null, response: null, error: {code, message}, svc}`, one for each other line."
                 ),
-                handler=self.one,
+                handler=self.read_batch,
                 segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
                     Reply(200, shape=BatchAsOf, about="The batch"),
                     Reply(401, "invalid_session"),
                     Reply(404),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 index_backed=True,
             ),
@@ -132,7 +131,7 @@ class BatchRoutes:
                     "Each message is named `batch`; its `data` is the batch as GET gives it, sent at once and whenever"
                     " it has changed, at most once a second. A comment comes every 20 seconds or so."
                 ),
-                handler=self.events,
+                handler=self.stream_events,
                 segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
@@ -140,7 +139,7 @@ class BatchRoutes:
                     Reply(401, "invalid_session"),
                     Reply(404),
                     Reply(429, "busy"),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 index_backed=True,
             ),
@@ -155,11 +154,11 @@ class BatchRoutes:
                 segments={"id": Parameter(_ID, "id of the batch", example=BATCH_ID)},
                 session=True,
                 replies=(
-                    Reply(200, shape=BatchAsOf, about="The batch", example=_CANCELLING),
-                    *malformed("batch_not_cancellable"),
+                    Reply(200, shape=BatchAsOf, about="The batch", example=_CANCELLING_EXAMPLE),
+                    *malformed_replies("batch_not_cancellable"),
                     Reply(401, "invalid_session"),
                     Reply(404),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 index_backed=True,
             ),
@@ -168,27 +167,25 @@ class BatchRoutes:
     async def create(self, request: Request) -> Response:
         body: BatchBody | PlanBody = request.body
         if isinstance(body, PlanBody):
-            return responses.final(402, await self.plans.plan(body))  # a plan is not an error
-        created = await self.batches.create(request.owner, body, request.headers.get(_KEY))
-        return responses.ok(answers.batch(created))
+            return responses.not_retryable(402, await self.plans.plan_models(body))  # a plan is not an error
+        created = await self.batches.create(request.owner, body, request.headers.get(_IDEMPOTENCY_KEY))
+        return responses.ok(answers.batch_shape(created))
 
-    async def page(self, request: Request) -> Response:
+    async def list_batches(self, request: Request) -> Response:
         query = request.query
-        page = await self.batches.page(
-            request.owner, query.get("after"), query.get("limit", limits.DEFAULT_BATCH_PAGE_ROWS)
-        )
-        listed = answers.batch_list(page.batches, page.snapshot.block_number, has_more=page.has_more)
-        return responses.ok(listed)
+        limit = query.get("limit", limits.DEFAULT_BATCH_PAGE_ROWS)
+        snapshot, batches, has_more = await self.batches.list_page(request.owner, query.get("after"), limit)
+        return responses.ok(answers.batch_list(batches, snapshot.block_number, has_more=has_more))
 
-    async def one(self, request: Request) -> Response:
+    async def read_batch(self, request: Request) -> Response:
         return _batch_response(await self.batches.find(request.owner, request.path["id"]))
 
-    async def events(self, request: Request) -> Response | StreamedResponse:
+    async def stream_events(self, request: Request) -> Response | StreamedResponse:
         owner, batch_id = request.owner, request.path["id"]
         read = partial(self.batches.find, owner, batch_id)
         if await read() is None:
             return responses.not_found(NoSuchObject("batch"))
-        opened = partial(self.followed.following, owner, batch_id, request.caller, read, _data)
+        opened = partial(self.events.open_stream, owner, batch_id, request.caller, read)
         return StreamedResponse(200, STREAM_HEADERS, None, opened)
 
     async def cancel(self, request: Request) -> Response:
@@ -198,8 +195,5 @@ class BatchRoutes:
 def _batch_response(found: FoundBatch | None) -> Response:
     if found is None:
         return responses.not_found(NoSuchObject("batch"))
-    return responses.ok(answers.batch_as_of(found.batch, found.snapshot.block_number))
-
-
-def _data(found: FoundBatch) -> bytes:
-    return msgspec.json.encode(answers.batch_as_of(found.batch, found.snapshot.block_number))
+    snapshot, batch = found
+    return responses.ok(answers.batch_as_of(batch, snapshot.block_number))

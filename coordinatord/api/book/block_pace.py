@@ -1,4 +1,4 @@
-"""Seconds between blocks, for estimates."""
+"""Mean time between blocks, to estimate the block of a future time."""
 
 import math
 import time
@@ -9,7 +9,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.snapshot_sql import Snapshot, read_block_pace
 
-_KEPT_S: Final = 10.0
+_CACHE_LIFETIME_S: Final = 10.0
 
 
 class BlockPace:
@@ -18,13 +18,13 @@ class BlockPace:
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._clock = clock
-        self._known: tuple[float, float | None] = (-math.inf, None)  # when it was read, and the pace
+        self._known: tuple[float, float | None] = (-math.inf, None)  # time of the last read, and the pace
 
-    async def first_after(self, snapshot: Snapshot, at: int) -> int | None:
-        """Estimate the number of the first block later than `at`, which is at least the block after the index's. Return
+    async def estimate_block_after(self, snapshot: Snapshot, at: int) -> int | None:
+        """Estimate the number of the first block with a time later than `at`. This block is not indexed yet. Return
         None while the pace is unknown."""
         read_at, pace = self._known
-        if self._clock() - read_at > _KEPT_S:
+        if self._clock() - read_at > _CACHE_LIFETIME_S:
             try:
                 async with self._database.connection() as connection:
                     pace = await read_block_pace(connection)

@@ -1,21 +1,24 @@
-"""Bodies of the job book and the registries: shapes of the API from rows of the index."""
+"""Response bodies of the job book and the registries, built from rows of the index."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from common import quotes, scalars, strict_json
+import asyncpg
+
+from common import quotes, strict_json
 from common.api import jobs, limits, market
 from common.api.shapes import OMITTED, Digits
-from common.bundle import announced
+from common.bundle import announced_max_items
 from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.owner_sums_sql import OwnerSummary
 from coordinatord.api.book.pending_offers_sql import PendingJob
-from coordinatord.api.book.registries_sql import AllowlistRow, AskRow, FloorRow, ModelRow, ProviderRow
+from coordinatord.api.book.posted_jobs_sql import ORDER_NUMBER_FIELDS
+from coordinatord.api.book.registries_sql import ModelRow, ProviderRow
 from coordinatord.api.book.reliability_sql import ReliabilityRow
 
 
-def model(row: ModelRow) -> market.ModelShape:
+def model_shape(row: ModelRow) -> market.ModelShape:
     return market.ModelShape(row.name, row.owned_by, _model_details(row))
 
 
@@ -33,7 +36,7 @@ def _model_details(row: ModelRow) -> market.ModelDetails[Digits]:
 
 
 def _provider_fields(row: ProviderRow) -> dict[str, Any]:
-    evidence = _evidence(row.evidence)
+    evidence = _parse_evidence(row.evidence)
     return {
         "provider_id": str(row.provider_id),
         "operator": hex_of(row.operator),
@@ -46,12 +49,12 @@ def _provider_fields(row: ProviderRow) -> dict[str, Any]:
         "capacity": str(row.capacity),
         "active_jobs": str(row.active_jobs),
         "requested": str(row.requested),
-        "reliability": reliability(row.reliability),
+        "reliability": reliability_shape(row.reliability),
         "largest_bundle": _largest_bundle(evidence),
     }
 
 
-def provider(row: ProviderRow) -> market.ProviderShape:
+def provider_shape(row: ProviderRow) -> market.ProviderShape:
     return market.ProviderShape(**_provider_fields(row))
 
 
@@ -59,23 +62,18 @@ def provider_as_of(row: ProviderRow, block: int) -> market.ProviderAsOf:
     return market.ProviderAsOf(**_provider_fields(row), as_of_block=str(block))
 
 
-def _evidence(raw: bytes | None) -> object:
+def _parse_evidence(raw: bytes | None) -> object:
     """Return the JSON that the provider published, or the hex of bytes that are not JSON."""
-    if not raw:
-        return None
-    try:
-        return strict_json.parse(raw)
-    except Refused:
-        return hex_of(raw)
+    return published_json(raw, hex_of(raw)) if raw else None
 
 
 def _largest_bundle(evidence: object) -> int:
-    """Return the announced size, or leave the member out."""
-    largest = announced(evidence)
+    """Return the size of the largest bundle that the evidence announces, or OMITTED if the evidence announces none."""
+    largest = announced_max_items(evidence)
     return OMITTED if largest is None else largest
 
 
-def reliability(row: ReliabilityRow) -> market.Reliability[Digits]:
+def reliability_shape(row: ReliabilityRow) -> market.Reliability[Digits]:
     median = None if row.median_secs is None else str(row.median_secs)
     return market.Reliability(
         str(limits.RELIABILITY_PERIOD_S),
@@ -87,21 +85,14 @@ def reliability(row: ReliabilityRow) -> market.Reliability[Digits]:
     )
 
 
-def pending_job(job: PendingJob) -> jobs.PendingJobShape:
+def pending_job_shape(job: PendingJob) -> jobs.PendingJobShape:
     order, terms = job.posted.order, job.posted.terms
     amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
     return jobs.PendingJobShape(
         job_id=hex_of(job.posted.job_id),
         owner=hex_of(job.posted.owner),
         c=hex_of(order.c),
-        model_id=str(order.model_id),
-        sla_secs=str(order.sla_secs),
-        designated=str(order.designated),
-        rate_in=str(order.rate_in),
-        rate_out=str(order.rate_out),
-        units_in=str(order.units_in),
-        units_out=str(order.units_out),
-        expires_at=str(order.expires_at),
+        **{name: str(getattr(order, name)) for name in ORDER_NUMBER_FIELDS},
         task_cid=job.task_cid,
         signature=hex_of(job.order_sig),
         auth_sig=hex_of(job.pay_sig),
@@ -111,33 +102,35 @@ def pending_job(job: PendingJob) -> jobs.PendingJobShape:
     )
 
 
-def ask(row: AskRow) -> market.AskShape[Digits]:
+def trace_shapes(contexts: Mapping[bytes, str]) -> list[jobs.JobTraceShape]:
+    return [jobs.JobTraceShape(hex_of(job_id), context) for job_id, context in contexts.items()]
+
+
+def ask_shape(row: asyncpg.Record) -> market.AskShape[Digits]:
+    provider_id, model_id, sla, rate_in, rate_out, *sums, announcement = row[:11]
     return market.AskShape(
-        str(row.provider_id),
-        str(row.model_id),
-        str(row.sla),
-        row.rate_in,
-        row.rate_out,
-        reliability(row.reliability),
-        _largest_bundle(_evidence(row.announcement)),
+        *(str(provider_id), str(model_id), str(sla), rate_in, rate_out),
+        reliability_shape(ReliabilityRow(*sums)),
+        _largest_bundle(_parse_evidence(announcement)),
     )
 
 
-def floor(row: FloorRow) -> market.Floor[Digits]:
-    return market.Floor(str(row.model_id), str(row.sla), row.rate_in, row.rate_out)
+def floor_shape(row: asyncpg.Record) -> market.Floor[Digits]:
+    return market.Floor(str(row["model_id"]), str(row["sla"]), row["rate_in"], row["rate_out"])
 
 
-def allowlist_entry(row: AllowlistRow) -> market.AllowlistEntry:
-    entry = published_json(row.entry.encode())
-    return market.AllowlistEntry(scalars.hex_of(row.key), row.status, entry if isinstance(entry, dict) else {})
+def allowlist_entry(row: asyncpg.Record) -> market.AllowlistEntry:
+    entry = published_json(row["entry"].encode())
+    return market.AllowlistEntry(hex_of(row["key"]), row["status"], entry if isinstance(entry, dict) else {})
 
 
-def published_json(raw: bytes) -> object:
-    """Return JSON that was published on the chain, or None for other bytes: the chain does not check them."""
+def published_json(raw: bytes, otherwise: object = None) -> object:
+    """Parse JSON that was published on the chain. Return `otherwise` if the bytes are not JSON. The chain does not
+    check them."""
     try:
         return strict_json.parse(raw)
     except Refused:
-        return None
+        return otherwise
 
 
 def _job_fields(row: JobRow) -> dict[str, Any]:
@@ -167,11 +160,11 @@ def _job_fields(row: JobRow) -> dict[str, Any]:
 
 
 def digits_or_omitted(value: int | None) -> str:
-    """Return the number, or leave the member out."""
+    """Return the number as digits, or OMITTED for None."""
     return OMITTED if value is None else str(value)
 
 
-def job(row: JobRow) -> jobs.JobShape[Digits]:
+def job_shape(row: JobRow) -> jobs.JobShape[Digits]:
     return jobs.JobShape(**_job_fields(row))
 
 
@@ -179,16 +172,9 @@ def job_as_of(row: JobRow, block: int) -> jobs.JobAsOf:
     return jobs.JobAsOf(**_job_fields(row), as_of_block=str(block))
 
 
-def summary(rows: list[OwnerSummary], block: int) -> jobs.Summary:
-    """Return the summary of rows that begin with the total."""
-    total, *models = rows
-    return jobs.Summary(
-        jobs=str(total.jobs),
-        completed=str(total.completed),
-        priced=str(total.priced),
-        escrowed=total.escrowed,
-        by_model=tuple(
-            jobs.ModelSummary(str(m.jobs), str(m.completed), str(m.priced), m.escrowed, str(m.model_id)) for m in models
-        ),
-        as_of_block=str(block),
-    )
+def summary_shape(rows: list[asyncpg.Record], block: int) -> jobs.Summary:
+    """Return the summary of an owner's jobs. The first row has the total, and each other row the sums of one model.
+    Every job has a price, so `priced` equals `jobs`."""
+    sums = [(str(row["jobs"]), str(row["completed"]), str(row["jobs"]), row["escrowed"]) for row in rows]
+    models = (jobs.ModelSummary(*each, str(row["model_id"])) for each, row in zip(sums[1:], rows[1:], strict=True))
+    return jobs.Summary(*sums[0], tuple(models), str(block))

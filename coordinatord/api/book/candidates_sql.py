@@ -4,14 +4,12 @@ The cheapest ask ranks first. Equal prices rank by load in quarters of the capac
 then by the share of claimed jobs that were settled. A provider without room takes no further order.
 """
 
-from collections.abc import Collection, Sequence
 from typing import Final
 
-import asyncpg
 import attrs
 
 from coordinatord.api.book.liveness_sql import LIVE_SINCE
-from coordinatord.api.book.reliability_sql import RELIABILITY_COLUMNS, SCORE, ReliabilityRow
+from coordinatord.api.book.reliability_sql import RELIABILITY_COLUMNS, SETTLED_SHARE, ReliabilityRow
 from coordinatord.storage.database.connections import Database
 
 _MAX_PROBE_ASKS: Final = 1000
@@ -19,7 +17,8 @@ _MAX_PROBE_ASKS: Final = 1000
 
 @attrs.frozen(slots=True)
 class Demand:
-    """Order to find candidates for. With rates, only asks that they meet. With `designated`, only that provider's."""
+    """Terms of an order or probe to find candidates for. With rates, only asks up to these rates are candidates. With a
+    `designated` provider, only the asks of this provider are candidates."""
 
     model_id: int
     sla_secs: int
@@ -32,7 +31,8 @@ class Demand:
 
 @attrs.frozen(slots=True)
 class LiveAsk:
-    """Ask of a live provider. `room` is over all models, and negative while the provider has too many orders."""
+    """Ask of a live provider. `room` is the number of further jobs of all models that the provider can take. It is
+    negative while more orders are designated to the provider than it can take."""
 
     model_id: int
     provider_id: int
@@ -46,9 +46,9 @@ class LiveAsk:
 _COLUMNS: Final = (
     f"a.model_id, a.provider_id, v.box_key, a.rate_in::text, a.rate_out::text, w.room, {RELIABILITY_COLUMNS}"
 )
-# Asks `a` of live providers `v` that may claim jobs of the model (`c`). Orders designated to the provider take up room;
-# `offset 0` has PostgreSQL count them once.
-_LIVE: Final = (
+# Asks `a` of live providers `v` that may claim jobs of the model (`c`). Orders designated to the provider take up room.
+# `offset 0` makes PostgreSQL count these orders only once.
+_FROM_LIVE_ASKS: Final = (
     "from asks a join providers v on v.provider_id = a.provider_id and v.box_key is not null"
     " join claimers c on c.provider_id = a.provider_id and c.model_id = a.model_id and c.may_claim"
     " join liveness l on l.provider_id = a.provider_id and l.model_id = a.model_id"
@@ -57,18 +57,21 @@ _LIVE: Final = (
     " cross join lateral (select c.room - c.designated_jobs as room offset 0) w"
 )
 # Load in quarters of the capacity, so that a difference of one job does not outweigh the time of the last pick.
-_TIE_BREAK: Final = f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SCORE} desc, a.provider_id"
+_TIE_BREAK: Final = (
+    f"div(4 * (c.capacity - w.room), c.capacity), l.picked_at nulls first, {SETTLED_SHARE} desc, a.provider_id"
+)
 
 
 async def read_candidates(database: Database, demand: Demand, liveness_ms: int, limit: int | None) -> list[LiveAsk]:
-    """Return up to `limit` asks with room, cheapest first. Without it, return every ask, those without room last."""
+    """Return up to `limit` asks with room, cheapest first. Without a limit, return all asks, and asks without room
+    last."""
     async with database.connection() as connection:
         rows = await connection.fetch(
-            f"select {_COLUMNS} {_LIVE.format('$5')} where a.model_id = $1 and a.sla = $2"
+            f"select {_COLUMNS} {_FROM_LIVE_ASKS.format('$5')} where a.model_id = $1 and a.sla = $2"
             " and ($6::bigint = 0 or a.provider_id = $6)"
             " and ($7::numeric is null or a.rate_in <= $7) and ($8::numeric is null or a.rate_out <= $8)"
             " and ($10 or w.room > 0)"
-            f" order by w.room <= 0, a.rate_in * $3::bigint + a.rate_out * $4::bigint, {_TIE_BREAK} limit $9",
+            f" order by w.room <= 0, a.rate_in * $3::numeric + a.rate_out * $4::numeric, {_TIE_BREAK} limit $9",
             demand.model_id,
             demand.sla_secs,
             demand.units_in,
@@ -80,21 +83,4 @@ async def read_candidates(database: Database, demand: Demand, liveness_ms: int, 
             limit if limit is not None else _MAX_PROBE_ASKS,
             limit is None,
         )
-    return _asks(rows)
-
-
-async def read_takers(database: Database, models: Collection[int], sla_secs: int, liveness_ms: int) -> list[LiveAsk]:
-    """Return live asks with room for one window of these models, in the order in which equal prices take turns."""
-    async with database.connection() as connection:
-        rows = await connection.fetch(
-            f"select {_COLUMNS} {_LIVE.format('$3')} where a.model_id = any($1) and a.sla = $2 and w.room > 0"
-            f" order by {_TIE_BREAK}",
-            list(models),
-            sla_secs,
-            liveness_ms,
-        )
-    return _asks(rows)
-
-
-def _asks(rows: Sequence[asyncpg.Record]) -> list[LiveAsk]:
     return [LiveAsk(*[*row[:6], ReliabilityRow(*row[6:])]) for row in rows]

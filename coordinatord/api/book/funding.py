@@ -1,6 +1,6 @@
 """Check that jobs can be paid before they are leased to a provider.
 
-Owners move their funds and cancel authorisations while their jobs are open.
+An owner may move its funds or cancel an authorisation while its jobs are open.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,16 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 log = structlog.get_logger(__name__)
 
 _NODE_TIMEOUT_S: Final = 0.25
-_NODE_PAUSE_S: Final = 5.0
+_NODE_RETRY_PAUSE_S: Final = 5.0
 
 
 @attrs.define(slots=True)
-class Funding:
-    """Reader of owners' funds, in one request for all jobs of a poll. An answer is valid until the index moves.
+class FundsChecker:
+    """Holds back jobs that their owners cannot pay for. One request reads the funds for all jobs of a poll. The answer
+    is cached until the index moves to another block.
 
-    A slow node does not delay polls: the jobs then count as paid, and the node is not used for a while. The token
-    rejects the claim of an unpaid job."""
+    A slow node does not delay polls: the jobs then count as paid, and the node is not queried for a while. This is
+    safe, because the token rejects the claim of an unpaid job."""
 
     token: PaymentToken
     database: Database
@@ -38,9 +39,10 @@ class Funding:
     _paused_until: float = attrs.field(default=0.0, init=False)
 
     async def hold_back_unpaid(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> bool:
-        """Hold back jobs that cannot be paid, and all other jobs that their owners cannot pay. Return True if any job
-        was held back."""
-        funds = await self.read(jobs, snapshot)
+        """Hold back jobs whose authorisation is used or cancelled. If an owner cannot pay for one of the jobs, hold
+        back all open jobs of this owner that cost more than the owner's balance. Return True if any job was held
+        back."""
+        funds = await self.read_funds(jobs, snapshot)
         spent = [job.job_id for job in jobs if job.job_id in funds.spent]
         poor = {job.owner for job in jobs if funds.balances.get(job.owner, int(job.amount)) < int(job.amount)}
         if not spent and not poor:
@@ -48,12 +50,12 @@ class Funding:
         log.info("unpaid jobs held back", spent=len(spent), owners=len(poor))
         async with self.database.connection() as connection:
             if spent:
-                await leases_sql.hold_back(connection, spent)
+                await leases_sql.hold_back_jobs(connection, spent)
             for owner in poor:
                 await leases_sql.hold_back_beyond(connection, owner, funds.balances[owner])
         return True
 
-    async def read(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> Funds:
+    async def read_funds(self, jobs: Sequence[JobRow], snapshot: Snapshot) -> Funds:
         """Return the known balances of the jobs' owners, and the jobs with a used or cancelled authorisation."""
         if self._block_hash != snapshot.block_hash:
             self._block_hash, self._balances, self._unspent = snapshot.block_hash, {}, set()
@@ -61,21 +63,21 @@ class Funding:
         balances, unspent = self._balances, self._unspent
         owners = list({job.owner for job in jobs} - balances.keys())
         unknown = [(job.owner, job.job_id) for job in jobs if job.job_id not in unspent]
-        fresh = await self._ask_node(owners, unknown) if owners or unknown else None
+        fresh = await self._read_from_node(owners, unknown) if owners or unknown else None
         if fresh is None:
             return Funds(balances, set())
         balances |= fresh.balances
         unspent |= {job_id for _, job_id in unknown} - fresh.spent
         return Funds(balances, fresh.spent)
 
-    async def _ask_node(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds | None:
-        """Return None when the node did not answer in time."""
+    async def _read_from_node(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds | None:
+        """Return the funds as the node reports them, or None if it did not answer in time."""
         if anyio.current_time() < self._paused_until:
             return None
         try:
             with anyio.fail_after(_NODE_TIMEOUT_S):
-                return await self.token.funds(owners, jobs)
+                return await self.token.read_funds(owners, jobs)
         except (TimeoutError, Retryable) as error:
             log.warning("funds not read", reason=str(error) or type(error).__name__)
-            self._paused_until = anyio.current_time() + _NODE_PAUSE_S
+            self._paused_until = anyio.current_time() + _NODE_RETRY_PAUSE_S
             return None

@@ -1,10 +1,11 @@
 """Pages of the job book, in the order of posting.
 
-A page is read from the index that holds its list in that order. The table `job_counts` has the number of a list's jobs
-in each chunk of 4096 ordinals, and in each 64 chunks. With it, a page deep inside a list starts in the chunk of its
-offset, and walks less than one chunk. There are counts for the list of all jobs and for the lists of one model, owner
-or provider, each with or without a state and `posted_before`. A list by two of these keys, or by rates, has no counts.
-Its statement walks a list that contains it.
+A page is read from the database index that has the page's list in this order. The table `job_counts` has the number of
+a list's jobs in each chunk of 4096 ordinals, and in each large chunk (64 chunks). With these counts, the statement of a
+page deep inside a list starts in the chunk of the page's offset, and walks less than one chunk. There are counts for
+the list of all jobs and for the lists of one model, owner or provider, each with or without a state and
+`posted_before`. A list by two of these keys, or by rates, has no counts. The statement of such a list walks a longer
+list and filters its jobs.
 """
 
 from typing import Final
@@ -23,9 +24,9 @@ _STATES: Final = {state.name.capitalize(): state for state in JobState}
 # Chunks of 2^12 and of 2^18 ordinals, as in the SQL function `count_jobs`.
 _CHUNK_BITS: Final = 12
 _LARGE_CHUNK_BITS: Final = 18
-_CHUNKS_BITS: Final = _LARGE_CHUNK_BITS - _CHUNK_BITS  # a large chunk is 2^6 chunks
+_CHUNKS_PER_LARGE_CHUNK_BITS: Final = _LARGE_CHUNK_BITS - _CHUNK_BITS  # a large chunk is 2^6 chunks
 _MAX_WALKED_ROWS: Final = 1000  # up to this offset, walking costs less than adding up counts
-_ALL_JOBS: Final = (0, "''::bytea")
+_ALL_JOBS_KEY: Final = (0, "''::bytea")
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class JobFilter:
 
     @property
     def has_counts(self) -> bool:
-        """Return True if `job_counts` has the numbers of this list."""
+        """Return True if `job_counts` has the counts of this list."""
         keys = [key for key in (self.owner, self.provider_id, self.model_id) if key is not None]
         return len(keys) <= 1 and self.min_rate_in is None and self.min_rate_out is None
 
@@ -54,7 +55,8 @@ class PageStatement:
 
 
 async def read_page(database: Database, wanted: JobFilter, limit: int, offset: int) -> tuple[Snapshot, list[JobRow]]:
-    """Return a page. Raise Retryable after PAGE_TIMEOUT_S, or when the first backfill has not counted the jobs yet."""
+    """Return a page of jobs and its snapshot. Raise Retryable after PAGE_TIMEOUT_S, or if the page needs counts and the
+    first backfill has not counted the jobs yet."""
     statement = page_statement(wanted, limit, offset)
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(statement.sql, *statement.values, timeout=PAGE_TIMEOUT_S)
@@ -65,17 +67,17 @@ async def read_page(database: Database, wanted: JobFilter, limit: int, offset: i
 
 
 def page_statement(wanted: JobFilter, limit: int, offset: int) -> PageStatement:
-    """Return the statement of a page. It finds the page's ordinals first, so that it reads whole rows only for the
-    page."""
+    """Return the statement of a page. The statement first finds the ordinals of the page's jobs, so that it reads whole
+    rows only for these jobs."""
     listing = _Listing(wanted)
     uses_counts = offset > _MAX_WALKED_ROWS and wanted.has_counts
     if uses_counts:
-        walk = f"select w.ordinal from found f cross join lateral ({listing.walk_from_found(limit)}) w"
-        counts = listing.found(offset)
+        walk = f"select w.ordinal from found f cross join lateral ({listing.walk_from_chunk_sql(limit)}) w"
+        counts = listing.offset_chunk_sql(offset)
     else:
-        walk, counts = listing.walk(limit, offset), ""
+        walk, counts = listing.walk_sql(limit, offset), ""
     sql = (
-        f"{listing.bound()}{counts} select {JOB_COLUMNS}, {SNAPSHOT}, {JOBS_COUNTED} as counted"
+        f"{listing.posted_before_sql()}{counts} select {JOB_COLUMNS}, {SNAPSHOT}, {JOBS_COUNTED} as counted"
         f" from index_position p left join lateral (select j.* from ({walk}) w join jobs j on j.ordinal = w.ordinal) j"
         f" on true order by j.ordinal {listing.direction}"
     )
@@ -89,7 +91,7 @@ class _Listing:
         self.values: list[object] = []
         self.direction = "desc" if wanted.newest_first else "asc"
         self._state = None if wanted.state is None else _STATES[wanted.state]
-        self._key = _ALL_JOBS  # list and key in job_counts
+        self._key = _ALL_JOBS_KEY  # list and key in job_counts
         self._conditions: list[str] = []  # the first condition selects the list to walk
         # The list that is probably shortest comes first, and is walked.
         for number, column, key, kind, value in (
@@ -98,18 +100,18 @@ class _Listing:
             (1, "model_id", "int8send({})", "bigint", wanted.model_id),
         ):
             if value is not None:
-                bound = self._bind(value, kind)
+                bound = self._bind_value(value, kind)
                 if not self._conditions:
                     self._key = (number, key.format(bound))
                 self._conditions.append(f"j.{column} = {bound}")
         for column, rate in (("rate_in", wanted.min_rate_in), ("rate_out", wanted.min_rate_out)):
             if rate is not None:
-                self._conditions.append(f"j.{column} >= {self._bind(rate, 'numeric')}")
+                self._conditions.append(f"j.{column} >= {self._bind_value(rate, 'numeric')}")
         before = wanted.posted_before
-        self._posted_before = None if before is None else self._bind(before, "bigint")
+        self._posted_before = None if before is None else self._bind_value(before, "bigint")
 
-    def bound(self) -> str:
-        """Return the start of the statement: the last ordinal within `posted_before`."""
+    def posted_before_sql(self) -> str:
+        """Return the start of the statement, which finds the last ordinal within `posted_before`."""
         if self._posted_before is None:
             return ""
         return (
@@ -117,84 +119,89 @@ class _Listing:
             f" (select max(c.posted_block) from jobs c where c.posted_block <= {self._posted_before}))"
         )
 
-    def walk(self, limit: int, offset: int) -> str:
-        """Walk the list from its start."""
+    def walk_sql(self, limit: int, offset: int) -> str:
+        """Return the SQL that walks the list from its start."""
         # Usual limits are literals. With a parameter, the planner expects a tenth of the list, and plans every page of
         # a long list again.
         is_usual = limit in (limits.DEFAULT_PAGE_ROWS, limits.MAX_PAGE_ROWS)
-        return self._page(
+        return self._page_sql(
             [],
-            str(limit) if is_usual else self._bind(limit, "bigint"),
-            self._bind(offset, "bigint") if offset else "0",
+            str(limit) if is_usual else self._bind_value(limit, "bigint"),
+            self._bind_value(offset, "bigint") if offset else "0",
         )
 
-    def walk_from_found(self, limit: int) -> str:
-        """Walk the list from the start of the chunk `found`, in the list's direction."""
+    def walk_from_chunk_sql(self, limit: int) -> str:
+        """Return the SQL that walks the list from the start of the chunk `found`, in the list's direction."""
         ascending = self.direction == "asc"
         start = f"j.ordinal >= f.chunk << {_CHUNK_BITS}" if ascending else f"j.ordinal < f.chunk + 1 << {_CHUNK_BITS}"
-        return self._page([start], self._bind(limit, "bigint"), "f.skip")
+        return self._page_sql([start], self._bind_value(limit, "bigint"), "f.skip")
 
-    def found(self, offset: int) -> str:
-        """Find the chunk of the offset, and the number of its jobs that come before the page."""
-        start = self._bind(offset, "bigint")
+    def offset_chunk_sql(self, offset: int) -> str:
+        """Return the SQL that finds the chunk of the offset, and how many of the chunk's jobs come before the page."""
+        start = self._bind_value(offset, "bigint")
         beyond = ""
         if self._posted_before is not None and self.direction == "desc":  # the counted list starts beyond the bound
-            beyond = f" beyond as materialized (select {self._count_beyond_bound()} as jobs),"
+            beyond = f" beyond as materialized (select {self._count_beyond_bound_sql()} as jobs),"
             start = f"({start} + (select jobs from beyond))"
-        within = f"chunk >= far.chunk << {_CHUNKS_BITS} and chunk < far.chunk + 1 << {_CHUNKS_BITS}"
+        bits = _CHUNKS_PER_LARGE_CHUNK_BITS
+        within = f"chunk >= far.chunk << {bits} and chunk < far.chunk + 1 << {bits}"
         return (
             f"{', ' if self._posted_before is not None else 'with '}{beyond}"
             f" far as materialized (select chunk, {start} - before as rest"
-            f" from ({self._running_counts(_LARGE_CHUNK_BITS)}) c"
+            f" from ({self._running_counts_sql(_LARGE_CHUNK_BITS)}) c"
             f" where before + jobs > {start} order by chunk {self.direction} limit 1),"
             f" found as materialized (select c.chunk, (far.rest - c.before)::bigint as skip"
-            f" from far cross join lateral ({self._running_counts(_CHUNK_BITS, within)}) c"
+            f" from far cross join lateral ({self._running_counts_sql(_CHUNK_BITS, within)}) c"
             f" where c.before + c.jobs > far.rest order by c.chunk {self.direction} limit 1)"
         )
 
-    def _bind(self, value: object, kind: str) -> str:
+    def _bind_value(self, value: object, kind: str) -> str:
         self.values.append(value)
         return f"${len(self.values)}::{kind}"
 
-    def _counts(self, bits: int, *conditions: str) -> str:
+    def _chunk_counts_sql(self, bits: int, *conditions: str) -> str:
         number, key = self._key
         states = [f"state = {self._state}"] if self._state is not None else []
         return " and ".join(
             [f"from job_counts where list = {number} and key = {key} and bits = {bits}", *states, *conditions]
         )
 
-    def _running_counts(self, bits: int, *conditions: str) -> str:
-        """Select the list's chunks, with the number of jobs in each and in those before it."""
+    def _running_counts_sql(self, bits: int, *conditions: str) -> str:
+        """Return the SQL that selects the list's chunks, with the number of jobs in each chunk and in all chunks before
+        it."""
         before = f"sum(sum(jobs)) over (order by chunk {self.direction}) - sum(jobs)"
-        return f"select chunk, sum(jobs) as jobs, {before} as before {self._counts(bits, *conditions)} group by chunk"
+        counts = self._chunk_counts_sql(bits, *conditions)
+        return f"select chunk, sum(jobs) as jobs, {before} as before {counts} group by chunk"
 
-    def _count_beyond_bound(self) -> str:
-        """Count the list's jobs beyond the bound: by large chunks, by small chunks, and one by one."""
+    def _count_beyond_bound_sql(self) -> str:
+        """Return the SQL that counts the list's jobs beyond the bound. It adds the counts of large chunks, the counts
+        of small chunks, and the number of jobs between the bound and the end of its chunk."""
         bound, small = "(select ordinal from bound)", f"(select ordinal >> {_CHUNK_BITS} from bound)"
-        large = f"({small} >> {_CHUNKS_BITS})"
+        large = f"({small} >> {_CHUNKS_PER_LARGE_CHUNK_BITS})"
+        large_end = f"({large} + 1) << {_CHUNKS_PER_LARGE_CHUNK_BITS}"
         sums = [
-            f"(select coalesce(sum(jobs), 0) {self._counts(_LARGE_CHUNK_BITS, f'chunk > {large}')})",
+            f"(select coalesce(sum(jobs), 0) {self._chunk_counts_sql(_LARGE_CHUNK_BITS, f'chunk > {large}')})",
             f"(select coalesce(sum(jobs), 0)"
-            f" {self._counts(_CHUNK_BITS, f'chunk > {small}', f'chunk < ({large} + 1) << {_CHUNKS_BITS}')})",
+            f" {self._chunk_counts_sql(_CHUNK_BITS, f'chunk > {small}', f'chunk < {large_end}')})",
         ]
         one_by_one = [f"j.ordinal > {bound}", f"j.ordinal < ({small} + 1) << {_CHUNK_BITS}"]
-        return " + ".join([*sums, *(f"(select count(*) {scan})" for scan in self._scans(one_by_one))])
+        return " + ".join([*sums, *(f"(select count(*) {scan})" for scan in self._state_scans(one_by_one))])
 
-    def _page(self, start: list[str], limit: str, offset: str) -> str:
+    def _page_sql(self, start: list[str], limit: str, offset: str) -> str:
         if self._posted_before is not None:
             start = [*start, "j.ordinal <= (select ordinal from bound)"]
-        order, scans = f"order by ordinal {self.direction}", self._scans(start)
+        order, scans = f"order by ordinal {self.direction}", self._state_scans(start)
         if len(scans) == 1:
             return f"select j.ordinal {scans[0]} {order} limit {limit} offset {offset}"
         # Every scan has its own order and limit, so that PostgreSQL merges the scans instead of sorting.
         merged = [f"(select j.ordinal {scan} {order} limit {limit} + {offset})" for scan in scans]
         return f"{' union all '.join(merged)} {order} limit {limit} offset {offset}"
 
-    def _scans(self, conditions: list[str]) -> list[str]:
-        """Return one scan per state: the index of a list has the jobs of one state in order."""
+    def _state_scans(self, conditions: list[str]) -> list[str]:
+        """Return one scan per state, because the database index of a list has only the jobs of one state in order."""
         if self._state is not None:
             states = [f"j.state = {self._state}"]
-        elif self._key != _ALL_JOBS:
+        elif self._key != _ALL_JOBS_KEY:
             states = [f"j.state = {state}" for state in _STATES.values()]
         else:
             states = ["true"]

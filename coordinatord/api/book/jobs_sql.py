@@ -14,19 +14,19 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
-# Open jobs that expired together with very many others may not be marked yet.
-_UNMARKED: Final = f"j.state = {JobState.OPEN} and j.expires_at < p.block_time"
+# Condition for expired jobs that the indexer has not marked yet, because very many jobs expired at the same time.
+_EXPIRED_UNMARKED: Final = f"j.state = {JobState.OPEN} and j.expires_at < p.block_time"
 AMOUNT: Final = "(j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee)"  # payment that the claim of job `j` collects
 # Columns of a `JobRow`, from `jobs j` and `index_position p`. Numbers that the API returns as strings are read as text,
 # because decoding a Decimal costs more than the rest of the row.
 JOB_COLUMNS: Final = (
     "j.job_id, j.owner, j.c, j.model_id, j.sla_secs, j.rate_in::text as rate_in, j.rate_out::text as rate_out,"
     " j.units_in, j.units_out, j.designated, j.expires_at, j.task_cid, j.posted_block,"
-    f" case when {_UNMARKED} then {JobState.CANCELLED}::smallint else j.state end as state,"
-    f" case when {_UNMARKED} then {EndedBecause.EXPIRY}::smallint else j.ended_because end as ended_because,"
+    f" case when {_EXPIRED_UNMARKED} then {JobState.CANCELLED}::smallint else j.state end as state,"
+    f" case when {_EXPIRED_UNMARKED} then {EndedBecause.EXPIRY}::smallint else j.ended_because end as ended_because,"
     " j.provider_id, j.claimed_at, j.completion_tok, j.result_cid,"
     " (select name from models m where m.model_id = j.model_id) as model,"
-    f" case when {_UNMARKED} or j.ended_because = {EndedBecause.EXPIRY} then j.expires_at else j.ended_at end"
+    f" case when {_EXPIRED_UNMARKED} or j.ended_because = {EndedBecause.EXPIRY} then j.expires_at else j.ended_at end"
     " as ended_at,"
     f" {AMOUNT}::text as amount,"
     f" case when j.state = {JobState.SETTLED} then j.cost::text end as provider_paid, j.fee_bps, j.gas_fee::text"
@@ -63,7 +63,7 @@ class JobRow:
 
     @property
     def reclaimable_at(self) -> int | None:
-        """Last second in which the provider can settle a claimed job. After that anybody may reclaim it."""
+        """Last second in which the provider can settle a claimed job. After this second, anyone may reclaim the job."""
         return self.claimed_at + self.sla_secs if self.state == JobState.CLAIMED else None
 
 
@@ -75,11 +75,11 @@ def job_row(record: asyncpg.Record) -> JobRow:
     return JobRow(*record[: len(_JOB_FIELDS)])
 
 
-_BY_IDS: Final = f"select {JOB_COLUMNS}, {SNAPSHOT} from index_position p left join jobs j on j.job_id = any($1)"
+_JOBS_BY_IDS: Final = f"select {JOB_COLUMNS}, {SNAPSHOT} from index_position p left join jobs j on j.job_id = any($1)"
 
 
 async def read_by_ids(line: PreparedConnection, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, JobRow]]:
-    rows = await line.fetch(_BY_IDS, job_ids)
+    rows = await line.fetch(_JOBS_BY_IDS, job_ids)
     return snapshot_of(rows), {row["job_id"]: job_row(row) for row in rows if row["job_id"] is not None}
 
 

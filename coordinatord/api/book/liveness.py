@@ -1,8 +1,8 @@
 """Liveness of providers: a provider is live for a model while its last poll is recent.
 
-If a poll repeats the last one within a quarter of the liveness time, it is not stored at once. `run` stores the latest
-such poll, with its own time, before the stored poll expires. So ten thousand pollers cost a few writes a second, and
-liveness stays exact.
+If a poll repeats the last stored poll within a quarter of the liveness time, the new poll is not stored at once. `run`
+stores the latest such poll, with the time of its arrival, before the stored poll expires. So ten thousand pollers cost
+a few writes a second, and liveness stays exact.
 """
 
 import time
@@ -28,19 +28,20 @@ _MAX_REMEMBERED_POLLS: Final = 100_000
 
 
 class Liveness:
-    """Writer of polls. Call `note` and `staying` from any task of one event loop, and keep `run` running there."""
+    """Writer of polls. Call `record_poll` and `keep_live` from any task of one event loop, in which `run` must be
+    running."""
 
     def __init__(self, database: Database, liveness_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
-        self._writes = BatchedReads[SeenPoll, None](database.prepared_connection(), self._write)
+        self._writes = BatchedReads[SeenPoll, None](database.prepared_connection(), self._store_polls)
         self._interval_s = liveness_ms / 1000 / _WRITES_PER_LIVENESS_TIME
         self._clock = clock
         # Free slots and time of each provider's last stored poll, and of its last poll since then.
         self._written: dict[PollKey, tuple[int, float]] = {}
         self._unwritten: dict[PollKey, tuple[int, float]] = {}
-        self._staying: dict[PollKey, list[int]] = {}  # free slots of waiting polls
+        self._waiting: dict[PollKey, list[int]] = {}  # free slots of waiting polls
 
-    async def note(self, poller: PollKey, free: int) -> None:
+    async def record_poll(self, poller: PollKey, free: int) -> None:
         """Record a poll. Return once it is stored or scheduled to be stored before the previous poll expires."""
         now = self._clock()
         last_free, at = self._written.get(poller, (-1, 0.0))
@@ -54,40 +55,42 @@ class Liveness:
         self._written[poller] = (free, now)
 
     @contextmanager
-    def staying(self, poller: PollKey, free: int) -> Iterator[None]:
+    def keep_live(self, poller: PollKey, free: int) -> Iterator[None]:
         """Keep the provider live while the block runs."""
-        self._staying.setdefault(poller, []).append(free)
+        self._waiting.setdefault(poller, []).append(free)
         try:
             yield
         finally:
-            polls = self._staying[poller]
+            polls = self._waiting[poller]
             polls.remove(free)
             if not polls:
-                del self._staying[poller]
+                del self._waiting[poller]
 
     async def run(self) -> NoReturn:
         """Store scheduled polls and waiting polls until cancelled."""
         while True:
             await anyio.sleep(self._interval_s)
             now = self._clock()
-            self._unwritten |= {poller: (max(free), now) for poller, free in self._staying.items()}
-            await self.write()
+            self._unwritten |= {poller: (max(free), now) for poller, free in self._waiting.items()}
+            await self.store_unwritten_polls()
 
-    async def write(self) -> None:
-        """Store every poll that is not stored yet, with its own time."""
+    async def store_unwritten_polls(self) -> None:
+        """Store every poll that is not stored yet, with the time of its arrival."""
         polls, self._unwritten = self._unwritten, {}
         if not polls:
             return
         seen = [SeenPoll(poller.provider_id, poller.model_id, free, at) for poller, (free, at) in polls.items()]
         try:
             async with self._database.connection() as connection:
-                await self._write(connection, seen)
+                await self._store_polls(connection, seen)
         except Retryable as error:
             log.warning("polls not stored", reason=str(error))
             return
         self._written |= {poller: last for poller, last in polls.items() if poller in self._written}
 
-    async def _write(self, line: "PreparedConnection | Connection", polls: list[SeenPoll]) -> dict[SeenPoll, None]:
+    async def _store_polls(
+        self, line: "PreparedConnection | Connection", polls: list[SeenPoll]
+    ) -> dict[SeenPoll, None]:
         now = self._clock()
         await liveness_sql.mark_seen(line, polls, [max(now - poll.at, 0.0) for poll in polls])
         return dict.fromkeys(polls)

@@ -13,7 +13,8 @@ LIVE_SINCE: Final = "clock_timestamp() - {} * interval '1 millisecond'"
 
 @attrs.frozen(slots=True)
 class SeenPoll:
-    """Poll of a provider for a model, with its free slots and its time by the clock of this process."""
+    """Poll of a provider for a model, with the provider's free slots, and the poll's time by the clock of this
+    process."""
 
     provider_id: int
     model_id: int
@@ -22,7 +23,8 @@ class SeenPoll:
 
 
 async def mark_seen(line: "PreparedConnection | Connection", polls: Sequence[SeenPoll], ages: Sequence[float]) -> None:
-    """Store polls of `ages` seconds ago. Of several polls of one provider for a model, store the most free slots."""
+    """Store polls. `ages` has the seconds since each poll arrived. Of several polls of a provider for a model, store
+    the latest time and the largest number of free slots."""
     await line.fetch(
         "insert into liveness (provider_id, model_id, free, seen_at)"
         " select provider_id, model_id, max(free), clock_timestamp() - min(age) * interval '1 second'"
@@ -48,5 +50,5 @@ async def mark_picked(database: Database, provider_id: int, model_id: int) -> No
 
 
 async def delete_old(connection: Connection) -> None:
-    """Delete polls of more than a day ago. A provider that returns later ranks like a new provider."""
+    """Delete polls that are older than a day. A provider that returns later ranks like a new provider."""
     await connection.execute("delete from liveness where seen_at < clock_timestamp() - interval '1 day'")

@@ -9,9 +9,17 @@ from coordinatord.api.book import bodies
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.registries_sql import read_models
 from coordinatord.http import responses
-from coordinatord.http.pages import page, page_of
+from coordinatord.http.pages import page_response, read_page_bounds
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import INDEX, PAGE, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.routing import (
+    INDEX_REPLIES,
+    PAGE_PARAMETERS,
+    Parameter,
+    Reply,
+    Request,
+    Route,
+    malformed_replies,
+)
 
 
 @attrs.frozen(slots=True)
@@ -28,8 +36,12 @@ class ModelRoutes:
                     tag="Models",
                     about=about,
                     handler=self.list,
-                    query=PAGE,
-                    replies=(Reply(200, shape=market.ModelList, about="A page of models"), *malformed(), *INDEX),
+                    query=PAGE_PARAMETERS,
+                    replies=(
+                        Reply(200, shape=market.ModelList, about="A page of models"),
+                        *malformed_replies(),
+                        *INDEX_REPLIES,
+                    ),
                     index_backed=True,
                     paged=True,
                 )
@@ -48,25 +60,27 @@ class ModelRoutes:
                     "The name is sent as it is or percent-encoded. Its 404 is the one error without `param` and"
                     " `x-svc-retryable`."
                 ),
-                handler=self.one,
+                handler=self.read_model,
                 segments={
-                    "name": Parameter(Text(limits.HEADER_VALUE_BYTES), "name of the model", example="demo/text-small")
+                    "name": Parameter(
+                        Text(limits.MAX_HEADER_VALUE_BYTES), "name of the model", example="demo/text-small"
+                    )
                 },
                 replies=(
                     Reply(200, shape=market.ModelAsOf, about="The model"),
-                    *malformed(),
+                    *malformed_replies(),
                     Reply(404, "model_not_found", ModelNotFound, about="`model_not_found`: no model has this name"),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 index_backed=True,
             ),
         ]
 
     async def list(self, request: Request) -> Response:
-        snapshot, rows = await self.reads.lists.read(lambda database: read_models(database, *page_of(request)))
-        return page(request, snapshot, "data", rows, bodies.model, object="list")
+        snapshot, rows = await self.reads.lists.read(lambda database: read_models(database, *read_page_bounds(request)))
+        return page_response(request, snapshot, "data", rows, bodies.model_shape, object="list")
 
-    async def one(self, request: Request) -> Response:
+    async def read_model(self, request: Request) -> Response:
         name = request.path["name"]
         found = await self.reads.model.get(name)
         if found.value is None:

@@ -1,4 +1,4 @@
-"""Outlooks of polls, read for all waiting polls by one statement outside of a transaction."""
+"""Outlooks of polls: which jobs and offers a poll could find. One statement reads the outlooks of many polls."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,52 +14,53 @@ from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snaps
 class PollOutlook:
     """Summary of the jobs and offers that a poll can find.
 
-    `some_open`: there are open jobs for the provider. `some_free`: some of them are not leased. `some_offered`: there
-    are pending offers. `may_claim`: the provider may lease free jobs and take offers. `holds_some`: the provider has
-    leases.
+    `has_open_jobs`: there are open jobs for the provider. `has_free_jobs`: some of these jobs are not leased.
+    `has_offers`: there are pending offers. `may_claim`: the provider may lease free jobs and take offers. `has_leases`:
+    the provider has leases.
     """
 
     known_model: bool
-    some_open: bool
-    some_free: bool
-    some_offered: bool
+    has_open_jobs: bool
+    has_free_jobs: bool
+    has_offers: bool
     may_claim: bool
-    holds_some: bool
+    has_leases: bool
 
 
-# `order by … limit 1` in place of `exists` has PostgreSQL read the index of open bids. The arrays are in subqueries, so
-# that plans do not depend on their lengths: PostgreSQL would plan each read of a few pollers again, for milliseconds.
-_OUTLOOK: Final = f"""
+# `order by … limit 1` in place of `exists` makes PostgreSQL read the index of open bids. The arrays are in subqueries,
+# so that plans do not depend on their lengths. Otherwise PostgreSQL would plan each read of a few pollers again, which
+# takes milliseconds.
+_SELECT_OUTLOOKS: Final = f"""
     with pollers as (
         select * from unnest((select $1::bigint[]), (select $2::bigint[])) as a(provider_id, model_id)),
     bids as materialized (
         select m.model_id,
             (select true from open_jobs j where j.model_id = m.model_id and j.designated = 0
-                order by j.posted_block, j.posted_log limit 1) as some_open,
+                order by j.posted_block, j.posted_log limit 1) as has_open_jobs,
             (select true from open_jobs j where j.model_id = m.model_id and j.designated = 0 and j.is_free
-                and not j.key_lost order by j.posted_block, j.posted_log limit 1) as some_free,
-            exists (select from free_offers o where o.model_id = m.model_id and o.designated = 0) as some_offered
+                and not j.key_lost order by j.posted_block, j.posted_log limit 1) as has_free_jobs,
+            exists (select from free_offers o where o.model_id = m.model_id and o.designated = 0) as has_offers
         from models m where m.model_id in (select model_id from pollers)),
     orders as materialized (
         select a.provider_id, a.model_id,
             exists (select from open_jobs j where j.designated = a.provider_id and j.designated > 0
-                and j.model_id = a.model_id) as some_open,
+                and j.model_id = a.model_id) as has_open_jobs,
             exists (select from free_offers o where o.designated = a.provider_id and o.designated > 0
-                and o.model_id = a.model_id) as some_offered
+                and o.model_id = a.model_id) as has_offers
         from pollers a),
     outlooks as materialized (
         select o.provider_id, o.model_id, b.model_id is not null as known_model,
-            coalesce(b.some_open or o.some_open, false) as some_open,
-            coalesce(b.some_free or o.some_open, false) as some_free,
-            coalesce(b.some_offered or o.some_offered, false) as some_offered
+            coalesce(b.has_open_jobs or o.has_open_jobs, false) as has_open_jobs,
+            coalesce(b.has_free_jobs or o.has_open_jobs, false) as has_free_jobs,
+            coalesce(b.has_offers or o.has_offers, false) as has_offers
         from orders o left join bids b on b.model_id = o.model_id)
-    select o.provider_id, o.model_id, o.known_model, o.some_open, o.some_free, o.some_offered,
-        (o.some_free or o.some_offered) and exists (
+    select o.provider_id, o.model_id, o.known_model, o.has_open_jobs, o.has_free_jobs, o.has_offers,
+        (o.has_free_jobs or o.has_offers) and exists (
             select from claimers c where c.provider_id = o.provider_id and c.model_id = o.model_id
                 and c.may_claim and c.room > 0) as may_claim,
-        o.some_open and exists (
+        o.has_open_jobs and exists (
             select from leases l where l.provider_id = o.provider_id and l.model_id = o.model_id
-                and l.expires_at > statement_timestamp()) as holds_some,
+                and l.expires_at > statement_timestamp()) as has_leases,
         {SNAPSHOT}
     from index_position p cross join outlooks o
 """
@@ -70,6 +71,6 @@ async def read_outlooks(
 ) -> tuple[Snapshot, dict[PollKey, PollOutlook]]:
     """Return the index snapshot, and the outlook of each poller's next poll."""
     rows = await line.fetch(
-        _OUTLOOK, [poller.provider_id for poller in pollers], [poller.model_id for poller in pollers]
+        _SELECT_OUTLOOKS, [poller.provider_id for poller in pollers], [poller.model_id for poller in pollers]
     )
     return snapshot_of(rows), {PollKey(row[0], row[1]): PollOutlook(*row[2:8]) for row in rows}

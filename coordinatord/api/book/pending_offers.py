@@ -1,12 +1,12 @@
 """Pending offers: a job is offered to one live provider while its post waits for a block.
 
-    POST /v1/jobs ─► post queued ─► offer stored, notice ─► every process wakes one waiting poll ─► the first takes it
-                                                   it does not suit that provider (rates) ─► the next poll is woken
+    POST /v1/jobs ─► post queued ─► offer stored, notice ─► every process wakes one waiting poll ─► one takes the offer
+                                                   the offer does not suit that poll ─► the next poll is woken
     claim ─► queued behind the post.    no claim within a second ─► offered to the next provider.
     post and claim ended ─► deleted within a second; a refused claim frees the job's lease
 
-Only polls that request pending offers get any. A lost offer costs nothing, because the job enters the book with its
-block.
+Only polls that request pending offers get any. A lost offer costs nothing, because the job enters the book when its
+post is mined.
 """
 
 import math
@@ -27,54 +27,56 @@ from coordinatord.storage.database.connections import Connection, Database
 
 log = structlog.get_logger(__name__)
 
-OFFER_MS: Final = 1000  # time in which a provider has to claim
+OFFER_LIFETIME_MS: Final = 1000  # time in which a provider has to claim the job
 _CLAIM_LEASE_S: Final = 90  # a claim waits up to a minute for its post, and then for its own block
-MAX_OFFERS_WAITING: Final = 10_000  # not yet stored
-_DELETE_ENDED_EVERY_S: Final = 1.0
+MAX_UNSTORED_OFFERS: Final = 10_000  # offers that are not stored yet
+_DELETE_ENDED_INTERVAL_S: Final = 1.0
 
 
 class PendingOffers:
-    """Call all methods in one event loop, and keep `run` running there. `woken` is called with the model and the
-    designated provider when there is an offer to take."""
+    """Offers of pending jobs to the polls of this process. Call all methods in one event loop, in which `run` must be
+    running. `wake_poll` is called with the model and the designated provider when there is an offer to take."""
 
     def __init__(
         self,
         database: Database,
-        woken: Callable[[int, int], None],
+        wake_poll: Callable[[int, int], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
-        self._woken = woken
+        self._wake_poll = wake_poll
         self._clock = clock
-        self._taken: dict[tuple[bytes, int], float] = {}  # end of each provider's offer
-        self._some_taken = Wake()
+        self._taken: dict[tuple[bytes, int], float] = {}  # time at which the offer of a job to a provider ends
+        self._offers_taken = Wake()
         self._line = database.prepared_connection()
 
-    def hear(self, payload: str) -> None:
+    def on_offer_notice(self, payload: str) -> None:
         model, _, designated = payload.partition(":")
         if model.isdecimal() and designated.isdecimal():
-            self._woken(int(model), int(designated))
+            self._wake_poll(int(model), int(designated))
 
-    async def take(self, poller: PollKey, free: int, wanted: JobFilter) -> list[PendingJob]:
+    async def take_offers(self, poller: PollKey, free: int, wanted: JobFilter) -> list[PendingJob]:
         """Return up to `free` jobs that only this provider may claim for the next second."""
         if free <= 0:
             return []
 
-        async def body(connection: Connection) -> list[PendingJob]:
-            return await pending_offers_sql.take(connection, poller, free, wanted, milliseconds=OFFER_MS)
+        async def take(connection: Connection) -> list[PendingJob]:
+            return await pending_offers_sql.take_offers(
+                connection, poller, free, wanted, milliseconds=OFFER_LIFETIME_MS
+            )
 
-        jobs = await self._database.transact(body)
+        jobs = await self._database.transact(take)
         for job in jobs:
-            self._taken[job.posted.job_id, poller.provider_id] = self._clock() + OFFER_MS / 1000
+            self._taken[job.posted.job_id, poller.provider_id] = self._clock() + OFFER_LIFETIME_MS / 1000
         if jobs:
-            self._some_taken()
+            self._offers_taken()
         return jobs
 
     async def run(self) -> NoReturn:
-        """Pass jobs that were not claimed in time on to the next provider, until cancelled."""
+        """Offer jobs that were not claimed in time to the next provider, until cancelled."""
         while True:
             next_end = min(self._taken.values(), default=math.inf)
-            await self._some_taken.wait(max(0.0, next_end - self._clock()))
+            await self._offers_taken.wait(max(0.0, next_end - self._clock()))
             now = self._clock()
             ended = [key for key, end in self._taken.items() if end <= now]
             for key in ended:
@@ -82,40 +84,38 @@ class PendingOffers:
             if not ended:
                 continue
             try:
-                await pending_offers_sql.pass_on(self._line, ended)
+                await pending_offers_sql.notify_unclaimed(self._line, ended)
             except Retryable as error:
                 log.warning("pending offers not passed on", reason=str(error))
 
-    async def claimed(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
-        """Return the terms of a job with a pending post, and keep the job leased to the provider. Return nothing if
-        the last offer of the job went to another provider."""
+    async def claim_offer(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
+        """Bind a job with a pending post to the provider, keep the job leased to it, and return the job's terms. Return
+        None if the last offer of the job went to another provider, or if the post has ended."""
 
-        async def body(connection: Connection) -> PendingJob | None:
-            return await pending_offers_sql.claim(connection, job_id, provider_id, seconds=_CLAIM_LEASE_S)
+        async def claim(connection: Connection) -> RegisteredJob | None:
+            return await pending_offers_sql.claim_offer(connection, job_id, provider_id, seconds=_CLAIM_LEASE_S)
 
-        job = await self._database.transact(body)
-        return None if job is None else job.registered
+        return await self._database.transact(claim)
 
-    async def claimed_by(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
+    async def read_claimed_terms(self, job_id: bytes, provider_id: int) -> RegisteredJob | None:
         """Return the terms of a job with a pending post, if the provider has claimed it."""
         async with self._database.connection() as connection:
-            job = await pending_offers_sql.claimed_by(connection, job_id, provider_id)
-        return None if job is None else job.registered
+            return await pending_offers_sql.read_claimed_terms(connection, job_id, provider_id)
 
 
-async def keep_offers(database: Database, offered: Mailbox[PendingJob]) -> NoReturn:
-    """Store offers. Once a second, delete ended offers of all processes. If the database fails to store offers, they
-    are dropped."""
+async def store_offers(database: Database, offered: Mailbox[PendingJob]) -> NoReturn:
+    """Store offers. Once a second, delete ended offers of all processes. Drop the offers that the database fails to
+    store."""
     next_deletion = 0.0
     while True:
         jobs = await offered.take(max(0.0, next_deletion - time.monotonic()))
         is_due = time.monotonic() >= next_deletion
         if is_due:
-            next_deletion = time.monotonic() + _DELETE_ENDED_EVERY_S
+            next_deletion = time.monotonic() + _DELETE_ENDED_INTERVAL_S
         try:
             async with database.connection() as connection:
                 if jobs:
-                    await pending_offers_sql.store(connection, jobs)
+                    await pending_offers_sql.insert_offers(connection, jobs)
                 if is_due:
                     await pending_offers_sql.delete_ended(connection)
         except Retryable as error:

@@ -10,31 +10,36 @@ import anyio
 import attrs
 
 from common.refusal import Refused
+from common.tracing import spans
 from coordinatord.api.book import leases_sql, outlooks_sql
-from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
+from coordinatord.api.book.leases_sql import LeasedJob, PollKey
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.outlooks_sql import PollOutlook
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.api.events.places import Places
+from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.storage.database import traces_sql
 from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, with_snapshot
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.snapshot_sql import Snapshot
 
-# Leasing transactions of one process. More would take pooled connections from other requests. Polls wait here, because
-# waiting for a pooled connection would time out.
-_MAX_TRANSACTIONS: Final = 2
-_LEASE_ROUNDS: Final = 3
-_EXPIRED_LEASE_CHECK_S: Final = 2.0  # a waiting poll is not notified of a lease that expires
+# Concurrent leasing transactions of one process. More would take pooled connections from other requests. Polls wait for
+# their turn, because waiting for a pooled connection would time out.
+_MAX_LEASING_TRANSACTIONS: Final = 2
+_MAX_LEASE_ROUNDS: Final = 3
+_EXPIRED_LEASE_CHECK_INTERVAL_S: Final = (
+    2.0  # waiting polls check this often, because no notice reports an expired lease
+)
 
 
 @attrs.frozen(slots=True)
-class Leased:
+class PollAnswer:
     """Answer to a poll. `pending` has the pending offers, or is None if the poll did not request them."""
 
     snapshot: Snapshot
@@ -43,20 +48,20 @@ class Leased:
 
 
 @attrs.frozen(slots=True)
-class Look:
-    """Result of one look for a poll. `outlook` was read just before leasing."""
+class LookResult:
+    """Result of looking for jobs once. `outlook` was read just before leasing."""
 
-    leased: Leased
+    answer: PollAnswer
     outlook: PollOutlook
 
     @property
     def is_empty(self) -> bool:
-        return not self.leased.rows and not self.leased.pending
+        return not self.answer.rows and not self.answer.pending
 
 
 @attrs.frozen(slots=True)
 class Poll:
-    """Request of a provider. `limit` and `offset` select a page of the jobs that it holds after leasing."""
+    """Poll of a provider. `limit` and `offset` select a page of the jobs that the provider holds after leasing."""
 
     poller: PollKey
     wanted: JobFilter
@@ -66,25 +71,20 @@ class Poll:
     pending: bool = False
 
 
-@attrs.frozen(slots=True)
-class PollWaits:
-    polls: WaitingPolls
-    places: Places
-
-
-def checked_poll(
+def build_poll(
     session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, pending: bool = False
 ) -> Poll | NotSigned:
-    """Return the poll. Raise Refused when it does not name the open jobs of a model."""
+    """Return the poll, or NotSigned if the session is not a provider's. Raise Refused unless `wanted` filters for the
+    open jobs of a model."""
     if session.provider_id is None:
-        return NotSigned("authentication_error", "not_registered", "free needs a provider session")
+        return NotSigned("authentication_error", "not_registered", "`free` requires a session with role `provider`")
     faults = []
     if wanted.state != "Open":
-        faults.append(Refused("free needs state=Open", "state"))
+        faults.append(Refused("`free` requires `state=Open`", "state"))
     if wanted.model_id is None:
-        faults.append(Refused("free needs model", "model"))
+        faults.append(Refused("`free` requires `model`", "model"))
     if faults or wanted.model_id is None:
-        raise Refused.together(faults)
+        raise Refused.combine(faults)
     return Poll(PollKey(session.provider_id, wanted.model_id), wanted, free, limit, offset, pending)
 
 
@@ -92,98 +92,114 @@ class Polls:
     def __init__(
         self,
         database: Database,
-        funding: Funding,
+        funding: FundsChecker,
         *,
         lease_ms: int,
         liveness: Liveness,
-        waits: PollWaits | None = None,
-        offers: PendingOffers | None = None,
+        waiting: WaitingPolls,
+        places: Places,
+        offers: PendingOffers,
     ) -> None:
-        """Without `waits`, every poll is answered at once."""
         self._database = database
         self._funding = funding
         self._lease_ms = lease_ms
         self._liveness = liveness
-        self._waits = waits
+        self._waiting = waiting
+        self._places = places
         self._offers = offers
         self._outlooks = BatchedReads[PollKey, IndexRead[PollOutlook]](
             database.prepared_connection(), with_snapshot(outlooks_sql.read_outlooks)
         )
-        self._transactions = anyio.CapacityLimiter(_MAX_TRANSACTIONS)
+        self._transactions = anyio.CapacityLimiter(_MAX_LEASING_TRANSACTIONS)
 
-    async def answer(self, poll: Poll) -> Leased:
-        """Record the provider as live, lease it its oldest jobs up to `free`, and return the jobs that it holds."""
-        return (await self._look(poll)).leased
+    async def answer(self, poll: Poll) -> PollAnswer:
+        """Record the provider as live, and lease the oldest jobs to the provider until it holds `free` jobs. Return the
+        jobs that it holds."""
+        return (await self._find_work(poll)).answer
 
-    async def answer_or_wait(self, poll: Poll, *, seconds: int, caller: str) -> tuple[Leased, float]:
+    async def answer_or_wait(self, poll: Poll, *, seconds: int, caller: str) -> tuple[PollAnswer, float]:
         """Like `answer`, but wait up to `seconds` while there is nothing for the provider. Return the answer and the
         seconds waited. The provider is live while it waits. A caller without a free place does not wait."""
-        if self._waits is None or not seconds or not poll.free or not self._waits.places.has_room(caller):
+        if not seconds or not poll.free or not self._places.has_room(caller):
             return await self.answer(poll), 0.0
-        polls = self._waits.polls
         with (
-            self._waits.places.held(caller, "poll"),
-            polls.waiting(poll.poller, poll.free, pending=poll.pending) as waiting,
+            self._places.hold_place(caller, "poll"),
+            self._waiting.register(poll.poller, poll.free, pending=poll.pending) as waiting,
         ):
-            return await self._wait_for_jobs(poll, waiting, polls, seconds)
+            return await self._wait_for_jobs(poll, waiting, seconds)
 
-    async def _wait_for_jobs(
-        self, poll: Poll, waiting: WaitingPoll, polls: WaitingPolls, seconds: int
-    ) -> tuple[Leased, float]:
+    async def read_trace_contexts(self, leased: PollAnswer) -> dict[bytes, str]:
+        """Return the trace contexts of the answer's jobs. Omit orders that are not traced. Return an empty mapping if
+        tracing is off or the database is unavailable."""
+        job_ids = [row.job_id for row in leased.rows] + [job.posted.job_id for job in leased.pending or ()]
+        if not job_ids or not spans.is_on():
+            return {}
+        try:
+            async with self._database.connection() as connection:
+                return await traces_sql.read_contexts_of_orders(connection, job_ids)
+        except Retryable:
+            # The provider then begins a new trace.
+            return {}
+
+    async def _wait_for_jobs(self, poll: Poll, waiting: WaitingPoll, seconds: int) -> tuple[PollAnswer, float]:
+        polls = self._waiting
         deadline, waited = anyio.current_time() + seconds, 0.0
-        look = await self._look(poll)
-        with self._liveness.staying(poll.poller, poll.free):
+        look = await self._find_work(poll)
+        with self._liveness.keep_live(poll.poller, poll.free):
             while look.is_empty and not polls.closed and (left := deadline - anyio.current_time()) > 0:
                 began = anyio.current_time()
-                woken = await waiting.wait(min(left, _EXPIRED_LEASE_CHECK_S) if look.outlook.some_open else left)
+                woken = await waiting.wait(
+                    min(left, _EXPIRED_LEASE_CHECK_INTERVAL_S) if look.outlook.has_open_jobs else left
+                )
                 waited += anyio.current_time() - began
-                look = await self._look(poll, noted=True)
-                if woken and look.outlook.some_free and not look.leased.rows:
-                    polls.pass_on(waiting)
-                if woken and poll.pending and look.outlook.some_offered and not look.leased.pending:
-                    polls.pass_offer_on(waiting)
-                waiting.looked()
-        return look.leased, waited
+                look = await self._find_work(poll, recorded=True)
+                if woken and look.outlook.has_free_jobs and not look.answer.rows:
+                    polls.wake_another(waiting)
+                if woken and poll.pending and look.outlook.has_offers and not look.answer.pending:
+                    polls.wake_another_for_offer(waiting)
+                waiting.mark_looked()
+        return look.answer, waited
 
-    async def _look(self, poll: Poll, *, noted: bool = False) -> Look:
-        """Look for jobs and pending offers. `noted`: the provider is recorded as live already."""
+    async def _find_work(self, poll: Poll, *, recorded: bool = False) -> LookResult:
+        """Look for jobs and pending offers. `recorded` means that the provider has been recorded as live before."""
         read = await self._outlooks.get(poll.poller)
         snapshot, outlook = read.snapshot, read.value
         if outlook is None or not outlook.known_model:
             raise Refused("model is not in the catalogue", "model")
-        if not noted:
-            await self._liveness.note(poll.poller, poll.free)
+        if not recorded:
+            await self._liveness.record_poll(poll.poller, poll.free)
         rows: list[JobRow] = []
-        if outlook.holds_some or (outlook.some_free and outlook.may_claim):
-            snapshot, rows = await self._lease(poll)
-        if not poll.pending or self._offers is None:
-            return Look(Leased(snapshot, _page(poll, rows)), outlook)
+        if outlook.has_leases or (outlook.has_free_jobs and outlook.may_claim):
+            snapshot, rows = await self._lease_funded(poll)
+        if not poll.pending:
+            return LookResult(PollAnswer(snapshot, _page_of_held(poll, rows)), outlook)
         pending: list[PendingJob] = []
-        if outlook.some_offered and outlook.may_claim and poll.wanted.provider_id is None:
-            pending = await self._offers.take(poll.poller, poll.free - len(rows), poll.wanted)
-        return Look(Leased(snapshot, _page(poll, rows), pending), outlook)
+        if outlook.has_offers and outlook.may_claim and poll.wanted.provider_id is None:
+            pending = await self._offers.take_offers(poll.poller, poll.free - len(rows), poll.wanted)
+        return LookResult(PollAnswer(snapshot, _page_of_held(poll, rows), pending), outlook)
 
-    async def _lease(self, poll: Poll) -> tuple[Snapshot, list[JobRow]]:
-        """Return the jobs that the provider holds, oldest first. Jobs that turn out to be unpaid are replaced."""
-        # An open job has no provider, so a poll for a provider's jobs leases none.
-        demand = LeaseDemand(poll.poller, 0 if poll.wanted.provider_id else poll.free, poll.wanted)
-        for _ in range(_LEASE_ROUNDS):
-            snapshot, held = await self._lease_once(demand)
+    async def _lease_funded(self, poll: Poll) -> tuple[Snapshot, list[JobRow]]:
+        """Lease jobs, replace new ones that cannot be paid, and return the jobs that the provider holds, oldest
+        first."""
+        # An open job has no provider, so a poll that filters by provider leases no jobs.
+        free = 0 if poll.wanted.provider_id else poll.free
+        for _ in range(_MAX_LEASE_ROUNDS):
+            snapshot, held = await self._lease_once(poll, free)
             new = [job.row for job in held if job.is_new]
             if not await self._funding.hold_back_unpaid(new, snapshot):
                 break
         else:
-            snapshot, held = await self._lease_once(attrs.evolve(demand, free=0))
+            snapshot, held = await self._lease_once(poll, 0)
         return snapshot, [job.row for job in held]
 
-    async def _lease_once(self, demand: LeaseDemand) -> tuple[Snapshot, list[LeasedJob]]:
-        async def body(connection: Connection) -> tuple[Snapshot, list[LeasedJob]]:
-            return await leases_sql.lease(connection, demand, self._lease_ms)
+    async def _lease_once(self, poll: Poll, free: int) -> tuple[Snapshot, list[LeasedJob]]:
+        async def lease(connection: Connection) -> tuple[Snapshot, list[LeasedJob]]:
+            return await leases_sql.lease_jobs(connection, poll.poller, free, poll.wanted, self._lease_ms)
 
         async with self._transactions:
-            return await self._database.transact(body)
+            return await self._database.transact(lease)
 
 
-def _page(poll: Poll, held: list[JobRow]) -> list[JobRow]:
+def _page_of_held(poll: Poll, held: list[JobRow]) -> list[JobRow]:
     ordered = held[::-1] if poll.wanted.newest_first else held
     return ordered[poll.offset : poll.offset + poll.limit]

@@ -10,11 +10,11 @@ from coordinatord.api.book.block_pace import BlockPace
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.registries_sql import ModelRow, ProviderRow
 from coordinatord.base.errors import Retryable
-from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead
+from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, with_snapshot
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.fresh_value import FreshValue
 from coordinatord.storage.database.prepared import PreparedConnection
-from coordinatord.storage.database.replicas import IndexSource, Replica, pools, prepared
+from coordinatord.storage.database.replicas import IndexSource, Replica, pooled_source, prepared_source
 from coordinatord.storage.database.snapshot_sql import Snapshot, read_snapshot
 
 K = TypeVar("K")
@@ -33,29 +33,32 @@ class IndexReads:
     lists: IndexSource[Database]
 
     @classmethod
-    def over(cls, database: Database, replicas: Sequence[Replica] = ()) -> "IndexReads":
-        # The position always comes from the primary: a standby's answer is compared with it.
+    def from_databases(cls, database: Database, replicas: Sequence[Replica] = ()) -> "IndexReads":
+        # The position always comes from the primary, because the answers of standbys are compared with this position.
         position = FreshValue(database.prepared_connection(), read_snapshot)
         return cls(
-            job=BatchedReads(prepared(database, replicas, position), _by_key(jobs_sql.read_by_ids)),
-            model=BatchedReads(prepared(database, replicas, position), _by_key(registries_sql.read_by_names)),
-            provider=BatchedReads(prepared(database, replicas, position), _by_key(registries_sql.read_by_ids)),
+            job=BatchedReads(prepared_source(database, replicas, position), _key_reader(jobs_sql.read_by_ids)),
+            model=BatchedReads(
+                prepared_source(database, replicas, position), _key_reader(registries_sql.read_by_names)
+            ),
+            provider=BatchedReads(
+                prepared_source(database, replicas, position), _key_reader(registries_sql.read_by_ids)
+            ),
             position=position,
             pace=BlockPace(database),
-            lists=pools(database, replicas, position),
+            lists=pooled_source(database, replicas, position),
         )
 
 
-def _by_key(
+def _key_reader(
     read: Callable[[PreparedConnection, list[K]], Awaitable[tuple[Snapshot, dict[K, V]]]],
 ) -> Callable[[IndexSource[PreparedConnection], list[K]], Awaitable[dict[K, IndexRead[V]]]]:
-    """Return a reader that answers every key, all from one snapshot."""
+    """Return a reader for `BatchedReads` that reads from a standby if one has the same block as the primary."""
 
-    async def read_all(source: IndexSource[PreparedConnection], keys: list[K]) -> dict[K, IndexRead[V]]:
-        snapshot, values = await source.read(lambda line: read(line, keys))
-        return {key: IndexRead(snapshot, values.get(key)) for key in keys}
+    async def read_keys(source: IndexSource[PreparedConnection], keys: list[K]) -> tuple[Snapshot, dict[K, V]]:
+        return await source.read(lambda line: read(line, keys))
 
-    return read_all
+    return with_snapshot(read_keys)
 
 
 @attrs.frozen(slots=True)

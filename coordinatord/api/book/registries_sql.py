@@ -6,74 +6,56 @@ from typing import Final
 import asyncpg
 import attrs
 
-from common.bundle import BUNDLE_KEY
+from common.bundle import BUNDLE_MEMBER
 from coordinatord.api.book.reliability_sql import ALL_MODELS, RELIABILITY_COLUMNS, ReliabilityRow
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 
-@attrs.frozen(slots=True)
-class AskRow:
-    provider_id: int
-    model_id: int
-    sla: int
-    rate_in: str
-    rate_out: str
-    reliability: ReliabilityRow
-    announcement: bytes | None  # the provider's evidence, if it may announce bundles
-
-
-@attrs.frozen(slots=True)
-class FloorRow:
-    """Lowest rate for input and for output. The two may be from different providers."""
-
-    model_id: int
-    sla: int
-    rate_in: str
-    rate_out: str
-
-
-async def read_asks(database: Database, model_id: int | None, limit: int, offset: int) -> tuple[Snapshot, list[AskRow]]:
+async def _read_page(
+    database: Database, page: str, order: str, *values: int | None
+) -> tuple[Snapshot, list[asyncpg.Record]]:
+    """Read the rows of the select `page`, sorted by `order`. The first column of this select must never be null,
+    because null means that the page has no rows."""
     async with database.connection_for_lists() as connection:
         rows = await connection.fetch(
-            f"select page.*, {SNAPSHOT} from index_position p left join lateral (select a.provider_id, a.model_id,"
-            f" a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY_COLUMNS},"
-            f" case when position('{BUNDLE_KEY}'::bytea in v.evidence) > 0 then v.evidence end as announcement"
-            " from asks a"
-            " join providers v on v.provider_id = a.provider_id"
-            " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
-            " where v.listed and ($1::bigint is null or a.model_id = $1)"
-            " order by a.provider_id, a.model_id, a.sla limit $2 offset $3) page on true"
-            " order by page.provider_id, page.model_id, page.sla",
-            model_id,
-            limit,
-            offset,
+            f"select page.*, {SNAPSHOT} from index_position p left join lateral ({page}) page on true order by {order}",
+            *values,
         )
-    return snapshot_of(rows), [
-        AskRow(*[*row[:5], ReliabilityRow(*row[5:10]), row["announcement"]])
-        for row in rows
-        if row["provider_id"] is not None
-    ]
+    return snapshot_of(rows), [row for row in rows if row[0] is not None]
+
+
+_ASKS: Final = (
+    f"select a.provider_id, a.model_id, a.sla, a.rate_in::text, a.rate_out::text, {RELIABILITY_COLUMNS},"
+    f" case when position('{BUNDLE_MEMBER}'::bytea in v.evidence) > 0 then v.evidence end as announcement"
+    " from asks a join providers v on v.provider_id = a.provider_id"
+    " left join reliability r on r.provider_id = a.provider_id and r.model_id = a.model_id"
+    " where v.listed and ($1::bigint is null or a.model_id = $1)"
+    " order by a.provider_id, a.model_id, a.sla limit $2 offset $3"
+)
+_FLOORS: Final = (
+    "select a.model_id, a.sla, min(a.rate_in)::text as rate_in, min(a.rate_out)::text as rate_out"
+    " from asks a join providers v using (provider_id) join models m using (model_id)"
+    " where v.listed and ($1::bigint is null or a.model_id = $1) and ($2::bigint is null or a.sla = $2)"
+    " group by a.model_id, a.sla order by a.model_id, a.sla limit $3 offset $4"
+)
+
+
+async def read_asks(
+    database: Database, model_id: int | None, limit: int, offset: int
+) -> tuple[Snapshot, list[asyncpg.Record]]:
+    """Read asks with the provider's reliability. `announcement` is the provider's evidence if this evidence may
+    announce bundles, otherwise null."""
+    return await _read_page(database, _ASKS, "page.provider_id, page.model_id, page.sla", model_id, limit, offset)
 
 
 async def read_floors(
     database: Database, model_id: int | None, sla: int | None, limit: int, offset: int
-) -> tuple[Snapshot, list[FloorRow]]:
-    async with database.connection_for_lists() as connection:
-        rows: list[asyncpg.Record] = await connection.fetch(
-            f"select page.*, {SNAPSHOT} from index_position p left join lateral (select a.model_id, a.sla,"
-            " min(a.rate_in)::text as rate_in, min(a.rate_out)::text as rate_out"
-            " from asks a join providers v using (provider_id) join models m using (model_id)"
-            " where v.listed and ($1::bigint is null or a.model_id = $1) and ($2::bigint is null or a.sla = $2)"
-            " group by a.model_id, a.sla order by a.model_id, a.sla limit $3 offset $4) page on true"
-            " order by page.model_id, page.sla",
-            model_id,
-            sla,
-            limit,
-            offset,
-        )
-    return snapshot_of(rows), [FloorRow(*row[:4]) for row in rows if row["model_id"] is not None]
+) -> tuple[Snapshot, list[asyncpg.Record]]:
+    """Read the lowest rate for input and the lowest rate for output, by model and window. The two rates may be from
+    different providers."""
+    return await _read_page(database, _FLOORS, "page.model_id, page.sla", model_id, sla, limit, offset)
 
 
 async def read_windows(database: Database) -> tuple[Snapshot, tuple[int, ...]]:
@@ -101,38 +83,36 @@ class ProviderRow:
     reliability: ReliabilityRow
 
 
-_PROVIDER: Final = (
+_PROVIDER_COLUMNS: Final = (
     "v.provider_id, v.operator, v.box_key, v.evidence, v.listed, v.reputation, v.allow_all_models,"
     " array(select a.model_id from provider_models a where a.provider_id = v.provider_id order by a.model_id)"
     f" as allowed_models, capacity(v) as capacity, v.active_jobs, v.requested, {RELIABILITY_COLUMNS}"
 )
-_SUMS: Final = f"left join reliability r on r.provider_id = v.provider_id and r.model_id = {ALL_MODELS}"
+_JOIN_RELIABILITY: Final = f"left join reliability r on r.provider_id = v.provider_id and r.model_id = {ALL_MODELS}"
+_PROVIDERS: Final = (
+    f"select {_PROVIDER_COLUMNS} from providers v {_JOIN_RELIABILITY}"
+    " where v.provider_id > $2 order by v.provider_id limit $1"
+)
 
 
 async def read_providers(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ProviderRow]]:
     """Return a page. The registry numbers providers from 1 without gaps, so an offset is a provider id."""
-    async with database.connection_for_lists() as connection:
-        rows = await connection.fetch(
-            f"select v.*, {SNAPSHOT} from index_position p left join lateral (select {_PROVIDER} from providers v"
-            f" {_SUMS}"
-            " where v.provider_id > $2 order by v.provider_id limit $1) v on true order by v.provider_id",
-            limit,
-            offset,
-        )
-    return snapshot_of(rows), [_provider(row) for row in rows if row["provider_id"] is not None]
+    snapshot, rows = await _read_page(database, _PROVIDERS, "page.provider_id", limit, offset)
+    return snapshot, [_provider_row(row) for row in rows]
 
 
-_BY_IDS: Final = (
-    f"select {_PROVIDER}, {SNAPSHOT} from index_position p left join providers v on v.provider_id = any($1) {_SUMS}"
+_PROVIDERS_BY_IDS: Final = (
+    f"select {_PROVIDER_COLUMNS}, {SNAPSHOT} from index_position p"
+    f" left join providers v on v.provider_id = any($1) {_JOIN_RELIABILITY}"
 )
 
 
 async def read_by_ids(line: PreparedConnection, provider_ids: Sequence[int]) -> tuple[Snapshot, dict[int, ProviderRow]]:
-    rows = await line.fetch(_BY_IDS, provider_ids)
-    return snapshot_of(rows), {row["provider_id"]: _provider(row) for row in rows if row["provider_id"] is not None}
+    rows = await line.fetch(_PROVIDERS_BY_IDS, provider_ids)
+    return snapshot_of(rows), {row["provider_id"]: _provider_row(row) for row in rows if row["provider_id"] is not None}
 
 
-def _provider(row: asyncpg.Record) -> ProviderRow:
+def _provider_row(row: asyncpg.Record) -> ProviderRow:
     return ProviderRow(*[*row[:11], ReliabilityRow(*row[11:16])])
 
 
@@ -145,49 +125,32 @@ class ModelRow:
     params_schema: str
 
 
-_MODEL: Final = "m.model_id, m.name, m.enabled, m.owned_by, m.params_schema"
+_MODEL_COLUMNS: Final = "m.model_id, m.name, m.enabled, m.owned_by, m.params_schema"
+_MODELS: Final = f"select {_MODEL_COLUMNS} from models m order by m.model_id limit $1 offset $2"
+_ALLOWLIST: Final = "select key, status, entry from allowlist order by key limit $1 offset $2"
 
 
 async def read_models(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[ModelRow]]:
-    async with database.connection() as connection:
-        rows = await connection.fetch(
-            f"select m.*, {SNAPSHOT} from index_position p left join lateral"
-            f" (select {_MODEL} from models m order by m.model_id limit $1 offset $2) m on true order by m.model_id",
-            limit,
-            offset,
-        )
-    return snapshot_of(rows), [_model(row) for row in rows if row["model_id"] is not None]
+    snapshot, rows = await _read_page(database, _MODELS, "page.model_id", limit, offset)
+    return snapshot, [_model_row(row) for row in rows]
 
 
-_BY_NAMES: Final = (
-    f"select distinct on (m.name) {_MODEL}, {SNAPSHOT} from index_position p"
+_MODELS_BY_NAMES: Final = (
+    f"select distinct on (m.name) {_MODEL_COLUMNS}, {SNAPSHOT} from index_position p"
     " left join models m on m.name = any($1) order by m.name, m.enabled desc, m.model_id"
 )
 
 
 async def read_by_names(line: PreparedConnection, names: Sequence[str]) -> tuple[Snapshot, dict[str, ModelRow]]:
-    """Return models by name. Names are not unique on the chain: the enabled model of a name wins, then the oldest."""
-    rows = await line.fetch(_BY_NAMES, names)
-    return snapshot_of(rows), {row["name"]: _model(row) for row in rows if row["name"] is not None}
+    """Return models by name. Names are not unique on the chain. If several models have a name, an enabled model takes
+    precedence, then the oldest model."""
+    rows = await line.fetch(_MODELS_BY_NAMES, names)
+    return snapshot_of(rows), {row["name"]: _model_row(row) for row in rows if row["name"] is not None}
 
 
-def _model(row: asyncpg.Record) -> ModelRow:
+def _model_row(row: asyncpg.Record) -> ModelRow:
     return ModelRow(*row[:5])
 
 
-@attrs.frozen(slots=True)
-class AllowlistRow:
-    key: bytes
-    status: int
-    entry: str
-
-
-async def read_allowlist(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[AllowlistRow]]:
-    async with database.connection() as connection:
-        rows = await connection.fetch(
-            f"select e.*, {SNAPSHOT} from index_position p left join lateral (select key, status, entry from allowlist"
-            " order by key limit $1 offset $2) e on true order by e.key",
-            limit,
-            offset,
-        )
-    return snapshot_of(rows), [AllowlistRow(*row[:3]) for row in rows if row["key"] is not None]
+async def read_allowlist(database: Database, limit: int, offset: int) -> tuple[Snapshot, list[asyncpg.Record]]:
+    return await _read_page(database, _ALLOWLIST, "page.key", limit, offset)

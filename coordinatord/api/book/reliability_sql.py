@@ -1,7 +1,7 @@
 """Reliability of providers: how the jobs that they claimed ended in the last seven days, by model and over all models.
 
-The janitor recounts the table from an index of ended jobs, so a reorg needs no undo. A million ended jobs take seconds,
-and the pause before the next count is many times as long.
+The janitor recounts the table from an index of ended jobs, so a reorg needs no undo. Counting a million ended jobs
+takes seconds. The pause before the next count is many times as long as the count.
 """
 
 import time
@@ -20,9 +20,9 @@ _PAUSE_TO_COUNT_RATIO: Final = 30  # so that counting uses one thirtieth of one 
 
 @attrs.frozen(slots=True)
 class ReliabilityRow:
-    """Numbers of ended jobs. `median_secs` is from the claim to the settle, and None when no job settled.
+    """Numbers of ended jobs. `median_secs` is the median time from claim to settle, or None if no job settled.
 
-    `units_per_sec` is over all settled jobs, and None when no unit was charged.
+    `units_per_sec` is the output rate over all settled jobs, or None if no unit was charged.
     """
 
     settled: int
@@ -32,19 +32,19 @@ class ReliabilityRow:
     units_per_sec: int | None
 
 
-# From `r`, a row of the table, if it exists.
+# Columns of a ReliabilityRow, from the row `r` of the table. The row may be missing.
 RELIABILITY_COLUMNS: Final = (
     "coalesce(r.settled, 0) as settled, coalesce(r.failed, 0) as failed, coalesce(r.reclaimed, 0) as reclaimed,"
     " r.median_secs, r.units_per_sec"
 )
 # Share of claimed jobs that were settled. One settled and one lost job are added for every provider, so that a single
 # job does not rank a provider first, and new providers rank between reliable and unreliable ones.
-SCORE: Final = (
+SETTLED_SHARE: Final = (
     "(coalesce(r.settled, 0) + 1)::float8"
     " / (coalesce(r.settled, 0) + coalesce(r.failed, 0) + coalesce(r.reclaimed, 0) + 2)"
 )
 
-_REFRESH: Final = (
+_RECOUNT: Final = (
     "with ended as (select j.provider_id, j.model_id, j.ended_because, greatest(j.ended_at - j.claimed_at, 0) as secs,"
     " count(*) as jobs, sum(j.completion_tok) as units from jobs j, index_position p"
     " where j.ended_at > p.block_time - $1::bigint and j.ended_at is not null and j.provider_id > 0"
@@ -80,15 +80,15 @@ _REFRESH: Final = (
 
 @attrs.define(slots=True)
 class ReliabilitySums:
-    """Counter of the table. The janitor calls `refresh` at each sweep."""
+    """Recounts the table `reliability`. The janitor calls `refresh` at each sweep."""
 
     clock: Callable[[], float] = time.monotonic
     _due: float = attrs.field(default=0.0, init=False)
 
     async def refresh(self, connection: Connection) -> None:
-        """Recount the table when a count is due."""
+        """Recount the table if a count is due."""
         began = self.clock()
         if began < self._due:
             return
-        await connection.execute(_REFRESH, RELIABILITY_PERIOD_S)
+        await connection.execute(_RECOUNT, RELIABILITY_PERIOD_S)
         self._due = self.clock() + _PAUSE_TO_COUNT_RATIO * (self.clock() - began)

@@ -7,46 +7,54 @@ from typing import Final
 import attrs
 
 from common.api import jobs, limits, why
-from common.api.fields import ADDRESS, BYTES32, Choice, Decimal
-from common.api.words import NOTHING, WORDS
+from common.api.fields import ADDRESS, BYTES32, Choice, QueryUint
+from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from coordinatord.api.book import bodies
 from coordinatord.api.book.job_pages_sql import JobFilter, read_page
 from coordinatord.api.book.owner_sums_sql import read_summary
-from coordinatord.api.book.polls import Leased, Poll, Polls, checked_poll
+from coordinatord.api.book.polls import Poll, PollAnswer, Polls, build_poll
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.why import WhyReads
 from coordinatord.base.outcomes import NoSuchObject, NotSigned
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.caller_limits import TokenBuckets
-from coordinatord.http.pages import page, page_of
+from coordinatord.http.pages import page_response, read_page_bounds
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import INDEX, PAGE, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.routing import (
+    INDEX_REPLIES,
+    PAGE_PARAMETERS,
+    Parameter,
+    Reply,
+    Request,
+    Route,
+    malformed_replies,
+)
 from coordinatord.http.streaming import HeldResponse
 
-_REQUESTS_PER_WALKED_S: Final = 100  # each 10 ms of a walk counts as one request of the caller
+_REQUESTS_PER_SECOND_OF_WALK: Final = 100  # each 10 ms of a walk counts as one request of the caller
 _FILTERS = {
     "state": Parameter(
         Choice(("Open", "Claimed", "Settled", "Cancelled")),
         "jobs in this state; `Cancelled` covers every job that ended without a result",
         example="Open",
     ),
-    "model": Parameter(Decimal(32), "jobs of the model of this id", example=1),
-    "provider": Parameter(Decimal(32), "jobs claimed by the provider of this id"),
+    "model": Parameter(QueryUint(32), "jobs of the model of this id", example=1),
+    "provider": Parameter(QueryUint(32), "jobs claimed by the provider of this id"),
     "owner": Parameter(ADDRESS, "jobs of this wallet"),
-    "min_rate_in": Parameter(Decimal(128), "jobs that pay at least this for 10^6 input units, in base units"),
-    "min_rate_out": Parameter(Decimal(128), "jobs that pay at least this for 10^6 output units, in base units"),
-    "posted_before": Parameter(Decimal(63), "jobs posted at or before this block"),
+    "min_rate_in": Parameter(QueryUint(128), "jobs that pay at least this for 10^6 input units, in base units"),
+    "min_rate_out": Parameter(QueryUint(128), "jobs that pay at least this for 10^6 output units, in base units"),
+    "posted_before": Parameter(QueryUint(63), "jobs posted at or before this block"),
     "order": Parameter(
         Choice(("oldest", "newest")),
         "order of the posts: `oldest` first (the default) or `newest`; a poll leases the oldest jobs in either order",
     ),
     "free": Parameter(
-        Decimal(32),
+        QueryUint(32),
         "a provider's poll: the number of jobs that it wants to hold, including those that it holds already; 0 leases"
         " no more",
     ),
     "wait": Parameter(
-        Decimal(32, 0, limits.MAX_POLL_WAIT_S),
+        QueryUint(32, 0, limits.MAX_POLL_WAIT_S),
         "seconds that a poll with free slots waits while there is no job for it, 0 (the default) to"
         f" {limits.MAX_POLL_WAIT_S}",
     ),
@@ -57,7 +65,7 @@ _FILTERS = {
 }
 
 
-_OPEN = {
+_OPEN_EXAMPLE = {
     "jobs": [
         {
             "state": 0,
@@ -66,14 +74,14 @@ _OPEN = {
             "claimed_at": "0",
             "completion_tok": "0",
             "result_cid": None,
-            "reclaimable_at": NOTHING,
-            "ended_at": NOTHING,
+            "reclaimable_at": NO_EXAMPLE,
+            "ended_at": NO_EXAMPLE,
         }
     ]
 }
 
-_SETTLED = {"reclaimable_at": NOTHING}
-_WHY = {"state": 0}
+_SETTLED_EXAMPLE = {"reclaimable_at": NO_EXAMPLE}
+_WHY_EXAMPLE = {"state": 0}
 
 
 @attrs.frozen(slots=True)
@@ -105,13 +113,13 @@ class BookRoutes:
                     " waiting requests."
                 ),
                 handler=self.list,
-                query={**_FILTERS, **PAGE},
+                query={**_FILTERS, **PAGE_PARAMETERS},
                 replies=(
-                    Reply(200, shape=jobs.JobList, about="A page of jobs", example=_OPEN),
-                    *malformed(),
+                    Reply(200, shape=jobs.JobList, about="A page of jobs", example=_OPEN_EXAMPLE),
+                    *malformed_replies(),
                     Reply(401, "invalid_session"),
                     Reply(403, "not_registered"),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 session_with="free",
                 index_backed=True,
@@ -123,9 +131,9 @@ class BookRoutes:
                 id="getOwnerSummary",
                 tag="Job book",
                 about="Sum up an owner's jobs",
-                handler=self.summary,
+                handler=self.read_summary,
                 query={"owner": Parameter(ADDRESS, "wallet that ordered", required=True)},
-                replies=(Reply(200, shape=jobs.Summary, about="The sums"), *malformed(), *INDEX),
+                replies=(Reply(200, shape=jobs.Summary, about="The sums"), *malformed_replies(), *INDEX_REPLIES),
                 index_backed=True,
             ),
             Route(
@@ -134,13 +142,13 @@ class BookRoutes:
                 id="getBookJob",
                 tag="Job book",
                 about="Read one row of the job book",
-                handler=self.one,
+                handler=self.read_job,
                 segments={"job_id": Parameter(BYTES32)},
                 replies=(
-                    Reply(200, shape=jobs.JobAsOf, about="The job", example=_SETTLED),
-                    *malformed(),
+                    Reply(200, shape=jobs.JobAsOf, about="The job", example=_SETTLED_EXAMPLE),
+                    *malformed_replies(),
                     Reply(404),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 index_backed=True,
             ),
@@ -157,16 +165,16 @@ class BookRoutes:
                     " still leave it. The answer is up to a second old. For a claimed or ended job, it has the verdict"
                     " alone."
                 ),
-                handler=self.explain,
-                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                handler=self.explain_job,
+                segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
                 replies=(
-                    Reply(200, shape=why.Why, about="The verdict", example=_WHY),
-                    *malformed(),
+                    Reply(200, shape=why.Why, about="The verdict", example=_WHY_EXAMPLE),
+                    *malformed_replies(),
                     Reply(404),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 index_backed=True,
-                of_the_moment=True,
+                changes_between_blocks=True,
             ),
         ]
 
@@ -182,47 +190,48 @@ class BookRoutes:
             posted_before=query.get("posted_before"),
             newest_first=query.get("order") == "newest",
         )
-        limit, offset = page_of(request)
+        limit, offset = read_page_bounds(request)
         if request.session is None:
-            return await self._page(request, wanted, limit, offset)
+            return await self._page_response(request, wanted, limit, offset)
         pending = query.get("pending") == "1"
-        poll = checked_poll(request.session, wanted, query["free"], limit, offset, pending=pending)
+        poll = build_poll(request.session, wanted, query["free"], limit, offset, pending=pending)
         if isinstance(poll, NotSigned):
-            return relay_responses.not_signed(poll)
+            return relay_responses.not_signed_response(poll)
         seconds: int = query.get("wait", 0)
         if not seconds:
-            return _polled(request, await self.polls.answer(poll))
+            return await self._poll_response(request, await self.polls.answer(poll))
 
         async def answer(poll: Poll = poll) -> tuple[Response, float]:
             leased, waited = await self.polls.answer_or_wait(poll, seconds=seconds, caller=request.caller)
-            return _polled(request, leased), waited
+            return await self._poll_response(request, leased), waited
 
         return HeldResponse(answer)
 
-    async def _page(self, request: Request, wanted: JobFilter, limit: int, offset: int) -> Response:
+    async def _poll_response(self, request: Request, leased: PollAnswer) -> Response:
+        more: dict[str, object] = {}
+        if leased.pending is not None:
+            more["pending"] = [bodies.pending_job_shape(job) for job in leased.pending]
+        if contexts := await self.polls.read_trace_contexts(leased):
+            more["traces"] = bodies.trace_shapes(contexts)
+        return page_response(request, leased.snapshot, "jobs", leased.rows, bodies.job_shape, **more)
+
+    async def _page_response(self, request: Request, wanted: JobFilter, limit: int, offset: int) -> Response:
         began = self.clock()
         snapshot, rows = await self.reads.lists.read(lambda database: read_page(database, wanted, limit, offset))
         if not wanted.has_counts:  # PostgreSQL walked rows up to the page
-            await self.buckets.turn(request.caller, (self.clock() - began) * _REQUESTS_PER_WALKED_S)
-        return page(request, snapshot, "jobs", rows, bodies.job)
+            await self.buckets.wait_and_take(request.caller, (self.clock() - began) * _REQUESTS_PER_SECOND_OF_WALK)
+        return page_response(request, snapshot, "jobs", rows, bodies.job_shape)
 
-    async def summary(self, request: Request) -> Response:
+    async def read_summary(self, request: Request) -> Response:
         snapshot, rows = await self.reads.lists.read(lambda database: read_summary(database, request.query["owner"]))
-        return responses.ok(bodies.summary(rows, snapshot.block_number), snapshot=snapshot)
+        return responses.ok(bodies.summary_shape(rows, snapshot.block_number), snapshot=snapshot)
 
-    async def explain(self, request: Request) -> Response:
+    async def explain_job(self, request: Request) -> Response:
         found = await self.why.read(request.path["id"])
         return responses.not_found(found) if isinstance(found, NoSuchObject) else responses.ok(found)
 
-    async def one(self, request: Request) -> Response:
+    async def read_job(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["job_id"])
         if found.value is None:
             return responses.not_found(NoSuchObject("job"))
         return responses.ok(bodies.job_as_of(found.value, found.snapshot.block_number), snapshot=found.snapshot)
-
-
-def _polled(request: Request, leased: Leased) -> Response:
-    if leased.pending is None:
-        return page(request, leased.snapshot, "jobs", leased.rows, bodies.job)
-    offered = [bodies.pending_job(job) for job in leased.pending]
-    return page(request, leased.snapshot, "jobs", leased.rows, bodies.job, pending=offered)

@@ -9,8 +9,9 @@ from coordinatord.api.book.why_reasons import ProviderStanding
 from coordinatord.api.book.why_sql import OpenJob, ProviderFacts
 from coordinatord.chain.contracts.payment_token import Funds
 
-_MAX_WINDOWS: Final = 4
-_BY_TERMS: Final = frozenset({"no_ask", "window", "price", "designated"})  # reasons that another order avoids
+_MAX_SUGGESTED_WINDOWS: Final = 4
+# Reasons that an order with other terms would avoid.
+_DUE_TO_TERMS: Final = frozenset({"no_ask", "window", "price", "designated"})
 _INDEPENDENT_OF_TERMS: Final = frozenset({"unfunded", "held_back", "leased"})
 
 
@@ -22,13 +23,15 @@ def helpful_changes(job: OpenJob, standings: Sequence[ProviderStanding], funds: 
         yield why.WhyHelp("funds", {"balance": str(job.amount)}, str(takers))
     if any(one.codes <= _INDEPENDENT_OF_TERMS for one in standings):
         return
-    able = [one for one in standings if one.codes - _INDEPENDENT_OF_TERMS <= _BY_TERMS]
-    meant = [one.provider for one in able if "designated" not in one.codes]
-    yield from _better_rates(row, meant)
-    yield from _other_windows(row, meant)
-    others = [one.provider for one in able if "designated" in one.codes and _meets(row, one.provider, row.sla_secs)]
+    able = [one for one in standings if one.codes - _INDEPENDENT_OF_TERMS <= _DUE_TO_TERMS]
+    eligible = [one.provider for one in able if "designated" not in one.codes]
+    yield from _better_rates(row, eligible)
+    yield from _other_windows(row, eligible)
+    others = [
+        one.provider for one in able if "designated" in one.codes and _meets_terms(row, one.provider, row.sla_secs)
+    ]
     if others:
-        cheapest = min(others, key=lambda one: (_cost(row, one), one.active_jobs / one.capacity, one.provider_id))
+        cheapest = min(others, key=lambda one: (_job_cost(row, one), one.active_jobs / one.capacity, one.provider_id))
         yield why.WhyHelp("designated", {"designated": str(cheapest.provider_id)}, "1")
 
 
@@ -44,19 +47,19 @@ def _better_rates(job: JobRow, providers: Sequence[ProviderFacts]) -> Iterator[w
 
 def _other_windows(job: JobRow, providers: Sequence[ProviderFacts]) -> Iterator[why.WhyHelp[str]]:
     windows = {ask.sla for provider in providers for ask in provider.asks} - {job.sla_secs}
-    takers = {sla: sum(_meets(job, provider, sla) for provider in providers) for sla in sorted(windows)}
-    for sla in [sla for sla, number in takers.items() if number][:_MAX_WINDOWS]:
+    takers = {sla: sum(_meets_terms(job, provider, sla) for provider in providers) for sla in sorted(windows)}
+    for sla in [sla for sla, number in takers.items() if number][:_MAX_SUGGESTED_WINDOWS]:
         yield why.WhyHelp("window", {"sla_secs": str(sla)}, str(takers[sla]))
 
 
-def _meets(job: JobRow, provider: ProviderFacts, sla: int) -> bool:
+def _meets_terms(job: JobRow, provider: ProviderFacts, sla: int) -> bool:
     return any(
         ask.sla == sla and ask.rate_in <= int(job.rate_in) and ask.rate_out <= int(job.rate_out)
         for ask in provider.asks
     )
 
 
-def _cost(job: JobRow, provider: ProviderFacts) -> int:
+def _job_cost(job: JobRow, provider: ProviderFacts) -> int:
     return min(
         ask.rate_in * job.units_in + ask.rate_out * job.units_out for ask in provider.asks if ask.sla == job.sla_secs
     )

@@ -12,13 +12,14 @@ from coordinatord.chain.contracts.payment_token import Funds
 
 @attrs.frozen(slots=True)
 class ProviderStanding:
-    """Reasons that keep a provider from a job, the most important first. Without any, its next poll takes the job."""
+    """Reasons that keep a provider from a job, the most important first. Without any reason, the provider's next poll
+    takes the job."""
 
     provider: ProviderFacts
     reasons: tuple[why.WhyReason, ...]
 
     @property
-    def takes(self) -> bool:
+    def would_take(self) -> bool:
         return not self.reasons
 
     @property
@@ -28,29 +29,32 @@ class ProviderStanding:
 
 def reasons_of_job(job: OpenJob, funds: Funds) -> list[why.WhyReason]:
     """Return the reasons that keep every provider from a job."""
-    return [why.WhyReason(code, text, why.OF_THE_JOB[code]) for code, text in _job_reasons(job, funds)]
+    return [why.WhyReason(code, text, why.JOB_REASON_REMEDIES[code]) for code, text in _job_reasons(job, funds)]
 
 
 def _job_reasons(job: OpenJob, funds: Funds) -> Iterator[tuple[str, str]]:
     if not job.model_enabled:
-        yield "model_disabled", "the market accepts no jobs of its model"
+        yield "model_disabled", "the market accepts no jobs of the job's model"
     if job.key_lost:
-        yield "escrow_key_lost", "it is sealed to a key that the escrow has lost"
+        yield "escrow_key_lost", "the job is sealed to a key that the escrow has lost"
     if job.row.job_id in funds.spent:
         yield "authorization_used", "the owner's authorisation of the payment is used up or cancelled"
     balance = funds.balances.get(job.row.owner)
     if balance is not None and balance < job.amount:
-        yield "unfunded", f"it costs {job.amount}, and its owner's balance is {balance}"
+        yield "unfunded", f"the job costs {job.amount}, and its owner's balance is {balance}"
     if job.leased_to == 0:
         yield (
             "held_back",
-            f"its payment could not be collected a moment ago: it is offered again in {job.seconds_left} s",
+            f"the payment could not be collected a moment ago; the job is offered again in {job.seconds_left} s",
         )
 
 
 def standing_of(job: OpenJob, provider: ProviderFacts, shared: Sequence[why.WhyReason]) -> ProviderStanding:
-    """Return the reasons that keep a provider from a job. `shared` are the reasons that keep every provider from it."""
-    own = [why.WhyReason(code, text, why.OF_A_PROVIDER[code]) for code, text in _provider_reasons(job, provider)]
+    """Return the reasons that keep a provider from a job. `shared` are the reasons that keep every provider from the
+    job."""
+    own = [
+        why.WhyReason(code, text, why.PROVIDER_REASON_REMEDIES[code]) for code, text in _provider_reasons(job, provider)
+    ]
     return ProviderStanding(provider, (*shared, *own))
 
 
@@ -58,48 +62,57 @@ def _provider_reasons(open_job: OpenJob, provider: ProviderFacts) -> Iterator[tu
     job = open_job.row
     holds = open_job.leased_to == provider.provider_id
     if not provider.listed:
-        yield "not_listed", "the market's admin does not list it"
+        yield "not_listed", "the market's admin does not list the provider"
     if not provider.allowed:
-        yield "model_not_allowed", "the market's admin does not allow it the model"
+        yield "model_not_allowed", "the market's admin does not allow the provider to run the model"
     if job.designated not in (0, provider.provider_id):
         yield "designated", f"the order is for provider {job.designated} alone"
     if not provider.wants:
-        yield _unwanted(job, provider)
+        yield _mismatch_reason(job, provider)
     if not provider.live:
-        never = provider.seen is None
-        yield "not_live", "it never polled for the model" if never else f"it polled {provider.seen} s ago"
+        never = provider.seconds_since_poll is None
+        text = (
+            "the provider never polled for the model"
+            if never
+            else f"the provider last polled {provider.seconds_since_poll} s ago"
+        )
+        yield "not_live", text
     if holds:
         return
     if provider.active_jobs >= provider.capacity:
-        yield "full", f"it holds {provider.active_jobs} claimed jobs, of {provider.capacity} that it may"
-    elif provider.room <= 0:
-        yield "no_free_slots", "it has no room for another job now"
-    elif open_job.ahead + provider.ahead >= provider.room:
+        yield "full", f"the provider holds {provider.active_jobs} claimed jobs, and its capacity is {provider.capacity}"
+    elif provider.free_capacity <= 0:
+        yield "no_free_slots", "the provider has no room for another job now"
+    elif open_job.ahead + provider.ahead >= provider.free_capacity:
         yield (
             "behind_others",
-            f"{open_job.ahead + provider.ahead} older jobs come before it, and it has no room for more",
+            f"{open_job.ahead + provider.ahead} older jobs come first, and the provider has no room for more",
         )
     if open_job.leased_to:
-        yield "leased", f"it is offered to provider {open_job.leased_to}, for {open_job.seconds_left} s more"
+        yield "leased", f"the job is offered to provider {open_job.leased_to} for {open_job.seconds_left} s more"
 
 
-def _unwanted(job: JobRow, provider: ProviderFacts) -> tuple[str, str]:
+def _mismatch_reason(job: JobRow, provider: ProviderFacts) -> tuple[str, str]:
     if not provider.asks:
-        return "no_ask", "it has no ask for the model"
+        return "no_ask", "the provider has no ask for the model"
     for ask in provider.asks:
         if ask.sla == job.sla_secs:
             asked, paid = f"{ask.rate_in} in and {ask.rate_out} out", f"{job.rate_in} in and {job.rate_out} out"
             return "price", f"it asks {asked}; the order pays {paid}"
     windows = ", ".join(str(ask.sla) for ask in provider.asks)
-    return "window", f"it has asks only for windows of {windows} seconds; the order's is {job.sla_secs}"
+    return (
+        "window",
+        f"the provider has asks only for windows of {windows} seconds; the order's window is {job.sla_secs}",
+    )
 
 
-def ranked(standings: Sequence[ProviderStanding]) -> list[ProviderStanding]:
-    """Sort providers: first any that would take the job, then live ones, listed ones, and ones with fewer reasons."""
+def sort_standings(standings: Sequence[ProviderStanding]) -> list[ProviderStanding]:
+    """Sort providers: first providers that take the job, then live providers, then listed providers, then providers
+    with fewer reasons."""
 
     def rank(standing: ProviderStanding) -> tuple[bool, bool, bool, int, int]:
         provider = standing.provider
         reasons = len(standing.reasons)
-        return not standing.takes, not provider.live, not provider.listed, reasons, provider.provider_id
+        return not standing.would_take, not provider.live, not provider.listed, reasons, provider.provider_id
 
     return sorted(standings, key=rank)

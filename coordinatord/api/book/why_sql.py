@@ -1,7 +1,7 @@
 """Facts about an open job and the providers of its model, to explain why no provider claims the job.
 
-The views that polls and quotes read have a column for each condition. Every part of the query uses an index and has a
-limit, so that the answer costs no more than a page of the job book.
+The query reads the views that polls and quotes read, which have a column for each condition. Every part of the query
+uses an index and has a limit, so that the answer costs no more than a page of the job book.
 """
 
 from collections import defaultdict
@@ -17,16 +17,16 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
 
 _MAX_LISTED_POLLERS: Final = 100
-_MAX_UNLISTED_POLLERS: Final = 10  # anybody may register and poll
+_MAX_UNLISTED_POLLERS: Final = 10  # few, because anyone may register and poll
 _MAX_ASKERS: Final = 100
 # For each provider.
-_MAX_WINDOWS_PER_MODEL: Final = 16
+_MAX_WINDOWS_PER_PROVIDER: Final = 16
 
 
 @attrs.frozen(slots=True)
 class OpenJob:
-    """Open job. `leased_to` is 0 while the job is held back, and None for a free job. `seconds_left` is the rest of its
-    lease. `ahead` is the number of older free bids for the model."""
+    """Open job. `leased_to` is 0 while the job is held back, and None for a free job. `seconds_left` is the time until
+    the job's lease expires. `ahead` is the number of older free bids for the model."""
 
     row: JobRow
     snapshot: Snapshot
@@ -51,9 +51,10 @@ class AskedWindow:
 
 @attrs.frozen(slots=True)
 class ProviderFacts:
-    """Conditions of leasing. `seen`: seconds since the provider's last poll for the model. `free`: slots of that poll.
-    `held`: jobs of the model leased to it. `ahead`: older orders designated to it. `wants`: the order meets its asks,
-    or it has no asks."""
+    """Conditions under which a provider leases the job. `seconds_since_poll` refers to the provider's last poll for the
+    model, and `free` is the number of free slots in that poll. `held` counts jobs of the model that are leased to the
+    provider, and `ahead` counts older orders that are designated to the provider. `wants` is True if the order meets an
+    ask of the provider, or if the provider has no asks at all."""
 
     provider_id: int
     listed: bool
@@ -61,7 +62,7 @@ class ProviderFacts:
     capacity: int
     active_jobs: int
     live: bool
-    seen: int | None
+    seconds_since_poll: int | None
     free: int
     held: int
     ahead: int
@@ -69,7 +70,7 @@ class ProviderFacts:
     asks: tuple[AskedWindow, ...]
 
     @property
-    def room(self) -> int:
+    def free_capacity(self) -> int:
         return min(self.free, MAX_LEASED_JOBS_PER_POLL, self.capacity - self.active_jobs) - self.held
 
 
@@ -101,7 +102,7 @@ async def read_job(connection: Connection, job_id: bytes) -> tuple[Snapshot, Ope
     )
 
 
-# `near`: providers that poll for the model or have an ask for it, and the job's named providers.
+# `near`: providers that poll for the model or have an ask for it, and the job's designated provider and lease holder.
 _PROVIDERS: Final = f"""
     with near as (
         (select l.provider_id from liveness l join providers v using (provider_id)
@@ -114,7 +115,7 @@ _PROVIDERS: Final = f"""
         union select v.provider_id from providers v where v.provider_id = any($7::bigint[]))
     select c.provider_id, c.listed, c.allowed, c.capacity, c.active_jobs,
         coalesce(l.seen_at > {LIVE_SINCE.format("$8")}, false) as live,
-        extract(epoch from clock_timestamp() - l.seen_at)::bigint as seen, coalesce(l.free, 0) as free,
+        extract(epoch from clock_timestamp() - l.seen_at)::bigint as seconds_since_poll, coalesce(l.free, 0) as free,
         (select count(*) from leases x join open_jobs k on k.job_id = x.job_id
             where x.provider_id = c.provider_id and x.model_id = $1 and x.expires_at > statement_timestamp()
                 and k.wanted and not k.key_lost) as held,
@@ -130,12 +131,13 @@ _ASKS: Final = (
     "select n.id as provider_id, a.sla, a.rate_in::text as rate_in, a.rate_out::text as rate_out"
     " from unnest($1::bigint[]) as n(id) cross join lateral (select * from asks a"
     " where a.provider_id = n.id and a.model_id = $2"
-    f" order by a.sla <> $3::bigint, a.sla limit {_MAX_WINDOWS_PER_MODEL}) a order by n.id, a.sla"
+    f" order by a.sla <> $3::bigint, a.sla limit {_MAX_WINDOWS_PER_PROVIDER}) a order by n.id, a.sla"
 )
 
 
 async def read_providers(connection: Connection, job: OpenJob, liveness_ms: int) -> list[ProviderFacts]:
-    """Return the providers that the job concerns."""
+    """Return facts about the providers that poll for the job's model, have an ask for it, or are the job's designated
+    provider or lease holder."""
     row = job.row
     rows = await connection.fetch(
         _PROVIDERS,
@@ -150,11 +152,11 @@ async def read_providers(connection: Connection, job: OpenJob, liveness_ms: int)
         row.posted_block,
         job.posted_log,
     )
-    asks = await _asks(connection, [found["provider_id"] for found in rows], row.model_id, row.sla_secs)
+    asks = await _read_asks(connection, [found["provider_id"] for found in rows], row.model_id, row.sla_secs)
     return [ProviderFacts(**found, asks=tuple(asks[found["provider_id"]])) for found in rows]
 
 
-async def _asks(
+async def _read_asks(
     connection: Connection, provider_ids: list[int], model_id: int, sla_secs: int
 ) -> dict[int, list[AskedWindow]]:
     found: dict[int, list[AskedWindow]] = defaultdict(list)

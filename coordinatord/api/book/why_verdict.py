@@ -11,13 +11,13 @@ from coordinatord.api.book.why_reasons import ProviderStanding
 from coordinatord.api.book.why_sql import OpenJob
 
 _ENDED: Final = {
-    EndedBecause.SETTLE: ("settled", "its provider settled it: the result is paid for"),
-    EndedBecause.CANCEL: ("cancelled", "its owner cancelled it while it was open: nothing was collected"),
-    EndedBecause.PROVIDER_FAIL: ("failed", "its provider failed it: the payment went back to its owner"),
-    EndedBecause.RECLAIM: ("reclaimed", "its provider missed the window: the payment went back to its owner"),
-    EndedBecause.EXPIRY: ("expired", "no provider claimed it until it expired: nothing was collected"),
+    EndedBecause.SETTLE: ("settled", "the provider settled the job, and the result is paid for"),
+    EndedBecause.CANCEL: ("cancelled", "the owner cancelled the open job, and no payment was collected"),
+    EndedBecause.PROVIDER_FAIL: ("failed", "the provider failed the job, and the owner got the payment back"),
+    EndedBecause.RECLAIM: ("reclaimed", "the provider missed the window, and the owner got the payment back"),
+    EndedBecause.EXPIRY: ("expired", "no provider claimed the job before it expired, and no payment was collected"),
 }
-_OF_SEVERAL: Final = {
+_REASON_PHRASES: Final = {
     "not_listed": "is not listed",
     "model_not_allowed": "may not run the model",
     "no_ask": "has no ask for the model",
@@ -37,11 +37,11 @@ def verdict_on_open(
     if shared:
         return shared[0].code, shared[0].said
     if job.leased_to:
-        return "leased", f"provider {job.leased_to} is offered it, and has {job.seconds_left} s more to claim it"
-    takers = [str(one.provider.provider_id) for one in standings if one.takes]
+        return "leased", f"provider {job.leased_to} is offered the job, and has {job.seconds_left} s more to claim it"
+    takers = [str(one.provider.provider_id) for one in standings if one.would_take]
     if takers:
         word = "provider" if len(takers) == 1 else "providers"
-        return "can_be_taken", f"{word} {', '.join(takers)} could take it, and may at any moment"
+        return "can_be_taken", f"{word} {', '.join(takers)} could take the job, and may do so at any moment"
     named = job.row.designated
     concerned = [
         one
@@ -54,18 +54,18 @@ def verdict_on_open(
         texts = "; ".join(reason.said for reason in concerned[0].reasons)
         return concerned[0].reasons[0].code, f"the order is for provider {named} alone: {texts}"
     if not concerned:
-        return "nobody_live", "no listed provider polls for its model now"
+        return "nobody_live", "no listed provider polls for the job's model now"
     counted = Counter(one.reasons[0].code for one in concerned)
-    summary = "; ".join(f"{number} {_OF_SEVERAL[code]}" for code, number in counted.most_common())
+    summary = "; ".join(f"{number} {_REASON_PHRASES[code]}" for code, number in counted.most_common())
     return (
         next(iter(counted)) if len(counted) == 1 else "kept_away",
-        f"of {len(concerned)} providers that poll for its model: {summary}",
+        f"of {len(concerned)} providers that poll for the job's model: {summary}",
     )
 
 
-def verdict_on_moved(job: JobRow) -> tuple[str, str]:
+def verdict_on_claimed_or_ended(job: JobRow) -> tuple[str, str]:
     """Return the code and the sentence for a job that is claimed or has ended."""
     if job.state == JobState.CLAIMED:
         ends = job.claimed_at + job.sla_secs
-        return "claimed", f"provider {job.provider_id} claimed it, and has until {ends} to settle it"
+        return "claimed", f"provider {job.provider_id} claimed the job, and has until {ends} to settle it"
     return _ENDED[EndedBecause(job.ended_because)]

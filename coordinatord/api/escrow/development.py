@@ -1,9 +1,9 @@
-"""Custody in development mode: random keys in memory, rotated, and shared with peers.
+"""Custody in development mode: random keys in memory, rotated, and shared with peers. A generation is one such key.
 
-An instance without a peer mints a generation when it starts and whenever the next one is due. An instance with a peer
-uses the peer's generations. It mints its own only when a generation expires without a successor, because the peer is
-down or waits for this instance. A starting instance treats keys that it cannot obtain as lost: the database records
-which keys this deployment announced.
+An instance without a peer mints a generation when it starts and whenever the next generation is due. An instance with a
+peer uses the peer's generations. It mints a generation only if the newest has expired without a successor. This happens
+if the peer is down, or waits for this instance. The database records which keys this deployment announced. When an
+instance obtains its first keys, it marks all other recorded keys as lost.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,12 +20,12 @@ from coordinatord.api.escrow.custody import KeyEvidence, mock_evidence
 from coordinatord.api.escrow.escrow_sql import GenerationRow
 from coordinatord.api.escrow.generations import Generation, Generations
 from coordinatord.api.escrow.keys import open_with_any
-from coordinatord.api.escrow.peer import NoKeys, Peer
+from coordinatord.api.escrow.peer import FailedPull, Peer
 from coordinatord.base.clock import Clock
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.rpc.client import Rpc, quantity
+from coordinatord.chain.rpc.client import Rpc, decode_quantity
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.chain.rpc.views import unreadable
+from coordinatord.chain.rpc.views import view_error
 from coordinatord.storage.database.connections import Connection, Database
 
 log = structlog.get_logger(__name__)
@@ -63,25 +63,26 @@ class MockCustody:
         self._peer = peer
         self._clock = clock
         self._generations = Generations(settings.rotate_every_ms, settings.lead_ms)
-        # Generation with an announcement that is recorded with its block.
-        self._noted: bytes | None = None
+        # Public key whose announcement is recorded in the database.
+        self._recorded_key: bytes | None = None
         self._pulling = anyio.Lock()
         self._pulled_at = float("-inf")
 
-    def announced(self) -> PublicKey | None:
-        generation = self._generations.announced(self._now())
+    def current_key(self) -> PublicKey | None:
+        generation = self._generations.newest_announced(self._now_ms())
         return generation.key.public if generation is not None else None
 
-    def held(self) -> tuple[Generation, ...]:
-        return self._generations.held()
+    def held_generations(self) -> tuple[Generation, ...]:
+        return self._generations.oldest_first()
 
-    def evidence(self, public: PublicKey) -> KeyEvidence:
+    def build_evidence(self, public: PublicKey) -> KeyEvidence:
         return mock_evidence(public, self._settings.release)
 
-    async def open(self, seed_wrap: bytes) -> bytearray | None:
-        """Open a wrap, if needed with the peer's newest keys: the peer may have minted one since the last pull."""
+    async def open_wrap(self, seed_wrap: bytes) -> bytearray | None:
+        """Open a wrap. If no held key opens it, pull the peer's keys and try again, because the peer may have minted a
+        key since the last pull."""
         seed = open_with_any(self._generations.newest_first(), seed_wrap)
-        if seed is None and await self._pull_if_worth_it():
+        if seed is None and await self._pull_unless_recent():
             seed = open_with_any(self._generations.newest_first(), seed_wrap)
         return seed
 
@@ -89,7 +90,7 @@ class MockCustody:
         async with self._database.connection() as connection:
             return await escrow_sql.has_lost_keys(connection)
 
-    async def begin(self) -> None:
+    async def acquire_first_key(self) -> None:
         if self._peer is None:
             await self.rotate()
         elif self._settings.first_pull_required:
@@ -97,32 +98,32 @@ class MockCustody:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_every, _ROTATE_INTERVAL_S, self.rotate)
-            tasks.start_soon(_every, self._settings.sweep_every_ms / 1000, self.sweep)
+            tasks.start_soon(_repeat_every, _ROTATE_INTERVAL_S, self.rotate)
+            tasks.start_soon(_repeat_every, self._settings.sweep_every_ms / 1000, self.sweep)
             if self._peer is not None:
                 tasks.start_soon(self._keep_pulling)
 
-    def end(self) -> None:
+    def wipe_keys(self) -> None:
         self._generations.erase_all()
 
     async def rotate(self) -> None:
         """Mint the next generation when it is due, and record the announcement of the current one."""
-        now = self._now()
+        now = self._now_ms()
         if self._peer is None:
             mints = self._generations.is_due(now)
         else:
             mints = len(self._generations) > 0 and self._generations.is_overdue(now)
         if mints:
             minted = self._generations.mint(now)
-            await self._take([minted])
+            await self._record_and_hold([minted])
             log.info("escrow key minted", key=minted.public_key.hex(), announced_from=minted.announced_from)
-        await self._note_announcement()
+        await self._record_announcement()
 
     async def sweep(self) -> None:
-        """Erase generations past their retention. Tests may set this clock ahead."""
-        ahead = self._now() + self._settings.clock_offset_ms
-        due = {one.public_key for one in self._generations.past_retention(self._now())}
-        gone = self._generations.past_retention(ahead)
+        """Erase generations past their retention. `clock_offset_ms` sets the clock ahead in tests."""
+        ahead = self._now_ms() + self._settings.clock_offset_ms
+        due = {one.public_key for one in self._generations.find_expired(self._now_ms())}
+        gone = self._generations.find_expired(ahead)
         async with self._database.connection() as connection:
             for generation in gone:
                 await escrow_sql.mark_erased(
@@ -130,34 +131,35 @@ class MockCustody:
                 )
                 log.info("escrow key erased", key=generation.public_key.hex())
             self._generations.erase(gone)
-            await escrow_sql.record(connection, [_row(one) for one in self._generations.held()])
+            await escrow_sql.record_keys(connection, [_generation_row(one) for one in self._generations.oldest_first()])
             await escrow_sql.drop_forgotten(connection)
 
-    async def pull(self) -> NoKeys | None:
+    async def pull_keys(self) -> FailedPull | None:
         """Pull the peer's keys. Return None on success."""
         if self._peer is None:
             raise AssertionError("no peer is configured")
         async with self._pulling:
-            pulled = await self._peer.pull()
+            pulled = await self._peer.pull_keys()
             self._pulled_at = self._clock()
-            if isinstance(pulled, NoKeys):
+            if isinstance(pulled, FailedPull):
                 log.warning("escrow keys not pulled", reason=pulled.reason)
                 return pulled
-            await self._take(pulled)
-        await self._note_announcement()
+            await self._record_and_hold(pulled)
+        await self._record_announcement()
         return None
 
-    def _now(self) -> int:
+    def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    async def _take(self, generations: list[Generation]) -> None:
-        """Record generations in the database, then hold them. The loss of an unrecorded key would go unnoticed."""
-        known = {one.public_key for one in self._generations.held()}
-        now, first = self._now(), not known
-        fresh = [_row(one) for one in generations if one.public_key not in known]
+    async def _record_and_hold(self, generations: list[Generation]) -> None:
+        """Record generations in the database before holding them, because the loss of an unrecorded key would go
+        unnoticed."""
+        known = {one.public_key for one in self._generations.oldest_first()}
+        now, first = self._now_ms(), not known
+        fresh = [_generation_row(one) for one in generations if one.public_key not in known]
 
         async def remember(connection: Connection) -> list[bytes]:
-            await escrow_sql.record(connection, fresh)
+            await escrow_sql.record_keys(connection, fresh)
             if not first:
                 return []
             return await escrow_sql.mark_lost(connection, [row.public_key for row in fresh], now)
@@ -174,21 +176,21 @@ class MockCustody:
         if added:
             log.info("escrow keys held", count=len(self._generations), new=len(added))
 
-    async def _note_announcement(self) -> None:
-        generation = self._generations.announced(self._now())
-        if generation is None or generation.public_key == self._noted:
+    async def _record_announcement(self) -> None:
+        generation = self._generations.newest_announced(self._now_ms())
+        if generation is None or generation.public_key == self._recorded_key:
             return
         try:
-            head = quantity(await self._rpc.call("eth_blockNumber"))
+            head = decode_quantity(await self._rpc.call("eth_blockNumber"))
         except RpcError as error:
-            raise unreadable(error, "job_read") from error
+            raise view_error(error, "job_read") from error
         async with self._database.connection() as connection:
             await escrow_sql.mark_announced(connection, generation.public_key, head)
-        self._noted = generation.public_key
+        self._recorded_key = generation.public_key
 
     async def _first_pull(self) -> None:
         deadline = anyio.current_time() + _FIRST_PULL_TIMEOUT_S
-        while (failure := await self.pull()) is not None:
+        while (failure := await self.pull_keys()) is not None:
             if failure.final or anyio.current_time() > deadline:
                 raise Fatal(f"PEER_REQUIRED: {failure.reason}")
             await anyio.sleep(_FIRST_PULL_INTERVAL_S)
@@ -196,20 +198,19 @@ class MockCustody:
     async def _keep_pulling(self) -> None:
         while True:
             try:
-                await self.pull()
+                await self.pull_keys()
             except Retryable as error:
                 log.warning("escrow keys not pulled", reason=error.message)
             await anyio.sleep(self._settings.sync_every_s if self._generations else _FIRST_PULL_INTERVAL_S)
 
-    async def _pull_if_worth_it(self) -> bool:
+    async def _pull_unless_recent(self) -> bool:
         if self._peer is None or self._clock() - self._pulled_at < _MIN_PULL_INTERVAL_S:
             return False
-        return await self.pull() is None
+        return await self.pull_keys() is None
 
 
-async def _every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-    """Run `act` repeatedly. A failure of the database or the node waits for the next run, because the keys are in
-    memory."""
+async def _repeat_every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Run `act` repeatedly. Log a Retryable and continue, because the keys in memory remain usable."""
     while True:
         try:
             await act()
@@ -218,5 +219,5 @@ async def _every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
         await anyio.sleep(seconds)
 
 
-def _row(generation: Generation) -> GenerationRow:
+def _generation_row(generation: Generation) -> GenerationRow:
     return GenerationRow(generation.public_key, generation.announced_from)

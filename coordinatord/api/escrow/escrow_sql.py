@@ -1,4 +1,4 @@
-"""Generations of escrow keys that this deployment has announced, lost or erased."""
+"""Queries on the escrow keys (generations) that this deployment has announced, lost or erased."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +19,7 @@ class GenerationRow:
     announced_from: int
 
 
-async def record(connection: Connection, held: Sequence[GenerationRow]) -> None:
+async def record_keys(connection: Connection, held: Sequence[GenerationRow]) -> None:
     """Record the keys that an instance holds. A key that any instance holds is not lost."""
     await connection.executemany(
         "insert into escrow_generations (public_key, announced_from) values ($1, $2)"
@@ -29,7 +29,8 @@ async def record(connection: Connection, held: Sequence[GenerationRow]) -> None:
 
 
 async def mark_lost(connection: Connection, held: Sequence[bytes], now_ms: int) -> list[bytes]:
-    """Mark announced keys that are not among `held` as lost. Return the newly lost keys."""
+    """Mark announced keys that are not among `held` as lost, and return them. Delete the records of other keys that
+    were never announced."""
     await connection.execute(
         "delete from escrow_generations where announced_from > $1 and public_key <> all($2)", now_ms, held
     )
@@ -42,7 +43,7 @@ async def mark_lost(connection: Connection, held: Sequence[bytes], now_ms: int) 
 
 
 async def mark_announced(connection: Connection, public_key: bytes, block: int) -> None:
-    """Record the block at which a key was first seen announced."""
+    """Record the head block at the first announcement of a key. Keep an earlier record."""
     await connection.execute(
         "update escrow_generations set announced_block = $2 where public_key = $1 and announced_block is null",
         public_key,

@@ -1,6 +1,6 @@
-"""Generations of escrow keys, in Unix milliseconds.
+"""Life of escrow keys (generations). Times are Unix milliseconds.
 
-    minted          announced_from            announced_from of the next           + RETENTION
+    minted          announced_from            announced_from of the next           + RETENTION_MS
     │── lead ──────│── announced ────────────│── retired, opens still ────────────│ erased
 
 A generation is minted before it is announced, so that all peers can pull it in time.
@@ -14,10 +14,10 @@ import attrs
 from coordinatord.api.escrow.keys import KeyPair
 
 _DAY_MS: Final = 86_400_000
-_MARGIN_MS: Final = 3_600_000
+_RETENTION_MARGIN_MS: Final = 3_600_000
 # Time from the retirement of a key to its erasure. A client may keep the key for a while before it posts, the order
 # lives for up to a day, and the window after its claim for up to another day.
-RETENTION: Final = _DAY_MS + _DAY_MS + _MARGIN_MS
+RETENTION_MS: Final = _DAY_MS + _DAY_MS + _RETENTION_MARGIN_MS
 
 
 @attrs.frozen(slots=True)
@@ -33,21 +33,21 @@ class Generation:
 class Generations:
     """Generations held by one instance."""
 
-    def __init__(self, rotate_every: int, lead: int) -> None:
-        self._rotate_every = rotate_every
-        self._lead = lead
+    def __init__(self, rotate_every_ms: int, lead_ms: int) -> None:
+        self._rotate_every_ms = rotate_every_ms
+        self._lead_ms = lead_ms
         # Oldest first.
         self._held: list[Generation] = []
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def held(self) -> tuple[Generation, ...]:
+    def oldest_first(self) -> tuple[Generation, ...]:
         """Return the generations, oldest first."""
         return tuple(self._held)
 
     def newest_first(self) -> Iterable[KeyPair]:
-        """Return the keys in the order in which a wrap is most likely to open."""
+        """Return the keys, newest first, because most wraps are sealed to a new key."""
         return (generation.key for generation in reversed(self._held))
 
     def add(self, generations: Iterable[Generation]) -> list[Generation]:
@@ -64,31 +64,31 @@ class Generations:
         self._held = sorted(self._held + fresh, key=lambda one: (one.announced_from, one.public_key))
         return fresh
 
-    def announced(self, now: int) -> Generation | None:
+    def newest_announced(self, now: int) -> Generation | None:
         """Return the newest generation that is due for announcement, or the first one if none is due."""
         begun = [generation for generation in self._held if generation.announced_from <= now]
         return begun[-1] if begun else next(iter(self._held), None)
 
     def is_due(self, now: int) -> bool:
         """Return True when the next generation must be minted."""
-        return not self._held or self._held[-1].announced_from + self._rotate_every - self._lead <= now
+        return not self._held or self._held[-1].announced_from + self._rotate_every_ms - self._lead_ms <= now
 
     def is_overdue(self, now: int) -> bool:
         """Return True when the newest generation has expired without a successor."""
-        return not self._held or self._held[-1].announced_from + self._rotate_every <= now
+        return not self._held or self._held[-1].announced_from + self._rotate_every_ms <= now
 
     def mint(self, now: int) -> Generation:
         """Return a new generation. The caller records it and then calls `add`."""
-        begin = self._held[-1].announced_from + self._rotate_every if self._held else now
+        begin = self._held[-1].announced_from + self._rotate_every_ms if self._held else now
         return Generation(KeyPair.generate(), max(now, begin))
 
-    def past_retention(self, now: int) -> list[Generation]:
-        """Return generations that no claimable order can be sealed to, because their successor was announced long
-        ago."""
+    def find_expired(self, now: int) -> list[Generation]:
+        """Return the generations whose successor was announced so long ago that no claimable order can be sealed to
+        them."""
         return [
             generation
             for generation, successor in zip(self._held, self._held[1:], strict=False)
-            if successor.announced_from + RETENTION <= now
+            if successor.announced_from + RETENTION_MS <= now
         ]
 
     def erase(self, generations: Iterable[Generation]) -> None:
@@ -99,4 +99,4 @@ class Generations:
         self._held = [generation for generation in self._held if generation.public_key not in gone]
 
     def erase_all(self) -> None:
-        self.erase(self.held())
+        self.erase(self.oldest_first())

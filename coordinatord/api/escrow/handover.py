@@ -1,4 +1,4 @@
-"""Hand escrow keys over to a peer: POST /handover, on the side of the holder.
+"""POST /handover: hand the escrow keys of this instance over to a peer.
 
 Checks run in the specification's order, from cheap to expensive: the request itself, the operator's signature, the
 chain's allowlist.
@@ -10,17 +10,17 @@ from typing import Literal, Self, TypeAlias
 import attrs
 
 from common import box, escrow_evidence
-from common.api.fields import UINT64, BareHex, Boolean, Choice, Nested, Schema, Text, Uint, wire
+from common.api.fields import UINT64, BareHex, Boolean, Choice, NestedObject, Schema, Text, Uint, body_field
 from common.box import PublicKey
 from common.daemon.secrets import Secret
 from common.domains import Domains
-from common.escrow import HandedKey, content
+from common.escrow import HandedKey, handover_content
 from common.escrow_evidence import report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import read_hex
-from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover
-from coordinatord.api.escrow.custody import unminted
+from common.secp256k1 import SIGNATURE_LENGTH, Wallet, recover_address
+from coordinatord.api.escrow.custody import no_key_error
 from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.keys import seal_secret, wipe
 from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
@@ -44,7 +44,8 @@ class SealingKey:
 
 @attrs.frozen(slots=True)
 class AnySignature:
-    """Reader of a signature. A malformed signature reads as b"", and is answered as a signature of the wrong wallet."""
+    """Reader of a signature. A malformed signature reads as b"", which is rejected like the signature of a wrong
+    wallet."""
 
     def read(self, value: object, param: str) -> bytes:
         try:
@@ -65,37 +66,37 @@ class Operators:
     addresses: frozenset[bytes]
 
     @classmethod
-    def of(cls, domains: Domains, keys: tuple[Secret, ...]) -> Self:
+    def from_keys(cls, domains: Domains, keys: tuple[Secret, ...]) -> Self:
         wallets = [Wallet(bytes.fromhex(key.reveal())) for key in keys]
         return cls(domains, wallets[0], frozenset(wallet.address for wallet in wallets))
 
     def sign(self, message: HandoverAuth | HandoverKeys) -> bytes:
         return self.first.sign(self.domains.escrow.digest(message))
 
-    def signer(self, message: HandoverAuth | HandoverKeys, signature: bytes) -> bytes | None:
+    def recover_signer(self, message: HandoverAuth | HandoverKeys, signature: bytes) -> bytes | None:
         """Return the address that signed, or None for a malformed signature."""
-        return recover(self.domains.escrow.digest(message), signature)
+        return recover_address(self.domains.escrow.digest(message), signature)
 
 
 @attrs.frozen(slots=True)
 class PeerEvidence:
-    type: str = wire(Choice((escrow_evidence.MOCK,)), "kind of the evidence")
-    report_data: bytes = wire(BareHex(32), "sha256(channel_pubkey ‖ `svc-coordinator-escrow-v1`), hex without 0x")
-    debug: bool = wire(Boolean())
-    release: int = wire(Uint(16))
-    measurement: bytes = wire(BareHex(32))
-    tcb: str = wire(Text(256))
-    quote: str = wire(Text(2048), "measurement and report_data again, in base64", example="AAAA")
+    type: str = body_field(Choice((escrow_evidence.MOCK_EVIDENCE_TYPE,)), "kind of the evidence")
+    report_data: bytes = body_field(BareHex(32), "sha256(channel_pubkey ‖ `svc-coordinator-escrow-v1`), hex without 0x")
+    debug: bool = body_field(Boolean())
+    release: int = body_field(Uint(16))
+    measurement: bytes = body_field(BareHex(32))
+    tcb: str = body_field(Text(256))
+    quote: str = body_field(Text(2048), "base64 of measurement and report_data", example="AAAA")
 
 
 @attrs.frozen(slots=True)
 class HandoverBody:
-    evidence: PeerEvidence = wire(Nested(PeerEvidence), "evidence of the instance that asks, made for `channel_pubkey`")
-    channel_pubkey: PublicKey = wire(SealingKey())
-    issued_at: int = wire(
-        UINT64, f"time that is signed along, in Unix seconds: within {MAX_OP_SKEW_S} s of the holder's clock"
+    evidence: PeerEvidence = body_field(
+        NestedObject(PeerEvidence), "evidence of the requester, made for `channel_pubkey`"
     )
-    operator_signature: bytes = wire(AnySignature())
+    channel_pubkey: PublicKey = body_field(SealingKey())
+    issued_at: int = body_field(UINT64, f"signed time in Unix seconds, within {MAX_OP_SKEW_S} s of the holder's clock")
+    operator_signature: bytes = body_field(AnySignature())
 
 
 Reason = Literal[
@@ -136,21 +137,21 @@ class HandoverService:
 
     async def hand_over(self, body: HandoverBody) -> HandoverOutcome:
         """Return the sealed keys or the refusal. Raise Retryable if the allowlist is unreadable or no key is held."""
-        refusal = self._refusal(body)
+        refusal = self._find_refusal(body)
         if refusal is not None:
             return refusal
-        status = await self.providers.allowlist_status(body.evidence.measurement)
+        status = await self.providers.read_allowlist_status(body.evidence.measurement)
         if status == TOMBSTONED:
             return NotHandedOver("tombstoned", "this measurement is withdrawn")
         if status == NOT_LISTED:
             return NotHandedOver("not_allowlisted", "this measurement is not on the allowlist")
         generations = self.held()
         if not generations:
-            raise unminted()
-        return self._sealed(body, generations)
+            raise no_key_error()
+        return self._seal_generations(body, generations)
 
-    def _refusal(self, body: HandoverBody) -> NotHandedOver | None:
-        """Return the refusal that needs no chain read, or None."""
+    def _find_refusal(self, body: HandoverBody) -> NotHandedOver | None:
+        """Return the first refusal that can be decided without reading the chain, or None."""
         if not is_fresh(body.issued_at, self.clock()):
             return NotHandedOver("stale_issued_at", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         if body.evidence.report_data != report_data(body.channel_pubkey):
@@ -158,23 +159,25 @@ class HandoverService:
         if body.evidence.debug:
             return NotHandedOver("debug_evidence", "an instance in debug mode gets no keys")
         if body.evidence.release < self.release:
-            return NotHandedOver("stale_release", f"the holder is at release {self.release}")
+            return NotHandedOver(
+                "stale_release", f"the holder is at release {self.release}, and the requester is older"
+            )
         auth = HandoverAuth(body.channel_pubkey.raw, body.issued_at)
-        signer = self.operators.signer(auth, body.operator_signature)
+        signer = self.operators.recover_signer(auth, body.operator_signature)
         if signer is None:
             return NotHandedOver("bad_operator_signature", "operator_signature is not a signature")
         if signer not in self.operators.addresses:
             return NotHandedOver("operator_not_authorized", "the signer is not an operator of this escrow")
         return None
 
-    def _sealed(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:
+    def _seal_generations(self, body: HandoverBody, generations: tuple[Generation, ...]) -> GrantedHandover:
         keys = [HandedKey(one.key.copy_secret(), one.announced_from) for one in generations]
-        signed = content(self.release, keys)
+        signed = handover_content(self.release, keys)
         message = bytearray(len(signed) + 65)
         try:
             message[: len(signed)] = signed
-            answers_for = HandoverKeys(body.channel_pubkey.raw, body.issued_at, signed)
-            message[len(signed) :] = self.operators.sign(answers_for)
+            keys_message = HandoverKeys(body.channel_pubkey.raw, body.issued_at, signed)
+            message[len(signed) :] = self.operators.sign(keys_message)
             return GrantedHandover(seal_secret(body.channel_pubkey, message), len(keys), self.release)
         finally:
             for secret in (signed, message, *(key.secret for key in keys)):

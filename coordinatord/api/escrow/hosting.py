@@ -1,4 +1,4 @@
-"""Escrow hosted by this coordinator."""
+"""The escrow that this coordinator hosts."""
 
 import attrs
 
@@ -8,7 +8,7 @@ from coordinatord.api.escrow.handover import HandoverService
 
 @attrs.frozen(slots=True)
 class Escrow:
-    """Hosted escrow. `handing` is None if keys are not handed over."""
+    """Hosted escrow. `handover` is None if the escrow hands over no keys."""
 
     custody: Custody
-    handing: HandoverService | None
+    handover: HandoverService | None

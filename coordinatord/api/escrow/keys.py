@@ -1,23 +1,24 @@
 """Secret X25519 keys in wipeable memory. They are never printed.
 
 Every escrow secret that outlives a request is a bytearray of this module, because Python's `bytes` cannot be wiped. Two
-secrets cannot be wiped: an operator key, and its derivation by HKDF, are text of the configuration. A payload key
-exists as `bytes` for a moment, between its derivation and its sealing.
+kinds of secrets cannot be wiped. Operator keys and the bytes derived from them by HKDF are text of the configuration.
+Payload keys exist as `bytes` for a moment, between their derivation and their sealing.
 """
 
 from collections.abc import Iterable
 from typing import Final, Self
 
-# Private members of PyNaCl: its public functions take and return `bytes`, which cannot be wiped. A test names them.
+# This module uses private members of PyNaCl, because its public functions use `bytes`, which cannot be wiped. A test
+# lists these members.
 from nacl._sodium import ffi, lib
 from nacl.bindings import sodium_init
 
-from common.box import KEY_BYTES, SEAL_OVERHEAD, PublicKey
+from common.box import KEY_BYTES, SEAL_OVERHEAD_BYTES, PublicKey
 from common.key_derivation import escrow_key
 
 sodium_init()
 
-_FAILED: Final = -1
+_OPEN_FAILED: Final = -1
 
 
 class KeyPair:
@@ -41,25 +42,25 @@ class KeyPair:
         return cls(secret)
 
     @classmethod
-    def of_operator(cls, operator_key: bytes) -> Self:
+    def from_operator_key(cls, operator_key: bytes) -> Self:
         return cls(bytearray(escrow_key(operator_key).raw))
 
     def open(self, sealed: bytes) -> bytearray | None:
         """Open a sealed box, or return None if it is not sealed to this key. The caller must wipe the result."""
-        if len(sealed) < SEAL_OVERHEAD:
+        if len(sealed) < SEAL_OVERHEAD_BYTES:
             return None
-        opened = bytearray(len(sealed) - SEAL_OVERHEAD)
+        opened = bytearray(len(sealed) - SEAL_OVERHEAD_BYTES)
         outcome = lib.crypto_box_seal_open(
             ffi.from_buffer(opened), sealed, len(sealed), self.public.raw, ffi.from_buffer(self._secret)
         )
-        return None if outcome == _FAILED else opened
+        return None if outcome == _OPEN_FAILED else opened
 
     def copy_secret(self) -> bytearray:
         """Return a copy of the secret, to seal in a handover message. The caller must wipe the copy."""
         return self._secret[:]
 
     def erase(self) -> None:
-        """Wipe the secret. The key opens nothing afterwards."""
+        """Wipe the secret. After that, the key opens no wraps."""
         wipe(self._secret)
 
     def __repr__(self) -> str:
@@ -76,8 +77,8 @@ def open_with_any(keys: Iterable[KeyPair], sealed: bytes) -> bytearray | None:
 
 
 def seal_secret(recipient: PublicKey, message: bytearray) -> bytes:
-    """Seal a message that must not pass through `bytes`."""
-    sealed = bytearray(len(message) + SEAL_OVERHEAD)
+    """Seal a secret message to a public key. The message is not copied to `bytes`, which could not be wiped."""
+    sealed = bytearray(len(message) + SEAL_OVERHEAD_BYTES)
     lib.crypto_box_seal(ffi.from_buffer(sealed), ffi.from_buffer(message), len(message), recipient.raw)
     return bytes(sealed)
 

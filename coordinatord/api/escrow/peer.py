@@ -1,7 +1,7 @@
-"""Client of the peer instance that escrow keys are pulled from, through POST /handover.
+"""Pull escrow keys from a peer instance through POST /handover.
 
-The transport is not trusted. The keys are sealed to a key that lives for one request. Keys and request are signed by an
-operator that this instance knows.
+The transport is not trusted. The peer seals the keys to a key pair that lives for one request. An operator known to
+this instance signs both the request and the keys.
 """
 
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from common.escrow import Handover
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import hex_of, read_base64
-from common.strict_json import UNREADABLE
+from common.strict_json import DECODE_ERRORS
 from coordinatord.api.escrow.custody import mock_evidence
 from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
@@ -29,7 +29,7 @@ from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitR
 # Timeout of a connection, and of reading the answer.
 _PULL_TIMEOUT_S: Final = 10.0
 _HEADERS: Final = {"content-type": "application/json"}
-# Above the largest message in base64.
+# More than the base64 of the largest message.
 _MAX_ANSWER_BYTES: Final = 4 << 20
 
 
@@ -43,8 +43,8 @@ class _Refusal(msgspec.Struct):
 
 
 @attrs.frozen(slots=True)
-class NoKeys:
-    """A failed pull. `final` means that the peer refuses, so a retry of the same request fails too."""
+class FailedPull:
+    """Failed pull. `final` means that the peer refuses the request, so that a retry fails too."""
 
     reason: str
     final: bool
@@ -58,28 +58,28 @@ class Peer:
     release: int
     clock: Clock
 
-    async def pull(self) -> list[Generation] | NoKeys:
-        """Return the peer's keys. The caller keeps or erases them."""
+    async def pull_keys(self) -> list[Generation] | FailedPull:
+        """Return the peer's keys, or the reason of a failure. The caller must keep or erase the keys."""
         channel = KeyPair.generate()
         issued_at = int(self.clock())
         try:
-            request = msgspec.json.encode(self._request(channel, issued_at))
+            request = msgspec.json.encode(self._request_body(channel, issued_at))
             async with self.http("POST", f"{self.url}/handover", _HEADERS, (request,)) as reply:
                 with anyio.fail_after(_PULL_TIMEOUT_S):
                     body = await reply.read(_MAX_ANSWER_BYTES)
             if reply.status != HTTPStatus.OK:
-                return _refused(reply, body)
-            return self._opened(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
-        except (*UNREADABLE, Refused, UnfitResponse) as error:
-            return NoKeys(f"the peer's answer is not a handover: {error}", final=False)
+                return _failed_pull(reply, body)
+            return self._open_answer(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
+        except (*DECODE_ERRORS, Refused, UnfitResponse) as error:
+            return FailedPull(f"the peer's answer is not a handover: {error}", final=False)
         except NoResponse as error:
-            return NoKeys(f"the peer does not answer: {error}", final=False)
+            return FailedPull(f"the peer does not answer: {error}", final=False)
         except TimeoutError:
-            return NoKeys("the peer answers too slowly", final=False)
+            return FailedPull("the peer answers too slowly", final=False)
         finally:
             channel.erase()
 
-    def _request(self, channel: KeyPair, issued_at: int) -> dict[str, object]:
+    def _request_body(self, channel: KeyPair, issued_at: int) -> dict[str, object]:
         evidence = mock_evidence(channel.public, self.release)
         return {
             "evidence": {
@@ -96,23 +96,23 @@ class Peer:
             "operator_signature": hex_of(self.operators.sign(HandoverAuth(channel.public.raw, issued_at))),
         }
 
-    def _opened(self, channel: KeyPair, issued_at: int, answer: HandedOverShape) -> list[Generation] | NoKeys:
+    def _open_answer(self, channel: KeyPair, issued_at: int, answer: HandedOverShape) -> list[Generation] | FailedPull:
         """Open the peer's message. Raise Refused for malformed bytes."""
         message = channel.open(read_base64(answer.keys_sealed, _MAX_ANSWER_BYTES, "keys_sealed"))
         if message is None:
-            return NoKeys("the peer's keys are not sealed to this request", final=False)
+            return FailedPull("the peer's keys are not sealed to this request", final=False)
         try:
             handover = Handover.parse(message)
         finally:
             wipe(message)
-        answers_for = HandoverKeys(channel.public.raw, issued_at, handover.content)
-        trusted = self.operators.signer(answers_for, handover.signature) in self.operators.addresses
+        keys_message = HandoverKeys(channel.public.raw, issued_at, handover.content)
+        trusted = self.operators.recover_signer(keys_message, handover.signature) in self.operators.addresses
         claimed = (len(handover.keys), handover.release)
         wipe(handover.content)
         if not trusted or claimed != (answer.key_count, answer.holder_release):
             for key in handover.keys:
                 wipe(key.secret)
-            return NoKeys("the peer's keys are not signed by an operator of this escrow", final=False)
+            return FailedPull("the peer's keys are not signed by an operator of this escrow", final=False)
         return [Generation(KeyPair(key.secret), key.announced_from) for key in handover.keys]
 
 
@@ -122,10 +122,10 @@ async def open_peer(url: str, operators: Operators, release: int, clock: Clock) 
         yield Peer(http, url, operators, release, clock)
 
 
-def _refused(reply: HttpResponse, body: bytes) -> NoKeys:
+def _failed_pull(reply: HttpResponse, body: bytes) -> FailedPull:
     final = reply.headers.get("x-svc-retryable") == "false"
     try:
         error = msgspec.json.decode(body, type=_Refusal).error
-    except UNREADABLE:
-        return NoKeys(f"the peer answers {reply.status}", final)
-    return NoKeys(f"the peer answers {reply.status} {error.code or error.message}", final)
+    except DECODE_ERRORS:
+        return FailedPull(f"the peer answers {reply.status}", final)
+    return FailedPull(f"the peer answers {reply.status} {error.code or error.message}", final)

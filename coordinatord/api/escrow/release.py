@@ -1,8 +1,8 @@
 """POST /release: give a job's payload key to the provider that holds its claim.
 
-Cheap checks run first: the time, the signature, and then the node. The wrap is compared with the commitment before any
-key is tried. The response is the payload key for the job's owner and never the seed. So a stranger who posts a copied
-container under another order obtains nothing.
+Cheap checks run first: of the time, then of the signature, then against the chain. The wrap is compared with the
+commitment before any key is tried. The response has the payload key that belongs to the job's owner, and never the
+seed. So a stranger who posts a copied container under another order obtains nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import attrs
 
 from common import box
-from common.api.fields import BYTES32, UINT64, Base64, Coded, wire
+from common.api.fields import BYTES32, UINT64, Base64, WithErrorCode, body_field
 from common.box import PublicKey
 from common.container import commitment
 from common.domains import Domains
@@ -19,18 +19,18 @@ from common.key_derivation import data_key
 from common.messages.escrow import Release
 from common.quotes import derive_job_id
 from common.sealed_stream import SEED_WRAP_BYTES
-from common.secp256k1 import recover
+from common.secp256k1 import recover_address
 from coordinatord.api.book.posted_jobs import PostedJobs
-from coordinatord.api.escrow.custody import Custody, unminted
+from coordinatord.api.escrow.custody import Custody, no_key_error
 from coordinatord.api.escrow.handover import AnySignature, SealingKey
 from coordinatord.api.escrow.keys import wipe
 from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.contracts.job_registry import CLAIMED, ChainJob, JobRegistry, read_job
-from coordinatord.chain.contracts.provider_registry import ProviderRegistry, read_provider_id
-from coordinatord.chain.rpc.client import Rpc, quantity
+from coordinatord.chain.contracts.job_registry import CLAIMED, ChainJob, JobRegistry, decode_job
+from coordinatord.chain.contracts.provider_registry import ProviderRegistry, decode_provider_id
+from coordinatord.chain.rpc.client import Rpc, decode_quantity
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.chain.rpc.views import Reverted, View, decoded, read_many, unreadable
+from coordinatord.chain.rpc.views import Reverted, View, decode_view, read_many, view_error
 from coordinatord.storage.database.batched_reads import BatchedReads
 
 T = TypeVar("T")
@@ -45,11 +45,11 @@ class ClaimHolder:
     provider_id: int
 
 
-class Claims:
-    """Claims of jobs, read from the chain. Concurrent reads share requests to the node.
+class ClaimReader:
+    """Reader of the claims of jobs on the chain. Concurrent reads share requests to the node.
 
-    The chain decides and not the index, because a release cannot be undone and the index may lag. With confirmations,
-    the claim is read a second time, that many blocks below the head.
+    Claims are not read from the index, because the index may lag and a release cannot be undone. If `confirmations` is
+    not 0, the claim must also exist that many blocks below the head.
     """
 
     def __init__(self, jobs: JobRegistry, providers: ProviderRegistry, confirmations: int) -> None:
@@ -57,30 +57,30 @@ class Claims:
         self._providers = providers
         self._confirmations = confirmations
         self._job_reads: BatchedReads[bytes, ChainJob | None] = BatchedReads(jobs, _read_jobs)
-        self._wallet_reads: BatchedReads[bytes, int | None] = BatchedReads(providers, _read_wallets)
-        self._deep_reads: BatchedReads[ClaimHolder, bool] = BatchedReads(jobs.rpc, self._read_depth)
+        self._provider_id_reads: BatchedReads[bytes, int | None] = BatchedReads(providers, _read_provider_ids)
+        self._confirmed_reads: BatchedReads[ClaimHolder, bool] = BatchedReads(jobs.rpc, self._read_confirmed)
 
-    async def job(self, job_id: bytes) -> ChainJob | None:
-        """Return the job as of now. Raise Retryable with `job_read` when the node answers with an error."""
+    async def read_job(self, job_id: bytes) -> ChainJob | None:
+        """Return the job as of now. Raise Retryable with the code `job_read` when the node answers with an error."""
         return await self._job_reads.get(job_id)
 
-    async def provider_of(self, wallet: bytes) -> int | None:
-        """Return the provider id of a wallet. Raise Retryable with `provider_id_read` when the node answers with an
-        error."""
-        return await self._wallet_reads.get(wallet)
+    async def read_provider_id(self, wallet: bytes) -> int | None:
+        """Return the provider id of a wallet. Raise Retryable with the code `provider_id_read` when the node answers
+        with an error."""
+        return await self._provider_id_reads.get(wallet)
 
-    async def is_deep(self, claim: ClaimHolder) -> bool:
-        """Return True when the claim is as many blocks below the head as the operator requires."""
-        return self._confirmations == 0 or await self._deep_reads.get(claim)
+    async def is_confirmed(self, claim: ClaimHolder) -> bool:
+        """Return True when the claim is at least as many blocks below the head as the operator requires."""
+        return self._confirmations == 0 or await self._confirmed_reads.get(claim)
 
-    async def _read_depth(self, rpc: Rpc, claims: list[ClaimHolder]) -> dict[ClaimHolder, bool]:
-        block = await _head(rpc) - self._confirmations
+    async def _read_confirmed(self, rpc: Rpc, claims: list[ClaimHolder]) -> dict[ClaimHolder, bool]:
+        block = await _read_head(rpc) - self._confirmations
         if block < 0:
             return dict.fromkeys(claims, False)
         jobs_then = [self._jobs.job_view(claim.job_id, hex(block)) for claim in claims]
         ids_then = [self._providers.provider_id_view(claim.wallet, hex(block)) for claim in claims]
-        jobs = await _read_views(rpc, jobs_then, read_job)
-        ids = await _read_views(rpc, ids_then, read_provider_id)
+        jobs = await _read_views(rpc, jobs_then, decode_job)
+        ids = await _read_views(rpc, ids_then, decode_provider_id)
         return {
             claim: job is not None and job.state == CLAIMED and job.provider_id == claim.provider_id == provider_id
             for claim, job, provider_id in zip(claims, jobs, ids, strict=True)
@@ -89,40 +89,40 @@ class Claims:
 
 async def _read_jobs(registry: JobRegistry, job_ids: list[bytes]) -> dict[bytes, ChainJob | None]:
     views = [registry.job_view(job_id) for job_id in job_ids]
-    return dict(zip(job_ids, await _read_views(registry.rpc, views, read_job), strict=True))
+    return dict(zip(job_ids, await _read_views(registry.rpc, views, decode_job), strict=True))
 
 
-async def _read_wallets(registry: ProviderRegistry, wallets: list[bytes]) -> dict[bytes, int | None]:
+async def _read_provider_ids(registry: ProviderRegistry, wallets: list[bytes]) -> dict[bytes, int | None]:
     views = [registry.provider_id_view(wallet) for wallet in wallets]
-    return dict(zip(wallets, await _read_views(registry.rpc, views, read_provider_id), strict=True))
+    return dict(zip(wallets, await _read_views(registry.rpc, views, decode_provider_id), strict=True))
 
 
-async def _head(rpc: Rpc) -> int:
+async def _read_head(rpc: Rpc) -> int:
     try:
-        return quantity(await rpc.call("eth_blockNumber"))
+        return decode_quantity(await rpc.call("eth_blockNumber"))
     except RpcError as error:
-        raise unreadable(error, "job_read") from error
+        raise view_error(error, "job_read") from error
 
 
 async def _read_views(rpc: Rpc, views: Sequence[View], decode: Callable[[bytes], T]) -> list[T]:
-    # All views have the same code.
+    # All views have the same error code.
     code = views[0].code
     values: list[T] = []
     for answer in await read_many(rpc, views, code):
         if isinstance(answer, Reverted):
             raise Retryable("relay_unavailable", "a contract read reverted: try again", code)
-        values.append(decoded(answer, decode, code))
+        values.append(decode_view(answer, decode, code))
     return values
 
 
 @attrs.frozen(slots=True)
 class ReleaseBody:
-    job_id: bytes = wire(BYTES32, "id of the claimed job")
-    seed_wrap: bytes = wire(Coded(Base64(SEED_WRAP_BYTES), "bad_container"))
-    ct_hash: bytes = wire(Coded(BYTES32, "bad_container"))
-    response_pubkey: PublicKey = wire(SealingKey())
-    issued_at: int = wire(UINT64)
-    signature: bytes = wire(AnySignature(), "the claiming provider wallet's Release signature")
+    job_id: bytes = body_field(BYTES32, "id of the claimed job")
+    seed_wrap: bytes = body_field(WithErrorCode(Base64(SEED_WRAP_BYTES), "bad_container"))
+    ct_hash: bytes = body_field(WithErrorCode(BYTES32, "bad_container"))
+    response_pubkey: PublicKey = body_field(SealingKey())
+    issued_at: int = body_field(UINT64)
+    signature: bytes = body_field(AnySignature(), "the claiming provider wallet's Release signature")
 
 
 @attrs.frozen(slots=True)
@@ -149,54 +149,57 @@ class NotReleased:
 
 ReleaseOutcome: TypeAlias = GrantedRelease | NotReleased
 
-_FAIL_SOON: Final = "fail the job within 300 seconds of its claim"
-_WRONG_WALLET: Final = NotReleased("wrong_wallet", "the signature is not of the wallet that claimed the job")
+_FAIL_SOON_ADVICE: Final = "fail the job within 300 seconds of its claim"
+_WRONG_WALLET: Final = NotReleased("wrong_wallet", "the wallet that claimed the job did not make this signature")
 
 
 @attrs.frozen(slots=True)
-class Releases:
+class ReleaseService:
     domains: Domains
     chain_id: int
     registry: bytes
     custody: Custody
-    claims: Claims
+    claims: ClaimReader
     posted: PostedJobs
     clock: Clock
 
     async def release(self, body: ReleaseBody) -> ReleaseOutcome:
-        """Decide a release. Raise Retryable if the chain cannot be read, the claim is not deep enough, or no key
-        exists."""
+        """Return the sealed payload key, or the refusal. Raise Retryable if the chain cannot be read, the claim is not
+        confirmed, or the escrow has no key yet."""
         if not is_fresh(body.issued_at, self.clock()):
             return NotReleased("stale_issued_at", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         c = commitment(body.seed_wrap, body.ct_hash)
         signed = Release(body.job_id, body.seed_wrap, body.ct_hash, body.response_pubkey.raw, body.issued_at)
-        wallet = recover(self.domains.escrow.digest(signed), body.signature)
+        wallet = recover_address(self.domains.escrow.digest(signed), body.signature)
         if wallet is None:
             return _WRONG_WALLET
-        job = await self.claims.job(body.job_id)
+        job = await self.claims.read_job(body.job_id)
         if job is None:
             return NotReleased("no_claim", "the chain has no such job")
         if job.state != CLAIMED:
             return NotReleased("not_claimed", "the job is not claimed")
-        # The job id is a hash of owner and commitment, so a matching owner is right even from an untrusted source.
+        # The job id is a hash of owner and commitment, so an owner that matches the id is correct, even if it was read
+        # from an unverified log.
         found = await self.posted.find(body.job_id)
         if found is None or derive_job_id(found.posted.owner, c) != body.job_id:
             return NotReleased("wrap_mismatch", "seed_wrap and ct_hash do not reproduce the job's commitment")
-        if await self.claims.provider_of(wallet) != job.provider_id:
+        if await self.claims.read_provider_id(wallet) != job.provider_id:
             return _WRONG_WALLET
-        if not await self.claims.is_deep(ClaimHolder(body.job_id, wallet, job.provider_id)):
+        if not await self.claims.is_confirmed(ClaimHolder(body.job_id, wallet, job.provider_id)):
             # A reorg could give the job to another provider, and a release cannot be undone.
             raise Retryable("relay_unavailable", "the claim is not confirmed yet", "job_read", retry_after=1)
-        return await self._sealed(body, found.posted.owner)
+        return await self._seal_data_key(body, found.posted.owner)
 
-    async def _sealed(self, body: ReleaseBody, owner: bytes) -> ReleaseOutcome:
-        if self.custody.announced() is None:
-            raise unminted()
-        seed = await self.custody.open(body.seed_wrap)
+    async def _seal_data_key(self, body: ReleaseBody, owner: bytes) -> ReleaseOutcome:
+        if self.custody.current_key() is None:
+            raise no_key_error()
+        seed = await self.custody.open_wrap(body.seed_wrap)
         if seed is None:
             if await self.custody.has_lost_keys():
-                return NotReleased("escrow_key_lost", f"sealed to a key that no instance holds; {_FAIL_SOON}")
-            return NotReleased("unseal_failed", f"no key of this escrow opens the wrap; {_FAIL_SOON}")
+                return NotReleased(
+                    "escrow_key_lost", f"no instance holds the key of this job any more; {_FAIL_SOON_ADVICE}"
+                )
+            return NotReleased("unseal_failed", f"no key of this escrow opens the wrap; {_FAIL_SOON_ADVICE}")
         try:
             dek = data_key(seed, self.chain_id, self.registry, owner)
         finally:

@@ -13,18 +13,18 @@ from coordinatord.api.escrow import custody, handover, release
 from coordinatord.api.escrow.custody import AnnouncedKey, KeyEvidence, announced_key
 from coordinatord.api.escrow.handover import HandoverBody
 from coordinatord.api.escrow.hosting import Escrow
-from coordinatord.api.escrow.release import ReleaseBody, Releases
+from coordinatord.api.escrow.release import ReleaseBody, ReleaseService
 from coordinatord.base.clock import Clock
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import CHAIN, Body, Reply, Request, Route, malformed
+from coordinatord.http.routing import CHAIN_REPLIES, Body, Reply, Request, Route, malformed_replies
 
 
-def key(announced: AnnouncedKey) -> Key[PublishedEvidence]:
-    return Key(announced.public.raw.hex(), _evidence(announced.evidence), announced.issued_at)
+def key_shape(announced: AnnouncedKey) -> Key[PublishedEvidence]:
+    return Key(announced.public.raw.hex(), _evidence_shape(announced.evidence), announced.issued_at)
 
 
-def _evidence(evidence: KeyEvidence) -> PublishedEvidence:
+def _evidence_shape(evidence: KeyEvidence) -> PublishedEvidence:
     bound = evidence.report_data.hex()
     if isinstance(evidence, custody.DevelopmentEvidence):
         return MockEvidenceShape(
@@ -33,16 +33,16 @@ def _evidence(evidence: KeyEvidence) -> PublishedEvidence:
     return StaticEvidence(bound, evidence.debug, evidence.release)
 
 
-def escrow_unavailable() -> Response:
+def escrow_unavailable_response() -> Response:
     return responses.error(403, "invalid_request_error", "this coordinator hosts no escrow", code="escrow_unavailable")
 
 
-def handover_disabled() -> Response:
-    message = "the keys of this escrow are its operator's and are not handed over"
+def handover_disabled_response() -> Response:
+    message = "this escrow uses its operator's keys and does not hand them over"
     return responses.error(403, "invalid_request_error", message, code="escrow_handover_disabled")
 
 
-_NOT_RELEASED: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
+_RELEASE_REFUSALS: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
     "stale_issued_at": (400, "invalid_request_error"),
     "wrong_wallet": (403, "authentication_error"),
     "no_claim": (404, "not_found"),
@@ -53,18 +53,18 @@ _NOT_RELEASED: Final[Mapping[release.Reason, tuple[int, ErrorType]]] = {
 }
 
 
-def released(outcome: release.ReleaseOutcome) -> Response:
+def release_response(outcome: release.ReleaseOutcome) -> Response:
     match outcome:
         case release.GrantedRelease():
-            return responses.ok_private(ReleasedShape(base64_of(outcome.dek_sealed)))
+            return responses.ok_no_store(ReleasedShape(base64_of(outcome.dek_sealed)))
         case release.NotReleased():
-            status, kind = _NOT_RELEASED[outcome.reason]
+            status, kind = _RELEASE_REFUSALS[outcome.reason]
             return responses.error(status, kind, outcome.message, code=outcome.reason)
         case _:
             assert_never(outcome)
 
 
-_NOT_HANDED_OVER: Final[Mapping[handover.Reason, tuple[int, ErrorType]]] = {
+_HANDOVER_REFUSALS: Final[Mapping[handover.Reason, tuple[int, ErrorType]]] = {
     "stale_issued_at": (400, "invalid_request_error"),
     "bad_binding": (400, "invalid_request_error"),
     "debug_evidence": (403, "invalid_request_error"),
@@ -76,39 +76,39 @@ _NOT_HANDED_OVER: Final[Mapping[handover.Reason, tuple[int, ErrorType]]] = {
 }
 
 
-def handed_over(outcome: handover.HandoverOutcome) -> Response:
+def handover_response(outcome: handover.HandoverOutcome) -> Response:
     match outcome:
         case handover.GrantedHandover():
             body = HandedOverShape(base64_of(outcome.keys_sealed), outcome.key_count, outcome.holder_release)
-            return responses.ok_private(body)
+            return responses.ok_no_store(body)
         case handover.NotHandedOver():
-            status, kind = _NOT_HANDED_OVER[outcome.reason]
+            status, kind = _HANDOVER_REFUSALS[outcome.reason]
             return responses.error(status, kind, outcome.message, code=outcome.reason)
         case _:
             assert_never(outcome)
 
 
-_NOT_HERE = Reply(403, "escrow_unavailable")
+_NO_ESCROW = Reply(403, "escrow_unavailable")
 
 
 @attrs.frozen(slots=True)
-class Hosted:
-    """Parts of an escrow hosted here."""
+class EscrowServices:
+    """Services of an escrow that this coordinator hosts."""
 
     escrow: Escrow
-    releases: Releases
+    releases: ReleaseService
     clock: Clock
 
 
 @attrs.frozen(slots=True)
 class EscrowRoutes:
-    """Routes of the escrow. Without an escrow, every request gets `escrow_unavailable`."""
+    """Routes of the escrow. If this coordinator hosts no escrow, every request gets `escrow_unavailable`."""
 
-    hosted: Hosted | None
+    hosted: EscrowServices | None
 
     def routes(self) -> list[Route]:
         hosted = self.hosted
-        hands_over = hosted is not None and hosted.escrow.handing is not None
+        hands_over = hosted is not None and hosted.escrow.handover is not None
         return [
             Route(
                 method="GET",
@@ -116,14 +116,11 @@ class EscrowRoutes:
                 id="getEscrowKey",
                 tag="Escrow",
                 about="Read the key that open orders are sealed to, with its evidence",
-                details=(
-                    "Compute `report_data` from the key again before you seal to it, and seal to nothing where it"
-                    " differs."
-                ),
-                handler=self.key,
+                details="Compute `report_data` from the key before you seal to the key. Do not seal if it differs.",
+                handler=self.read_key,
                 replies=(
                     Reply(200, shape=Key[PublishedEvidence], about="The key"),
-                    _NOT_HERE,
+                    _NO_ESCROW,
                     Reply(503, "escrow_key_unminted"),
                 ),
             ),
@@ -134,21 +131,21 @@ class EscrowRoutes:
                 tag="Escrow",
                 about="Release a claimed job's payload key to the provider that holds the claim",
                 details=(
-                    "The signature and the chain are the authority: the job must be claimed, `seed_wrap` and `ct_hash`"
-                    " must reproduce its commitment, and the claimer's wallet must have signed. What cannot be opened"
-                    " is to be failed within 300 s of the claim."
+                    "No session is needed. The job must be claimed, `seed_wrap` and `ct_hash` must reproduce its"
+                    " commitment, and the signature must be of the wallet that claimed it. Fail a job that cannot be"
+                    " opened within 300 s of its claim."
                 ),
                 handler=self.release,
-                body=_body(ReleaseBody, limits.RELEASE_BODY_BYTES, looked_into=hosted is not None),
+                body=_declare_body(ReleaseBody, limits.MAX_RELEASE_BODY_BYTES, is_open=hosted is not None),
                 replies=(
                     Reply(200, shape=ReleasedShape, about="The data key"),
-                    *malformed("stale_issued_at", "bad_container", "wrap_mismatch", "unseal_failed"),
-                    _NOT_HERE,
+                    *malformed_replies("stale_issued_at", "bad_container", "wrap_mismatch", "unseal_failed"),
+                    _NO_ESCROW,
                     Reply(403, "wrong_wallet"),
                     Reply(404, "no_claim"),
                     Reply(409, "not_claimed"),
                     Reply(410, "escrow_key_lost"),
-                    *CHAIN,
+                    *CHAIN_REPLIES,
                     Reply(503, "rpc_internal"),
                     Reply(503, "job_read"),
                     Reply(503, "provider_id_read"),
@@ -161,13 +158,13 @@ class EscrowRoutes:
                 id="handOverKeys",
                 tag="Escrow",
                 about="Hand the held keys to a peer instance",
-                details="Between instances of one development escrow. Others answer 403.",
+                details="For instances of one development escrow. Other coordinators answer 403.",
                 handler=self.handover,
-                body=_body(HandoverBody, limits.HANDOVER_BODY_BYTES, looked_into=hands_over),
+                body=_declare_body(HandoverBody, limits.MAX_HANDOVER_BODY_BYTES, is_open=hands_over),
                 replies=(
                     Reply(200, shape=HandedOverShape, about="The keys"),
-                    *malformed("stale_issued_at", "bad_binding"),
-                    _NOT_HERE,
+                    *malformed_replies("stale_issued_at", "bad_binding"),
+                    _NO_ESCROW,
                     Reply(403, "escrow_handover_disabled"),
                     Reply(403, "debug_evidence"),
                     Reply(403, "stale_release"),
@@ -175,33 +172,34 @@ class EscrowRoutes:
                     Reply(403, "operator_not_authorized"),
                     Reply(403, "not_allowlisted"),
                     Reply(403, "tombstoned"),
-                    *CHAIN,
+                    *CHAIN_REPLIES,
                     Reply(503, "allowlist_status_read"),
                     Reply(503, "escrow_key_unminted"),
                 ),
             ),
         ]
 
-    async def key(self, _: Request) -> Response:
+    async def read_key(self, _: Request) -> Response:
         if self.hosted is None:
-            return escrow_unavailable()
-        return responses.ok(key(announced_key(self.hosted.escrow.custody, self.hosted.clock)))
+            return escrow_unavailable_response()
+        return responses.ok(key_shape(announced_key(self.hosted.escrow.custody, self.hosted.clock)))
 
     async def release(self, request: Request) -> Response:
         if self.hosted is None:
-            return escrow_unavailable()
-        return released(await self.hosted.releases.release(request.body))
+            return escrow_unavailable_response()
+        return release_response(await self.hosted.releases.release(request.body))
 
     async def handover(self, request: Request) -> Response:
         if self.hosted is None:
-            return escrow_unavailable()
-        handing = self.hosted.escrow.handing
-        if handing is None:
-            return handover_disabled()
-        return handed_over(await handing.hand_over(request.body))
+            return escrow_unavailable_response()
+        service = self.hosted.escrow.handover
+        if service is None:
+            return handover_disabled_response()
+        return handover_response(await service.hand_over(request.body))
 
 
-def _body(shape: type[Any], limit: int, *, looked_into: bool) -> Body:
-    """Return the body's declaration. A closed route accepts any JSON object within the limit, to answer 403 to all."""
+def _declare_body(shape: type[Any], limit: int, *, is_open: bool) -> Body:
+    """Return the declaration of a body. If the route is not open, the declaration accepts any JSON object within the
+    limit, so that the route answers every request with 403."""
     body = Body.of(shape, limit)
-    return body if looked_into else attrs.evolve(body, read=lambda values: values)
+    return body if is_open else attrs.evolve(body, read=lambda values: values)

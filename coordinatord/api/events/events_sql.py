@@ -1,12 +1,12 @@
 """Reads of the event log: the events after an id, and a job's current state as an event."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import asyncpg
 import attrs
 
-from common.api.events import OUTCOMES, EventKind
+from common.api.events import OUTCOME_BY_EVENT, EventKind
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 from coordinatord.storage.database.snapshot_sql import SNAPSHOT, Snapshot, snapshot_of
@@ -15,7 +15,7 @@ _COLUMNS: Final = (
     "id, kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state, ended_because,"
     " takes_back"
 )
-_KIND_AT: Final = {(int(state), int(because)): kind for kind, (state, because) in OUTCOMES.items()}
+_KIND_BY_STATE: Final = {(int(state), int(because)): kind for kind, (state, because) in OUTCOME_BY_EVENT.items()}
 
 
 @attrs.frozen(slots=True)
@@ -36,11 +36,23 @@ class LoggedEvent:
     takes_back: int | None = None
     message: bytes | None = attrs.field(default=None, eq=False, repr=False)  # encoded when first sent
 
+    @property
+    def keys(self) -> set[Hashable]:
+        """Return the keys of all filters that may pass the event."""
+        return {
+            None,
+            ("job", self.job_id),
+            ("owner", self.owner),
+            ("provider", self.provider_id),
+            ("provider", self.designated),
+            ("model", self.model_id),
+        }
+
 
 @attrs.frozen(slots=True)
 class EventFilter:
-    """Filter by job, owner, model, state after the event, and provider, which also passes jobs designated to it. An
-    empty filter passes every event. Every filter passes a reset."""
+    """Filter of events by job, owner, model, provider, and state after the event. A filter by provider also passes the
+    events of jobs designated to that provider. An empty filter passes every event. Every filter passes a reset."""
 
     job_id: bytes | None = None
     owner: bytes | None = None
@@ -48,7 +60,18 @@ class EventFilter:
     provider_id: int | None = None
     state: int | None = None
 
-    def passes(self, event: LoggedEvent) -> bool:
+    @property
+    def key(self) -> Hashable:
+        """Return the filter's most selective member. Only events that have this key can match the filter."""
+        if self.job_id is not None:
+            return "job", self.job_id
+        if self.owner is not None:
+            return "owner", self.owner
+        if self.provider_id is not None:
+            return "provider", self.provider_id
+        return ("model", self.model_id) if self.model_id is not None else None
+
+    def matches(self, event: LoggedEvent) -> bool:
         return event.kind == EventKind.RESET or (
             self.job_id in (None, event.job_id)
             and self.owner in (None, event.owner)
@@ -58,27 +81,32 @@ class EventFilter:
         )
 
 
+def reset_at(event: LoggedEvent) -> LoggedEvent:
+    """Return a reset that replaces the events up to this event."""
+    return LoggedEvent(event.id, EventKind.RESET, event.block_number, event.block_time)
+
+
 async def read_newest(line: PreparedConnection, count: int) -> list[LoggedEvent]:
     """Read the last events of the log, in their order. There is at least one, because the log is never empty."""
     rows = await line.fetch(f"select {_COLUMNS} from events order by id desc limit $1", count)
-    return [_event(row) for row in reversed(rows)]
+    return [_logged_event(row) for row in reversed(rows)]
 
 
-async def read_after(line: "PreparedConnection | Connection", after: int, limit: int) -> list[LoggedEvent]:
+async def read_events_after(line: "PreparedConnection | Connection", after: int, limit: int) -> list[LoggedEvent]:
     rows = await line.fetch(f"select {_COLUMNS} from events where id > $1 order by id limit $2", after, limit)
-    return [_event(row) for row in rows]
+    return [_logged_event(row) for row in rows]
 
 
 async def is_logged(connection: Connection, event_id: int) -> bool:
-    """Return False if the log does not contain this id, or no longer."""
+    """Return True if the log contains this id. The log does not keep old events."""
     found: bool = await connection.fetchval("select exists (select from events where id = $1)", event_id)
     return found
 
 
-async def read_between(
+async def read_events_between(
     connection: Connection, after: int, upto: int, wanted: EventFilter, limit: int
 ) -> list[LoggedEvent]:
-    """Read the oldest events after one id and before another that pass the filter."""
+    """Read the oldest events that pass the filter, with ids greater than `after` and less than `upto`."""
     rows = await connection.fetch(
         f"select {_COLUMNS} from events where id > $1 and id < $2 and (kind = {EventKind.RESET}"
         " or ($3::bytea is null or job_id = $3) and ($4::bytea is null or owner = $4)"
@@ -94,12 +122,14 @@ async def read_between(
         wanted.state,
         limit,
     )
-    return [_event(row) for row in rows]
+    return [_logged_event(row) for row in rows]
 
 
-async def read_present(line: PreparedConnection, job_ids: Sequence[bytes]) -> tuple[Snapshot, dict[bytes, LoggedEvent]]:
-    """Read jobs' states as events of the index's block. Each has the log's newest id at that time, so that a reader can
-    continue after it without a gap."""
+async def read_current_events(
+    line: PreparedConnection, job_ids: Sequence[bytes]
+) -> tuple[Snapshot, dict[bytes, LoggedEvent]]:
+    """Read the present states of jobs as events of the indexed block. The events have the id of the log's newest event,
+    so that a reader can continue after this id without a gap."""
     rows = await line.fetch(
         f"select (select max(id) from events) as newest, j.job_id, j.owner, j.model_id, j.provider_id, j.designated,"
         " case when j.state = 0 and j.expires_at < p.block_time then 3 else j.state end as state,"
@@ -108,13 +138,13 @@ async def read_present(line: PreparedConnection, job_ids: Sequence[bytes]) -> tu
         job_ids,
     )
     snapshot = snapshot_of(rows)
-    return snapshot, {row["job_id"]: _present(row, snapshot) for row in rows if row["job_id"] is not None}
+    return snapshot, {row["job_id"]: _current_event(row, snapshot) for row in rows if row["job_id"] is not None}
 
 
-def _present(row: asyncpg.Record, snapshot: Snapshot) -> LoggedEvent:
+def _current_event(row: asyncpg.Record, snapshot: Snapshot) -> LoggedEvent:
     return LoggedEvent(
         id=row["newest"],
-        kind=_KIND_AT[row["state"], row["ended_because"]],
+        kind=_KIND_BY_STATE[row["state"], row["ended_because"]],
         block_number=snapshot.block_number,
         block_time=snapshot.block_time,
         job_id=row["job_id"],
@@ -127,7 +157,7 @@ def _present(row: asyncpg.Record, snapshot: Snapshot) -> LoggedEvent:
     )
 
 
-def _event(row: asyncpg.Record) -> LoggedEvent:
+def _logged_event(row: asyncpg.Record) -> LoggedEvent:
     kind = EventKind(row["kind"])
     if kind is EventKind.RESET:
         return LoggedEvent(row["id"], kind, row["block_number"], row["block_time"])

@@ -1,143 +1,105 @@
 """Listeners: readers of one filter's events, and the streams built from them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
-from common.api.events import EventKind
-from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
-from coordinatord.api.events.messages import HEARTBEAT, farewell, message_of, opening
+from coordinatord.api.events.events_sql import EventFilter, LoggedEvent, reset_at
+from coordinatord.api.events.messages import HEARTBEAT, closing_message, event_message, opening_message
 from coordinatord.base import metrics
 
 MAX_EVENTS_BEHIND: Final = 2_000
-PIECE_EVENTS: Final = 64  # per write to a stream: some 30 kB, so that a stalled reader costs little memory
-
-
-class News:
-    """Batch of up to PIECE_EVENTS events, shared by all listeners of one filter."""
-
-    __slots__ = ("_text", "events")
-
-    def __init__(self, events: Sequence[LoggedEvent]) -> None:
-        self.events = events
-        self._text: bytes | None = None
-
-    @property
-    def text(self) -> bytes:
-        if self._text is None:
-            self._text = b"".join([message_of(event) for event in self.events])
-        return self._text
-
-
-Missed = Callable[[], Awaitable[News | None]]
-"""Reads the next piece of the log. None once it has caught up with the log."""
+MAX_EVENTS_PER_PIECE: Final = 64  # per write to a stream: some 30 kB, so that a stalled reader costs little memory
+HEARTBEAT_INTERVAL_S: Final = 20.0  # most proxies time out after 60 s
 
 
 class Listener:
-    """Reader of the events of a filter, and of one job's progress. Call `wait` from one task, the rest from any task of
-    the loop. The loop must be asyncio's, because its futures are the cheapest way for thousands of listeners to
-    wait."""
+    """Reader of the events of a filter. Call `wait` from one task, and the other methods from any task of the loop. The
+    loop must be asyncio's, because its futures and timers are the cheapest way for thousands of listeners to wait."""
 
-    __slots__ = ("_behind", "_due", "_missed", "_news", "_progress", "_waiter", "ended", "wanted")
+    __slots__ = ("_heartbeat_at", "_missed", "_queue", "_waiter", "_woken", "ended", "is_idle", "wanted")
 
-    def __init__(self, wanted: EventFilter, missed: Missed | None = None) -> None:
+    def __init__(self, wanted: EventFilter, missed: AsyncIterator[Sequence[LoggedEvent]] | None = None) -> None:
         """`missed` reads earlier events, which come first."""
         self.wanted = wanted
-        self._missed = missed
         self.ended = False
-        self._news: list[News] = []
-        self._behind = 0
-        self._progress: bytes | None = None
-        self._due = False
+        self.is_idle = False  # True if the last wait ended because it was time for a heartbeat
+        self._missed = missed
+        self._queue: list[LoggedEvent] = []
+        self._woken = False
         self._waiter: asyncio.Future[None] | None = None
+        self._heartbeat_at = asyncio.get_running_loop().time() + HEARTBEAT_INTERVAL_S
 
-    def notify(self, news: News) -> None:
-        """Queue events. A reader that falls too far behind gets a reset in their place."""
+    def notify(self, events: Sequence[LoggedEvent]) -> None:
+        """Queue events. A reader that is too far behind gets a reset in place of the queued events."""
         if self._missed is not None:
             return  # the listener still replays the log, which includes these events
-        if self._behind > MAX_EVENTS_BEHIND:
+        if len(self._queue) > MAX_EVENTS_BEHIND:
             metrics.connections_ended.labels("listener", "behind").inc()
-            last = news.events[-1]
-            news = News([LoggedEvent(last.id, EventKind.RESET, last.block_number, last.block_time)])
-            self._news, self._behind = [], 0
-        self._behind += len(news.events)
-        self._news.append(news)
+            self._queue = [reset_at(events[-1])]
+        else:
+            self._queue += events
         self._wake()
 
-    def notify_progress(self, message: bytes) -> None:
-        """Store the message of the job's newest progress, in place of an unread one."""
-        self._progress = message
-        self._wake()
-
-    def beat(self) -> None:
-        """Wake the reader to send a heartbeat."""
-        self._due = True
+    def wake(self) -> None:
+        """End the wait of the reader."""
+        self._woken = True
         self._wake()
 
     def end(self) -> None:
         self.ended = True
-        self._news, self._progress = [], None
         self._wake()
 
-    async def wait(self) -> list[News]:
-        """Wait for events. Return an empty list for progress, for a heartbeat, and after the end."""
-        while self._missed is not None and not self.ended:
-            earlier = await self._missed()
-            if earlier is not None:
-                return [earlier]
+    async def wait(self) -> Sequence[LoggedEvent]:
+        """Wait for events. Return no events when woken, when it is time for a heartbeat, and after the end."""
+        if self._missed is not None and not self.ended:
+            if (piece := await anext(self._missed, None)) is not None:
+                return piece
             self._missed = None
-        while not (self._news or self._progress or self._due or self.ended):
-            self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        while not (self._queue or self._woken or self.ended) and loop.time() < self._heartbeat_at:
+            self._waiter = loop.create_future()
+            timer = loop.call_at(self._heartbeat_at, self._wake)
             try:
                 await self._waiter
             finally:
+                timer.cancel()
                 self._waiter = None
-        news, self._news = self._news, []
-        self._behind, self._due = 0, False
-        return news
-
-    def take_progress(self) -> bytes:
-        """Return the message of the job's newest progress, or nothing if it was returned before."""
-        message, self._progress = self._progress or b"", None
-        return message
+        self._woken = False
+        self.is_idle = loop.time() >= self._heartbeat_at
+        if self.is_idle:
+            self._heartbeat_at = loop.time() + HEARTBEAT_INTERVAL_S
+        events, self._queue = self._queue, []
+        return () if self.ended else events
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
-async def stream(listener: Listener, after: int, present: LoggedEvent | None = None) -> AsyncIterator[bytes]:
-    """Yield the bytes of a stream until the listener has ended. `after`: the id that the listener begins after.
-    `present`: a state that comes first and covers the events up to its id."""
-    yield opening(after)
+async def stream_events(
+    listener: Listener,
+    after: int,
+    present: LoggedEvent | None = None,
+    progress: Callable[[], Awaitable[bytes]] | None = None,
+) -> AsyncIterator[bytes]:
+    """Yield the bytes of a stream until the listener has ended. The listener begins after the id `after`. `present` is
+    a job's state, which is sent first and covers the events up to its id. `progress` returns a message if the job's
+    progress has changed, otherwise b""."""
+    yield opening_message(after)
     if present is not None:
-        yield message_of(present)
-    if progress := listener.take_progress():
-        yield progress
+        yield event_message(present)
+    if progress is not None and (message := await progress()):
+        yield message
     while True:
-        news = await listener.wait()
+        events = await listener.wait()
         if listener.ended:
-            yield farewell()
+            yield closing_message()
             return
-        if present is not None:
-            news = [each for each in news if each.events[-1].id > present.id]
-        for piece in _pieces(news):
-            yield piece
-        if progress := listener.take_progress():
-            yield progress
-        elif not news:
+        messages = [event_message(event) for event in events if present is None or event.id > present.id]
+        for place in range(0, len(messages), MAX_EVENTS_PER_PIECE):
+            yield b"".join(messages[place : place + MAX_EVENTS_PER_PIECE])
+        if progress is not None and (message := await progress()):
+            yield message
+        elif listener.is_idle and not events:
             yield HEARTBEAT
-
-
-def _pieces(news: Sequence[News]) -> Iterator[bytes]:
-    """Join news into pieces of a bounded number of events."""
-    texts: list[bytes] = []
-    events = 0
-    for each in news:
-        if texts and events + len(each.events) > PIECE_EVENTS:
-            yield b"".join(texts)
-            texts, events = [], 0
-        texts.append(each.text)
-        events += len(each.events)
-    if texts:
-        yield b"".join(texts)

@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from common.api.events import JOB_EVENTS, EventKind, EventsReset, JobEvent
+from common.api.events import JOB_EVENT_NAMES, EventKind, EventsReset, JobEvent
+from common.api.progress import ProvisionalJob
 from common.api.states import job_status
 from common.scalars import hex_of
 from coordinatord.api.events.events_sql import LoggedEvent
@@ -17,12 +18,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def event_of(row: LoggedEvent) -> JobEvent | EventsReset:
-    """Return a row of the log in the form that is sent."""
+    """Return the data of the message about a row of the log."""
     if row.kind is EventKind.RESET:
         return EventsReset(str(row.id), "reset")
     return JobEvent(
         id=str(row.id),
-        event=JOB_EVENTS[row.kind],
+        event=JOB_EVENT_NAMES[row.kind],
         taken_back=str(row.takes_back) if row.takes_back is not None else None,
         job_id=hex_of(row.job_id),
         owner=hex_of(row.owner),
@@ -37,32 +38,39 @@ def event_of(row: LoggedEvent) -> JobEvent | EventsReset:
     )
 
 
-def message(name: str, data: bytes, event_id: int) -> bytes:
+def sse_message(name: str, data: bytes, event_id: int) -> bytes:
     """Return one message of a stream. `data` is JSON, which contains no line ends."""
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event_id, name.encode(), data)
 
 
-def message_of(row: LoggedEvent) -> bytes:
-    """Return the message of an event. It is encoded once, and stored with the event for all streams."""
+def event_message(row: LoggedEvent) -> bytes:
+    """Return the message of an event. The message is encoded once, and stored with the event for all streams."""
     if row.message is None:
         event = event_of(row)
-        text = message("taken_back" if row.takes_back is not None else event.event, _encode(event), row.id)
+        text = sse_message("taken_back" if row.takes_back is not None else event.event, _encode(event), row.id)
         object.__setattr__(row, "message", text)
         return text
     return row.message
 
 
-def opening(after: int) -> bytes:
-    """Return the start of a stream: the pause before a reconnect, and the id to reconnect with before any event."""
-    return b"retry: %d\nid: %d\n\n" % (pause_before_return(), after)
+def progress_message(progress: ProvisionalJob) -> bytes:
+    """Return a message without an id, because a reader that reconnects gets the newest progress."""
+    return b"event: provisional\ndata: %s\n\n" % _encode(progress)
 
 
-def farewell() -> bytes:
-    """Return the last message of a stream before its process stops."""
+def opening_message(after: int) -> bytes:
+    """Return the start of a stream: the pause before a reconnect, and the id that a client without events reconnects
+    with."""
+    return b"retry: %d\nid: %d\n\n" % (reconnect_delay_ms(), after)
+
+
+def closing_message() -> bytes:
+    """Return the last message of a stream that ends because its process stops. Count the stream in the metrics."""
     metrics.connections_ended.labels("listener", "stopping").inc()
-    return b": this process stops: come back with Last-Event-ID\nretry: %d\n\n" % pause_before_return()
+    return b": this process stops: come back with Last-Event-ID\nretry: %d\n\n" % reconnect_delay_ms()
 
 
-def pause_before_return() -> int:
-    """Return the milliseconds before a reconnect, spread because all readers of a process reconnect at once."""
+def reconnect_delay_ms() -> int:
+    """Return a random number of milliseconds before a reconnect. Otherwise all clients of a process that stops would
+    reconnect at the same moment."""
     return random.randint(500, 3_000)  # noqa: S311 - spreads load

@@ -1,4 +1,4 @@
-"""Limits on open event streams and waiting polls, because each uses memory even when idle."""
+"""Limits on open event streams and waiting polls. Each uses memory even when idle."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,36 +18,33 @@ class Places:
     total: int
     per_caller: int
     _taken: Counter[str] = attrs.field(factory=Counter, init=False)
-    _all: int = attrs.field(default=0, init=False)
+    _total_taken: int = attrs.field(default=0, init=False)
 
     def has_room(self, caller: str) -> bool:
-        return self._all < self.total and self._taken[caller] < self.per_caller
+        return self._total_taken < self.total and self._taken[caller] < self.per_caller
 
     @contextmanager
-    def held(self, caller: str, kind: Literal["stream", "poll"]) -> Iterator[None]:
-        """Hold a place while the block runs. Raise Retryable when the caller or the process has none left."""
-        if self._taken[caller] >= self.per_caller:
-            raise self._refused(
-                "caller", "busy", f"at most {self.per_caller} event streams and waiting polls of one caller"
+    def hold_place(self, caller: str, what: Literal["stream", "poll"]) -> Iterator[None]:
+        """Hold a place while the block runs. Raise Retryable when the caller or the process has no place left."""
+        if not self.has_room(caller):
+            kind: Literal["busy", "not_ready"] = "not_ready"
+            why, message = (
+                "refused",
+                f"this process already has {self.total} event streams and waiting polls, its limit",
             )
-        if self._all >= self.total:
-            raise self._refused(
-                "refused", "not_ready", f"this process has its {self.total} event streams and waiting polls"
-            )
+            if self._taken[caller] >= self.per_caller:
+                kind, why = "busy", "caller"
+                message = f"a caller may have at most {self.per_caller} event streams and waiting polls"
+            metrics.connections_ended.labels("listener", why).inc()
+            raise Retryable(kind, f"{message}; poll instead, or try again later", retry_after=30)
         self._taken[caller] += 1
-        self._all += 1
-        metrics.event_listeners.labels(kind).inc()
+        self._total_taken += 1
+        metrics.event_listeners.labels(what).inc()
         try:
             yield
         finally:
-            metrics.event_listeners.labels(kind).dec()
-            self._all -= 1
+            metrics.event_listeners.labels(what).dec()
+            self._total_taken -= 1
             self._taken[caller] -= 1
             if not self._taken[caller]:
                 del self._taken[caller]
-
-    def _refused(
-        self, why: Literal["caller", "refused"], kind: Literal["busy", "not_ready"], message: str
-    ) -> Retryable:
-        metrics.connections_ended.labels("listener", why).inc()
-        return Retryable(kind, f"{message}; poll instead, or try again later", retry_after=30)

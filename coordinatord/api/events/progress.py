@@ -1,7 +1,7 @@
 """Progress of a job: its state, and its ops that are not mined yet.
 
-An op in the outbox (`stored`) cannot be lost: this process or another will send it. It is not final before it is mined,
-so each step names its evidence.
+An op in the outbox (`stored`) cannot be lost, because this process or another will send it. An op is not final before
+it is mined, so each step names its evidence.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,10 +13,10 @@ from common.api.progress import ProgressOp, ProgressStep, ProvisionalJob, RestsO
 from common.api.shapes import OMITTED, Digits
 from common.api.states import EndedBecause, JobState, JobStatus, job_status
 from common.scalars import hex_of
-from coordinatord.api.events.progress_sql import Found, IndexedJob, RelayedOp
+from coordinatord.api.events.progress_sql import IndexedJob, JobWithOps, RelayedOp
 
-_ORDER: Final[tuple[ProgressOp, ...]] = ("post", "claim", "settle", "fail", "cancel", "reclaim")
-_RESTS_ON: Final[dict[str, RestsOn]] = {
+_OP_ORDER: Final[tuple[ProgressOp, ...]] = ("post", "claim", "settle", "fail", "cancel", "reclaim")
+_RESTS_ON_BY_STATE: Final[dict[str, RestsOn]] = {
     "queued": "stored",
     "signed": "broadcast",
     "mined": "block",
@@ -24,7 +24,7 @@ _RESTS_ON: Final[dict[str, RestsOn]] = {
     "dropped": "refused",
 }
 # Status before and after each op.
-_LEADS: Final[dict[str, tuple[JobStatus | None, JobStatus]]] = {
+_STATUS_CHANGES: Final[dict[str, tuple[JobStatus | None, JobStatus]]] = {
     "post": (None, "queued"),
     "claim": ("queued", "in_progress"),
     "settle": ("in_progress", "completed"),
@@ -40,43 +40,44 @@ _ENDED_BY: Final[dict[int, ProgressOp]] = {
 }
 
 
-def progress_of(job_id: bytes, found: Found) -> ProvisionalJob | None:
+def progress_of(job_id: bytes, found: JobWithOps) -> ProvisionalJob | None:
     """Return the progress of a job, or None if neither the outbox nor the index has the job."""
     job, ops = found.job, found.ops
     before = job_status(job.state, job.ended_because) if job is not None else None
     after: JobStatus | None = before
-    under_way = [op for op in ops if _RESTS_ON[op.state] != "refused"]
+    under_way = [op for op in ops if _RESTS_ON_BY_STATE[op.state] != "refused"]
     for op in under_way:
-        if op.kind in _LEADS and _LEADS[op.kind][0] == after:
-            after = _LEADS[op.kind][1]
+        if op.kind in _STATUS_CHANGES and _STATUS_CHANGES[op.kind][0] == after:
+            after = _STATUS_CHANGES[op.kind][1]
     status: JobStatus | Literal["refused"] | None = after
     if status is None and any(op.kind == "post" for op in ops):
         status = "refused"
     if status is None:
         return None
-    happened = _happened(job) if job is not None else {}
+    happened = _indexed_steps(job) if job is not None else {}
     steps: list[ProgressStep[Digits]] = []
-    for kind in _ORDER:
-        relayed = _relayed(kind, ops)
+    for kind in _OP_ORDER:
+        relayed = _relevant_op(kind, ops)
         if kind in happened:
-            steps.append(_indexed_step(happened[kind], relayed))
+            steps.append(_add_relay(happened[kind], relayed))
         elif relayed is not None:
-            steps.append(_step(kind, relayed))
+            steps.append(_relay_step(kind, relayed))
     provisional = status not in (before, "refused")
     return ProvisionalJob(hex_of(job_id), status, provisional, tuple(steps), str(found.snapshot.block_number))
 
 
-def _relayed(kind: str, ops: Iterable[RelayedOp]) -> RelayedOp | None:
-    """Return the relevant op of a kind: the mined one, otherwise the oldest pending, otherwise the last refused."""
+def _relevant_op(kind: str, ops: Iterable[RelayedOp]) -> RelayedOp | None:
+    """Return the relevant op of a kind: the mined op, otherwise the oldest pending op, otherwise the last refused
+    op."""
     own = [op for op in ops if op.kind == kind]
     mined = [op for op in own if op.state == "mined"]
     live = [op for op in own if op.state in ("queued", "signed")]
     return next(iter(mined[-1:] or live[:1] or own[-1:]), None)
 
 
-def _step(kind: ProgressOp, op: RelayedOp) -> ProgressStep[Digits]:
+def _relay_step(kind: ProgressOp, op: RelayedOp) -> ProgressStep[Digits]:
     cid, units = op.settled if op.settled is not None else (None, None)
-    rests_on = _RESTS_ON[op.state]
+    rests_on = _RESTS_ON_BY_STATE[op.state]
     of_provider = kind in ("claim", "settle", "fail")
     return ProgressStep(
         kind,
@@ -91,21 +92,21 @@ def _step(kind: ProgressOp, op: RelayedOp) -> ProgressStep[Digits]:
     )
 
 
-def _happened(job: IndexedJob) -> Mapping[ProgressOp, ProgressStep[Digits]]:
+def _indexed_steps(job: IndexedJob) -> Mapping[ProgressOp, ProgressStep[Digits]]:
     """Return the indexed steps, including ops that other coordinators relayed."""
-    steps: dict[ProgressOp, ProgressStep[Digits]] = {"post": _in_block("post", str(job.posted_block))}
+    steps: dict[ProgressOp, ProgressStep[Digits]] = {"post": _block_step("post", str(job.posted_block))}
     if job.provider_id:
-        steps["claim"] = _in_block("claim", provider_id=str(job.provider_id))
+        steps["claim"] = _block_step("claim", provider_id=str(job.provider_id))
     ending = _ENDED_BY.get(job.ended_because)
     if job.state == JobState.SETTLED:
         cid = job.result_cid if job.result_cid is not None else OMITTED
-        steps["settle"] = _in_block("settle", OMITTED, str(job.provider_id), cid, str(job.completion_tok))
+        steps["settle"] = _block_step("settle", OMITTED, str(job.provider_id), cid, str(job.completion_tok))
     elif ending is not None:
-        steps[ending] = _in_block(ending)
+        steps[ending] = _block_step(ending)
     return steps
 
 
-def _in_block(
+def _block_step(
     op: ProgressOp,
     block: str = OMITTED,
     provider_id: str = OMITTED,
@@ -115,11 +116,11 @@ def _in_block(
     return ProgressStep(op, "block", OMITTED, block, OMITTED, OMITTED, provider_id, result_cid, completion_tok)
 
 
-def _indexed_step(indexed: ProgressStep[Digits], relayed: RelayedOp | None) -> ProgressStep[Digits]:
-    """Return a step of the index, with transaction and block of the relay that caused it."""
+def _add_relay(indexed: ProgressStep[Digits], relayed: RelayedOp | None) -> ProgressStep[Digits]:
+    """Return a step of the index, with the transaction and block of its relay if this deployment relayed the op."""
     if relayed is None or relayed.state != "mined":
         return indexed
-    step = _step(indexed.op, relayed)
+    step = _relay_step(indexed.op, relayed)
     if indexed.op == "claim" and step.provider_id not in (OMITTED, indexed.provider_id):
         return indexed
     return msgspec.structs.replace(

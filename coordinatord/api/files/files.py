@@ -13,11 +13,11 @@ import anyio
 import attrs
 import structlog
 
-from common.api.fields import UINT32, Text, wire
+from common.api.fields import UINT32, Text, body_field
 from common.refusal import Refused
 from coordinatord.api.files import files_sql
-from coordinatord.api.files.files_sql import UNATTACHED, FileRemoval, FileRow, Purpose, StartedUpload
-from coordinatord.api.files.inspection import Inspection, InspectionResult, inspection_of
+from coordinatord.api.files.files_sql import UNATTACHED_LIFETIME, FileRemoval, FileRow, Purpose, StartedUpload
+from coordinatord.api.files.inspection import Inspection, InspectionResult, new_inspection
 from coordinatord.base.concurrency import read_ahead
 from coordinatord.base.errors import Retryable
 from coordinatord.base.thread_pipe import thread_pipe
@@ -27,26 +27,26 @@ from coordinatord.storage.pins.store import Pinned, PinStore
 
 log = structlog.get_logger(__name__)
 
-# Smallest piece for a thread. It is half of the upload reader's piece size, so the reader's pieces pass unchanged.
-_PIECE_BYTES: Final = 1 << 18
+# Minimum size of pieces that a thread processes. The upload reader's pieces are larger and pass unchanged.
+_MIN_PIECE_BYTES: Final = 1 << 18
 
 
 @attrs.frozen(slots=True)
 class ExpiresAfter:
-    """Life of a file as the client requests it, with the field names of compatible clients.
+    """Retention that a client requests for its file, with the field names of compatible clients.
 
     The operator sets the retention period, so any other value is rejected.
     """
 
-    anchor: str = wire(Text(64), "where the time counts from: `created_at`", example="created_at")
-    seconds: int = wire(UINT32, "the operator's retention period, in seconds", example=2_592_000)
+    anchor: str = body_field(Text(64), "start of the retention period: `created_at`", example="created_at")
+    seconds: int = body_field(UINT32, "the operator's retention period, in seconds", example=2_592_000)
 
     def check(self, retention_seconds: int, param: str) -> None:
         if (self.anchor, self.seconds) != ("created_at", retention_seconds):
             raise Refused(
-                f"{param} must be left out, or be created_at and {retention_seconds} seconds: so long files are kept"
-                " here once they are used; one that no job, settle or batch uses is gone after"
-                f" {UNATTACHED.seconds} s",
+                f"{param} must be left out, or have anchor created_at and seconds {retention_seconds}, the time for"
+                " which this coordinator keeps used files; a file that no job, settle or batch uses is deleted after"
+                f" {UNATTACHED_LIFETIME.seconds} s",
                 param,
             )
 
@@ -61,25 +61,25 @@ class FileStore:
     async def upload(
         self, owner: bytes, purpose: Purpose, filename: str, pieces: AsyncIterable[bytes], max_bytes: int = 0
     ) -> FileRow:
-        """Store a wallet's upload of at most `max_bytes`, which count for the owner from the start.
+        """Store a wallet's upload. All `max_bytes` count against the owner's budget from the start.
 
         Raise Refused when the content does not match `purpose`, and Retryable `busy` beyond the owner's budget. Errors
-        of `pieces` are passed on. Nothing is kept on an error or a cancellation.
+        raised by `pieces` propagate. After an error or a cancellation, the row and the object are removed.
         """
-        inspection = inspection_of(purpose)
-        file_id = files_sql.new_id()
-        async with self._row(file_id, owner, purpose, filename, max_bytes):
-            pinned, inspected = await self._put(file_id, pieces, inspection)
-            return await self._completed(file_id, pinned, inspected, None)
+        inspection = new_inspection(purpose)
+        file_id = files_sql.new_file_id()
+        async with self._reserve_row(file_id, owner, purpose, filename, max_bytes):
+            pinned, inspected = await self._store_content(file_id, pieces, inspection)
+            return await self._complete_upload(file_id, pinned, inspected, None)
 
     async def put_output(self, owner: bytes, filename: str, pieces: AsyncIterable[bytes], file_id: str) -> FileRow:
-        """Store the output of a batch, attached from the start. A repeated run with the same id replaces the earlier
+        """Store the output of a batch for the retention period. A repeated run with the same id replaces the earlier
         content."""
-        async with self._row(file_id, owner, "batch_output", filename):
+        async with self._reserve_row(file_id, owner, "batch_output", filename):
             key = files_sql.object_key(file_id)
-            noting = _NotePart(self.database, file_id)
-            pinned = await self.pins.put_pieces(key, _gathered(pieces), before_part=noting)
-            return await self._completed(file_id, pinned, InspectionResult(), self.retention_seconds)
+            record_part = _PartRecorder(self.database, file_id)
+            pinned = await self.pins.put_pieces(key, _join_pieces(pieces), before_part=record_part)
+            return await self._complete_upload(file_id, pinned, InspectionResult(), self.retention_seconds)
 
     async def find(self, file_id: str, owner: bytes) -> FileRow | None:
         """Return a live file of this owner, or None."""
@@ -96,41 +96,41 @@ class FileStore:
         return self.pins.read(files_sql.object_key(row.id), first=first, last=last)
 
     async def remove(self, doomed: FileRemoval) -> None:
-        """Remove a file after leasing its removal, including an unfinished upload."""
+        """Remove a file, or an unfinished upload, whose removal this process has leased."""
         key = files_sql.object_key(doomed.id)
         if doomed.upload_id is not None:
             await self.pins.abort(key, doomed.upload_id)
         await self.pins.delete(key)
         async with self.database.connection() as connection:
-            await files_sql.forget(connection, doomed.id)
+            await files_sql.delete_row(connection, doomed.id)
 
-    async def _put(
+    async def _store_content(
         self, file_id: str, pieces: AsyncIterable[bytes], inspection: Inspection
     ) -> tuple[Pinned, InspectionResult]:
         results: list[InspectionResult] = []
 
-        async def inspected(received: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+        async def inspect_pieces(received: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             async for piece in received:
-                await thread.take(inspection.update, piece)
+                await thread.queue_work(inspection.update, piece)
                 yield piece
-            await thread.idle()
+            await thread.wait_until_idle()
             results.append(inspection.finish())
 
         async with (
             thread_pipe() as thread,
-            read_ahead(_gathered(pieces)) as received,
-            read_ahead(inspected(received)) as checked,
+            read_ahead(_join_pieces(pieces)) as received,
+            read_ahead(inspect_pieces(received)) as checked,
         ):
-            noting = _NotePart(self.database, file_id)
-            pinned = await self.pins.put_pieces(files_sql.object_key(file_id), checked, before_part=noting)
+            record_part = _PartRecorder(self.database, file_id)
+            pinned = await self.pins.put_pieces(files_sql.object_key(file_id), checked, before_part=record_part)
         (result,) = results
         return pinned, result
 
-    async def _completed(
+    async def _complete_upload(
         self, file_id: str, pinned: Pinned, inspected: InspectionResult, retention_seconds: int | None
     ) -> FileRow:
         async with self.database.connection() as connection:
-            row = await files_sql.complete(
+            row = await files_sql.complete_upload(
                 connection,
                 file_id,
                 cid=pinned.cid,
@@ -140,70 +140,70 @@ class FileStore:
                 retention_seconds=retention_seconds,
             )
         if row is None:
-            raise _lost_row()
+            raise _lost_row_error()
         return row
 
     @asynccontextmanager
-    async def _row(
+    async def _reserve_row(
         self, file_id: str, owner: bytes, purpose: Purpose, filename: str, reserved: int = 0
     ) -> AsyncIterator[None]:
-        """Hold the row of an upload. If the block fails, remove row and object, unless the row holds earlier
-        content."""
+        """Insert the row of an upload. If the block fails, remove the row and the object, unless the row has the
+        content of an earlier upload."""
 
-        async def body(connection: Connection) -> StartedUpload | None:
-            begun = await files_sql.begin(connection, file_id, owner, purpose, filename, reserved=reserved)
+        async def insert_row(connection: Connection) -> StartedUpload | None:
+            begun = await files_sql.begin_upload(connection, file_id, owner, purpose, filename, reserved=reserved)
             if begun is not None and purpose != "batch_output":
                 await self.budgets.check(connection, owner)
             return begun
 
-        begun = await self.database.transact(body)
+        begun = await self.database.transact(insert_row)
         if begun is None:
-            raise _lost_row()
+            raise _lost_row_error()
         try:
             if begun.upload_id is not None:
                 await self.pins.abort(files_sql.object_key(file_id), begun.upload_id)
             yield
         except BaseException:
             with anyio.move_on_after(10, shield=True):
-                await self._give_up(file_id)
+                await self._abandon_upload(file_id)
             raise
 
-    async def _give_up(self, file_id: str) -> None:
+    async def _abandon_upload(self, file_id: str) -> None:
         try:
             async with self.database.connection() as connection:
-                doomed = await files_sql.give_up(connection, file_id)
+                doomed = await files_sql.lease_unfinished(connection, file_id)
             if doomed is not None:
                 await self.remove(doomed)
         except Retryable as error:
-            # The janitor handles the row at its deadline. The caller gets the original error.
+            # The janitor removes the row when it expires. The caller gets the original error.
             log.warning("upload left to the janitor", file=file_id, reason=error.message)
 
 
 @attrs.frozen(slots=True)
-class _NotePart:
-    """Callback before each part: record the store's upload id and extend the row's life."""
+class _PartRecorder:
+    """Callback that runs before each part of an upload. It records the store's upload id and extends the row's life."""
 
     database: Database
     file_id: str
 
     async def __call__(self, upload_id: str) -> None:
         async with self.database.connection() as connection:
-            if not await files_sql.note_part(connection, self.file_id, upload_id):
-                raise _lost_row()
+            if not await files_sql.record_part(connection, self.file_id, upload_id):
+                raise _lost_row_error()
 
 
-def _lost_row() -> Retryable:
+def _lost_row_error() -> Retryable:
     return Retryable("pinner_unavailable", "the file is being removed; try again", "store_unavailable", 2)
 
 
-async def _gathered(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Join pieces to sizes that suit a thread."""
+async def _join_pieces(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Join pieces to at least _MIN_PIECE_BYTES, except the last."""
     waiting: list[bytes] = []
     size = 0
     async for piece in pieces:
         waiting.append(piece)
         size += len(piece)
-        if size >= _PIECE_BYTES:
+        if size >= _MIN_PIECE_BYTES:
             yield b"".join(waiting)
             waiting, size = [], 0
     if waiting:

@@ -1,4 +1,4 @@
-"""Rows of uploaded files and of batch output."""
+"""Queries on the rows of uploaded files and batch output."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ from coordinatord.storage.database.connections import Connection
 
 Purpose = files.Purpose
 # Owner and content id of an upload.
-Named = tuple[bytes, str]
+UploadName = tuple[bytes, str]
 
 # Life of an upload that no job or batch refers to.
-UNATTACHED: Final = timedelta(seconds=300)
-# Longer than one part takes. A row without a content id after this time was left by a crash.
-UPLOADING: Final = timedelta(hours=1)
-# Far longer than the wait for a receipt.
-HOLD: Final = timedelta(minutes=15)
+UNATTACHED_LIFETIME: Final = timedelta(seconds=300)
+# Longer than the upload of one part takes. After this time, a row without a content id is a leftover of a crash.
+UPLOAD_TIMEOUT: Final = timedelta(hours=1)
+# Time for which an undecided op keeps a file. Far longer than the wait for a receipt.
+HOLD_TIME: Final = timedelta(minutes=15)
 REMOVAL_LEASE: Final = timedelta(seconds=120)
 _COLUMNS: Final = "id, owner, purpose, filename, cid, commitment, bytes, lines, attached, created_at, expires_at"
 _LIVE: Final = "(expires_at > clock_timestamp() and removing_until is null)"
-_NAMED: Final = (
+_NAMED_BY_JOB: Final = (
     "exists (select 1 from jobs j where j.job_id = f.held_for and (j.task_cid = f.cid or j.result_cid = f.cid))"
 )
 
@@ -49,13 +49,13 @@ class FileRow:
 
 @attrs.frozen(slots=True)
 class FileRemoval:
-    """File that this process has leased for removal. `upload_id`: its unfinished upload in the store, if any."""
+    """File that this process has leased for removal. `upload_id` is the store's unfinished upload, if any."""
 
     id: str
     upload_id: str | None
 
 
-def new_id() -> str:
+def new_file_id() -> str:
     return f"file-{secrets.token_hex(12)}"
 
 
@@ -65,17 +65,18 @@ def object_key(file_id: str) -> str:
 
 @attrs.frozen(slots=True)
 class StartedUpload:
-    """Row of an upload. `upload_id` is the store's upload that an earlier attempt left, to be aborted."""
+    """Started upload. `upload_id` is the store's upload of an earlier attempt, which the caller must abort, or None."""
 
     upload_id: str | None
 
 
-async def begin(
+async def begin_upload(
     connection: Connection, file_id: str, owner: bytes, purpose: Purpose, filename: str, *, reserved: int = 0
 ) -> StartedUpload | None:
-    """Insert the row of an upload, which counts as `reserved` bytes until it is complete.
+    """Insert the row of an upload. The row counts as `reserved` bytes until the upload is complete.
 
-    An existing id starts again, and its content is replaced on completion. Return None while the file is being removed.
+    If the id exists, start its upload again; the old content is replaced on completion. Return None while the file is
+    being removed.
     """
     row = await connection.fetchrow(
         "insert into files as f (id, owner, purpose, filename, expires_at, bytes)"
@@ -88,25 +89,25 @@ async def begin(
         owner,
         purpose,
         filename,
-        UPLOADING,
+        UPLOAD_TIMEOUT,
         reserved,
     )
     return None if row is None else StartedUpload(row["upload_id"])
 
 
-async def note_part(connection: Connection, file_id: str, upload_id: str) -> bool:
+async def record_part(connection: Connection, file_id: str, upload_id: str) -> bool:
     """Record the store's upload id before each part, and extend the row's life. Return False when the row is gone."""
     known = await connection.fetchval(
         "update files set upload_id = $2, expires_at = greatest(expires_at, clock_timestamp() + $3)"
         " where id = $1 and removing_until is null returning true",
         file_id,
         upload_id,
-        UPLOADING,
+        UPLOAD_TIMEOUT,
     )
     return known is True
 
 
-async def complete(
+async def complete_upload(
     connection: Connection,
     file_id: str,
     *,
@@ -116,9 +117,9 @@ async def complete(
     commitment: bytes | None,
     retention_seconds: int | None = None,
 ) -> FileRow | None:
-    """Record that the upload is complete, so that it can be found. With `retention_seconds`, attach it at once.
+    """Record that the upload is complete, so that clients can find the file. Return None when the row is gone.
 
-    Return None when the row is gone.
+    With `retention_seconds`, mark the file as attached and keep it for so long.
     """
     row = await connection.fetchrow(
         "update files set cid = $2, bytes = $3, lines = $4, commitment = $5, upload_id = null, attached = $6,"
@@ -130,7 +131,7 @@ async def complete(
         lines,
         commitment,
         retention_seconds is not None,
-        UNATTACHED if retention_seconds is None else timedelta(seconds=retention_seconds),
+        UNATTACHED_LIFETIME if retention_seconds is None else timedelta(seconds=retention_seconds),
     )
     return None if row is None else _file_row(row)
 
@@ -158,13 +159,14 @@ async def find_by_cid(connection: Connection, owner: bytes, cid: str, purpose: P
 
 
 async def hold(connection: Connection, file_id: str, job_id: bytes) -> bool:
-    """Keep a file until an op of `job_id` that names it is decided. Return False when the file is gone."""
+    """Keep a file for up to HOLD_TIME, while an op of `job_id` that names the file is undecided. Return False when the
+    file is gone."""
     held = await connection.fetchval(
         "update files set held_for = $2, held_until = clock_timestamp() + $3"
         f" where id = $1 and cid is not null and {_LIVE} returning true",
         file_id,
         job_id,
-        HOLD,
+        HOLD_TIME,
     )
     return held is True
 
@@ -187,9 +189,8 @@ async def attach(connection: Connection, file_id: str, retention_seconds: int, j
     return found is True
 
 
-async def shorten(connection: Connection, file_id: str, seconds: int) -> None:
-    """Limit a file's life to so many seconds from now. Only for files with an `expires_at` that the owner has not
-    read yet."""
+async def shorten_lifetime(connection: Connection, file_id: str, seconds: int) -> None:
+    """Let a file expire within `seconds` from now. Call this only before the owner has read its `expires_at`."""
     await connection.execute(
         "update files set expires_at = least(expires_at, clock_timestamp() + $2 * interval '1 second') where id = $1",
         file_id,
@@ -197,20 +198,20 @@ async def shorten(connection: Connection, file_id: str, seconds: int) -> None:
     )
 
 
-async def attach_named(connection: Connection, retention_seconds: int, *, within_seconds: float) -> None:
-    """Attach files that a job names and that expire within so many seconds. Their op took effect after its caller
-    had left."""
+async def attach_files_of_jobs(connection: Connection, retention_seconds: int, *, within_seconds: float) -> None:
+    """Attach files that expire within `within_seconds` although a job names them. Their op took effect after its client
+    had disconnected, so no request attached them."""
     await connection.execute(
         "update files f set attached = true, expires_at = f.created_at + $1 * interval '1 second'"
         " where not attached and expires_at < statement_timestamp() + $2 * interval '1 second'"
-        f" and removing_until is null and held_for is not null and {_NAMED}",
+        f" and removing_until is null and held_for is not null and {_NAMED_BY_JOB}",
         retention_seconds,
         within_seconds,
     )
 
 
 async def lease_expired(connection: Connection, limit: int) -> list[FileRemoval]:
-    """Return expired files for the caller to remove, and lease them so that no other process removes them too."""
+    """Lease expired files to the caller for removal. No other process removes a leased file."""
     rows = await connection.fetch(
         "update files set removing_until = clock_timestamp() + $2 where id in (select id from files"
         " where expires_at < statement_timestamp() and (held_until is null or held_until < clock_timestamp())"
@@ -222,8 +223,9 @@ async def lease_expired(connection: Connection, limit: int) -> list[FileRemoval]
     return [FileRemoval(row["id"], row["upload_id"]) for row in rows]
 
 
-async def give_up(connection: Connection, file_id: str) -> FileRemoval | None:
-    """Lease an incomplete upload for removal. Return None if it is being removed already or holds earlier content."""
+async def lease_unfinished(connection: Connection, file_id: str) -> FileRemoval | None:
+    """Lease an incomplete upload for removal. Return None if the upload is being removed already, or if its row has the
+    content of an earlier upload."""
     row = await connection.fetchrow(
         "update files set removing_until = clock_timestamp() + $2, expires_at = clock_timestamp()"
         " where id = $1 and cid is null and removing_until is null returning id, upload_id",
@@ -233,7 +235,7 @@ async def give_up(connection: Connection, file_id: str) -> FileRemoval | None:
     return None if row is None else FileRemoval(row["id"], row["upload_id"])
 
 
-async def forget(connection: Connection, file_id: str) -> None:
+async def delete_row(connection: Connection, file_id: str) -> None:
     """Delete the row of a removed file, unless a new upload has taken over the row."""
     await connection.execute("delete from files where id = $1 and removing_until is not null", file_id)
 
@@ -242,9 +244,9 @@ def _file_row(row: asyncpg.Record) -> FileRow:
     return FileRow(*row)
 
 
-async def find_inputs(connection: Connection, named: Sequence[Named]) -> dict[Named, FileRow]:
-    """Return the live input uploads that lines of a batch name."""
-    found: dict[Named, FileRow] = {}
+async def find_inputs(connection: Connection, named: Sequence[UploadName]) -> dict[UploadName, FileRow]:
+    """Return the live input uploads with these names."""
+    found: dict[UploadName, FileRow] = {}
     for owner, cid in named:
         row = await find_by_cid(connection, owner, cid, "input")
         if row is not None:
@@ -252,9 +254,11 @@ async def find_inputs(connection: Connection, named: Sequence[Named]) -> dict[Na
     return found
 
 
-async def attach_inputs(connection: Connection, uploads: Mapping[Named, FileRow], retention_seconds: int) -> set[Named]:
-    """Keep uploads for the retention period, in the transaction that records their lines, because a batch may take
-    longer than an upload lives. Return the uploads that still existed."""
+async def attach_inputs(
+    connection: Connection, uploads: Mapping[UploadName, FileRow], retention_seconds: int
+) -> set[UploadName]:
+    """Keep uploads for the retention period, because a batch may run longer than an unattached upload lives. Call this
+    in the transaction that records the batch's lines. Return the names of the uploads that still exist."""
     return {
         (owner, cid)
         for (owner, cid), row in uploads.items()

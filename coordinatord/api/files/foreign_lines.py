@@ -1,5 +1,5 @@
-"""Detect batch lines in the format of another API. They are rejected on upload or, if too long for the check there,
-when a batch reads them."""
+"""Detect batch lines in the format of another API. The upload rejects such lines. A line that is too long for this
+check is rejected when a batch reads it."""
 
 from typing import Final
 
@@ -7,12 +7,12 @@ import msgspec
 
 from common.refusal import Refused
 
-# Longest line that uploads check.
+# Longest line that is checked during an upload.
 MAX_CHECKED_LINE_BYTES: Final = 1 << 17
 
 
 class _LineShape(msgspec.Struct):
-    """Members that identify a line of another API. Other members are skipped."""
+    """Members that show whether a line was written for another API."""
 
     body: msgspec.Raw = msgspec.Raw()
     custom_id: msgspec.Raw = msgspec.Raw()
@@ -20,32 +20,34 @@ class _LineShape(msgspec.Struct):
 
 
 _read_shape: Final = msgspec.json.Decoder(_LineShape).decode
-WRAPPED: Final = (
+WRAPPED_LINE: Final = (
     "a line must be the whole body of a POST /v1/jobs submission (signed order, auth_sig, amount, container), not"
     " {custom_id, method, url, body} around one"
 )
-NAMED: Final = "custom_id must not be next to an order, where it would be public and then lost: seal it in the envelope"
+UNSEALED_CUSTOM_ID: Final = (
+    "custom_id must not be next to an order, where it would be public and then lost: seal it in the envelope"
+)
 
 
-def foreign(*, body: bool, signed: bool, named: bool) -> str | None:
-    """Return the error message for a line in the format of another batch API, or None.
+def foreign_line_error(*, body: bool, signed: bool, named: bool) -> str | None:
+    """Return the error message for a line in the format of another batch API, or None for any other line.
 
-    Such a line would fail, or would lose the custom_id by which its owner identifies it. `body`: the line has an object
-    of that name. `named`: it has a custom_id.
+    A line of another API would fail, or would lose the custom_id by which its owner identifies the line. The line has
+    an object `body` if `body` is True, a signature if `signed` is True, and a custom_id if `named` is True.
     """
     if body and not signed:
-        return WRAPPED
-    return NAMED if named else None
+        return WRAPPED_LINE
+    return UNSEALED_CUSTOM_ID if named else None
 
 
 def check_line(line: bytes, number: int) -> None:
-    """Raise Refused for a line of another API."""
+    """Raise Refused for a line in the format of another API."""
     try:
         shape = _read_shape(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        # Not an object: reported when the batch reads the line.
+        # The line is not a JSON object. The batch reports that when it reads the line.
         return
     named = bytes(shape.custom_id) not in (b"", b"null")
-    message = foreign(body=bytes(shape.body)[:1] == b"{", signed=bool(bytes(shape.signature)), named=named)
+    message = foreign_line_error(body=bytes(shape.body)[:1] == b"{", signed=bool(bytes(shape.signature)), named=named)
     if message is not None:
         raise Refused(f"line {number}: {message}", "file")

@@ -5,15 +5,15 @@ from typing import Final, Protocol
 import attrs
 
 from common.api import limits
-from common.container import Commitment
+from common.container import CommitmentHasher
 from common.refusal import Refused
 from coordinatord.api.files.files_sql import Purpose
 from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, check_line
 
-MAX_BATCH_LINES: Final = limits.BATCH_LINES
-BLANK: Final = b" \t\r"
-"""A line of only these bytes is blank. JSON has no other white space, so a line with any other is malformed."""
-# Bytes split into lines at a time, because line objects take many times their size.
+MAX_BATCH_LINES: Final = limits.MAX_BATCH_LINES
+BLANK_BYTES: Final = b" \t\r"
+"""White space of JSON within a line. A line of only these bytes is blank."""
+# Number of bytes split into lines at once. Small, because line objects take many times the memory of their bytes.
 _SPLIT_BYTES: Final = 1 << 16
 
 
@@ -26,17 +26,18 @@ class InspectionResult:
 
 
 class Inspection(Protocol):
-    """Receives all pieces in order. Both methods raise Refused. `update` is called in a thread."""
+    """Check of an upload. `update` receives all pieces in order, in a thread. Both methods raise Refused for wrong
+    content."""
 
     def update(self, piece: bytes) -> None: ...
     def finish(self) -> InspectionResult: ...
 
 
 class ContainerInspection:
-    """Check of a sealed container: its framing and its commitment."""
+    """Check of a sealed container's framing. The result has the container's commitment."""
 
     def __init__(self) -> None:
-        self._commitment = Commitment()
+        self._commitment = CommitmentHasher()
         self._empty = True
 
     def update(self, piece: bytes) -> None:
@@ -44,15 +45,15 @@ class ContainerInspection:
         try:
             self._commitment.update(piece)
         except Refused as wrong:
-            raise _bad_container(wrong) from wrong
+            raise _container_error(wrong) from wrong
 
     def finish(self) -> InspectionResult:
         if self._empty:
-            raise empty_file()
+            raise empty_file_error()
         try:
             return InspectionResult(commitment=self._commitment.finish().c)
         except Refused as wrong:
-            raise _bad_container(wrong) from wrong
+            raise _container_error(wrong) from wrong
 
 
 class ResultInspection:
@@ -66,21 +67,21 @@ class ResultInspection:
 
     def finish(self) -> InspectionResult:
         if self._empty:
-            raise empty_file()
+            raise empty_file_error()
         return InspectionResult()
 
 
 class LineInspection:
     """Check of a batch file: count lines that are not blank, and reject lines of another API.
 
-    Other content of the lines, and lines too long to hold, are checked when a batch runs them.
+    A batch checks the other content of the lines, and lines longer than MAX_CHECKED_LINE_BYTES, when it reads them.
     """
 
     def __init__(self) -> None:
         self._lines = 0
-        # Line number, including blank lines.
+        # Number of complete lines, including blank lines.
         self._number = 0
-        # Current line, as far as it has arrived.
+        # Part of the current line that has arrived.
         self._line = b""
         self._too_long = False
 
@@ -88,18 +89,18 @@ class LineInspection:
         for start in range(0, len(piece), _SPLIT_BYTES):
             *ended, last = piece[start : start + _SPLIT_BYTES].split(b"\n")
             for line in ended:
-                self._add(line)
+                self._add_part(line)
                 self._end_line()
-            self._add(last)
+            self._add_part(last)
         if self._lines > MAX_BATCH_LINES:
             raise Refused(f"a batch file has at most {MAX_BATCH_LINES} non-blank lines", "file", "too_many_lines")
 
-    def _add(self, part: bytes) -> None:
+    def _add_part(self, part: bytes) -> None:
         if self._too_long:
             return
         self._line += part
         if len(self._line) > MAX_CHECKED_LINE_BYTES:
-            self._too_long = bool(self._line.strip(BLANK))
+            self._too_long = bool(self._line.strip(BLANK_BYTES))
             self._line = b""
 
     def _end_line(self) -> None:
@@ -108,19 +109,19 @@ class LineInspection:
         if self._too_long:
             self._lines += 1
             self._too_long = False
-        elif line.strip(BLANK):
+        elif line.strip(BLANK_BYTES):
             self._lines += 1
             check_line(line, self._number)
 
     def finish(self) -> InspectionResult:
         self.update(b"\n")
         if not self._lines:
-            raise empty_file()
+            raise empty_file_error()
         return InspectionResult(lines=self._lines)
 
 
-def inspection_of(purpose: Purpose) -> Inspection:
-    """Return the check for a purpose of wallets' uploads."""
+def new_inspection(purpose: Purpose) -> Inspection:
+    """Return the check for uploads of this purpose."""
     match purpose:
         case "input":
             return ContainerInspection()
@@ -132,9 +133,9 @@ def inspection_of(purpose: Purpose) -> Inspection:
             raise ValueError("batch outputs are not uploaded")
 
 
-def empty_file() -> Refused:
+def empty_file_error() -> Refused:
     return Refused("the file is empty", "file", "empty_file")
 
 
-def _bad_container(wrong: Refused) -> Refused:
+def _container_error(wrong: Refused) -> Refused:
     return Refused(f"the file is not a container: {wrong.message}", "file", "bad_container")

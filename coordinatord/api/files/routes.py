@@ -18,19 +18,19 @@ from coordinatord.api.files.files import ExpiresAfter, FileStore
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
-from coordinatord.http.byte_ranges import ByteRange, Unsatisfiable, byte_range
+from coordinatord.http.byte_ranges import ByteRange, UnsatisfiableRange, resolve_byte_range
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import STORE, Form, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.routing import STORE_REPLIES, Form, Parameter, Reply, Request, Route, malformed_replies
 from coordinatord.http.streaming import StreamedResponse
-from coordinatord.http.upload_forms import EXPIRES_AFTER, UploadForm
+from coordinatord.http.upload_forms import EXPIRES_AFTER_FIELDS, UploadForm
 from coordinatord.http.uploads import TransferLimits
 
-UPLOADED: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
-_TEXT: Final = Text(limits.HEADER_VALUE_BYTES)
-# Any text is accepted, and an unknown id is not found.
+UPLOAD_PURPOSES: Final[tuple[Purpose, ...]] = ("input", "result", "batch")
+_TEXT: Final = Text(limits.MAX_HEADER_VALUE_BYTES)
+# Any text is accepted as an id. An unknown id is answered with 404.
 _ID: Final = {"id": Parameter(_TEXT, "id of the file", example=FILE_ID)}
-_PARTS: Final[dict[str, Schema]] = {
-    "purpose": {"type": "string", "enum": list(UPLOADED), "description": "what the file is"},
+_FORM_PARTS: Final[dict[str, Schema]] = {
+    "purpose": {"type": "string", "enum": list(UPLOAD_PURPOSES), "description": "purpose of the file"},
     "file": {
         "type": "string",
         "format": "binary",
@@ -38,24 +38,27 @@ _PARTS: Final[dict[str, Schema]] = {
             "the bytes, with a filename: at most MAX_BLOB_BYTES (200 MiB unless the operator says otherwise)"
         ),
     },
-    "expires_after[anchor]": {"type": "string", "enum": ["created_at"], "description": "where the time counts from"},
+    "expires_after[anchor]": {"type": "string", "enum": ["created_at"], "description": "start of the retention period"},
     "expires_after[seconds]": {
         "type": "string",
         "pattern": "^[0-9]{1,10}$",
-        "description": "the operator's retention period, in seconds: any other value is refused",
+        "description": "the operator's retention period in seconds. Any other value is refused",
     },
 }
-_OCTETS: Final = "application/octet-stream"
+_OCTET_STREAM: Final = "application/octet-stream"
 _JSONL: Final = "application/jsonl"
-_LINES: Final = (OutputLine[Digits], ErrorLine)
-# Of one address, and of one wallet. Each holds a connection to the store for as long as its client reads.
-MAX_DOWNLOADS: Final = 16
+_LINE_SHAPES: Final = (OutputLine[Digits], ErrorLine)
+# Concurrent downloads per address and per wallet. A download holds a connection to the store until the client has read
+# everything.
+MAX_CONCURRENT_DOWNLOADS: Final = 16
 
 
 @attrs.frozen(slots=True)
 class FileRoutes:
     files: FileStore
-    downloads: TransferLimits = attrs.field(factory=lambda: TransferLimits(MAX_DOWNLOADS, MAX_DOWNLOADS, "download"))
+    downloads: TransferLimits = attrs.field(
+        factory=lambda: TransferLimits(MAX_CONCURRENT_DOWNLOADS, MAX_CONCURRENT_DOWNLOADS, "download")
+    )
 
     def routes(self) -> list[Route]:
         return [
@@ -66,22 +69,21 @@ class FileRoutes:
                 tag="Files",
                 about="Upload a container, a result, or the lines of a batch",
                 details=(
-                    "A form: part `purpose` first, then part `file`. `input` is a sealed container, which must have the"
-                    " form of one (`bad_container`); `result` a sealed result, taken as it is; `batch` the lines of a"
-                    " batch: each a whole POST /v1/jobs submission. The file is gone"
-                    " after 300 s unless a job, a settle or a batch uses it; then it is kept for the operator's"
-                    " retention period, from that use on. `expires_after` is accepted where it says just that period,"
-                    " with the anchor `created_at`."
+                    "A form: part `purpose` first, then part `file`. `input` is a sealed container, whose framing is"
+                    " checked (`bad_container`). `result` is a sealed result, stored unchecked. `batch` has lines, each"
+                    " a whole POST /v1/jobs submission. A file is deleted after 300 s unless a job, a settle or a batch"
+                    " uses it. A used file is kept for the operator's retention period. `expires_after` may be left"
+                    " out, or must state that period with the anchor `created_at`."
                 ),
                 handler=self.upload,
-                form=Form(_PARTS, required=("purpose", "file")),
+                form=Form(_FORM_PARTS, required=("purpose", "file")),
                 session=True,
                 replies=(
                     Reply(200, shape=File, about="The file"),
-                    *malformed("invalid_purpose", "empty_file", "too_many_lines", "bad_container"),
+                    *malformed_replies("invalid_purpose", "empty_file", "too_many_lines", "bad_container"),
                     Reply(401, "invalid_session"),
                     Reply(413, "file_too_large"),
-                    *STORE,
+                    *STORE_REPLIES,
                 ),
             ),
             Route(
@@ -90,7 +92,7 @@ class FileRoutes:
                 id="getFile",
                 tag="Files",
                 about="Read the description of a file",
-                handler=self.one,
+                handler=self.read_file,
                 segments=_ID,
                 session=True,
                 replies=(
@@ -107,103 +109,103 @@ class FileRoutes:
                 about="Read a file's bytes, or one range of them",
                 details=(
                     "A batch's output file has an `OutputLine` for each job that settled, its error file an `ErrorLine`"
-                    " for each other line of the input, all JSONL. `range` takes one range of bytes; with `if-range`"
-                    " and another etag the whole file is the answer."
+                    " for each other line of the input, all JSONL. `range` takes one range of bytes. `if-range` with"
+                    " another etag returns the whole file."
                 ),
-                handler=self.content,
+                handler=self.download,
                 segments=_ID,
                 headers={
                     "range": Parameter(_TEXT, "one range of bytes, as `bytes=0-1023`"),
-                    "if-range": Parameter(_TEXT, "the etag of the file that the range is of"),
+                    "if-range": Parameter(_TEXT, "etag of the file that the range belongs to"),
                 },
                 session=True,
                 replies=(
-                    Reply(200, media=(_OCTETS, _JSONL), lines=_LINES, about="The bytes", headers=("etag",)),
-                    Reply(206, media=(_OCTETS, _JSONL), about="The range", headers=("etag", "content-range")),
+                    Reply(200, media=(_OCTET_STREAM, _JSONL), lines=_LINE_SHAPES, about="The bytes", headers=("etag",)),
+                    Reply(206, media=(_OCTET_STREAM, _JSONL), about="The range", headers=("etag", "content-range")),
                     Reply(401, "invalid_session"),
                     Reply(404),
                     Reply(416, headers=("content-range",)),
                     Reply(503, "object_missing"),
-                    *STORE,
+                    *STORE_REPLIES,
                 ),
             ),
         ]
 
     async def upload(self, request: Request) -> Response:
         form: UploadForm = request.body
-        purpose = read_purpose(await form.purpose())
-        filename = await form.filename()
+        purpose = read_purpose(await form.read_purpose())
+        filename = await form.read_filename()
         row = await self.files.upload(request.owner, purpose, filename, self._pieces(form), form.max_size)
-        return responses.ok(_file(row))
+        return responses.ok(_file_shape(row))
 
     async def _pieces(self, form: UploadForm) -> AsyncIterator[bytes]:
-        """Yield the file's bytes. After the last one, raise Refused for an `expires_after` that differs from the
-        retention."""
-        # Both fields came before the file, so a wrong value is rejected before the file is received.
-        if len(form.expires_after) == len(EXPIRES_AFTER):
-            self._check_end(form)
+        """Yield the pieces of the file. After the last piece, raise Refused if `expires_after` differs from the
+        retention period."""
+        # If both fields came before the file, reject a wrong value before receiving the file.
+        if len(form.expires_after) == len(EXPIRES_AFTER_FIELDS):
+            self._check_expires_after(form)
         async for piece in form.pieces():
             yield piece
-        self._check_end(form)
+        self._check_expires_after(form)
 
-    def _check_end(self, form: UploadForm) -> None:
+    def _check_expires_after(self, form: UploadForm) -> None:
         if form.expires_after:
             wanted = read_object(ExpiresAfter, form.expires_after, "expires_after.")
             wanted.check(self.files.retention_seconds, "expires_after")
 
-    async def one(self, request: Request) -> Response:
+    async def read_file(self, request: Request) -> Response:
         row = await self.files.find(request.path["id"], request.owner)
-        return responses.ok(_file(row)) if row is not None else responses.not_found(NoSuchObject("file"))
+        return responses.ok(_file_shape(row)) if row is not None else responses.not_found(NoSuchObject("file"))
 
-    async def content(self, request: Request) -> Response | StreamedResponse:
+    async def download(self, request: Request) -> Response | StreamedResponse:
         row = await self.files.find(request.path["id"], request.owner)
         if row is None:
             return responses.not_found(NoSuchObject("file"))
         etag = f'"{row.cid}"'
         try:
-            span = _wanted(request.headers, etag, row.bytes)
-        except Unsatisfiable:
+            span = _requested_range(request.headers, etag, row.bytes)
+        except UnsatisfiableRange:
             return responses.range_not_satisfiable(row.bytes)
         headers = (
-            (b"content-type", (_JSONL if row.purpose == "batch" else _OCTETS).encode()),
-            (b"content-disposition", _disposition(row.filename)),
+            (b"content-type", (_JSONL if row.purpose == "batch" else _OCTET_STREAM).encode()),
+            (b"content-disposition", _content_disposition(row.filename)),
             (b"x-content-type-options", b"nosniff"),
             (b"accept-ranges", b"bytes"),
             (b"cache-control", b"private, no-cache"),
             (b"etag", etag.encode()),
         )
         if span is None:
-            return StreamedResponse(200, headers, row.bytes, lambda: self._opened(request, row))
+            return StreamedResponse(200, headers, row.bytes, lambda: self._open_content(request, row))
         first, last = span.first, span.last
         content_range = (b"content-range", f"bytes {first}-{last}/{row.bytes}".encode())
         return StreamedResponse(
-            206, (*headers, content_range), last - first + 1, lambda: self._opened(request, row, first, last)
+            206, (*headers, content_range), last - first + 1, lambda: self._open_content(request, row, first, last)
         )
 
     @asynccontextmanager
-    async def _opened(
+    async def _open_content(
         self, request: Request, row: FileRow, first: int = 0, last: int | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        with self.downloads.one(request.caller, request.owner):
+        with self.downloads.count_transfer(request.caller, request.owner):
             async with self.files.open(row, first, last) as pieces:
                 yield pieces
 
 
 def read_purpose(text: str) -> Purpose:
-    for purpose in UPLOADED:
+    for purpose in UPLOAD_PURPOSES:
         if text == purpose:
             return purpose
-    raise Refused(f"purpose must be one of {', '.join(UPLOADED)}", "purpose", "invalid_purpose")
+    raise Refused(f"purpose must be one of {', '.join(UPLOAD_PURPOSES)}", "purpose", "invalid_purpose")
 
 
-def _wanted(headers: Mapping[str, str], etag: str, size: int) -> ByteRange | None:
+def _requested_range(headers: Mapping[str, str], etag: str, size: int) -> ByteRange | None:
     """Return the requested range, or None for the whole file. An If-Range with another etag requests the whole file."""
     if headers.get("if-range", etag) != etag:
         return None
-    return byte_range(headers.get("range"), size)
+    return resolve_byte_range(headers.get("range"), size)
 
 
-def _disposition(filename: str) -> bytes:
+def _content_disposition(filename: str) -> bytes:
     """Return a Content-Disposition header with the full name, and with an ASCII name for old clients.
 
     In the ASCII name, `_` replaces characters that would end or escape the quoted string.
@@ -212,7 +214,7 @@ def _disposition(filename: str) -> bytes:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}".encode()
 
 
-def _file(row: FileRow) -> File:
+def _file_shape(row: FileRow) -> File:
     return File(
         id=row.id,
         bytes=row.bytes,

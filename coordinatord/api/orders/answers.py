@@ -1,4 +1,4 @@
-"""Jobs, candidates and quotes as the routes return them."""
+"""Conversion of jobs, candidates and quotes to the bodies that the routes return."""
 
 from typing import Literal
 
@@ -9,17 +9,16 @@ from common.api.shapes import OMITTED, Digits
 from common.api.states import job_status
 from common.quotes import FeeTerms
 from common.scalars import hex_of
-from coordinatord.api.book.bodies import digits_or_omitted, reliability
+from coordinatord.api.book.bodies import digits_or_omitted, reliability_shape
 from coordinatord.api.book.candidates_sql import LiveAsk
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.orders.preflight import CheckedOrder
 from coordinatord.api.orders.submission import QuotedOrder
 
 
 def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) -> jobs.ClientJob:
     """Return a job as its client sees it. `reclaimable_block` is an estimate."""
     job_id = hex_of(row.job_id)
-    # By position, because clients repeat this read often, and keyword arguments double its cost.
+    # Arguments by position, because clients poll this route often, and keyword arguments would double its cost.
     return jobs.ClientJob(
         job_id,
         row.model,
@@ -46,40 +45,40 @@ def client_job(row: JobRow, block: int, reclaimable_block: int | None = None) ->
             digits_or_omitted(row.reclaimable_at),
             digits_or_omitted(row.ended_at),
             digits_or_omitted(reclaimable_block),
-            *_cost(row),
+            *_settled_cost(row),
         ),
         str(block),
     )
 
 
-def _cost(row: JobRow) -> tuple[Digits, jobs.CostPartsShape[Digits]]:
-    """Return the total that a settled job's client paid, and its parts. Omit both for other jobs."""
+def _settled_cost(row: JobRow) -> tuple[Digits, jobs.CostPartsShape[Digits]]:
+    """Return the total that the client of a settled job paid, and the parts of that total. Omit both for other jobs."""
     if row.provider_paid is None:
         return OMITTED, OMITTED
     parts = quotes.cost_parts(int(row.provider_paid), FeeTerms(row.fee_bps, int(row.gas_fee)))
     return str(parts.total), jobs.CostPartsShape(row.provider_paid, str(parts.fee), row.gas_fee)
 
 
-def candidate(row: LiveAsk) -> market.ListedCandidate[Digits]:
+def candidate_shape(row: LiveAsk) -> market.ListedCandidate[Digits]:
     return market.ListedCandidate(
         str(row.provider_id),
         hex_of(row.box_key),
         row.rate_in,
         row.rate_out,
-        reliability(row.reliability),
+        reliability_shape(row.reliability),
         str(max(0, row.room)),
     )
 
 
 def quote_body(book: AddressBook, quoted: QuotedOrder) -> market.QuoteBodyShape:
     return market.QuoteBodyShape(
-        quote=quote_of(book, quoted),
-        candidates=tuple(candidate(row) for row in quoted.candidates),
+        quote=quote_shape(book, quoted),
+        candidates=tuple(candidate_shape(row) for row in quoted.candidates),
         accepts=[market.Accepts("eip3009", f"eip155:{book.chain_id}")],
     )
 
 
-def quote_of(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits, Literal["0"]]:
+def quote_shape(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits, Literal["0"]]:
     order, quote = quoted.order, quoted.quote
     return market.QuoteShape(
         cap=str(quote.cap),
@@ -103,12 +102,13 @@ def quote_of(book: AddressBook, quoted: QuotedOrder) -> market.QuoteShape[Digits
     )
 
 
-def checked(outcome: CheckedOrder, book: AddressBook) -> market.CheckedShape:
-    quoted = outcome.quoted
+def checked_shape(
+    book: AddressBook, failures: list[market.FailedCheck], quoted: QuotedOrder | None, *, paid: bool
+) -> market.CheckedShape:
     return market.CheckedShape(
-        ok=not outcome.failures,
-        checked="submission" if outcome.paid else "order",
-        failures=outcome.failures,
-        quote=quote_of(book, quoted) if quoted is not None else None,
-        candidates=tuple(candidate(row) for row in quoted.candidates) if quoted is not None else (),
+        ok=not failures,
+        checked="submission" if paid else "order",
+        failures=tuple(failures),
+        quote=quote_shape(book, quoted) if quoted is not None else None,
+        candidates=tuple(candidate_shape(row) for row in quoted.candidates) if quoted is not None else (),
     )

@@ -18,8 +18,8 @@ from common.api.fields import (
     UINT256,
     Base64,
     Text,
+    body_field,
     read_object,
-    wire,
 )
 from common.api.worked_order import ORDER_SIGNATURE
 from common.eip712 import struct_hash
@@ -28,46 +28,46 @@ from common.quotes import FeeTerms, Quote
 from common.refusal import Refused
 from coordinatord.chain.contracts import job_registry
 
-INLINE_BYTES: Final = limits.INLINE_BYTES  # largest container or result inside a JSON body, decoded
-CID_CHARACTERS: Final = 128
+MAX_INLINE_BYTES: Final = limits.MAX_INLINE_BYTES  # largest container or result inside a JSON body, decoded
+MAX_CID_CHARACTERS: Final = 128
 
 
 @attrs.frozen(slots=True)
 class MarketProbe:
     """Unsigned request for the live asks for a model, a window and a number of units."""
 
-    model_id: int = wire(UINT32)
-    sla_secs: int = wire(UINT32)
-    units_in: int = wire(UINT32)
-    units_out: int = wire(UINT32)
-    designated: int = wire(UINT32, "id of the one provider that is asked; 0 for all", optional=True, default=0)
+    model_id: int = body_field(UINT32)
+    sla_secs: int = body_field(UINT32)
+    units_in: int = body_field(UINT32)
+    units_out: int = body_field(UINT32)
+    designated: int = body_field(UINT32, "id of the one provider that is asked; 0 for all", optional=True, default=0)
 
 
 @attrs.frozen(slots=True)
 class OrderBody(Order):
-    """Order signed by its owner. With `auth_sig`, `amount` and a container, it will be posted.
+    """Order signed by its owner. An order with `auth_sig`, `amount` and a container will be posted.
 
-    It is a subclass of `Order`, so that a batch line needs no second object."""
+    The class is a subclass of `Order`, so that a batch line needs no second object."""
 
-    c: bytes = wire(BYTES32)
-    model_id: int = wire(UINT32)
-    sla_secs: int = wire(UINT32)
-    rate_in: int = wire(UINT128)
-    rate_out: int = wire(UINT128)
-    units_in: int = wire(UINT32)
-    units_out: int = wire(UINT32)
-    designated: int = wire(UINT32)
-    expires_at: int = wire(
+    c: bytes = body_field(BYTES32)
+    model_id: int = body_field(UINT32)
+    sla_secs: int = body_field(UINT32)
+    rate_in: int = body_field(UINT128)
+    rate_out: int = body_field(UINT128)
+    units_in: int = body_field(UINT32)
+    units_out: int = body_field(UINT32)
+    designated: int = body_field(UINT32)
+    expires_at: int = body_field(
         UINT64, "last second in which the job may be claimed, in Unix seconds: at most 86400 s ahead"
     )
-    owner: bytes = wire(ADDRESS)
-    job_id: bytes = wire(BYTES32)
-    signature: bytes = wire(SIGNATURE, "the owner's Order signature", example=ORDER_SIGNATURE)
-    auth_sig: bytes | None = wire(SIGNATURE, optional=True)
-    amount: int | None = wire(UINT256, "the quoted amount, in base units of the payment token", optional=True)
-    container: bytes | None = wire(Base64(INLINE_BYTES), optional=True)
-    container_cid: str | None = wire(
-        Text(CID_CHARACTERS), "`svc.cid` of an `input` upload by the owner, in place of `container`", optional=True
+    owner: bytes = body_field(ADDRESS)
+    job_id: bytes = body_field(BYTES32)
+    signature: bytes = body_field(SIGNATURE, "the owner's Order signature", example=ORDER_SIGNATURE)
+    auth_sig: bytes | None = body_field(SIGNATURE, optional=True)
+    amount: int | None = body_field(UINT256, "the quoted amount, in base units of the payment token", optional=True)
+    container: bytes | None = body_field(Base64(MAX_INLINE_BYTES), optional=True)
+    container_cid: str | None = body_field(
+        Text(MAX_CID_CHARACTERS), "`svc.cid` of an `input` upload by the owner, in place of `container`", optional=True
     )
 
     def quote(self, terms: FeeTerms) -> Quote:
@@ -75,7 +75,7 @@ class OrderBody(Order):
 
 
 @attrs.frozen(slots=True)
-class Paid:
+class PaidOrder:
     """Order with its payment, ready to be posted."""
 
     body: OrderBody
@@ -85,7 +85,7 @@ class Paid:
     def calldata(self, task_cid: str) -> bytes:
         """Return the calldata that posts the order with this content id."""
         body = self.body
-        return job_registry.post(
+        return job_registry.post_calldata(
             body,
             body.owner,
             amount=self.amount,
@@ -94,17 +94,18 @@ class Paid:
             payment=self.payment,
         )
 
-    def dedupe(self, task_cid: str) -> bytes:
-        """Return the digest that identifies the submission: terms, amount and container, not the signature bytes."""
+    def dedupe_digest(self, task_cid: str) -> bytes:
+        """Return the digest of the submission's terms, amount and container. It does not cover the signature bytes, so
+        equal submissions with different signatures have the same digest."""
         amount = self.amount.to_bytes(32, "big")
         return hashlib.sha256(b"post" + self.body.job_id + struct_hash(self.body) + amount + task_cid.encode()).digest()
 
 
-def paid_of(body: OrderBody) -> Paid | None:
+def paid_order_of(body: OrderBody) -> PaidOrder | None:
     """Return the order with its payment, or None for an order that only requests a quote."""
     if body.auth_sig is None or body.amount is None:
         return None
-    return Paid(body, body.auth_sig, body.amount)
+    return PaidOrder(body, body.auth_sig, body.amount)
 
 
 def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:
@@ -118,15 +119,16 @@ def read_submission(body: Mapping[str, object]) -> MarketProbe | OrderBody:
 
 
 def shape_faults(body: OrderBody) -> Iterator[Refused]:
-    """Check that payment and container come together, and that the container is either inline or an upload."""
+    """Yield the faults of the optional fields: a payment without amount or container, a container without payment, or
+    two containers."""
     has_container = body.container is not None or body.container_cid is not None
     if body.auth_sig is None:
         if has_container:
-            yield Refused("a container is sent together with auth_sig", "container", "container_without_payment")
+            yield Refused("a container must come with auth_sig", "container", "container_without_payment")
         return
     if not has_container:
-        yield Refused("auth_sig needs container or container_cid", "container", "container_required")
+        yield Refused("auth_sig requires container or container_cid", "container", "container_required")
     if body.container is not None and body.container_cid is not None:
-        yield Refused("container and container_cid exclude each other", "container_cid", "container_ambiguous")
+        yield Refused("send either container or container_cid, not both", "container_cid", "container_ambiguous")
     if body.amount is None:
         yield Refused("amount is required with auth_sig", "amount")

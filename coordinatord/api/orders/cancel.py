@@ -5,18 +5,18 @@ from typing import TypeAlias
 
 import attrs
 
-from common.api.fields import SIGNATURE, UINT64, wire
+from common.api.fields import SIGNATURE, UINT64, body_field
 from common.domains import Domains
 from common.messages.jobs import Cancel
-from common.secp256k1 import recover
+from common.secp256k1 import recover_address
 from coordinatord.api.book.posted_jobs import PostedJobs
-from coordinatord.api.orders.endings import Endings
+from coordinatord.api.orders.endings import EndingFinder
 from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.chain.contracts import job_registry
-from coordinatord.chain.contracts.job_registry import CLAIMED, OPEN, ChainJob, JobRegistry
-from coordinatord.chain.relayer import results_sql
+from coordinatord.chain.contracts.job_registry import CLAIMED, OPEN, JobRegistry
+from coordinatord.chain.relayer import outbox_sql
 from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
@@ -25,28 +25,29 @@ from coordinatord.storage.database.connections import Database
 
 @attrs.frozen(slots=True)
 class CancelBody:
-    issued_at: int = wire(UINT64)
-    signature: bytes = wire(SIGNATURE, "the owner's Cancel signature")
+    issued_at: int = body_field(UINT64)
+    signature: bytes = body_field(SIGNATURE, "the owner's Cancel signature")
 
 
 @attrs.frozen(slots=True)
-class HasEnded:
-    """The job had ended by this transaction before. Nothing was relayed."""
+class AlreadyEnded:
+    """Outcome for a job that had ended before the request. `tx_hash` is the transaction that ended it. Nothing was
+    relayed."""
 
     tx_hash: bytes
 
 
-CancelOutcome: TypeAlias = RelayMined | HasEnded | WouldRefuse | RefusedByChain | RelayBusy | NoReceipt
+CancelOutcome: TypeAlias = RelayMined | AlreadyEnded | WouldRefuse | RefusedByChain | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
-class Cancels:
+class CancelService:
     database: Database
     domains: Domains
     registry: JobRegistry
     posted: PostedJobs
     budgets: GasBudgets
-    endings: Endings
+    endings: EndingFinder
     relaying: Relaying
     clock: Clock
 
@@ -54,29 +55,29 @@ class Cancels:
         """Cancel an open job. For a job that has ended, return the transaction that ended it.
 
         A job expires without a transaction. So the first cancel of an expired job is relayed, and later cancels return
-        its transaction.
+        the transaction of the first cancel.
         """
         if not is_fresh(body.issued_at, self.clock()):
             return WouldRefuse("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
-        signer = recover(self.domains.jobs.digest(Cancel(job_id, body.issued_at)), body.signature)
+        signer = recover_address(self.domains.jobs.digest(Cancel(job_id, body.issued_at)), body.signature)
         found = await self.posted.find(job_id) if signer is not None else None
-        job = await self.registry.job(job_id) if found is not None else None
+        job = await self.registry.read_job(job_id) if found is not None else None
         if found is None and signer is not None:
             await self._wait_for_post(job_id, signer)
         if found is None or found.posted.owner != signer or job is None:
-            return WouldRefuse("NotTheOwner", "the signature is not the owner's, or there is no such job")
+            return WouldRefuse("NotTheOwner", "the job does not exist, or its owner did not sign this cancel")
         if job.state == CLAIMED:
             return WouldRefuse("NotCancellable", "the job is claimed")
-        ended = await self._ended_by(job_id, job)
+        ended = await self.endings.find_transaction(job_id, in_logs=job.state != OPEN)
         if ended is not None:
-            return HasEnded(ended)
-        calldata = job_registry.cancel(found.posted, body.issued_at, body.signature)
+            return AlreadyEnded(ended)
+        calldata = job_registry.cancel_calldata(found.posted, body.issued_at, body.signature)
         admitted = await self.budgets.admit(RelayKind.CANCEL, signer, job_id, len(calldata))
         return await self.relaying.relay(
             NewRelay(
                 kind=RelayKind.CANCEL,
                 subject=job_id,
-                # Without the time, so that all requests to cancel a job join one relay.
+                # The digest leaves out the time, so that all requests to cancel a job join one relay.
                 dedupe=hashlib.sha256(b"cancel" + job_id).digest(),
                 target=self.registry.address,
                 calldata=calldata,
@@ -90,12 +91,6 @@ class Cancels:
     async def _wait_for_post(self, job_id: bytes, owner: bytes) -> None:
         """Raise Retryable while the job's post is pending, because the chain does not know the job's owner yet."""
         async with self.database.connection() as connection:
-            if await results_sql.post_under_way(connection, job_id, owner):
-                message = "the job's post is not in a block yet; send the same again after it"
+            if await outbox_sql.is_under_way(connection, job_id, post_of=owner):
+                message = "the job's post is not in a block yet; send the cancel again later"
                 raise Retryable("not_ready", message, retry_after=1)
-
-    async def _ended_by(self, job_id: bytes, job: ChainJob) -> bytes | None:
-        """Return the transaction that ended the job, or None if the job is open or no node has the transaction."""
-        if job.state == OPEN:
-            return await self.endings.known(job_id)
-        return await self.endings.find(job_id)

@@ -10,47 +10,45 @@ from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer import endings_sql
 from coordinatord.storage.database.connections import Database
 
-# A job lives for two days at most.
+# Limit on the log searches for one job. A job ends within two days, so more block ranges are not needed.
 MAX_BLOCK_RANGES: Final = 400
 
 
 @attrs.frozen(slots=True)
-class Endings:
+class EndingFinder:
     """Finds the transactions that ended jobs.
 
-    Transactions of this deployment are in the outbox. Others are searched in the chain's logs from the block of the
-    post on, once per job. `widest` is the number of blocks per search."""
+    Transactions of this deployment are in the outbox. Other transactions are searched in the chain's logs, from the
+    block of the post on, and then stored. `blocks_per_search` is the number of blocks of one log query."""
 
     database: Database
     registry: JobRegistry
-    widest: int
+    blocks_per_search: int
 
-    async def known(self, job_id: bytes) -> bytes | None:
+    async def find_transaction(self, job_id: bytes, *, in_logs: bool) -> bytes | None:
+        """Return the transaction, or None if it is unknown, for example because the node has pruned its log. Raise
+        Retryable if the index does not know the job yet."""
         async with self.database.connection() as connection:
-            return await endings_sql.ending_of(connection, job_id)
-
-    async def find(self, job_id: bytes) -> bytes | None:
-        """Return the transaction, or None if the node has pruned its log. Raise Retryable when the index lags."""
-        known = await self.known(job_id)
-        if known is not None:
+            known = await endings_sql.find_ending_tx(connection, job_id)
+        if known is not None or not in_logs:
             return known
-        found = await self._search(job_id)
+        found = await self._search_logs(job_id)
         if found is not None:
             async with self.database.connection() as connection:
                 await endings_sql.remember_ending(connection, job_id, found)
         return found
 
-    async def _search(self, job_id: bytes) -> bytes | None:
+    async def _search_logs(self, job_id: bytes) -> bytes | None:
         async with self.database.connection() as connection:
             posted = await jobs_sql.read_posted_block(connection, job_id)
         if posted is None:
             raise Retryable("not_ready", "the index does not know the job yet", retry_after=1)
-        head = await self.registry.head()
+        head = await self.registry.read_head()
         for _ in range(MAX_BLOCK_RANGES):
             if posted > head:
                 return None
-            last = min(posted + self.widest - 1, head)
-            found = await self.registry.ended_in(job_id, posted, last)
+            last = min(posted + self.blocks_per_search - 1, head)
+            found = await self.registry.find_ending(job_id, posted, last)
             if found is not None:
                 return found
             posted = last + 1

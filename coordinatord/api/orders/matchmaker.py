@@ -1,5 +1,7 @@
 """Candidates for an order: the live providers that would take it."""
 
+from typing import Any
+
 import attrs
 
 from coordinatord.api.book import candidates_sql, liveness_sql
@@ -10,31 +12,21 @@ from coordinatord.storage.database.connections import Database
 
 @attrs.frozen(slots=True)
 class Matchmaker:
-    """Finds live providers for an order, cheapest first, and notes which of them was picked."""
+    """Finds live providers for an order, cheapest first, and records which provider an order picked."""
 
     database: Database
     liveness_ms: int
-    candidates: int
+    max_candidates: int
 
-    async def probe(self, probe: MarketProbe) -> list[LiveAsk]:
-        """Return every live ask for the model and window, ranked."""
-        demand = Demand(probe.model_id, probe.sla_secs, probe.units_in, probe.units_out, probe.designated)
-        return await candidates_sql.read_candidates(self.database, demand, self.liveness_ms, None)
+    async def find_asks(self, order: MarketProbe | OrderBody) -> list[LiveAsk]:
+        """Return the cheapest live asks that the order meets. For a probe, return every live ask for its model and
+        window, ranked."""
+        terms: dict[str, Any] = {field.name: getattr(order, field.name, None) for field in attrs.fields(Demand)}
+        limit = None if isinstance(order, MarketProbe) else self.max_candidates
+        return await candidates_sql.read_candidates(self.database, Demand(**terms), self.liveness_ms, limit)
 
-    async def matching(self, order: OrderBody) -> list[LiveAsk]:
-        """Return the cheapest live providers with an ask that the order meets."""
-        demand = Demand(
-            order.model_id,
-            order.sla_secs,
-            order.units_in,
-            order.units_out,
-            order.designated,
-            order.rate_in,
-            order.rate_out,
-        )
-        return await candidates_sql.read_candidates(self.database, demand, self.liveness_ms, self.candidates)
-
-    async def picked(self, order: OrderBody) -> None:
-        """Record that an order was accepted. Its designated provider then ranks behind others of the same price."""
+    async def record_pick(self, order: OrderBody) -> None:
+        """Record that an order was accepted. The provider that it designates then ranks behind other providers of the
+        same price."""
         if order.designated:
             await liveness_sql.mark_picked(self.database, order.designated, order.model_id)

@@ -9,32 +9,33 @@ from common.address_book import AddressBook
 from common.api import jobs, limits, market
 from common.api.fields import BYTES32, object_example, object_schema
 from common.api.shapes import Digits
-from common.api.words import NOTHING, WORDS
+from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
 from common.scalars import hex_of
 from coordinatord.api.book.reads import IndexReads
-from coordinatord.api.events.routes import PREFER, RESPOND_ASYNC, STORED, BeforeBlocks
+from coordinatord.api.events.progress_hub import ProgressHub
+from coordinatord.api.events.routes import PREFER_HEADERS, RESPOND_ASYNC, STORED_REPLY, stored_response
 from coordinatord.api.orders import answers
 from coordinatord.api.orders.bodies import MarketProbe, OrderBody, read_submission
-from coordinatord.api.orders.cancel import CancelBody, CancelOutcome, Cancels, HasEnded
+from coordinatord.api.orders.cancel import AlreadyEnded, CancelBody, CancelOutcome, CancelService
 from coordinatord.api.orders.preflight import Preflight
-from coordinatord.api.orders.submission import Probed, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
+from coordinatord.api.orders.submission import ProbeAnswer, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
 from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
 from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import (
-    CHAIN,
-    INDEX,
-    RELAY,
-    STORE,
+    CHAIN_REPLIES,
+    INDEX_REPLIES,
+    RELAY_REPLIES,
+    STORE_REPLIES,
     Body,
     Parameter,
     Reply,
     Request,
     Route,
-    malformed,
-    refused_by_chain,
+    chain_refusal_replies,
+    malformed_replies,
 )
 
 
@@ -46,16 +47,16 @@ def _examples() -> dict[str, object]:
     }
 
 
-def _check_examples() -> dict[str, object]:
+def _examples_for_check() -> dict[str, object]:
     return {"order": object_example(OrderBody, "auth_sig", "amount", "container", "container_cid")}
 
 
-def _as_it_is(values: Mapping[str, object]) -> Mapping[str, object]:
+def _read_unchecked(values: Mapping[str, object]) -> Mapping[str, object]:
     """Pass the body on unchecked, because its faults are part of the response."""
     return values
 
 
-_SETTLED = {"svc": {"reclaimable_at": NOTHING, "reclaimable_block": NOTHING}}
+_SETTLED_EXAMPLE = {"svc": {"reclaimable_at": NO_EXAMPLE, "reclaimable_block": NO_EXAMPLE}}
 _REFUSALS = (
     "cap_overflow",
     "invalid_order_signature",
@@ -71,28 +72,28 @@ _REFUSALS = (
 )
 
 
-def submitted(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Response:
+def submit_response(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Response:
     match outcome:
         case SubmittedOrder():
             body = jobs.PostedShape(hex_of(outcome.job_id), outcome.task_cid, hex_of(outcome.tx_hash))
             return responses.ok(body, status=201)
-        case Probed():
-            listed = market.Candidates[Digits](tuple(answers.candidate(row) for row in outcome.candidates))
-            return responses.final(402, listed)
+        case ProbeAnswer():
+            listed = market.Candidates[Digits](tuple(answers.candidate_shape(row) for row in outcome.candidates))
+            return responses.not_retryable(402, listed)
         case QuotedOrder():
             # 402 requests payment. 409 means that the signed amount is outdated.
             quote = answers.quote_body(book, outcome)
-            return responses.final(409 if outcome.changed else 402, quote)
+            return responses.not_retryable(409 if outcome.changed else 402, quote)
         case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
-            return relay_responses.relayed(outcome, poll)
+            return relay_responses.relay_failure_response(outcome, poll)
         case _:
             assert_never(outcome)
 
 
-def cancelled(job_id: bytes, outcome: CancelOutcome) -> Response:
-    if isinstance(outcome, RelayMined | HasEnded):
+def cancel_response(job_id: bytes, outcome: CancelOutcome) -> Response:
+    if isinstance(outcome, RelayMined | AlreadyEnded):
         return responses.ok(jobs.Cancelled(hex_of(job_id), hex_of(outcome.tx_hash)))
-    return relay_responses.relayed(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
+    return relay_responses.relay_failure_response(outcome, f"GET /v1/jobs/{hex_of(job_id)}")
 
 
 @attrs.frozen(slots=True)
@@ -100,9 +101,9 @@ class OrderRoutes:
     book: AddressBook
     submissions: Submissions
     preflight: Preflight
-    cancels: Cancels
+    cancels: CancelService
     reads: IndexReads
-    before_blocks: BeforeBlocks
+    progress: ProgressHub
 
     def routes(self) -> list[Route]:
         return [
@@ -121,25 +122,25 @@ class OrderRoutes:
                     " answered before model, window and payer are checked. The job's id is known before it is sent."
                     " After a lost answer or a 504 look at GET /v1/jobs/{id}, then send the same again."
                 ),
-                handler=self.post,
-                headers=PREFER,
-                body=Body.any_of([MarketProbe, OrderBody], read_submission, _examples, limits.ORDER_BODY_BYTES),
+                handler=self.post_job,
+                headers=PREFER_HEADERS,
+                body=Body.any_of([MarketProbe, OrderBody], read_submission, _examples, limits.MAX_ORDER_BODY_BYTES),
                 replies=(
                     Reply(201, shape=jobs.PostedShape, about="The job is posted"),
-                    STORED,
+                    STORED_REPLY,
                     Reply(402, shape=market.Candidates[Digits], about="Asked without rates: the live asks, ranked"),
                     Reply(402, shape=market.QuoteBodyShape, about="Asked with rates: the quote. Not an error"),
-                    *malformed(*_REFUSALS),
+                    *malformed_replies(*_REFUSALS),
                     Reply(
                         409,
                         shape=market.QuoteBodyShape,
                         about="`amount` is not the current one: a fresh quote. Sign a new payment, send again",
                     ),
-                    *refused_by_chain("post"),
-                    *RELAY,
+                    *chain_refusal_replies("post"),
+                    *RELAY_REPLIES,
                     Reply(503, "payer_code_read"),
                     Reply(503, "registry_floor_read"),
-                    *STORE,
+                    *STORE_REPLIES,
                 ),
             ),
             Route(
@@ -155,12 +156,14 @@ class OrderRoutes:
                     " Without `auth_sig` the payment and the container are not checked, and nothing that could be paid"
                     " with leaves the wallet. A field that cannot be read ends the check."
                 ),
-                handler=self.check,
-                body=Body(limits.ORDER_BODY_BYTES, _as_it_is, lambda: object_schema(OrderBody), _check_examples),
+                handler=self.check_order,
+                body=Body(
+                    limits.MAX_ORDER_BODY_BYTES, _read_unchecked, lambda: object_schema(OrderBody), _examples_for_check
+                ),
                 replies=(
                     Reply(200, shape=market.CheckedShape, about="The checks that fail, if any"),
-                    *malformed(),
-                    *CHAIN,
+                    *malformed_replies(),
+                    *CHAIN_REPLIES,
                     Reply(429, "busy"),
                     Reply(503, "rpc_internal"),
                     Reply(503, "payer_code_read"),
@@ -178,13 +181,13 @@ class OrderRoutes:
                     "Poll it: after a quarter of a second, then ever later, up to every five seconds, until `status`"
                     " is `completed`, `failed` or `cancelled`."
                 ),
-                handler=self.one,
-                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
+                handler=self.read_job,
+                segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
                 replies=(
-                    Reply(200, shape=jobs.ClientJob, about="The job", example=_SETTLED),
-                    *malformed(),
+                    Reply(200, shape=jobs.ClientJob, about="The job", example=_SETTLED_EXAMPLE),
+                    *malformed_replies(),
                     Reply(404),
-                    *INDEX,
+                    *INDEX_REPLIES,
                 ),
                 index_backed=True,
             ),
@@ -199,39 +202,41 @@ class OrderRoutes:
                     " /v1/jobs/{id} shows how it ended. Such a job's cancel, too, must be signed by its owner within"
                     " 600 s."
                 ),
-                handler=self.cancel,
-                segments={"id": Parameter(BYTES32, "id of the job", example=WORDS["job_id"].example)},
-                body=Body.of(CancelBody, limits.CANCEL_BODY_BYTES),
+                handler=self.cancel_job,
+                segments={"id": Parameter(BYTES32, "id of the job", example=MEMBER_TEXTS["job_id"].example)},
+                body=Body.of(CancelBody, limits.MAX_CANCEL_BODY_BYTES),
                 replies=(
                     Reply(200, shape=jobs.Cancelled, about="The job is cancelled, or had ended before"),
-                    *malformed(),
-                    *refused_by_chain("cancel"),
-                    *RELAY,
+                    *malformed_replies(),
+                    *chain_refusal_replies("cancel"),
+                    *RELAY_REPLIES,
                     Reply(503, "job_read"),
                 ),
             ),
         ]
 
-    async def post(self, request: Request) -> Response:
+    async def post_job(self, request: Request) -> Response:
         body: MarketProbe | OrderBody = request.body
         poll = f"GET /v1/jobs/{hex_of(body.job_id)}" if isinstance(body, OrderBody) else ""
         outcome = await self.submissions.submit(body, wait=not request.prefers(RESPOND_ASYNC))
         if isinstance(outcome, Queued):
-            return await self.before_blocks.stored(outcome.relay.subject)
-        return submitted(outcome, self.book, poll)
+            return await stored_response(self.progress, outcome.relay.subject)
+        return submit_response(outcome, self.book, poll)
 
-    async def check(self, request: Request) -> Response:
-        return responses.ok(answers.checked(await self.preflight.check(request.body), self.book))
+    async def check_order(self, request: Request) -> Response:
+        failures, quoted = await self.preflight.check(request.body)
+        paid = request.body.get("auth_sig") is not None
+        return responses.ok(answers.checked_shape(self.book, failures, quoted, paid=paid))
 
-    async def one(self, request: Request) -> Response:
+    async def read_job(self, request: Request) -> Response:
         found = await self.reads.job.get(request.path["id"])
         if (row := found.value) is None:
             return responses.not_found(NoSuchObject("job"))
         at, block = row.reclaimable_at, None
         if at is not None:
-            block = await self.reads.pace.first_after(found.snapshot, at)
+            block = await self.reads.pace.estimate_block_after(found.snapshot, at)
         return responses.ok(answers.client_job(row, found.snapshot.block_number, block), snapshot=found.snapshot)
 
-    async def cancel(self, request: Request) -> Response:
+    async def cancel_job(self, request: Request) -> Response:
         job_id = request.path["id"]
-        return cancelled(job_id, await self.cancels.cancel(job_id, request.body))
+        return cancel_response(job_id, await self.cancels.cancel(job_id, request.body))

@@ -1,4 +1,4 @@
-"""POST /v1/jobs: from a body to a posted job.
+"""POST /v1/jobs: turns a body into a posted job.
 
     OrderBody ─► order_faults ─► quote, if there is no payment
                               └► failures ─► container ─► outbox ─► outcome
@@ -13,9 +13,11 @@ import attrs
 
 from common.messages.jobs import Order
 from common.quotes import FeeTerms, Quote
+from common.scalars import hex_of
+from common.tracing import spans
 from coordinatord.api.book.candidates_sql import LiveAsk
 from coordinatord.api.book.pending_offers_sql import PendingJob
-from coordinatord.api.orders.bodies import MarketProbe, OrderBody, Paid, paid_of
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, PaidOrder, paid_order_of
 from coordinatord.api.orders.faults import UNKNOWN_UPLOAD, WRONG_AMOUNT, Fault
 from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.validation import Findings, OrderChecks
@@ -30,13 +32,13 @@ from coordinatord.storage.pins.containers import Containers, container_key
 
 
 @attrs.frozen(slots=True)
-class Probed:
+class ProbeAnswer:
     candidates: list[LiveAsk]
 
 
 @attrs.frozen(slots=True)
 class QuotedOrder:
-    """Quote. `changed`: the submission had an outdated amount."""
+    """Quote of an order. `changed` means that the submission had an outdated amount."""
 
     order: OrderBody
     quote: Quote
@@ -52,8 +54,8 @@ class SubmittedOrder:
     tx_hash: bytes
 
 
-Relayed: TypeAlias = SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt
-SubmitOutcome: TypeAlias = Probed | QuotedOrder | WouldRefuse | Relayed
+RelayedOutcome: TypeAlias = SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt
+SubmitOutcome: TypeAlias = ProbeAnswer | QuotedOrder | WouldRefuse | RelayedOutcome
 
 
 @attrs.frozen(slots=True)
@@ -65,24 +67,28 @@ class Submissions:
     relaying: Relaying
 
     async def submit(self, body: MarketProbe | OrderBody, *, wait: bool = True) -> SubmitOutcome | Queued:
-        """Submit an order. Raise Refused for a 400 of the specification, Retryable for errors of other services.
-        Without `wait`, return `Queued` once a post is in the outbox."""
+        """Submit an order. Raise Refused for an order that is answered with 400, and Retryable for errors of other
+        services. Without `wait`, return `Queued` once the post is in the outbox."""
         if isinstance(body, MarketProbe):
-            return Probed(await self.market.probe(body))
+            return ProbeAnswer(await self.market.find_asks(body))
         for fault in self.checks.order_faults(body):
-            raise fault.refused()
-        found, paid = Findings(await self.checks.registry.fees()), paid_of(body)
+            raise fault.as_refused()
+        found, paid = Findings(await self.checks.registry.read_fees()), paid_order_of(body)
         if paid is None:
-            return await self.quoted(body, found.terms)
-        async with aclosing(self.checks.failures(body, found)) as failures:
+            return await self.quote_order(body, found.terms)
+        with spans.span("submission", job=hex_of(body.job_id), model_id=body.model_id):
+            return await self._submit(body, paid, found, wait=wait)
+
+    async def _submit(self, body: OrderBody, paid: PaidOrder, found: Findings, *, wait: bool) -> SubmitOutcome | Queued:
+        async with aclosing(self.checks.find_failures(body, found)) as failures:
             failure = await anext(failures, None)
         match failure:
             case None:
-                outcome = await self._post(paid, found, wait=wait)
+                outcome = await self._post_order(paid, found, wait=wait)
             case Fault() if failure is WRONG_AMOUNT:
-                return await self.quoted(body, found.terms, changed=True)
+                return await self.quote_order(body, found.terms, changed=True)
             case Fault():
-                raise failure.refused()
+                raise failure.as_refused()
             case Retryable():
                 raise failure
             case WouldRefuse():
@@ -91,40 +97,43 @@ class Submissions:
             case RefusedByChain():
                 return failure
         if isinstance(outcome, RefusedByChain) and outcome.name == "WrongAmount":  # the fees changed since the check
-            return await self.quoted(body, await self.checks.registry.fees(), changed=True)
+            return await self.quote_order(body, await self.checks.registry.read_fees(), changed=True)
         return outcome
 
-    async def quoted(self, body: OrderBody, terms: FeeTerms, *, changed: bool = False) -> QuotedOrder:
-        return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.matching(body), changed)
+    async def quote_order(self, body: OrderBody, terms: FeeTerms, *, changed: bool = False) -> QuotedOrder:
+        return QuotedOrder(body, body.quote(terms), terms.fee_bps, await self.market.find_asks(body), changed)
 
-    async def _post(self, paid: Paid, found: Findings, *, wait: bool) -> Relayed | Queued:
-        """Post the order. Hold the container until the post has ended. Without an outcome, the janitor decides."""
+    async def _post_order(self, paid: PaidOrder, found: Findings, *, wait: bool) -> RelayedOutcome | Queued:
+        """Post the order. Hold the container until the post has ended. If the outcome of the post stays unknown, the
+        janitor later decides whether to remove the container."""
         body, upload, uploads = paid.body, found.upload, self.checks.uploads
         if upload is not None:
             if not await uploads.hold(upload, body.job_id):
-                raise UNKNOWN_UPLOAD.refused()
-            outcome = await self._relay(paid, found, upload.cid, wait=wait)
+                raise UNKNOWN_UPLOAD.as_refused()
+            outcome = await self._relay_post(paid, found, upload.cid, wait=wait)
             if isinstance(outcome, SubmittedOrder):
                 await uploads.attach(upload)
             return outcome
         key, content = container_key(body.job_id), body.container or b""
-        async with self.containers.holding(key, body.job_id, content, body.owner, bounded=True) as holding:
-            outcome = await self._relay(paid, found, holding.cid, wait=wait)
+        async with self.containers.hold_content(key, body.job_id, content, body.owner, bounded=True) as holding:
+            outcome = await self._relay_post(paid, found, holding.cid, wait=wait)
             if isinstance(outcome, SubmittedOrder):
-                holding.took_effect()
+                holding.mark_effective()
             elif isinstance(outcome, RefusedByChain):
-                holding.was_refused()
+                holding.mark_refused()
             return outcome
 
-    async def _relay(self, paid: Paid, found: Findings, task_cid: str, *, wait: bool) -> Relayed | Queued:
+    async def _relay_post(
+        self, paid: PaidOrder, found: Findings, task_cid: str, *, wait: bool
+    ) -> RelayedOutcome | Queued:
         if found.admitted is None:
-            raise AssertionError("a submission without failures was not admitted")
+            raise AssertionError("the checks found no failure but did not admit the submission")
         body, spending = paid.body, found.admitted.spending
         queued = await self.relaying.submit(
             NewRelay(
                 kind=RelayKind.POST,
                 subject=body.job_id,
-                dedupe=paid.dedupe(task_cid),
+                dedupe=paid.dedupe_digest(task_cid),
                 target=self.checks.registry.address,
                 calldata=paid.calldata(task_cid),
                 priority=Priority.POST,
@@ -140,7 +149,7 @@ class Submissions:
         posted = PostedOrder(order, body.owner, found.terms)
         self.offered.put(PendingJob(queued.id, posted, body.signature, paid.payment, task_cid))
         if not queued.joined:
-            await self.market.picked(body)
+            await self.market.record_pick(body)
         if not wait:
             return queued
         outcome = await self.relaying.wait(queued)

@@ -4,13 +4,13 @@
     payment_faults     amount, payer's signature           from the body and the registry's fees
     container_faults   inline container against `c`        from the body; hashing
     upload_fault       upload against `c`                  from the file's row
-    ChainFacts.faults  model, window, payer without code   from one request to the node
+    find_faults        model, window, payer without code   from one request to the node
 
-`OrderChecks.failures` runs them for one order, together with its owner's budget and balance. POST /v1/jobs ends with
-the first failure, POST /v1/jobs/check reports all. Batches run the same checks on hundreds of lines.
+`OrderChecks.find_failures` runs the last four for one order, and checks the owner's budget and balance. POST /v1/jobs
+stops at the first failure. POST /v1/jobs/check reports all failures. Batches run the same checks on hundreds of lines.
 """
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -19,7 +19,7 @@ from anyio import to_thread
 from common import quotes
 from common.api import limits
 from common.artifacts import decode_error
-from common.container import check_container
+from common.container import check_commitment
 from common.domains import Domains
 from common.messages.payments import packed_job_payment
 from common.quotes import FeeTerms
@@ -29,29 +29,29 @@ from coordinatord.api.book.reads import MarketWindows
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import faults
-from coordinatord.api.orders.bodies import OrderBody, Paid, paid_of
+from coordinatord.api.orders.bodies import OrderBody, PaidOrder, paid_order_of
 from coordinatord.api.orders.faults import Fault
 from coordinatord.base.clock import ORDER_LIFETIME_S, Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.chain.contracts.job_registry import JobRegistry
-from coordinatord.chain.contracts.payment_token import PaymentToken, read_balance
-from coordinatord.chain.relayer.budgets import Admitted, GasBudgets
+from coordinatord.chain.contracts.payment_token import PaymentToken, decode_balance
+from coordinatord.chain.relayer.budgets import AdmittedRequest, GasBudgets
 from coordinatord.chain.relayer.outbox_sql import Promise, RelayKind
 from coordinatord.chain.relayer.relaying import RefusedByChain
-from coordinatord.chain.relayer.role import require_role
-from coordinatord.chain.relayer.solvency import INSUFFICIENT_BALANCE, Promises, insufficient
+from coordinatord.chain.relayer.role import raise_if_role_lacking
+from coordinatord.chain.relayer.solvency import INSUFFICIENT_BALANCE, Promises, insufficient_balance
 from coordinatord.chain.rpc.client import RpcCall
 from coordinatord.chain.rpc.views import Reverted, View, is_true, read_many
 
-HASHED_IN_THREAD_BYTES: Final = 1 << 16
+MAX_BYTES_HASHED_IN_LOOP: Final = 1 << 16  # a longer container is hashed in a thread
 # Content id of a trial post. Its container is not stored yet, and the registry does not check the id.
 TRIAL_CID: Final = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 DUPLICATE_JOB: Final = "DuplicateJob"
 
 
 def order_faults(body: OrderBody, domains: Domains, now: float) -> Iterator[Fault]:
-    """Check the order alone: each of its terms, then its signature."""
+    """Yield the faults of the order alone: of each of its terms, then of its signature."""
     if quotes.derive_job_id(body.owner, body.c) != body.job_id:
         yield faults.WRONG_JOB_ID
     if not now < body.expires_at:
@@ -63,15 +63,15 @@ def order_faults(body: OrderBody, domains: Domains, now: float) -> Iterator[Faul
     try:
         quotes.cap(body.rate_in, body.rate_out, body.units_in, body.units_out)
     except Refused as refused:
-        yield faults.fault(refused.message, refused.param, refused.code)
+        yield faults.new_fault(refused.message, refused.param, refused.code)
     if domains.jobs.signer(body, body.signature) != body.owner:
         yield faults.WRONG_SIGNER
 
 
-def payment_faults(paid: Paid, domains: Domains, registry: bytes, terms: FeeTerms) -> Iterator[Fault]:
-    """Check the payment: its amount under the registry's terms, then its signature."""
+def payment_faults(paid: PaidOrder, domains: Domains, registry: bytes, terms: FeeTerms) -> Iterator[Fault]:
+    """Yield the faults of the payment: of its amount under the registry's terms, then of its signature."""
     body = paid.body
-    amount = _amount(body, terms)
+    amount = _required_amount(body, terms)
     if amount is not None and paid.amount != amount:
         yield faults.WRONG_AMOUNT
     payment = packed_job_payment(body.owner, registry, paid.amount, body.expires_at, body.job_id)
@@ -79,7 +79,7 @@ def payment_faults(paid: Paid, domains: Domains, registry: bytes, terms: FeeTerm
         yield faults.WRONG_PAYER
 
 
-def _amount(body: OrderBody, terms: FeeTerms) -> int | None:
+def _required_amount(body: OrderBody, terms: FeeTerms) -> int | None:
     """Return the amount that the registry requires, or None for a price too large for the contract."""
     try:
         return quotes.amount(body.rate_in, body.rate_out, body.units_in, body.units_out, terms)
@@ -88,19 +88,21 @@ def _amount(body: OrderBody, terms: FeeTerms) -> int | None:
 
 
 def container_faults(body: OrderBody) -> Iterator[Fault]:
-    """Check that an inline container reproduces `c`. Hashing a long container belongs in a thread."""
+    """Yield the fault of an inline container that is malformed or does not match the commitment `c`. Run this in a
+    thread for a long container, because hashing takes long."""
     if body.container is None:
         return
     try:
-        check_container(body.container, body.c)
+        check_commitment(body.container, body.c)
     except Refused as refused:
         # A container of a wrong length cannot match any commitment.
         code = "commitment_mismatch" if refused.code == "bad_container" else refused.code
-        yield faults.fault(refused.message, "container", code)
+        yield faults.new_fault(refused.message, "container", code)
 
 
 def upload_fault(body: OrderBody, upload: FileRow | None) -> Fault | None:
-    """Check the upload that `container_cid` names. `upload` is None if the owner has no live upload with that id."""
+    """Return the fault of the upload that `container_cid` names, or None. `upload` is None if the owner has no live
+    upload with that id."""
     if upload is None:
         return faults.UNKNOWN_UPLOAD
     return None if upload.commitment == body.c else faults.WRONG_UPLOAD
@@ -110,13 +112,13 @@ def upload_fault(body: OrderBody, upload: FileRow | None) -> Fault | None:
 class ChainFacts:
     """Answers of the chain about orders."""
 
-    models: Collection[int]  # enabled ones
-    windows: Collection[int] | None  # allowed ones; None when they were not read
+    models: Collection[int]  # enabled models
+    windows: Collection[int] | None  # allowed windows; None when they were not read
     payers: Collection[bytes]  # owners without contract code
     balances: Mapping[bytes, int]  # missing for owners with an unknown balance
-    refusal: Reverted | None  # of the trial post
+    refusal: Reverted | None  # revert of the trial post
 
-    def faults(self, body: OrderBody) -> Iterator[Fault]:
+    def find_faults(self, body: OrderBody) -> Iterator[Fault]:
         if body.model_id not in self.models:
             yield faults.MODEL_NOT_ENABLED
         if self.windows is not None and body.sla_secs not in self.windows:
@@ -125,7 +127,7 @@ class ChainFacts:
             yield faults.PAYER_HAS_CODE
 
 
-async def read_chain(
+async def read_chain_facts(
     registry: JobRegistry,
     token: PaymentToken,
     bodies: Sequence[OrderBody],
@@ -134,7 +136,8 @@ async def read_chain(
     trial: View | None = None,
 ) -> ChainFacts:
     """Read models, payers and balances, each once, in one request. With `windows`, also read the allowed windows.
-    `trial` is a post for the node to simulate. A batch needs neither, because the relayer simulates every post."""
+    `trial` is a post for the node to simulate. Omit both for a batch: the relayer simulates each post, and the
+    simulation also checks the window."""
     models = sorted({body.model_id for body in bodies})
     slas = sorted({body.sla_secs for body in bodies}) if windows else []
     owners = sorted({body.owner for body in bodies})
@@ -148,7 +151,7 @@ async def read_chain(
     allowed = {sla for sla in slas if is_true(next(answers))}
     without_code = {owner for owner in owners if next(answers) == b""}
     tried = next(answers) if trial is not None else None
-    balances = {owner: read_balance(next(answers)) for owner in owners}
+    balances = {owner: decode_balance(next(answers)) for owner in owners}
     return ChainFacts(
         models=enabled,
         windows=allowed if windows else None,
@@ -159,16 +162,16 @@ async def read_chain(
 
 
 Failure: TypeAlias = Fault | WouldRefuse | RefusedByChain | Retryable
-"""Failed check. Retryable: the owner's gas budget has no room now."""
+"""Failed check. `Retryable` means that the owner's gas budget has no room now."""
 
 
 @attrs.define(slots=True)
 class Findings:
-    """Data that the checks read about an order. `terms` is read first, the rest only if no check failed."""
+    """Data that the checks read about an order. `terms` is read first. The rest is complete only if no check failed."""
 
     terms: FeeTerms
     upload: FileRow | None = None
-    admitted: Admitted | None = None
+    admitted: AdmittedRequest | None = None
     promise: Promise | None = None
 
 
@@ -186,65 +189,55 @@ class OrderChecks:
     def order_faults(self, body: OrderBody) -> Iterator[Fault]:
         return order_faults(body, self.domains, self.clock())
 
-    async def failures(
+    async def find_failures(
         self, body: OrderBody, found: Findings, *, every: bool = False, is_sound: bool = True
     ) -> AsyncGenerator[Failure, None]:
-        """Run the checks that follow `order_faults`, cheapest first. Raise Retryable when one cannot be decided now.
+        """Run the checks that follow `order_faults`, cheapest first. Raise Retryable if a check cannot be decided now.
 
-        `every`: the caller collects all failures. `is_sound`: nothing has failed yet. Only then is the post simulated,
-        because after a failure its revert would repeat that failure."""
-        paid = paid_of(body)
-        for fault in self._payment_faults(paid, found.terms):
+        `every` means that the caller collects all failures, and `is_sound` that no check has failed yet. The post is
+        simulated only for a sound order, because after a failure its revert would repeat that failure."""
+        paid = paid_order_of(body)
+        for fault in payment_faults(paid, self.domains, self.registry.address, found.terms) if paid is not None else ():
             is_sound = False
             yield fault
-        over_budget = await self._admit(body, found)
-        if over_budget is not None:
-            yield over_budget
+        try:
+            found.admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
+        except Retryable as error:
+            if error.kind != "busy":
+                raise
+            yield error  # the order is over its owner's gas budget
         for fault in await self._container_faults(paid, found):
             is_sound = False
             yield fault
         trial = None
         if paid is not None and is_sound:
-            trial = self.registry.would_accept(paid.calldata(TRIAL_CID), self.relayer)
-        facts = await read_chain(self.registry, self.promises.token, [body], windows=True, trial=trial)
-        for fault in facts.faults(body):
+            trial = self.registry.simulation_view(paid.calldata(TRIAL_CID), self.relayer)
+        facts = await read_chain_facts(self.registry, self.promises.token, [body], windows=True, trial=trial)
+        for fault in facts.find_faults(body):
             is_sound = False
             yield faults.sla_not_allowed(await self.windows.read()) if fault is faults.SLA_NOT_ALLOWED else fault
-        if every and await self.registry.job(body.job_id) is not None:
+        if every and await self.registry.read_job(body.job_id) is not None:
             yield RefusedByChain(DUPLICATE_JOB, b"")
             return
-        amount = paid.amount if paid is not None else _amount(body, found.terms)
+        amount = paid.amount if paid is not None else _required_amount(body, found.terms)
         balance = facts.balances.get(body.owner)
         if amount is None:
             return
         if facts.refusal is not None and is_sound:
-            refused = _refused(facts.refusal, body.owner, amount, balance)
+            refused = _classify_revert(facts.refusal, body.owner, amount, balance)
             yield refused
-            if isinstance(refused, WouldRefuse):  # the promise would be refused for the same reason
+            if isinstance(refused, WouldRefuse):  # the check of the promise below would fail for the same reason
                 return
         if found.admitted is not None:
-            found.promise = await self.promises.promise(found.admitted.standing, body.owner, amount, balance)
+            found.promise = await self.promises.promise_payment(found.admitted.standing, body.owner, amount, balance)
             if found.promise is None and not await self.budgets.is_under_way(body.job_id):
-                yield insufficient(body.owner, amount, balance)
+                yield insufficient_balance(body.owner, amount, balance)
 
-    def _payment_faults(self, paid: Paid | None, terms: FeeTerms) -> Iterable[Fault]:
-        return () if paid is None else payment_faults(paid, self.domains, self.registry.address, terms)
-
-    async def _admit(self, body: OrderBody, found: Findings) -> Retryable | None:
-        """Return the refusal of an order that is over its owner's gas budget."""
-        try:
-            found.admitted = await self.budgets.admit(RelayKind.POST, body.owner, body.job_id)
-        except Retryable as error:
-            if error.kind == "busy":
-                return error
-            raise
-        return None
-
-    async def _container_faults(self, paid: Paid | None, found: Findings) -> list[Fault]:
+    async def _container_faults(self, paid: PaidOrder | None, found: Findings) -> list[Fault]:
         if paid is None:
             return []
         body = paid.body
-        if body.container is not None and len(body.container) > HASHED_IN_THREAD_BYTES:
+        if body.container is not None and len(body.container) > MAX_BYTES_HASHED_IN_LOOP:
             failed = await to_thread.run_sync(list, container_faults(body))
         else:
             failed = [*container_faults(body)]
@@ -255,8 +248,12 @@ class OrderChecks:
         return failed
 
 
-def _refused(refusal: Reverted, owner: bytes, amount: int, balance: int | None) -> WouldRefuse | RefusedByChain:
-    """Return the fault of a trial post that reverts. Raise Retryable if the relayer lacks its role."""
+def _classify_revert(refusal: Reverted, owner: bytes, amount: int, balance: int | None) -> WouldRefuse | RefusedByChain:
+    """Return the failure that the revert of a trial post means. Raise Retryable if the relayer lacks its role."""
     name = decode_error(refusal.data)
-    require_role(name)
-    return insufficient(owner, amount, balance) if name == INSUFFICIENT_BALANCE else RefusedByChain(name, refusal.data)
+    raise_if_role_lacking(name)
+    return (
+        insufficient_balance(owner, amount, balance)
+        if name == INSUFFICIENT_BALANCE
+        else RefusedByChain(name, refusal.data)
+    )

@@ -1,50 +1,97 @@
-"""Routes of the market's page: `GET /` and its files, and the data that only this page uses: counts of jobs, a job's
-transactions, and the prices paid over time."""
+"""Routes of the market's page: `GET /` and its files, and the data that only this page uses.
 
+The data are counts of jobs and slots, a search by the beginning of an id, times of blocks, a job's transactions, and
+the prices paid over time.
+"""
+
+import re
 from typing import Final
 
 import attrs
 
 from common.api import jobs, market
-from common.api.fields import BYTES32, Decimal, Text
+from common.api.fields import BYTES32, QueryUint, Schema, Text
 from common.api.shapes import Digits
 from common.api.states import JobState
-from common.scalars import hex_of
+from common.refusal import Refused
+from common.scalars import hex_of, read_uint
+from common.web.files import StaticFile
 from coordinatord.api.book.reads import IndexReads
-from coordinatord.api.pages.files import StaticFile, market_page
-from coordinatord.api.pages.pages_sql import PaidRates, RateRange, buckets_of, read_counts, read_paid
+from coordinatord.api.pages.files import market_page
+from coordinatord.api.pages.pages_sql import (
+    PaidRates,
+    RateRange,
+    group_into_buckets,
+    read_block_times,
+    read_counts,
+    read_paid_rates,
+    read_slots,
+)
+from coordinatord.api.pages.search_sql import Match, find_matches
 from coordinatord.base.outcomes import NoSuchObject
-from coordinatord.chain.relayer.endings_sql import JobTransaction, transactions_of
+from coordinatord.chain.relayer.endings_sql import JobTransaction, read_job_transactions
 from coordinatord.http import responses
-from coordinatord.http.response_cache import names_etag, not_modified
+from coordinatord.http.response_cache import matches_etag, not_modified_response
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import INDEX, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.routing import INDEX_REPLIES, Parameter, Reply, Request, Route, malformed_replies
 from coordinatord.storage.database.connections import Database
 
+_MAX_BLOCK_NUMBERS: Final = 100
 
-def job_counts(by_state: dict[int, int], block: int) -> jobs.JobCounts:
+
+@attrs.frozen(slots=True)
+class HexPrefix:
+    """Reader of the beginning of an id: 0x and at least four hex digits."""
+
+    pattern: str = "^0x[0-9a-fA-F]{4,64}$"
+
+    def read(self, value: object, param: str) -> str:
+        if not isinstance(value, str) or re.fullmatch(self.pattern, value) is None:
+            raise Refused(f"{param} must be 0x, followed by 4 to 64 hex digits", param)
+        return value[2:].lower()
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": self.pattern}
+
+
+@attrs.frozen(slots=True)
+class BlockNumbers:
+    """Reader of block numbers that are separated by commas."""
+
+    pattern: str = rf"^[0-9]{{1,19}}(,[0-9]{{1,19}}){{0,{_MAX_BLOCK_NUMBERS - 1}}}$"
+
+    def read(self, value: object, param: str) -> tuple[int, ...]:
+        if not isinstance(value, str) or re.fullmatch(self.pattern, value) is None:
+            raise Refused(f"{param} must be 1 to {_MAX_BLOCK_NUMBERS} decimal numbers, separated by commas", param)
+        return tuple(read_uint(number, 63, param) for number in value.split(","))
+
+    def schema(self) -> Schema:
+        return {"type": "string", "pattern": self.pattern}
+
+
+def job_counts_shape(by_state: dict[int, int], block: int) -> jobs.JobCounts:
     opened, claimed, settled, cancelled = (str(by_state.get(state, 0)) for state in JobState)
     return jobs.JobCounts(open=opened, claimed=claimed, settled=settled, cancelled=cancelled, as_of_block=str(block))
 
 
-def price_history(model_id: int, paid: list[PaidRates], block: int) -> market.PriceHistory:
-    width, points = buckets_of(paid)
+def price_history_shape(model_id: int, paid: list[PaidRates], block: int) -> market.PriceHistory:
+    width, points = group_into_buckets(paid)
     return market.PriceHistory(
         model_id=str(model_id),
         bucket_secs=str(width),
         prices=tuple(
-            market.PricePoint(str(one.since), str(one.jobs), _rates(one.rate_in), _rates(one.rate_out))
+            market.PricePoint(str(one.since), str(one.jobs), _rates_shape(one.rate_in), _rates_shape(one.rate_out))
             for one in points
         ),
         as_of_block=str(block),
     )
 
 
-def _rates(rates: RateRange) -> market.RateRangeShape[Digits]:
+def _rates_shape(rates: RateRange) -> market.RateRangeShape[Digits]:
     return market.RateRangeShape(str(rates.low), str(rates.median), str(rates.high))
 
 
-def job_transactions(found: list[JobTransaction]) -> jobs.JobTransactions[Digits]:
+def job_transactions_shape(found: list[JobTransaction]) -> jobs.JobTransactions[Digits]:
     return jobs.JobTransactions(
         tuple(
             jobs.JobTransactionShape(
@@ -57,10 +104,16 @@ def job_transactions(found: list[JobTransaction]) -> jobs.JobTransactions[Digits
     )
 
 
+def search_match_shape(match: Match) -> market.SearchMatch:
+    is_number = match.kind == "provider"
+    return market.SearchMatch(match.kind, str(int.from_bytes(match.id, "big")) if is_number else hex_of(match.id))
+
+
 @attrs.frozen(slots=True)
-class HistoryRoutes:
+class PageDataRoutes:
     reads: IndexReads
     database: Database
+    liveness_ms: int
 
     def routes(self) -> list[Route]:
         return [
@@ -70,8 +123,46 @@ class HistoryRoutes:
                 id="countJobs",
                 tag="Job book",
                 about="Count all jobs by their state",
-                handler=self.counts,
-                replies=(Reply(200, shape=jobs.JobCounts, about="The counts"), *INDEX),
+                handler=self.read_counts,
+                replies=(Reply(200, shape=jobs.JobCounts, about="The counts"), *INDEX_REPLIES),
+                index_backed=True,
+            ),
+            Route(
+                method="GET",
+                path="/evm/slots",
+                id="countSlots",
+                tag="Providers",
+                about="Count the slots of listed providers that polled recently",
+                handler=self.read_slots,
+                replies=(Reply(200, shape=market.SlotCountsShape, about="The counts"), *INDEX_REPLIES),
+                index_backed=True,
+                changes_between_blocks=True,
+            ),
+            Route(
+                method="GET",
+                path="/evm/search",
+                id="search",
+                tag="Job book",
+                about="Find jobs, owners and providers by the beginning of an id",
+                handler=self.search,
+                query={"prefix": Parameter(HexPrefix(), "beginning of an id", required=True, example="0x5dd39f")},
+                replies=(
+                    Reply(200, shape=market.SearchMatches, about="The matches"),
+                    *malformed_replies(),
+                    *INDEX_REPLIES,
+                ),
+                index_backed=True,
+            ),
+            Route(
+                method="GET",
+                path="/evm/blocks",
+                id="listBlockTimes",
+                tag="Job book",
+                about="Read the times of blocks",
+                details="Lists only blocks that are near the head or have an event in the log.",
+                handler=self.read_blocks,
+                query={"numbers": Parameter(BlockNumbers(), "numbers of blocks", required=True, example="42,43")},
+                replies=(Reply(200, shape=market.BlockTimes, about="The times"), *malformed_replies(), *INDEX_REPLIES),
                 index_backed=True,
             ),
             Route(
@@ -81,13 +172,16 @@ class HistoryRoutes:
                 tag="Job book",
                 about="List the transactions of a job that the coordinator knows of",
                 details=(
-                    "Those that it sent itself, as long as it keeps them (RELAY_RETENTION_SECONDS), and the one that"
-                    " ended the job where it had to be looked up. A call that its signer sent without the coordinator"
-                    " is not among them: the chain's own logs have it."
+                    "Lists transactions that the coordinator sent and still keeps (RELAY_RETENTION_SECONDS), and the"
+                    " transaction that ended the job if it was looked up. Calls sent without the coordinator are only"
+                    " in the chain's logs."
                 ),
-                handler=self.transactions,
+                handler=self.read_transactions,
                 segments={"job_id": Parameter(BYTES32)},
-                replies=(Reply(200, shape=jobs.JobTransactions[Digits], about="The transactions"), *malformed()),
+                replies=(
+                    Reply(200, shape=jobs.JobTransactions[Digits], about="The transactions"),
+                    *malformed_replies(),
+                ),
             ),
             Route(
                 method="GET",
@@ -96,41 +190,64 @@ class HistoryRoutes:
                 tag="Models",
                 about="Show the rates paid for a model over time",
                 details=(
-                    "Low, median and high of the rates of settled jobs, by the time of their claim. It is a sample of"
-                    " 2,048 jobs or so: all of a model with few, some from each stretch of the last weeks of one with"
-                    " many. The length of a stretch follows from the time that they span."
+                    "Low, median and high of the rates of settled jobs, grouped by the time of their claim. They come"
+                    " from a sample of about 2,048 jobs: all jobs of a rare model, or some from each period of the last"
+                    " weeks of a busy one. The length of a group follows from the time that the sample spans."
                 ),
-                handler=self.prices,
-                segments={"id": Parameter(Decimal(32), "id of the model", example=1)},
-                replies=(Reply(200, shape=market.PriceHistory, about="The rates"), *malformed(), Reply(404), *INDEX),
+                handler=self.read_prices,
+                segments={"id": Parameter(QueryUint(32), "id of the model", example=1)},
+                replies=(
+                    Reply(200, shape=market.PriceHistory, about="The rates"),
+                    *malformed_replies(),
+                    Reply(404),
+                    *INDEX_REPLIES,
+                ),
                 index_backed=True,
             ),
         ]
 
-    async def counts(self, _: Request) -> Response:
+    async def read_counts(self, _: Request) -> Response:
         snapshot, by_state = await self.reads.lists.read(read_counts)
-        return responses.ok(job_counts(by_state, snapshot.block_number), snapshot=snapshot)
+        return responses.ok(job_counts_shape(by_state, snapshot.block_number), snapshot=snapshot)
 
-    async def transactions(self, request: Request) -> Response:
+    async def read_slots(self, _: Request) -> Response:
+        snapshot, found = await self.reads.lists.read(lambda database: read_slots(database, self.liveness_ms))
+        block = str(snapshot.block_number)
+        counts = market.SlotCountsShape(str(found.providers), str(found.slots), str(found.free), block)
+        return responses.ok(counts, snapshot=snapshot)
+
+    async def search(self, request: Request) -> Response:
+        prefix = request.query["prefix"]
+        snapshot, matches = await self.reads.lists.read(lambda database: find_matches(database, prefix))
+        shown = tuple(map(search_match_shape, matches.found))
+        return responses.ok(market.SearchMatches(shown, matches.more, str(snapshot.block_number)), snapshot=snapshot)
+
+    async def read_blocks(self, request: Request) -> Response:
+        numbers = request.query["numbers"]
+        snapshot, times = await self.reads.lists.read(lambda database: read_block_times(database, numbers))
+        known = tuple(market.BlockTime(str(number), str(time)) for number, time in sorted(times.items()))
+        return responses.ok(market.BlockTimes(known, str(snapshot.block_number)), snapshot=snapshot)
+
+    async def read_transactions(self, request: Request) -> Response:
         async with self.database.connection() as connection:
-            found = await transactions_of(connection, request.path["job_id"])
-        return responses.ok(job_transactions(found))
+            found = await read_job_transactions(connection, request.path["job_id"])
+        return responses.ok(job_transactions_shape(found))
 
-    async def prices(self, request: Request) -> Response:
+    async def read_prices(self, request: Request) -> Response:
         model_id = request.path["id"]
-        snapshot, paid = await self.reads.lists.read(lambda database: read_paid(database, model_id))
+        snapshot, paid = await self.reads.lists.read(lambda database: read_paid_rates(database, model_id))
         if paid is None:
             return responses.not_found(NoSuchObject("model"))
-        return responses.ok(price_history(model_id, paid, snapshot.block_number), snapshot=snapshot)
+        return responses.ok(price_history_shape(model_id, paid, snapshot.block_number), snapshot=snapshot)
 
 
 _TAG: Final = "Page"
-_KNOWN: Final = {"if-none-match": Parameter(Text(1024), "ETags of the caller's cached response")}
+_IF_NONE_MATCH: Final = {"if-none-match": Parameter(Text(1024), "etags of the client's cached responses")}
 
 
 @attrs.frozen(slots=True)
 class PageRoutes:
-    """Routes of the page. They exist only if `enabled`."""
+    """Routes of the page. There are none unless `enabled`."""
 
     enabled: bool = True
     files: dict[str, StaticFile] = attrs.field(factory=market_page)
@@ -144,9 +261,9 @@ class PageRoutes:
                 path="/",
                 id="getPage",
                 tag=_TAG,
-                about="The page of this market, for people",
-                handler=self.page,
-                headers=_KNOWN,
+                about="Serve the web page of this market",
+                handler=self.serve_page,
+                headers=_IF_NONE_MATCH,
                 replies=(Reply(200, media=("text/html",)),),
             ),
             Route(
@@ -154,25 +271,25 @@ class PageRoutes:
                 path="/web/{file}",
                 id="getPageFile",
                 tag=_TAG,
-                about="A file that the page is made of",
-                handler=self.file,
+                about="Serve a file of the web page",
+                handler=self.serve_file,
                 segments={"file": Parameter(Text(64), "name of the file")},
-                headers=_KNOWN,
+                headers=_IF_NONE_MATCH,
                 replies=(Reply(200, media=("text/css", "text/javascript", "image/svg+xml")), Reply(404)),
             ),
         ]
 
-    async def page(self, request: Request) -> Response:
-        return _serve(self.files["index.html"], request)
+    async def serve_page(self, request: Request) -> Response:
+        return _file_response(self.files["index.html"], request)
 
-    async def file(self, request: Request) -> Response:
+    async def serve_file(self, request: Request) -> Response:
         found = self.files.get(request.path["file"])
-        return responses.not_found(NoSuchObject("file")) if found is None else _serve(found, request)
+        return responses.not_found(NoSuchObject("file")) if found is None else _file_response(found, request)
 
 
-def _serve(file: StaticFile, request: Request) -> Response:
+def _file_response(file: StaticFile, request: Request) -> Response:
     answer = Response(200, file.body, file.headers)
     known = request.headers.get("if-none-match")
-    if known is not None and names_etag(known.encode(), file.etag):
-        return not_modified(answer)
+    if known is not None and matches_etag(known.encode(), file.etag):
+        return not_modified_response(answer)
     return answer

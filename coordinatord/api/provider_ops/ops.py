@@ -1,4 +1,4 @@
-"""POST /evm/ops: run one signed op of a provider, up to its receipt."""
+"""POST /evm/ops: run one signed op of a provider, and wait for its receipt."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final, TypeAlias, assert_never
 import attrs
 
 from common.api import limits
-from common.api.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, read_object, wire
+from common.api.fields import BYTES32, SIGNATURE, UINT32, UINT64, Base64, Choice, HexUpTo, Text, body_field, read_object
 from common.api.worked_order import ORDER_HASH, SETTLE_SIGNATURE
 from common.artifacts import decode_error
 from common.box import PublicKey
@@ -17,13 +17,13 @@ from common.eip712 import struct_hash
 from common.messages.jobs import Claim, Fail, Settle
 from common.messages.providers import RequestCapacity, SetIdentity
 from common.refusal import Refused
-from common.secp256k1 import recover
+from common.secp256k1 import recover_address
 from coordinatord.api.book import leases_sql
 from coordinatord.api.book.pending_offers import PendingOffers
 from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.files.files import Uploads
 from coordinatord.api.files.files_sql import FileRow
-from coordinatord.api.orders.bodies import CID_CHARACTERS, INLINE_BYTES
+from coordinatord.api.orders.bodies import MAX_CID_CHARACTERS, MAX_INLINE_BYTES
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.outcomes import NotSigned, WouldRefuse
@@ -34,28 +34,29 @@ from coordinatord.chain.relayer.budgets import GasBudgets
 from coordinatord.chain.relayer.op_gas import gas_estimate
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, Relaying, RelayMined
-from coordinatord.chain.relayer.role import require_role
+from coordinatord.chain.relayer.role import raise_if_role_lacking
 from coordinatord.chain.rpc.views import Reverted
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.pins.containers import Containers, result_key
 
-# Longest wait of an op for the op that it builds on.
+# Longest wait of an op for an earlier op of its job, such as a settle for its claim.
 _MAX_HOLD_S: Final = 60.0
-# Errors of a settle while its claim is under way.
-_UNCLAIMED: Final = frozenset({"NotClaimed", "UnknownJob"})
-_UNPAID: Final = frozenset({"PaymentRefused", "PaymentShort", "TokenUnreadable"})
-MAX_EVIDENCE_BYTES: Final = limits.EVIDENCE_BYTES
-_SIGNED = "the provider wallet's signature over the op's message"
-_INCREASING = "time that is signed along, in Unix seconds: greater than that of the last one, at most 3600 s ahead"
+# Errors of a simulated settle while its claim is not mined yet.
+_CLAIM_MISSING_ERRORS: Final = frozenset({"NotClaimed", "UnknownJob"})
+# Errors of a claim whose payment failed.
+_PAYMENT_ERRORS: Final = frozenset({"PaymentRefused", "PaymentShort", "TokenUnreadable"})
+MAX_EVIDENCE_BYTES: Final = limits.MAX_EVIDENCE_BYTES
+_SIGNATURE_TEXT = "the provider wallet's signature over the op's message"
+_ISSUED_AT_TEXT = "signed time in Unix seconds, greater than in the last such op and at most 3600 s ahead"
 
 
 @attrs.frozen(slots=True)
 class ClaimOp:
-    op: str = wire(Choice(("claim",)), "`claim`: take the job; its payment goes into the registry")
-    job_id: bytes = wire(BYTES32)
-    issued_at: int = wire(UINT64)
-    signature: bytes = wire(SIGNATURE, _SIGNED)
-    terms: bytes | None = wire(
+    op: str = body_field(Choice(("claim",)), "`claim`: take the job; its payment goes into the registry")
+    job_id: bytes = body_field(BYTES32)
+    issued_at: int = body_field(UINT64)
+    signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT)
+    terms: bytes | None = body_field(
         BYTES32,
         "EIP-712 struct hash of the job's Order; the claim is relayed for these terms only, else 409 `UnknownJob`."
         " Not signed",
@@ -66,14 +67,14 @@ class ClaimOp:
 
 @attrs.frozen(slots=True)
 class SettleOp:
-    op: str = wire(Choice(("settle",)), "`settle`: end the job with its result")
-    job_id: bytes = wire(BYTES32)
-    completion_tok: int = wire(UINT32, "output units that are charged for, at most the job's `units_out`")
-    issued_at: int = wire(UINT64)
-    signature: bytes = wire(SIGNATURE, _SIGNED, example=SETTLE_SIGNATURE)
-    result: bytes | None = wire(Base64(INLINE_BYTES), optional=True)
-    result_cid: str | None = wire(
-        Text(CID_CHARACTERS),
+    op: str = body_field(Choice(("settle",)), "`settle`: end the job with its result")
+    job_id: bytes = body_field(BYTES32)
+    completion_tok: int = body_field(UINT32, "output units that are charged for, at most the job's `units_out`")
+    issued_at: int = body_field(UINT64)
+    signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT, example=SETTLE_SIGNATURE)
+    result: bytes | None = body_field(Base64(MAX_INLINE_BYTES), optional=True)
+    result_cid: str | None = body_field(
+        Text(MAX_CID_CHARACTERS),
         "`svc.cid` of a `result` upload of this session's address, in place of `result`",
         optional=True,
     )
@@ -81,29 +82,29 @@ class SettleOp:
 
 @attrs.frozen(slots=True)
 class FailOp:
-    op: str = wire(Choice(("fail",)), "`fail`: end the job without a result; its payment goes back")
-    job_id: bytes = wire(BYTES32)
-    issued_at: int = wire(UINT64)
-    signature: bytes = wire(SIGNATURE, _SIGNED)
+    op: str = body_field(Choice(("fail",)), "`fail`: end the job without a result; its payment goes back")
+    job_id: bytes = body_field(BYTES32)
+    issued_at: int = body_field(UINT64)
+    signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT)
 
 
 @attrs.frozen(slots=True)
 class SetIdentityOp:
-    op: str = wire(Choice(("set_identity",)), "`set_identity`: publish the box key, and evidence")
-    box_key: bytes = wire(BYTES32)
-    evidence: bytes = wire(
+    op: str = body_field(Choice(("set_identity",)), "`set_identity`: publish the box key, and evidence")
+    box_key: bytes = body_field(BYTES32)
+    evidence: bytes = body_field(
         HexUpTo(MAX_EVIDENCE_BYTES), "evidence of identity, at most 32,768 bytes; `0x` for none", example="0x"
     )
-    issued_at: int = wire(UINT64, _INCREASING)
-    signature: bytes = wire(SIGNATURE, _SIGNED)
+    issued_at: int = body_field(UINT64, _ISSUED_AT_TEXT)
+    signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT)
 
 
 @attrs.frozen(slots=True)
 class RequestCapacityOp:
-    op: str = wire(Choice(("request_capacity",)), "`request_capacity`: ask for jobs at a time")
-    n: int = wire(UINT32)
-    issued_at: int = wire(UINT64, _INCREASING)
-    signature: bytes = wire(SIGNATURE, _SIGNED)
+    op: str = body_field(Choice(("request_capacity",)), "`request_capacity`: request room for `n` jobs at a time")
+    n: int = body_field(UINT32)
+    issued_at: int = body_field(UINT64, _ISSUED_AT_TEXT)
+    signature: bytes = body_field(SIGNATURE, _SIGNATURE_TEXT)
 
 
 JobOp: TypeAlias = ClaimOp | SettleOp | FailOp
@@ -116,13 +117,13 @@ OPS: Final[dict[str, type[ProviderOp]]] = {
     "set_identity": SetIdentityOp,
     "request_capacity": RequestCapacityOp,
 }
-_OP: Final = Choice(tuple(OPS))
+_OP_NAME: Final = Choice(tuple(OPS))
 
 
 def read_op(body: Mapping[str, object]) -> ProviderOp:
     if body.get("op") is None:
         raise Refused("op is required", "op")
-    op = read_object(OPS[_OP.read(body["op"], "op")], body)
+    op = read_object(OPS[_OP_NAME.read(body["op"], "op")], body)
     if isinstance(op, SettleOp):
         _check_result(op)
     if isinstance(op, SetIdentityOp):
@@ -135,15 +136,15 @@ def read_op(body: Mapping[str, object]) -> ProviderOp:
 
 def _check_result(op: SettleOp) -> None:
     if op.result is None and op.result_cid is None:
-        raise Refused("settle needs result or result_cid", "result", "result_required")
+        raise Refused("settle requires result or result_cid", "result", "result_required")
     if op.result is not None and op.result_cid is not None:
-        raise Refused("result and result_cid exclude each other", "result_cid", "result_ambiguous")
+        raise Refused("settle must have either result or result_cid, not both", "result_cid", "result_ambiguous")
     if op.result == b"":
         raise Refused("result must not be empty", "result", "result_required")
 
 
 # Placeholder content id for the simulation of a settle before its result is stored.
-_ANY_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
+_PLACEHOLDER_CID = str(Cid("raw", hashlib.sha256(b"").digest()))
 
 
 @attrs.frozen(slots=True)
@@ -154,31 +155,31 @@ class OpMined:
 
 @attrs.frozen(slots=True)
 class OpUnderWay:
-    """No receipt yet. `poll` is the route to poll."""
+    """Op without a receipt yet. `poll` is the route that shows the op's effect."""
 
     tx_hash: bytes
     poll: str
 
 
-Relayed: TypeAlias = OpMined | RefusedByChain | RelayBusy | OpUnderWay
-OpOutcome: TypeAlias = Relayed | NotSigned | WouldRefuse
+RelayedOutcome: TypeAlias = OpMined | RefusedByChain | RelayBusy | OpUnderWay
+OpOutcome: TypeAlias = RelayedOutcome | NotSigned | WouldRefuse
 
 
 @attrs.frozen(slots=True)
-class _SignedBy:
-    """Author of an op. `same` identifies equal requests: the signed content and its signer. With `wait`, the caller
-    waits for the op's block."""
+class _OpAuthor:
+    """Author of an op. `request_key` consists of the signed content and the signer, so equal requests have equal keys.
+    With `wait`, the caller waits for the op's receipt."""
 
     wallet: bytes
     provider_id: int
-    same: bytes
+    request_key: bytes
     wait: bool
-    # A claim of the job by this wallet is under way.
-    claims: bool = False
+    # This wallet's claim of the job is not mined yet.
+    claim_pending: bool = False
 
     @property
-    def held_for(self) -> float:
-        return _MAX_HOLD_S if self.claims else 0.0
+    def hold_seconds(self) -> float:
+        return _MAX_HOLD_S if self.claim_pending else 0.0
 
 
 @attrs.frozen(slots=True)
@@ -197,36 +198,37 @@ class Ops:
     clock: Clock
     views: SharedViews
 
-    async def run(self, op: ProviderOp, session_address: bytes, *, wait: bool = True) -> OpOutcome | Queued:
-        """Run an op. Its signature is the authority. `session_address` only matters for `result_cid`.
+    async def run_op(self, op: ProviderOp, session_address: bytes, *, wait: bool = True) -> OpOutcome | Queued:
+        """Run an op. The op's signature authorises it. `session_address` is only used to find the upload of
+        `result_cid`.
 
         Without `wait`, an op of a job returns `Queued` once it is in the outbox.
         """
-        digest, hash_of_struct = self._signed(op)
-        signer = recover(digest, op.signature)
-        provider_id = await self.views.provider_of(self.providers, signer) if signer is not None else None
+        digest, hash_of_struct = self._signed_digest(op)
+        signer = recover_address(digest, op.signature)
+        provider_id = await self.views.read_provider_id(self.providers, signer) if signer is not None else None
         if signer is None or provider_id is None:
             return NotSigned(
                 "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
             )
-        # The signature's bytes are left out, because the same op can be signed with different bytes.
-        by = _SignedBy(signer, provider_id, op.op.encode() + signer + hash_of_struct, wait)
+        # The request key leaves out the signature, because the same op can have different valid signatures.
+        author = _OpAuthor(signer, provider_id, op.op.encode() + signer + hash_of_struct, wait)
         match op:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
                     return WouldRefuse("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
-                return await self._run_job_op(op, by, session_address)
+                return await self._run_job_op(op, author, session_address)
             case SetIdentityOp():
-                calldata = provider_registry.set_identity(op.box_key, op.evidence, op.issued_at, op.signature)
-                return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, by)
+                calldata = provider_registry.set_identity_calldata(op.box_key, op.evidence, op.issued_at, op.signature)
+                return await self._run_provider_op(RelayKind.SET_IDENTITY, calldata, author)
             case RequestCapacityOp():
-                calldata = provider_registry.request_capacity(op.n, op.issued_at, op.signature)
-                return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, by)
+                calldata = provider_registry.request_capacity_calldata(op.n, op.issued_at, op.signature)
+                return await self._run_provider_op(RelayKind.REQUEST_CAPACITY, calldata, author)
             case _:
                 assert_never(op)
 
-    def _signed(self, op: ProviderOp) -> tuple[bytes, bytes]:
-        """Return the digest that the provider signed, and the hash of the struct."""
+    def _signed_digest(self, op: ProviderOp) -> tuple[bytes, bytes]:
+        """Return the digest that the provider signed, and the hash of the signed struct."""
         jobs, providers = self.domains.jobs, self.domains.providers
         job_message: Claim | Settle | Fail
         provider_message: SetIdentity | RequestCapacity
@@ -248,171 +250,178 @@ class Ops:
         return jobs.digest(job_message), struct_hash(job_message)
 
     async def _run_job_op(
-        self, op: ClaimOp | SettleOp | FailOp, by: _SignedBy, session_address: bytes
+        self, op: ClaimOp | SettleOp | FailOp, author: _OpAuthor, session_address: bytes
     ) -> OpOutcome | Queued:
         if isinstance(op, ClaimOp):
-            return await self._claim(op, by)
-        upload = await self._upload(op, session_address) if isinstance(op, SettleOp) else None
-        # A provider that works ahead may end a job while its post and claim are still under way.
-        by = attrs.evolve(by, claims=await self.relaying.claims(by.wallet, op.job_id))
+            return await self._claim(op, author)
+        upload = await self._find_upload(op, session_address) if isinstance(op, SettleOp) else None
+        # A provider that works ahead may end a job before the job's post and claim are mined.
+        author = attrs.evolve(author, claim_pending=await self.relaying.is_claiming(author.wallet, op.job_id))
         known = await self.posted.indexed.get(op.job_id)
-        pending = await self.offers.claimed_by(op.job_id, by.provider_id) if known is None else None
+        pending = await self.offers.read_claimed_terms(op.job_id, author.provider_id) if known is None else None
         job = known or pending or await self.posted.find(op.job_id)
         if job is None:
-            return _unknown_job()
+            return _unknown_job_refusal()
         match op:
             case SettleOp() if upload is not None:
-                return await self._settle_uploaded(op, job.posted, upload, by)
+                return await self._settle_uploaded(op, job.posted, upload, author)
             case SettleOp():
-                return await self._settle(op, job.posted, by)
+                return await self._settle(op, job.posted, author)
             case FailOp():
-                calldata = job_registry.fail(job.posted, op.issued_at, op.signature)
-                return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, by)
+                calldata = job_registry.fail_calldata(job.posted, op.issued_at, op.signature)
+                return await self._relay_exit(RelayKind.FAIL, op.job_id, calldata, author)
             case _:
                 assert_never(op)
 
-    async def _claim(self, op: ClaimOp, by: _SignedBy) -> OpOutcome | Queued:
-        admitted = await self.budgets.admit(RelayKind.CLAIM, by.wallet, op.job_id)
+    async def _claim(self, op: ClaimOp, author: _OpAuthor) -> OpOutcome | Queued:
+        admitted = await self.budgets.admit(RelayKind.CLAIM, author.wallet, op.job_id)
         known = await self.posted.indexed.get(op.job_id)
-        pending = await self.offers.claimed(op.job_id, by.provider_id) if known is None else None
+        pending = await self.offers.claim_offer(op.job_id, author.provider_id) if known is None else None
         job = known or pending or await self.posted.find(op.job_id, "claim_simulate_read")
         if job is None:
-            return _unknown_job()
+            return _unknown_job_refusal()
         if op.terms is not None and op.terms != struct_hash(job.posted.order):
             # The owner posted another order under the same id, and the claim's signature would be valid for that order
             # too.
-            return WouldRefuse("UnknownJob", "the job was posted on other terms")
-        calldata = job_registry.claim(job, op.issued_at, op.signature)
+            return WouldRefuse("UnknownJob", "the job was posted on other terms than `terms`")
+        calldata = job_registry.claim_calldata(job, op.issued_at, op.signature)
         relay = NewRelay(
             kind=RelayKind.CLAIM,
             subject=op.job_id,
-            dedupe=hashlib.sha256(by.same).digest(),
+            dedupe=hashlib.sha256(author.request_key).digest(),
             target=self.jobs.address,
             calldata=calldata,
             priority=Priority.OP,
-            signer=by.wallet,
+            signer=author.wallet,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
-            # A claim that waits for its post is refused together with the post.
+            # The claim of a pending job waits for the job's post. If the post fails, the claim is refused too.
             held_for=0.0 if pending is None else _MAX_HOLD_S,
         )
-        outcome = await self._relay(relay, by)
-        if isinstance(outcome, RefusedByChain) and outcome.name in _UNPAID:
+        outcome = await self._relay_op(relay, author)
+        if isinstance(outcome, RefusedByChain) and outcome.name in _PAYMENT_ERRORS:
             async with self.database.connection() as connection:
-                await leases_sql.hold_back(connection, [op.job_id])
+                await leases_sql.hold_back_jobs(connection, [op.job_id])
         return outcome
 
-    async def _upload(self, op: SettleOp, session_address: bytes) -> FileRow | None:
+    async def _find_upload(self, op: SettleOp, session_address: bytes) -> FileRow | None:
         """Return the upload that the op names, or None when the op contains its result."""
         if op.result_cid is None:
             return None
         upload = await self.uploads.find_result(session_address, op.result_cid)
         if upload is None:
-            raise _unknown_result()
+            raise _unknown_result_error()
         return upload
 
     async def _settle_uploaded(
-        self, op: SettleOp, posted: PostedOrder, upload: FileRow, by: _SignedBy
+        self, op: SettleOp, posted: PostedOrder, upload: FileRow, author: _OpAuthor
     ) -> OpOutcome | Queued:
         if not await self.uploads.hold(upload, op.job_id):
-            raise _unknown_result()
-        outcome = await self._relay_settle(op, posted, upload.cid, by)
+            raise _unknown_result_error()
+        outcome = await self._relay_settle(op, posted, upload.cid, author)
         if isinstance(outcome, OpMined):
             await self.uploads.attach(upload)
         return outcome
 
-    async def _settle(self, op: SettleOp, posted: PostedOrder, by: _SignedBy) -> OpOutcome | Queued:
-        """Settle with the result in the op. Simulate first, so that a result that the chain refuses is not stored."""
-        view = self.jobs.would_accept(_settle_calldata(op, posted, _ANY_CID), self.relayer)
-        answer = await self.views.get(view)
+    async def _settle(self, op: SettleOp, posted: PostedOrder, author: _OpAuthor) -> OpOutcome | Queued:
+        """Settle with the result in the op. Simulate the settle first, so that the result of a settle that the chain
+        refuses is not stored."""
+        view = self.jobs.simulation_view(_settle_calldata(op, posted, _PLACEHOLDER_CID), self.relayer)
+        answer = await self.views.read_view(view)
         if isinstance(answer, Reverted):
             name = decode_error(answer.data)
-            require_role(name)
-            if name not in _UNCLAIMED or not by.claims:
+            raise_if_role_lacking(name)
+            if name not in _CLAIM_MISSING_ERRORS or not author.claim_pending:
                 return RefusedByChain(name, answer.data)
         result = op.result if op.result is not None else b""
         key = result_key(op.job_id, result)
-        async with self.containers.holding(key, op.job_id, result, by.wallet, bounded=False) as holding:
-            outcome = await self._relay_settle(op, posted, holding.cid, by)
+        async with self.containers.hold_content(key, op.job_id, result, author.wallet, bounded=False) as holding:
+            outcome = await self._relay_settle(op, posted, holding.cid, author)
             if isinstance(outcome, OpMined):
-                holding.took_effect()
+                holding.mark_effective()
             elif isinstance(outcome, RefusedByChain):
-                holding.was_refused()
+                holding.mark_refused()
         return outcome
 
-    async def _relay_settle(self, op: SettleOp, posted: PostedOrder, cid: str, by: _SignedBy) -> Relayed | Queued:
+    async def _relay_settle(
+        self, op: SettleOp, posted: PostedOrder, cid: str, author: _OpAuthor
+    ) -> RelayedOutcome | Queued:
         relay = NewRelay(
             kind=RelayKind.SETTLE,
             subject=op.job_id,
-            # Only one live settle per signer and job. The content id is not signed: anyone who copies the signature
-            # from a pending transaction could get another result mined first, from another account.
-            dedupe=hashlib.sha256(b"settle" + op.job_id + by.wallet).digest(),
+            # At most one pending settle per signer and job. The content id is not signed, so anyone who copies the
+            # signature from a pending transaction could settle with another result first, from another account.
+            dedupe=hashlib.sha256(b"settle" + op.job_id + author.wallet).digest(),
             target=self.jobs.address,
             calldata=_settle_calldata(op, posted, cid),
             priority=Priority.EXIT,
-            content=hashlib.sha256(by.same + cid.encode()).digest(),
-            signer=by.wallet,
+            content=hashlib.sha256(author.request_key + cid.encode()).digest(),
+            signer=author.wallet,
             gas_estimate=gas_estimate(RelayKind.SETTLE),
-            held_for=by.held_for,
+            held_for=author.hold_seconds,
         )
-        outcome = await self._relay(relay, by)
+        outcome = await self._relay_op(relay, author)
         return attrs.evolve(outcome, result_cid=cid) if isinstance(outcome, OpMined) else outcome
 
-    async def _relay_exit(self, kind: RelayKind, job_id: bytes, calldata: bytes, by: _SignedBy) -> Relayed | Queued:
-        """Relay a fail or a settle. No budget refuses it: it frees a client's money, and exits cannot outnumber
-        claims."""
+    async def _relay_exit(
+        self, kind: RelayKind, job_id: bytes, calldata: bytes, author: _OpAuthor
+    ) -> RelayedOutcome | Queued:
+        """Relay an op that ends a job. No budget limits such ops, because they free a client's money and cannot
+        outnumber claims."""
         relay = NewRelay(
             kind=kind,
             subject=job_id,
-            dedupe=hashlib.sha256(by.same).digest(),
+            dedupe=hashlib.sha256(author.request_key).digest(),
             target=self.jobs.address,
             calldata=calldata,
             priority=Priority.EXIT,
-            signer=by.wallet,
+            signer=author.wallet,
             gas_estimate=gas_estimate(kind),
-            held_for=by.held_for,
+            held_for=author.hold_seconds,
         )
-        return await self._relay(relay, by)
+        return await self._relay_op(relay, author)
 
-    async def _relay(self, relay: NewRelay, by: _SignedBy) -> Relayed | Queued:
-        """Relay an op of a job."""
+    async def _relay_op(self, relay: NewRelay, author: _OpAuthor) -> RelayedOutcome | Queued:
+        """Relay an op of a job. Wait for its receipt unless the caller does not wait."""
         queued = await self.relaying.submit(relay)
         if not isinstance(queued, Queued):
             return queued
-        if not by.wait:
+        if not author.wait:
             return queued
-        return _ended(await self.relaying.wait(queued), f"GET /evm/jobs/0x{relay.subject.hex()}")
+        return _op_outcome(await self.relaying.wait(queued), f"GET /evm/jobs/0x{relay.subject.hex()}")
 
-    async def _run_provider_op(self, kind: RelayKind, calldata: bytes, by: _SignedBy) -> Relayed:
-        subject = bytes(12) + by.wallet
-        admitted = await self.budgets.admit(kind, by.wallet, subject, len(calldata))
+    async def _run_provider_op(self, kind: RelayKind, calldata: bytes, author: _OpAuthor) -> RelayedOutcome:
+        subject = bytes(12) + author.wallet
+        admitted = await self.budgets.admit(kind, author.wallet, subject, len(calldata))
         relay = NewRelay(
             kind=kind,
             subject=subject,
-            dedupe=hashlib.sha256(by.same).digest(),
+            dedupe=hashlib.sha256(author.request_key).digest(),
             target=self.providers.address,
             calldata=calldata,
             priority=Priority.OP,
-            signer=by.wallet,
+            signer=author.wallet,
             gas_estimate=admitted.spending.estimate,
             spending=admitted.spending,
         )
-        return _ended(await self.relaying.relay(relay), f"GET /evm/providers/{by.provider_id}")
+        return _op_outcome(await self.relaying.relay(relay), f"GET /evm/providers/{author.provider_id}")
 
 
-def _unknown_job() -> WouldRefuse:
+def _unknown_job_refusal() -> WouldRefuse:
     return WouldRefuse("UnknownJob", "the chain has no such job")
 
 
-def _unknown_result() -> Refused:
-    return Refused("result_cid names no live upload of this session", "result_cid", "unknown_result")
+def _unknown_result_error() -> Refused:
+    return Refused(
+        "result_cid must name a live result upload of this session's address", "result_cid", "unknown_result"
+    )
 
 
 def _settle_calldata(op: SettleOp, posted: PostedOrder, cid: str) -> bytes:
-    return job_registry.settle(posted, op.completion_tok, op.issued_at, cid, op.signature)
+    return job_registry.settle_calldata(posted, op.completion_tok, op.issued_at, cid, op.signature)
 
 
-def _ended(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> Relayed:
+def _op_outcome(outcome: RelayMined | RefusedByChain | RelayBusy | NoReceipt, poll: str) -> RelayedOutcome:
     match outcome:
         case RelayMined():
             return OpMined(outcome)

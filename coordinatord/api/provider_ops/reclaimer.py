@@ -10,7 +10,7 @@ import anyio
 import asyncpg
 import structlog
 
-from coordinatord.api.book.posted_jobs_sql import overdue_jobs
+from coordinatord.api.book.posted_jobs_sql import read_overdue_jobs
 from coordinatord.base.wake import Wake
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import PostedOrder
@@ -23,11 +23,12 @@ from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
 
-# Pause before a refused or dropped reclaim is retried. A reclaim is refused when the index was behind.
-_RETRY_AFTER_S: Final = 30.0
-_MAX_BATCH: Final = 64
-# Interval without new blocks.
-_IDLE_INTERVAL_S: Final = 5.0
+# Pause before a refused or dropped reclaim is retried. For example, the chain refuses the reclaim of a job that ended
+# after the indexed block.
+_RETRY_PAUSE_S: Final = 30.0
+_MAX_JOBS_PER_ROUND: Final = 64
+# Interval of checks while no new block is indexed.
+_IDLE_CHECK_INTERVAL_S: Final = 5.0
 
 
 class ReclaimWorker:
@@ -38,44 +39,47 @@ class ReclaimWorker:
         self._notices = notices
         self._registry = registry
         self._max_depth = max_depth
-        # Time of the next attempt by job.
-        self._tried: dict[bytes, float] = {}
+        # Earliest time of the next attempt, by job.
+        self._retry_at: dict[bytes, float] = {}
 
     async def run(self) -> None:
-        """Look for overdue jobs after each indexed block whenever this process holds the role, until cancelled."""
-        await hold_role(self._database, "reclaim", self._term)
+        """Queue reclaims of overdue jobs after each indexed block while this process holds the role, until
+        cancelled."""
+        await hold_role(self._database, "reclaim", self._run_term)
 
-    async def _term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _run_term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         moved = Wake()
         async with self._notices.subscribe(INDEX_MOVED, lambda _: moved()):
             while True:
-                await self.look(connection)
-                await moved.wait(_IDLE_INTERVAL_S)
+                await self.queue_overdue(connection)
+                await moved.wait(_IDLE_CHECK_INTERVAL_S)
 
-    async def look(self, connection: Connection) -> int:
-        """Queue reclaims of overdue jobs. Return the number that were queued or already under way."""
+    async def queue_overdue(self, connection: Connection) -> int:
+        """Queue reclaims of overdue jobs. Return the number of reclaims that are now pending."""
         now = anyio.current_time()
-        self._tried = {job: again for job, again in self._tried.items() if again > now}
-        overdue = await overdue_jobs(connection, _MAX_BATCH, self._tried)
+        self._retry_at = {job: again for job, again in self._retry_at.items() if again > now}
+        overdue = await read_overdue_jobs(connection, _MAX_JOBS_PER_ROUND, self._retry_at)
         if not overdue:
             return 0
         async with transaction(connection):
-            reclaims = [self._reclaim(*job) for job in overdue.items()]
+            reclaims = [self._reclaim_relay(*job) for job in overdue.items()]
             outcomes = await submit_all(connection, reclaims, max_depth=self._max_depth)
         handed_over = [
             job for job, outcome in zip(overdue, outcomes, strict=True) if outcome is not NotQueued.QUEUE_FULL
         ]
-        self._tried |= dict.fromkeys(handed_over, now + _RETRY_AFTER_S)
-        log.info("overdue jobs reclaimed", jobs=len(handed_over), queue_full=len(overdue) - len(handed_over))
+        self._retry_at |= dict.fromkeys(handed_over, now + _RETRY_PAUSE_S)
+        log.info(
+            "reclaims of overdue jobs queued", jobs=len(handed_over), queue_full_jobs=len(overdue) - len(handed_over)
+        )
         return len(handed_over)
 
-    def _reclaim(self, job: bytes, posted: PostedOrder) -> NewRelay:
+    def _reclaim_relay(self, job: bytes, posted: PostedOrder) -> NewRelay:
         return NewRelay(
             RelayKind.RECLAIM,
             subject=job,
             dedupe=b"reclaim" + job,
             target=self._registry,
-            calldata=job_registry.reclaim(posted),
+            calldata=job_registry.reclaim_calldata(posted),
             priority=Priority.EXIT,
             gas_estimate=gas_estimate(RelayKind.RECLAIM),
         )

@@ -1,4 +1,4 @@
-"""Routes of the session handshake."""
+"""Routes of the sign-in: get a nonce, and open a session with its signature."""
 
 from typing import assert_never
 
@@ -12,18 +12,18 @@ from coordinatord.api.sessions.sessions import SessionBody, SessionService
 from coordinatord.base.outcomes import NotSigned
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import CHAIN, Body, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.routing import CHAIN_REPLIES, Body, Parameter, Reply, Request, Route, malformed_replies
 
 
-def session_opened(outcome: sessions.SignInOutcome) -> Response:
+def session_response(outcome: sessions.SignInOutcome) -> Response:
     match outcome:
         case sessions.OpenedSession():
             provider_id = outcome.provider_id if outcome.provider_id is not None else OMITTED
-            return responses.ok_private(SessionShape(outcome.token, outcome.expires_at, provider_id))
+            return responses.ok_no_store(SessionShape(outcome.token, outcome.expires_at, provider_id))
         case NotSigned(code="not_registered"):
-            return relay_responses.not_signed(outcome)
+            return relay_responses.not_signed_response(outcome)
         case NotSigned():
-            return relay_responses.not_signed(outcome, status=401)
+            return relay_responses.not_signed_response(outcome, status=401)
         case _:
             assert_never(outcome)
 
@@ -41,10 +41,10 @@ class SessionRoutes:
                 id="getNonce",
                 tag="Sessions",
                 about="Get a nonce for an address, to be signed",
-                details="The nonce is for one use within 300 s. An address holds 16 at most: another drops the oldest.",
-                handler=self.nonce,
+                details="Use the nonce once, within 300 s. An address has at most 16: a further one drops the oldest.",
+                handler=self.issue_nonce,
                 query={"address": Parameter(ADDRESS, "wallet that will sign", required=True)},
-                replies=(Reply(200, shape=Nonce, about="A nonce"), *malformed()),
+                replies=(Reply(200, shape=Nonce, about="A nonce"), *malformed_replies()),
             ),
             Route(
                 method="POST",
@@ -53,27 +53,27 @@ class SessionRoutes:
                 tag="Sessions",
                 about="Open a session: a bearer token for a signed nonce",
                 details=(
-                    "Signs in with SvcSession over (address, nonce), the nonce signed as the text that it is, in the"
-                    " domain `SVC Session` of the `chain_id` that came with it. A session lasts 24 hours; an address"
-                    " holds 32, and another ends the oldest. Role `provider` binds it to the wallet's provider id,"
-                    " which the poll needs."
+                    "Sign SvcSession over (address, nonce), with the nonce as text, in the domain `SVC Session` with"
+                    " the `chain_id` that came with the nonce. A session lasts 24 hours. An address has at most 32: a"
+                    " further one ends the oldest. Role `provider` binds the session to the wallet's provider id, which"
+                    " polls need."
                 ),
-                handler=self.session,
+                handler=self.open_session,
                 body=Body.of(SessionBody),
                 replies=(
                     Reply(200, shape=SessionShape, about="The session"),
-                    *malformed(),
+                    *malformed_replies(),
                     Reply(401, "invalid_signature"),
                     Reply(403, "not_registered"),
-                    *CHAIN,
+                    *CHAIN_REPLIES,
                     Reply(503, "provider_id_read"),
                 ),
             ),
         ]
 
-    async def nonce(self, request: Request) -> Response:
+    async def issue_nonce(self, request: Request) -> Response:
         issued = await self.sessions.issue_nonce(request.query["address"], request.caller)
-        return responses.ok_private(Nonce(issued.nonce, issued.expires_at, self.chain_id))
+        return responses.ok_no_store(Nonce(issued.nonce, issued.expires_at, self.chain_id))
 
-    async def session(self, request: Request) -> Response:
-        return session_opened(await self.sessions.open(request.body))
+    async def open_session(self, request: Request) -> Response:
+        return session_response(await self.sessions.open(request.body))

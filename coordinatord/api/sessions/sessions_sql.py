@@ -1,4 +1,4 @@
-"""Nonces and sessions. The database's clock decides when they expire, because all processes share it."""
+"""Queries on nonces and sessions. Both expire by the database's clock, because all processes share that clock."""
 
 from datetime import timedelta
 from typing import Final
@@ -13,18 +13,18 @@ from coordinatord.storage.database.removal_sql import remove_due
 
 NONCE_LIFETIME: Final = timedelta(seconds=limits.NONCE_LIFETIME_S)
 SESSION_LIFETIME: Final = timedelta(seconds=limits.SESSION_LIFETIME_S)
-MAX_NONCES: Final = limits.NONCES
-MAX_SESSIONS: Final = limits.SESSIONS
+MAX_NONCES: Final = limits.MAX_NONCES_PER_ADDRESS
+MAX_SESSIONS: Final = limits.MAX_SESSIONS_PER_ADDRESS
 _EXPIRY: Final = "floor(extract(epoch from expires_at))::bigint"
 
 
 async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: str) -> int:
     """Store a nonce, within a transaction. Return its expiry.
 
-    Beyond the cap, delete the oldest nonce of the caller that holds most nonces for this address, on a tie the
-    requesting caller's own. So a stranger's requests displace the stranger's nonces.
+    Beyond the cap, delete the oldest nonce of the caller with the most nonces for this address. On a tie, the
+    requesting caller loses one. So a stranger's requests displace only the stranger's nonces.
     """
-    await _lock(connection, address)
+    await _lock_address(connection, address)
     await connection.execute("delete from nonces where address = $1 and expires_at <= clock_timestamp()", address)
     expires_at: int = await connection.fetchval(
         "insert into nonces (nonce, address, caller, expires_at) values ($1, $2, $3, clock_timestamp() + $4)"
@@ -48,7 +48,7 @@ async def add_nonce(connection: Connection, nonce: str, address: bytes, caller: 
     return expires_at
 
 
-async def nonce_address(connection: Connection, nonce: str) -> bytes | None:
+async def read_nonce_address(connection: Connection, nonce: str) -> bytes | None:
     """Return the address that a live nonce was issued to."""
     address: bytes | None = await connection.fetchval(
         "select address from nonces where nonce = $1 and expires_at > clock_timestamp()", nonce
@@ -61,8 +61,8 @@ async def open_session(
 ) -> int | None:
     """Use up the nonce and open the session, within a transaction. Return the expiry, or None if the nonce is gone.
 
-    The delete lets only one of two requests with the same nonce through. A transaction repeated after an unknown commit
-    finds the session that it opened.
+    The delete lets only one of two requests with the same nonce through. If a transaction is repeated because its
+    commit was uncertain, it finds the session that it opened.
     """
     used = await connection.fetchval(
         "delete from nonces where nonce = $1 and address = $2 and expires_at > clock_timestamp() returning true",
@@ -74,7 +74,7 @@ async def open_session(
             f"select {_EXPIRY} from sessions where token_hash = $1", token_hash
         )
         return opened
-    await _lock(connection, address)
+    await _lock_address(connection, address)
     await connection.execute("delete from sessions where address = $1 and expires_at <= clock_timestamp()", address)
     expires_at: int = await connection.fetchval(
         "insert into sessions (token_hash, address, provider_id, expires_at)"
@@ -99,17 +99,19 @@ class LiveSession:
     seconds_left: float
 
 
-_TAKEN_BACK: Final = "select times from sessions_taken_back"
-_LIVE: Final = (
+_REVOCATIONS: Final = "select times from sessions_taken_back"
+_LIVE_SESSIONS: Final = (
     "select t.times, s.token_hash, s.address, s.provider_id,"
     " extract(epoch from s.expires_at - clock_timestamp())::float8 as seconds_left"
     " from sessions_taken_back t left join sessions s on s.token_hash = any($1) and s.expires_at > clock_timestamp()"
 )
 
 
-async def read_sessions(line: PreparedConnection, token_hashes: list[bytes]) -> tuple[int, dict[bytes, LiveSession]]:
+async def read_sessions(
+    connection: PreparedConnection, token_hashes: list[bytes]
+) -> tuple[int, dict[bytes, LiveSession]]:
     """Return the count of revocations, and the live sessions of these tokens."""
-    rows = await line.fetch(_LIVE, token_hashes)
+    rows = await connection.fetch(_LIVE_SESSIONS, token_hashes)
     return rows[0]["times"], {
         row["token_hash"]: LiveSession(SessionRow(row["address"], row["provider_id"]), row["seconds_left"])
         for row in rows
@@ -117,8 +119,8 @@ async def read_sessions(line: PreparedConnection, token_hashes: list[bytes]) -> 
     }
 
 
-async def read_taken_back(line: PreparedConnection) -> int:
-    times: int = (await line.fetch(_TAKEN_BACK))[0]["times"]
+async def read_revocations(connection: PreparedConnection) -> int:
+    times: int = (await connection.fetch(_REVOCATIONS))[0]["times"]
     return times
 
 
@@ -127,6 +129,6 @@ async def drop_expired(connection: Connection) -> None:
         await remove_due(connection, table, "expires_at <= statement_timestamp()")
 
 
-async def _lock(connection: Connection, address: bytes) -> None:
-    """Serialise requests for one address, so that each sees the rows that others added."""
+async def _lock_address(connection: Connection, address: bytes) -> None:
+    """Serialise requests for one address, so that each request sees the rows that earlier requests added."""
     await connection.execute("select pg_advisory_xact_lock(hashtextextended(encode($1, 'hex'), 0))", address)

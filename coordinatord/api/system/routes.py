@@ -6,16 +6,16 @@ import attrs
 
 from common.api import chain
 from common.api.shapes import OMITTED
-from common.api.words import NOTHING
+from common.api.words import NO_EXAMPLE
 from common.scalars import hex_of
-from coordinatord.api.system.readiness import ChainNow, DeploymentReads, ReadinessCheck, ReadinessReport
+from coordinatord.api.system.readiness import ChainState, DeploymentReads, ReadinessCheck, ReadinessReport
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import CHAIN, Reply, Request, Route
+from coordinatord.http.routing import CHAIN_REPLIES, Reply, Request, Route
 
 
-def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
-    """`reason` describes the index. `code` names anything else that keeps the node from being ready."""
+def readiness_response(report: ReadinessReport, *, stopping: bool) -> Response:
+    """Return the readiness. `reason` describes the index, and `code` names any other cause that prevents readiness."""
     code: Any = "stopping" if stopping else report.fault or OMITTED
     body = chain.ReadinessShape(
         ready=report.ready and code is OMITTED,
@@ -25,7 +25,7 @@ def readiness(report: ReadinessReport, *, stopping: bool) -> Response:
         head_block=_digits(report.head_block),
         lag=_digits(report.lag),
     )
-    # Not an error of the request, so without an error body: the client asks again whenever it likes.
+    # Nothing is wrong with the request, so the body of the 503 is the readiness and not an error.
     return responses.ok(body) if body.ready else responses.retryable(503, body)
 
 
@@ -33,7 +33,7 @@ def _digits(number: int | None) -> str | None:
     return str(number) if number is not None else None
 
 
-def deployment_body(reads: DeploymentReads, now: ChainNow) -> chain.DeploymentShape:
+def deployment_body(reads: DeploymentReads, now: ChainState) -> chain.DeploymentShape:
     book = reads.book
     return chain.DeploymentShape(
         chain_id=book.chain_id,
@@ -56,8 +56,9 @@ def deployment_body(reads: DeploymentReads, now: ChainNow) -> chain.DeploymentSh
 
 
 @attrs.define(slots=True)
-class Stopping:
-    """Set when the daemon begins to stop. Readiness then reports it to load balancers first."""
+class StopFlag:
+    """Flag that is set when the daemon begins to stop. Load balancers then see that the daemon is not ready before its
+    connections close."""
 
     begun: bool = False
 
@@ -66,7 +67,7 @@ class Stopping:
 class SystemRoutes:
     readiness: ReadinessCheck
     deployment: DeploymentReads
-    stopping: Stopping
+    stopping: StopFlag
 
     def routes(self) -> list[Route]:
         return [
@@ -77,8 +78,8 @@ class SystemRoutes:
                 tag="Deployment",
                 about="Report that the server is running",
                 details="Answers as soon as the server listens, independently of the index.",
-                handler=self.health,
-                replies=(Reply(200, shape=chain.HealthShape, about="It listens"),),
+                handler=self.read_health,
+                replies=(Reply(200, shape=chain.HealthShape, about="The server is running"),),
             ),
             Route(
                 method="GET",
@@ -90,9 +91,9 @@ class SystemRoutes:
                     "200 while the index is within READY_LAG_BLOCKS of the chain, otherwise 503 with the same body."
                     " Routes that read the index answer 503 `not_ready` until then; other routes continue."
                 ),
-                handler=self.ready,
+                handler=self.read_readiness,
                 replies=(
-                    Reply(200, shape=chain.ReadinessShape, about="The index may be read", example={"code": NOTHING}),
+                    Reply(200, shape=chain.ReadinessShape, about="The index may be read", example={"code": NO_EXAMPLE}),
                     Reply(
                         503,
                         shape=chain.ReadinessShape,
@@ -108,24 +109,24 @@ class SystemRoutes:
                 tag="Deployment",
                 about="Read the deployment, its fees, and the chain as the node sees it now",
                 details=(
-                    "Chain id, contracts and the payment token: compare them with an address book that you trust, for"
-                    " you are about to sign for them. `fee_bps` and `gas_fee` are those of a job that is posted now,"
-                    " `windows` those that its `sla_secs` must be one of."
+                    "Compare chain id, contracts and payment token with an address book that you trust before you"
+                    " sign anything for them. `fee_bps` and `gas_fee` apply to jobs posted now."
+                    " `sla_secs` must be one of `windows`."
                 ),
-                handler=self.chain,
+                handler=self.read_chain,
                 replies=(
                     Reply(200, shape=chain.DeploymentShape, about="The deployment"),
-                    *CHAIN,
+                    *CHAIN_REPLIES,
                     Reply(503, "config_read"),
                 ),
             ),
         ]
 
-    async def health(self, _: Request) -> Response:
+    async def read_health(self, _: Request) -> Response:
         return responses.ok(chain.HealthShape("ok"))
 
-    async def ready(self, _: Request) -> Response:
-        return readiness(await self.readiness.report(), stopping=self.stopping.begun)
+    async def read_readiness(self, _: Request) -> Response:
+        return readiness_response(await self.readiness.report(), stopping=self.stopping.begun)
 
-    async def chain(self, _: Request) -> Response:
-        return responses.ok(deployment_body(self.deployment, await self.deployment.now()))
+    async def read_chain(self, _: Request) -> Response:
+        return responses.ok(deployment_body(self.deployment, await self.deployment.read_state()))

@@ -1,7 +1,7 @@
 """Addresses and URLs that webhooks may be posted to.
 
-An owner could name a host that only this machine can reach: a local service, a private network, or a cloud's metadata
-service.
+Without these checks, an owner could have the coordinator post to a host that only this machine can reach: a local
+service, a private network, or a cloud's metadata service.
 """
 
 import ipaddress
@@ -36,8 +36,8 @@ _V4_REFUSED: Final = tuple(
         "240.0.0.0/4",  # reserved, broadcast
     )
 )
-# Global unicast, without ranges that are not global or that embed an IPv4 address. IPv4-mapped, NAT64, local and
-# multicast addresses are outside of it.
+# Global unicast addresses. IPv4-mapped, NAT64, local and multicast addresses are outside of this range. _V6_REFUSED has
+# the parts of the range that are not global or that embed an IPv4 address.
 _V6_PUBLIC: Final = ipaddress.IPv6Network("2000::/3")
 _V6_REFUSED: Final = tuple(
     ipaddress.IPv6Network(network)
@@ -51,7 +51,7 @@ _V6_REFUSED: Final = tuple(
 
 
 def is_public(address: str) -> bool:
-    """Return True for an address that is reachable from the internet, by its form."""
+    """Return True if the text is an IP address in a range that is reachable from the internet."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -72,19 +72,19 @@ def check_url(url: str, *, private: bool) -> str:
     if not url.isascii() or any(
         character <= " " or character == "\x7f" or character in '\\"<>^`{|}' for character in url
     ):
-        wrong = "url must be visible ASCII, with the rest percent-encoded and the host in punycode"
+        wrong = "url must be visible ASCII; percent-encode all other characters, and write the host in punycode"
     elif len(url) > MAX_URL_CHARACTERS:
         wrong = f"url must be at most {MAX_URL_CHARACTERS} characters"
     elif parts.scheme != "https" and not (private and parts.scheme == "http"):
         wrong = "url must begin with https://"
     elif not (_HOST.fullmatch(host) or _is_v6(host)):
-        wrong = "url must name a host"
+        wrong = "url must have a valid host name or IP address"
     elif "@" in parts.netloc or "#" in url:
         wrong = "url must have no user, password or fragment"
     elif not private and port not in (None, 443):
-        wrong = "url must be of port 443"
+        wrong = "url must use port 443"
     elif not private and _is_numeric(host) and not is_public(host):
-        wrong = "url must be of a public address"
+        wrong = "url must not name a private address"
     if wrong is not None:
         raise Refused(wrong, "url")
     return url
@@ -98,5 +98,6 @@ def _is_v6(host: str) -> bool:
 
 
 def _is_numeric(host: str) -> bool:
-    """Return True for an address in any form that a resolver accepts. The last label of a name is never a number."""
+    """Return True if a resolver would read the host as an address. The last label of a name never starts with a
+    digit."""
     return ":" in host or host.rstrip(".").rpartition(".")[2][:1].isdigit()

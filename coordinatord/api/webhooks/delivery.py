@@ -1,11 +1,12 @@
-"""Delivery of webhooks: processes take turns of endpoints, sign their due messages, post them, and retry.
+"""Delivery of webhooks. A process takes a turn of an endpoint, signs and posts its due messages, and schedules retries.
 
     turn    one process has the endpoint for a minute
-      post  a few messages at a time; stop after the first failure
+      post  send a few messages at a time; stop after the first failure
       end   delivered messages are removed, failed ones are due again later, in one transaction
 
 If the result of a turn could not be stored, its messages are posted again under the same ids. New, slow and failing
-endpoints share a quarter of the places, so that they do not delay endpoints that answered their last turn quickly.
+endpoints share a quarter of the concurrent turns, so that they do not delay endpoints that answered quickly in their
+last turn.
 """
 
 import random
@@ -27,7 +28,7 @@ from coordinatord.api.webhooks.destinations import open_destinations
 from coordinatord.api.webhooks.endpoints import SealedSecrets
 from coordinatord.api.webhooks.endpoints_sql import DisabledBecause
 from coordinatord.api.webhooks.fanout import FanOut
-from coordinatord.api.webhooks.turns_sql import DueMessage, Turn, TurnEnd
+from coordinatord.api.webhooks.turns_sql import DueMessage, Turn, TurnResult
 from coordinatord.base.clock import Clock, read_http_date, system_clock
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, NoResponse
@@ -37,25 +38,26 @@ from coordinatord.storage.database.notices import BATCH_MOVED, INDEX_MOVED, Noti
 
 log = structlog.get_logger(__name__)
 
-# Seconds after each attempt, as Standard Webhooks recommends: a day and a half in all.
-SCHEDULE: Final = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
-JITTER: Final = 0.2  # largest addition to a delay, as a share of it
-DISABLED_AFTER_S: Final = 86_400.0  # of failures without a success
+# Seconds to wait after each failed attempt, as Standard Webhooks recommends. They add up to a day and a half.
+RETRY_DELAYS_S: Final = (5.0, 300.0, 1_800.0, 7_200.0, 18_000.0, 36_000.0, 50_400.0)
+JITTER: Final = 0.2  # largest random addition to a delay, as a share of the delay
+DISABLE_AFTER_S: Final = 86_400.0  # time without a success after which an endpoint is disabled
 MAX_RETRY_AFTER_S: Final = 86_400.0
-MIN_PAUSE_S: Final = 5.0  # of a failing endpoint
-MAX_PAUSE_S: Final = 300.0
-TURN_S: Final = 60.0
-LAST_POST_AFTER_S: Final = 20.0  # of a turn; an attempt takes at most 15 s more
+MIN_FAILURE_PAUSE_S: Final = 5.0  # between two turns of a failing endpoint
+MAX_FAILURE_PAUSE_S: Final = 300.0
+TURN_LEASE_S: Final = 60.0
+# A turn starts no post later than this. An attempt takes at most 15 s, so the turn ends within its lease.
+LATEST_POST_START_S: Final = 20.0
 MAX_TURN_MESSAGES: Final = 64
-MAX_POSTS_PER_ENDPOINT: Final = 8
-QUICK_ANSWER_S: Final = 1.0
-# In this process.
+MAX_CONCURRENT_POSTS_PER_ENDPOINT: Final = 8
+MAX_QUICK_ANSWER_S: Final = 1.0
+# Concurrent turns of one process: of endpoints that answered their last turn quickly, and of all others.
 MAX_QUICK_TURNS: Final = 48
 MAX_OTHER_TURNS: Final = 16
-POLL_S: Final = 1.0  # between looks without a notice
-SECRET_RETRY_S: Final = 300.0
+POLL_INTERVAL_S: Final = 1.0  # between two queries for due endpoints, if no notice arrives
+SECRET_RETRY_PAUSE_S: Final = 300.0
 METRICS_INTERVAL_S: Final = 15.0
-_GONE: Final = 410
+_GONE_STATUS: Final = 410
 
 
 @attrs.frozen(slots=True)
@@ -73,9 +75,9 @@ class PostAttempt:
 
 def delay_after(attempts: int, retry_after: float | None) -> float | None:
     """Return the seconds to wait after this many attempts, or None when no attempts are left."""
-    if attempts > len(SCHEDULE):
+    if attempts > len(RETRY_DELAYS_S):
         return None
-    delay = SCHEDULE[attempts - 1] * (1 + random.uniform(0, JITTER))  # noqa: S311 - spreads load
+    delay = RETRY_DELAYS_S[attempts - 1] * (1 + random.uniform(0, JITTER))  # noqa: S311 - spreads load
     return max(delay, retry_after or 0.0)
 
 
@@ -94,12 +96,12 @@ def read_retry_after(text: str | None, now: float) -> float | None:
 
 
 @attrs.frozen(slots=True)
-class Deliveries:
+class DeliveryWorker:
     database: Database
     notices: Notices
     fan_out: FanOut
-    quick: Http
-    others: Http
+    quick_http: Http
+    other_http: Http
     sealed: SealedSecrets
     clock: Clock = system_clock
 
@@ -112,16 +114,17 @@ class Deliveries:
             anyio.create_task_group() as tasks,
         ):
             tasks.start_soon(self._fan_out, moved, (quick, others))
-            tasks.start_soon(self._show)
-            tasks.start_soon(self._lane, quick, MAX_QUICK_TURNS, True)
-            tasks.start_soon(self._lane, others, MAX_OTHER_TURNS, False)
+            tasks.start_soon(self._update_metrics)
+            tasks.start_soon(self._run_lane, quick, MAX_QUICK_TURNS, True)
+            tasks.start_soon(self._run_lane, others, MAX_OTHER_TURNS, False)
 
     async def _fan_out(self, moved: Wake, lanes: Sequence[Wake]) -> None:
-        """Write messages whenever a log moved, and wake the lanes. Lanes of other processes look once a second."""
+        """Write messages whenever the index or a batch has changed, and wake the lanes of this process. Lanes of other
+        processes query for due endpoints once a second."""
         failed = False
         while True:
             try:
-                while await self.fan_out.round():
+                while await self.fan_out.run_round():
                     pass
                 failed = False
             except Retryable as error:
@@ -130,46 +133,46 @@ class Deliveries:
                 failed = True
             for wake in lanes:
                 wake()
-            await moved.wait(POLL_S)
+            await moved.wait(POLL_INTERVAL_S)
 
-    async def _show(self) -> None:
+    async def _update_metrics(self) -> None:
         while True:
             with suppress(Retryable):
                 async with self.database.connection() as connection:
-                    await endpoints_sql.show_lateness(connection)
+                    await endpoints_sql.update_lateness_metric(connection)
             await anyio.sleep(METRICS_INTERVAL_S)
 
-    async def _lane(self, wake: Wake, places: int, quick: bool) -> None:
+    async def _run_lane(self, wake: Wake, places: int, quick: bool) -> None:
         running: set[str] = set()  # webhooks that have a turn of this lane
         async with anyio.create_task_group() as tasks:
             while True:
                 try:
-                    taken = await self._take(tasks, running, places, wake, quick)
+                    taken = await self._start_turns(tasks, running, places, wake, quick)
                 except Retryable as error:
                     log.warning("due webhooks not read", reason=error.message)
                     taken = 0
                 if not taken:
-                    await wake.wait(POLL_S)
+                    await wake.wait(POLL_INTERVAL_S)
 
-    async def _take(self, tasks: TaskGroup, running: set[str], places: int, wake: Wake, quick: bool) -> int:
-        """Start turns in the free places. Skip an endpoint while its previous turn runs in this process, because that
-        turn may have ended or timed out in the database already."""
+    async def _start_turns(self, tasks: TaskGroup, running: set[str], places: int, wake: Wake, quick: bool) -> int:
+        """Start turns in the free places. Skip an endpoint while its previous turn runs in this process. The database
+        may offer such an endpoint, because the turn has ended or timed out there already."""
         if len(running) >= places:
             return 0
         async with self.database.connection() as connection:
             turns = await turns_sql.take_turns(
-                connection, places - len(running), TURN_S, quick=quick, except_for=running
+                connection, places - len(running), TURN_LEASE_S, quick=quick, except_for=running
             )
         for turn in turns:
             running.add(turn.webhook_id)
-            tasks.start_soon(self._have_turn, turn, running, wake, quick)
+            tasks.start_soon(self._run_turn, turn, running, wake, quick)
         return len(turns)
 
-    async def _have_turn(self, turn: Turn, running: set[str], wake: Wake, quick: bool) -> None:
+    async def _run_turn(self, turn: Turn, running: set[str], wake: Wake, quick: bool) -> None:
         try:
-            await self.turn(turn, self.quick if quick else self.others)
+            await self.deliver_due(turn, self.quick_http if quick else self.other_http)
         except Retryable as error:
-            # The turn times out, and another process takes it.
+            # The turn times out in the database. Then a process takes another turn of the endpoint.
             log.warning("webhook turn not stored", webhook=turn.webhook_id, reason=error.message)
         except Exception:
             # A bug triggered by one endpoint must not end every process repeatedly.
@@ -178,27 +181,27 @@ class Deliveries:
             running.remove(turn.webhook_id)
             wake()
 
-    async def turn(self, turn: Turn, http: Http) -> None:
-        """Post due messages, and store the outcome. A failing endpoint gets one message."""
+    async def deliver_due(self, turn: Turn, http: Http) -> None:
+        """Post due messages, and store the outcome. A failing endpoint gets only one message per turn."""
         secret = self.sealed.open(turn.webhook_id, turn.secret)
         async with self.database.connection() as connection:
             if secret is None:
                 log.error("webhook secret not opened", webhook=turn.webhook_id)
-                await turns_sql.put_off(connection, turn.webhook_id, SECRET_RETRY_S)
+                await turns_sql.end_empty_turn(connection, turn.webhook_id, SECRET_RETRY_PAUSE_S)
                 return
             due = await turns_sql.read_due(connection, turn.webhook_id, 1 if turn.failures else MAX_TURN_MESSAGES)
-            if not due:  # posted by another process after its turn had timed out
-                await turns_sql.put_off(connection, turn.webhook_id, 0)
+            if not due:  # another process has posted the messages after its turn had timed out
+                await turns_sql.end_empty_turn(connection, turn.webhook_id, 0)
                 return
         attempts = await self._post_all(http, turn, secret, due)
-        end = _end_of(turn, due, attempts)
-        gone = any(attempt.status == _GONE for attempt in attempts.values())
+        end = _build_turn_result(turn, due, attempts)
+        gone = any(attempt.status == _GONE_STATUS for attempt in attempts.values())
 
         async def write(connection: Connection) -> DisabledBecause | None:
             failing_for = await turns_sql.end_turn(connection, turn.webhook_id, end)
-            because: DisabledBecause | None = "gone" if gone else "failing" if failing_for >= DISABLED_AFTER_S else None
+            because: DisabledBecause | None = "gone" if gone else "failing" if failing_for >= DISABLE_AFTER_S else None
             if because is not None:
-                await turns_sql.disable(connection, turn.webhook_id, because)
+                await turns_sql.disable_endpoint(connection, turn.webhook_id, because)
             return because
 
         disabled = await self.database.transact(write)
@@ -206,24 +209,24 @@ class Deliveries:
             log.info("webhook disabled", webhook=turn.webhook_id, reason=disabled)
 
     async def _post_all(self, http: Http, turn: Turn, secret: bytes, due: list[DueMessage]) -> dict[int, PostAttempt]:
-        """Post until the first failure. Return the attempts by message, at least one."""
+        """Post until the first failure. Return the attempts by message id. There is at least one attempt."""
         made: dict[int, PostAttempt] = {}
         waiting = iter(due)
         began = time.monotonic()
-        go_on = True
+        posting = True
 
-        async def post_some() -> None:
-            nonlocal go_on
-            while go_on and (message := next(waiting, None)) is not None:
-                made[message.id] = attempt = await self._post(http, turn.url, secret, message)
-                go_on = go_on and attempt.succeeded and time.monotonic() - began < LAST_POST_AFTER_S
+        async def post_next_messages() -> None:
+            nonlocal posting
+            while posting and (message := next(waiting, None)) is not None:
+                made[message.id] = attempt = await self._post_message(http, turn.url, secret, message)
+                posting = posting and attempt.succeeded and time.monotonic() - began < LATEST_POST_START_S
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(min(MAX_POSTS_PER_ENDPOINT, len(due))):
-                tasks.start_soon(post_some)
+            for _ in range(min(MAX_CONCURRENT_POSTS_PER_ENDPOINT, len(due))):
+                tasks.start_soon(post_next_messages)
         return made
 
-    async def _post(self, http: Http, url: str, secret: bytes, message: DueMessage) -> PostAttempt:
+    async def _post_message(self, http: Http, url: str, secret: bytes, message: DueMessage) -> PostAttempt:
         now = self.clock()
         headers = {
             "content-type": "application/json",
@@ -232,9 +235,9 @@ class Deliveries:
         }
         began = time.monotonic()
         try:
-            async with http("POST", url, headers, (message.body,)) as response:  # the body is not read
+            async with http("POST", url, headers, (message.body,)) as response:  # the response's body is not read
                 attempt = PostAttempt(response.status, time.monotonic() - began)
-                if attempt.succeeded:  # delivered, even if other headers are malformed
+                if attempt.succeeded:  # delivered, even if a header is malformed
                     return attempt
                 return attrs.evolve(attempt, retry_after=read_retry_after(response.headers.get("retry-after"), now))
         except NoResponse:
@@ -249,16 +252,20 @@ async def run_deliveries(
     private: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Fan out and deliver until cancelled. `private`: also to addresses of private networks."""
+    """Fan out and deliver until cancelled. With `private`, also deliver to addresses of private networks."""
     async with (
-        open_destinations(connections=MAX_QUICK_TURNS * MAX_POSTS_PER_ENDPOINT, private=private, tls=tls) as quick,
-        open_destinations(connections=MAX_OTHER_TURNS * MAX_POSTS_PER_ENDPOINT, private=private, tls=tls) as others,
+        open_destinations(
+            connections=MAX_QUICK_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, private=private, tls=tls
+        ) as quick,
+        open_destinations(
+            connections=MAX_OTHER_TURNS * MAX_CONCURRENT_POSTS_PER_ENDPOINT, private=private, tls=tls
+        ) as others,
     ):
-        await Deliveries(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
+        await DeliveryWorker(database, notices, FanOut(database), quick, others, SealedSecrets(keys)).run()
 
 
-def _end_of(turn: Turn, due: list[DueMessage], attempts: dict[int, PostAttempt]) -> TurnEnd:
-    delivered, given_up, later = [], [], {}
+def _build_turn_result(turn: Turn, due: list[DueMessage], attempts: dict[int, PostAttempt]) -> TurnResult:
+    delivered, given_up, retry_delays = [], [], {}
     worst: PostAttempt | None = None
     for message in due:
         attempt = attempts.get(message.id)
@@ -272,11 +279,13 @@ def _end_of(turn: Turn, due: list[DueMessage], attempts: dict[int, PostAttempt])
         if delay is None:
             given_up.append(message.id)
         else:
-            later[message.id] = delay
+            retry_delays[message.id] = delay
     if worst is None:
-        quick = all(attempt.seconds < QUICK_ANSWER_S for attempt in attempts.values())
-        return TurnEnd(delivered, (), {}, 0, list(attempts.values())[-1].status, quick, 0.0)
+        quick = all(attempt.seconds < MAX_QUICK_ANSWER_S for attempt in attempts.values())
+        return TurnResult(delivered, (), {}, 0, list(attempts.values())[-1].status, quick, 0.0)
     failures = turn.failures + 1
-    pause = min(MIN_PAUSE_S * 2.0 ** min(failures - 1, 16), MAX_PAUSE_S)
-    asked = max((attempt.retry_after or 0.0) for attempt in attempts.values())
-    return TurnEnd(delivered, given_up, later, failures, worst.status, quick=False, pause=max(pause, asked))
+    pause = min(MIN_FAILURE_PAUSE_S * 2.0 ** min(failures - 1, 16), MAX_FAILURE_PAUSE_S)
+    requested_pause = max((attempt.retry_after or 0.0) for attempt in attempts.values())
+    return TurnResult(
+        delivered, given_up, retry_delays, failures, worst.status, quick=False, pause=max(pause, requested_pause)
+    )

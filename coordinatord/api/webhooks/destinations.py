@@ -18,37 +18,40 @@ from anyio import to_thread
 from coordinatord.api.webhooks.addresses import is_public
 from coordinatord.base.http_client import Http, open_http
 
-SILENCE_S: Final = 5.0  # between two bytes of a receiver; an attempt takes at most three times as long
+# Timeout between two bytes from a receiver. An attempt takes at most three times as long.
+SILENCE_TIMEOUT_S: Final = 5.0
 
 
 class DestinationRefused(OSError):
-    """The address is not public."""
+    """Raised for a destination whose address is not public."""
 
 
 class PublicResolver(AbstractResolver):
     """Looks names up in separate threads, so that an unresponsive name server does not delay other work."""
 
-    def __init__(self, lookups: int) -> None:
-        self._turns = anyio.CapacityLimiter(lookups)
+    def __init__(self, max_lookups: int) -> None:
+        self._turns = anyio.CapacityLimiter(max_lookups)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         """Resolve a name. Raise OSError if any of its addresses is not public."""
-        found = await to_thread.run_sync(self.look_up, host, port, family, abandon_on_cancel=True, limiter=self._turns)
+        found = await to_thread.run_sync(
+            self.look_up_name, host, port, family, abandon_on_cancel=True, limiter=self._turns
+        )
         if not found:
             raise OSError(f"{host} has no address")
         for each in found:
             if not is_public(each["host"]):
-                raise DestinationRefused(f"{host} leads to {each['host']}, which is not public")
+                raise DestinationRefused(f"{host} resolves to {each['host']}, which is not a public address")
         return found
 
-    def look_up(self, host: str, port: int, family: int) -> list[ResolveResult]:
-        """Look a name up, in a thread."""
+    def look_up_name(self, host: str, port: int, family: int) -> list[ResolveResult]:
+        """Return the addresses of a name. Call this in a thread, because it waits for a name server."""
         try:
             answers = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
         except UnicodeError:  # a label that is too long, for example
-            raise OSError(f"{host} is no name") from None
+            raise OSError(f"{host} is not a valid host name") from None
         return [
             ResolveResult(
                 hostname=host,
@@ -66,12 +69,12 @@ class PublicResolver(AbstractResolver):
 
 
 def public_socket(address: "tuple[Any, ...]") -> socket.socket:
-    """Return a socket for the address of a getaddrinfo entry. Raise DestinationRefused unless it is public."""
+    """Return a socket for the address of a getaddrinfo entry. Raise DestinationRefused unless the address is public."""
     family, kind, protocol, _, to = address
     if family not in (socket.AF_INET, socket.AF_INET6) or not is_public(str(to[0])):
-        raise DestinationRefused(f"{to[0]} is not public")
+        raise DestinationRefused(f"{to[0]} is not a public address")
     if family == socket.AF_INET6 and len(to) > 3 and to[3]:
-        raise DestinationRefused(f"{to[0]} is of one link")
+        raise DestinationRefused(f"{to[0]} is a link-local address")
     return socket.socket(family, kind, protocol)
 
 
@@ -79,13 +82,14 @@ def public_socket(address: "tuple[Any, ...]") -> socket.socket:
 async def open_destinations(
     *, connections: int, private: bool, tls: ssl.SSLContext | None = None, resolver: AbstractResolver | None = None
 ) -> AsyncIterator[Http]:
-    """Open a client that connects only to public addresses, or with `private` to any. It does not follow redirects.
+    """Open a client that connects only to public addresses, or with `private` to any address. The client does not
+    follow redirects.
 
     Only `private` requests use a proxy, because a proxy could connect to private addresses."""
     settings: dict[str, Any] = {}
     if not private:
         settings = {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}
     async with open_http(
-        connections=connections, timeout_s=SILENCE_S, tls=tls, proxies=private, connector=settings
+        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=private, connector=settings
     ) as http:
         yield http

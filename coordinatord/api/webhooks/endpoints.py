@@ -10,15 +10,15 @@ from nacl import bindings
 from nacl.exceptions import CryptoError
 
 from common.api import limits
-from common.api.fields import Choice, Several, Text, wire
-from common.api.webhooks import WANTED
+from common.api.fields import Choice, ListOf, Text, body_field
+from common.api.webhooks import SELECTABLE_EVENTS
 from common.daemon.secrets import Secret
 from common.refusal import Refused
-from common.webhooks import MAX_SECRET_BYTES, SECRET_PREFIX, new_secret, read_secret, secret_text
+from common.webhooks import MAX_SECRET_BYTES, SECRET_PREFIX, generate_secret, read_secret, secret_text
 from coordinatord.api.webhooks import endpoints_sql, fanout_sql
 from coordinatord.api.webhooks.addresses import MAX_URL_CHARACTERS, check_url
-from coordinatord.api.webhooks.endpoints_sql import Endpoint, NewEndpoint
-from coordinatord.api.webhooks.fanout import test_message
+from coordinatord.api.webhooks.endpoints_sql import Endpoint
+from coordinatord.api.webhooks.fanout import new_test_message
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.storage.database.connections import Connection, Database
@@ -30,19 +30,19 @@ MAX_SECRET_CHARACTERS: Final = len(SECRET_PREFIX) + 4 * ((MAX_SECRET_BYTES + 2) 
 
 @attrs.frozen(slots=True)
 class WebhookBody:
-    url: str = wire(
+    url: str = body_field(
         Text(MAX_URL_CHARACTERS),
         "address to post to: https, port 443, of a public host",
         example="https://hooks.example.org/market",
     )
-    events: tuple[str, ...] = wire(
-        Several(Choice(WANTED), len(WANTED)),
+    events: tuple[str, ...] = body_field(
+        ListOf(Choice(SELECTABLE_EVENTS), len(SELECTABLE_EVENTS)),
         "events that it wants; all unless given",
         optional=True,
         default=(),
         example=["job.settled", "batch.completed"],
     )
-    secret: str | None = wire(
+    secret: str | None = body_field(
         Text(MAX_SECRET_CHARACTERS),
         "secret to sign with: `whsec_` and the base64 of 24 to 64 bytes; made here unless given",
         optional=True,
@@ -63,7 +63,7 @@ class SealedSecrets:
         return nonce + bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(secret, bound, nonce, self._keys[0])
 
     def open(self, webhook_id: str, sealed: bytes) -> bytes | None:
-        """Return the secret, or None if this process lacks its key."""
+        """Return the secret, or None if this process lacks the key that it was encrypted with."""
         nonce, ciphertext, bound = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], webhook_id.encode()
         for key in self._keys:
             try:
@@ -75,14 +75,6 @@ class SealedSecrets:
 
 
 @attrs.frozen(slots=True)
-class AddedEndpoint:
-    """New endpoint with its secret in plain text."""
-
-    endpoint: Endpoint
-    secret: str
-
-
-@attrs.frozen(slots=True)
 class WebhookEndpoints:
     """Endpoints of owners. Wallets are free to create, so an owner must hold some of `token` or have a settled job."""
 
@@ -91,32 +83,39 @@ class WebhookEndpoints:
     token: PaymentToken
     private: bool = False
 
-    async def add(self, owner: bytes, body: WebhookBody) -> AddedEndpoint:
+    async def add(self, owner: bytes, body: WebhookBody) -> tuple[Endpoint, str]:
+        """Add an endpoint. Return the endpoint and its secret in plain text."""
         url = check_url(body.url, private=self.private)
         if not await self._has_earned_or_holds_tokens(owner):
-            message = "webhooks are for wallets with tokens or a settled job; fund this one, or follow GET /evm/events"
-            raise Refused(message, None, "webhooks_need_funds")
-        secret = read_secret(body.secret) if body.secret is not None else new_secret()
-        webhook_id = f"whk_{secrets.token_hex(12)}"
-        wanted = sorted(set(body.events), key=WANTED.index)
-        new = NewEndpoint(webhook_id, owner, url, wanted, self.sealed.seal(webhook_id, secret))
-        added = await self.database.transact(lambda c: endpoints_sql.add(c, new, limits.WEBHOOKS_PER_OWNER))
-        if added is None:
-            raise Refused(
-                f"a wallet has at most {limits.WEBHOOKS_PER_OWNER} webhooks; remove one", None, "too_many_webhooks"
+            message = (
+                "webhooks are for wallets with tokens or a settled job; fund this wallet, or follow GET /evm/events"
             )
-        return AddedEndpoint(added, secret_text(secret))
+            raise Refused(message, None, "webhooks_need_funds")
+        secret = read_secret(body.secret) if body.secret is not None else generate_secret()
+        webhook_id = f"whk_{secrets.token_hex(12)}"
+        wanted = sorted(set(body.events), key=SELECTABLE_EVENTS.index)
+        sealed, limit = self.sealed.seal(webhook_id, secret), limits.MAX_WEBHOOKS_PER_OWNER
+
+        async def write(connection: Connection) -> Endpoint | None:
+            return await endpoints_sql.insert_endpoint(
+                connection, webhook_id, owner, url=url, wanted=wanted, secret=sealed, max_endpoints=limit
+            )
+
+        added = await self.database.transact(write)
+        if added is None:
+            raise Refused(f"a wallet has at most {limit} webhooks; remove one", None, "too_many_webhooks")
+        return added, secret_text(secret)
 
     async def _has_earned_or_holds_tokens(self, owner: bytes) -> bool:
         async with self.database.connection() as connection:
             if await objects_sql.has_earned(connection, owner):
                 return True
-        funds = await self.token.funds([owner], [])
+        funds = await self.token.read_funds([owner], [])
         return funds.balances.get(owner, 0) > 0
 
     async def list(self, owner: bytes) -> Sequence[Endpoint]:
         async with self.database.connection() as connection:
-            return await endpoints_sql.list_of(connection, owner)
+            return await endpoints_sql.list_endpoints(connection, owner)
 
     async def remove(self, owner: bytes, webhook_id: str) -> bool:
         """Remove an endpoint. Return False when the owner has no such endpoint."""
@@ -125,26 +124,27 @@ class WebhookEndpoints:
         async def write(connection: Connection) -> bool:
             """Return True also if an earlier attempt with an unconfirmed commit removed the endpoint."""
             nonlocal removed
-            removed = await endpoints_sql.remove(connection, webhook_id, owner) or removed
+            removed = await endpoints_sql.delete_endpoint(connection, webhook_id, owner) or removed
             return removed
 
         return await self.database.transact(write)
 
-    async def test(self, owner: bytes, webhook_id: str) -> str | None:
+    async def send_test(self, owner: bytes, webhook_id: str) -> str | None:
         """Write a test message. Return its id, or None when the owner has no such endpoint. Raise Retryable while an
-        earlier test waits."""
-        message = test_message(webhook_id)
+        earlier test message waits to be delivered."""
+        new = new_test_message(webhook_id)
 
         async def write(connection: Connection) -> str | None:
-            found = await endpoints_sql.addressee(connection, webhook_id, owner)
+            found = await endpoints_sql.lock_endpoint(connection, webhook_id, owner)
             if found is None:
                 return None
             endpoint, tested = found
             if endpoint.disabled_at is not None:
                 raise Refused("the webhook is disabled; remove it, and add it again", None, "webhook_disabled")
             if tested:
-                raise Retryable("busy", "a test of this webhook is waiting; read its last attempt", retry_after=15)
-            await fanout_sql.write(connection, [message])
-            return message.message_id
+                message = "an earlier test message of this webhook waits to be delivered; GET /v1/webhooks shows it"
+                raise Retryable("busy", message, retry_after=15)
+            await fanout_sql.write_messages(connection, [new])
+            return new.message_id
 
         return await self.database.transact(write)

@@ -7,7 +7,7 @@ One process at a time fans out. If it dies, its transaction is rolled back.
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -15,7 +15,7 @@ import attrs
 import msgspec
 
 from common.api.batches import RequestCounts
-from common.api.events import JOB_EVENTS, EventKind, JobEvent
+from common.api.events import JOB_EVENT_NAMES, EventKind, JobEvent
 from common.api.webhook_messages import (
     BatchChange,
     BatchMessage,
@@ -25,21 +25,19 @@ from common.api.webhook_messages import (
     TestData,
     TestMessage,
 )
-from coordinatord.api.events.events_sql import LoggedEvent, is_logged, read_after
+from coordinatord.api.events.events_sql import LoggedEvent, is_logged, read_events_after
 from coordinatord.api.events.messages import event_of
 from coordinatord.api.webhooks import fanout_sql
 from coordinatord.api.webhooks.fanout_sql import Addressee, BatchNews, NewMessage
 from coordinatord.storage.database.connections import Connection, Database
 
-MAX_CHANGES: Final = 2_000  # events per database transaction, and as many batches
+MAX_CHANGES_PER_ROUND: Final = 2_000  # limit on the events of one database transaction, and on its batches
 _encode: Final = msgspec.json.Encoder().encode
-
-Written = JobMessage | BatchMessage | GapMessage | TestMessage
 
 
 @attrs.frozen(slots=True)
 class _Change:
-    """Change of a job or batch of `owner`. `wanted`: the event that an endpoint names to receive it."""
+    """Change of a job or batch of `owner`. `wanted` is the event name that endpoints list to receive such changes."""
 
     owner: bytes
     wanted: str
@@ -47,9 +45,9 @@ class _Change:
     body: bytes
 
 
-def test_message(webhook_id: str) -> NewMessage:
-    sent = TestMessage("webhook.test", _rfc3339(datetime.now(UTC).timestamp()), TestData(webhook_id))
-    return _message(webhook_id, sent.type, _encode(sent))
+def new_test_message(webhook_id: str) -> NewMessage:
+    sent = TestMessage("webhook.test", _format_rfc3339(datetime.now(UTC).timestamp()), TestData(webhook_id))
+    return _new_message(webhook_id, sent.type, _encode(sent))
 
 
 def job_message(event: LoggedEvent) -> JobMessage:
@@ -57,7 +55,7 @@ def job_message(event: LoggedEvent) -> JobMessage:
     if not isinstance(sent, JobEvent):
         raise AssertionError("a reset is not a job's event")
     kind: Literal["job.taken_back"] | str = f"job.{sent.event}" if event.takes_back is None else "job.taken_back"
-    return JobMessage(kind, _rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
+    return JobMessage(kind, _format_rfc3339(event.block_time), sent)  # type: ignore[arg-type] # one of the names
 
 
 def batch_message(news: BatchNews) -> BatchMessage:
@@ -65,56 +63,62 @@ def batch_message(news: BatchNews) -> BatchMessage:
     if news.total is not None and news.completed is not None and news.failed is not None:
         counts = RequestCounts(news.completed, news.failed, news.total)
     change = BatchChange(news.batch_id, news.status, counts, news.output_file_id, news.error_file_id)  # type: ignore[arg-type] # one of the names in SQL
-    return BatchMessage(f"batch.{news.status}", _rfc3339(news.happened.timestamp()), change)  # type: ignore[arg-type] # the same
+    return BatchMessage(f"batch.{news.status}", _format_rfc3339(news.happened.timestamp()), change)  # type: ignore[arg-type] # the same
 
 
 @attrs.frozen(slots=True)
 class FanOut:
     database: Database
 
-    async def round(self) -> bool:
-        """Write messages of new events and changes. Return True when there may be more."""
-        return await self.database.transact(self._round)
+    async def run_round(self) -> bool:
+        """Write messages for new events and batch changes. Return True when there may be more of them."""
+        return await self.database.transact(self._write_round)
 
-    async def _round(self, connection: Connection) -> bool:
-        position = await fanout_sql.take_position(connection)
+    async def _write_round(self, connection: Connection) -> bool:
+        position = await fanout_sql.lock_position(connection)
         if position is None:
             return False
         if not await is_logged(connection, position):
-            await self._write_gap(connection, await fanout_sql.newest_event(connection))
+            await self._write_gap(connection, await fanout_sql.read_newest_event_id(connection))
             return True
-        events = await read_after(connection, position, MAX_CHANGES)
+        events = await read_events_after(connection, position, MAX_CHANGES_PER_ROUND)
         resets = [place for place, event in enumerate(events) if event.kind is EventKind.RESET]
         if resets:  # events before a reset are no longer valid
             await self._write_gap(connection, events[resets[-1]].id)
             return True
-        batches, more_batches = await fanout_sql.take_batches(connection, MAX_CHANGES)
+        batches, more_batches = await fanout_sql.take_batches(connection, MAX_CHANGES_PER_ROUND)
         changes = [
-            *(_Change(e.owner, f"job.{JOB_EVENTS[e.kind]}", (m := job_message(e)).type, _encode(m)) for e in events),
+            *(
+                _Change(e.owner, f"job.{JOB_EVENT_NAMES[e.kind]}", (m := job_message(e)).type, _encode(m))
+                for e in events
+            ),
             *(_Change(b.owner, f"batch.{b.status}", (n := batch_message(b)).type, _encode(n)) for b in batches),
         ]
         if changes:
             owners = list({each.owner for each in changes})
             last = events[-1].id if events else position
-            await _write(connection, await fanout_sql.addressees(connection, owners), changes, last)
+            await _write_messages(connection, await fanout_sql.lock_addressees(connection, owners), changes, last)
         if events:
             await fanout_sql.move_position(connection, events[-1].id)
-        return len(events) == MAX_CHANGES or more_batches
+        return len(events) == MAX_CHANGES_PER_ROUND or more_batches
 
     async def _write_gap(self, connection: Connection, event_id: int) -> None:
-        """Send every endpoint a message to reload its state, and continue after this event."""
-        everyone = await fanout_sql.addressees(connection, None)
+        """Write a message to every endpoint, so that receivers reload their state. Continue after this event."""
+        everyone = await fanout_sql.lock_addressees(connection, None)
         if everyone:
-            body = _encode(_gap(event_id))
-            await fanout_sql.write(connection, [_message(each.id, "events.reset", body) for each in everyone])
+            body = _encode(_gap_message(event_id))
+            await fanout_sql.write_messages(
+                connection, [_new_message(each.id, "events.reset", body) for each in everyone]
+            )
             await fanout_sql.clear_missed(connection, [each.id for each in everyone])
         await fanout_sql.move_position(connection, event_id)
 
 
-async def _write(
+async def _write_messages(
     connection: Connection, addressees: Sequence[Addressee], changes: Sequence[_Change], last: int
 ) -> None:
-    """Write messages. An endpoint that missed messages has to read the event log up to `last`."""
+    """Write the messages of the changes. An endpoint that missed messages gets no more until half of its queue is free.
+    The first message after that names `last`, the event up to which the receiver must read the event log."""
     by_owner: dict[bytes, list[_Change]] = {}
     for each in changes:
         by_owner.setdefault(each.owner, []).append(each)
@@ -122,35 +126,32 @@ async def _write(
     missed: dict[str, int] = {}
     caught_up: list[str] = []
     for endpoint in addressees:
-        wanted = list(_wanted_by(endpoint, by_owner.get(endpoint.owner, ())))
+        changed = by_owner.get(endpoint.owner, ())
+        wanted = [each for each in changed if not endpoint.wanted or each.wanted in endpoint.wanted]
         room = max(endpoint.room, 0)
-        if endpoint.missed and wanted and room > fanout_sql.MAX_WAITING // 2:  # not for each single free place
-            messages.append(_message(endpoint.id, "events.reset", _encode(_gap(last))))
+        if endpoint.missed and wanted and room > fanout_sql.MAX_WAITING_MESSAGES // 2:
+            messages.append(_new_message(endpoint.id, "events.reset", _encode(_gap_message(last))))
             caught_up.append(endpoint.id)
         elif endpoint.missed:
             room = 0
-        messages += [_message(endpoint.id, each.type, each.body) for each in wanted[:room]]
+        messages += [_new_message(endpoint.id, each.type, each.body) for each in wanted[:room]]
         if len(wanted) > room:
             missed[endpoint.id] = len(wanted) - room
     if messages:
-        await fanout_sql.write(connection, messages)
+        await fanout_sql.write_messages(connection, messages)
     if caught_up:
         await fanout_sql.clear_missed(connection, caught_up)
     if missed:
-        await fanout_sql.note_missed(connection, missed)
+        await fanout_sql.record_missed(connection, missed)
 
 
-def _wanted_by(endpoint: Addressee, changes: Iterable[_Change]) -> Iterable[_Change]:
-    return (each for each in changes if not endpoint.wanted or each.wanted in endpoint.wanted)
-
-
-def _message(webhook_id: str, kind: str, body: bytes) -> NewMessage:
+def _new_message(webhook_id: str, kind: str, body: bytes) -> NewMessage:
     return NewMessage(webhook_id, f"msg_{secrets.token_hex(16)}", kind, body)
 
 
-def _gap(event_id: int) -> GapMessage:
-    return GapMessage("events.reset", _rfc3339(datetime.now(UTC).timestamp()), GapData(str(event_id)))
+def _gap_message(event_id: int) -> GapMessage:
+    return GapMessage("events.reset", _format_rfc3339(datetime.now(UTC).timestamp()), GapData(str(event_id)))
 
 
-def _rfc3339(seconds: float) -> str:
+def _format_rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,8 +8,8 @@ import attrs
 
 from coordinatord.storage.database.connections import Connection
 
-MAX_WAITING: Final = 10_000  # messages for one endpoint
-_BATCH_CHANGE_KEPT: Final = "interval '1 day'"  # older changes are skipped, for example after webhooks were off
+MAX_WAITING_MESSAGES: Final = 10_000  # per endpoint
+_BATCH_CHANGE_RETENTION: Final = "interval '1 day'"  # older changes are skipped, for example after webhooks were off
 _UNREPORTED: Final = (
     "reported < num_nonnulls(in_progress_at, cancelling_at, failed_at, completed_at, expired_at, cancelled_at)"
 )
@@ -17,26 +17,25 @@ _UNREPORTED: Final = (
 
 @attrs.frozen(slots=True)
 class Addressee:
-    """Endpoint that messages are written for."""
+    """Endpoint that messages are written for. `room` is the number of further messages that may wait for the endpoint.
+    `missed` is True if messages were skipped and the endpoint was not sent a reset since."""
 
     id: str
     owner: bytes
-    wanted: tuple[str, ...]
+    wanted: list[str]
     room: int
     missed: bool
 
 
-async def addressees(connection: Connection, owners: Sequence[bytes] | None) -> list[Addressee]:
-    """Lock the enabled endpoints of these owners, or of all. Their rows count the waiting messages."""
+async def lock_addressees(connection: Connection, owners: Sequence[bytes] | None) -> list[Addressee]:
+    """Lock the enabled endpoints of these owners, or of all owners. The lock is needed because writing a message
+    changes the number of waiting messages in the endpoint's row."""
     rows = await connection.fetch(
-        "select id, owner, wanted, waiting, missed from webhooks where disabled_at is null"
+        f"select id, owner, wanted, {MAX_WAITING_MESSAGES} - waiting, missed from webhooks where disabled_at is null"
         " and ($1::bytea[] is null or owner = any($1)) order by id for update",
         list(owners) if owners is not None else None,
     )
-    return [
-        Addressee(row["id"], row["owner"], tuple(row["wanted"]), MAX_WAITING - row["waiting"], row["missed"])
-        for row in rows
-    ]
+    return [Addressee(*row) for row in rows]
 
 
 @attrs.frozen(slots=True)
@@ -47,7 +46,7 @@ class NewMessage:
     body: bytes
 
 
-async def write(connection: Connection, messages: Sequence[NewMessage]) -> None:
+async def write_messages(connection: Connection, messages: Sequence[NewMessage]) -> None:
     """Write messages that are due now, for endpoints that the transaction has locked."""
     await connection.execute(
         "with written as (insert into webhook_messages (webhook_id, message_id, type, body)"
@@ -62,7 +61,7 @@ async def write(connection: Connection, messages: Sequence[NewMessage]) -> None:
     )
 
 
-async def note_missed(connection: Connection, missed: dict[str, int]) -> None:
+async def record_missed(connection: Connection, missed: dict[str, int]) -> None:
     """Record the number of messages per endpoint that were skipped because too many were waiting."""
     await connection.execute(
         "update webhooks w set missed = true, dropped = dropped + many"
@@ -73,12 +72,13 @@ async def note_missed(connection: Connection, missed: dict[str, int]) -> None:
 
 
 async def clear_missed(connection: Connection, webhook_ids: Sequence[str]) -> None:
-    """Record that these endpoints have a message about missed events."""
+    """Record that a reset was written for each of these endpoints, in place of the messages that were skipped."""
     await connection.execute("update webhooks set missed = false where id = any($1::text[])", list(webhook_ids))
 
 
-async def take_position(connection: Connection) -> int | None:
-    """Lock the position and return the last event that has messages. Return None while another process fans out."""
+async def lock_position(connection: Connection) -> int | None:
+    """Lock the position until the transaction ends, and return the id of the last event that was fanned out. Return
+    None while another process fans out."""
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select event_id from webhook_position for update skip locked"
     )
@@ -88,7 +88,7 @@ async def move_position(connection: Connection, event_id: int) -> None:
     await connection.execute("update webhook_position set event_id = $1", event_id)
 
 
-async def newest_event(connection: Connection) -> int:
+async def read_newest_event_id(connection: Connection) -> int:
     newest: int = await connection.fetchval("select max(id) from events")
     return newest
 
@@ -107,8 +107,8 @@ class BatchNews:
 
 
 async def take_batches(connection: Connection, limit: int) -> tuple[list[BatchNews], bool]:
-    """Take up to `limit` batches with unreported changes and mark these as reported. Return the changes, oldest first,
-    and True when more batches may wait. A change of more than a day ago is skipped."""
+    """Mark the changes of up to `limit` batches as reported. Return the changes that were unreported, oldest first, and
+    True when more batches may wait. Skip changes that are older than a day."""
     rows = await connection.fetch(
         f"with taken as (select * from batches where {_UNREPORTED} order by place limit $1 for update skip locked),"
         " marked as (update batches b set reported = num_nonnulls(b.in_progress_at, b.cancelling_at, b.failed_at,"
@@ -116,7 +116,7 @@ async def take_batches(connection: Connection, limit: int) -> tuple[list[BatchNe
         " select t.id, t.owner, c.status, c.happened, case when c.ended then t.total end,"
         " case when c.ended then t.completed end, case when c.ended then t.failed end,"
         " case when c.ended then t.output_file_id end, case when c.ended then t.error_file_id end,"
-        f" c.number > t.reported and c.happened > clock_timestamp() - {_BATCH_CHANGE_KEPT} as is_new"
+        f" c.number > t.reported and c.happened > clock_timestamp() - {_BATCH_CHANGE_RETENTION} as is_new"
         " from taken t cross join lateral (select *, row_number() over (order by happened, ended) as number from"
         " (values ('in_progress', t.in_progress_at, false), ('cancelling', t.cancelling_at, false),"
         " ('failed', t.failed_at, true), ('completed', t.completed_at, true), ('expired', t.expired_at, true),"

@@ -1,30 +1,21 @@
 """Routes of webhooks: add, list, remove, test. An endpoint is visible only to its owner."""
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import attrs
 
 from common.api import limits
 from common.api.fields import Text
-from common.api.webhooks import WEBHOOK_ID, NewWebhook, Webhook, WebhookList, WebhookRemoved, WebhookTested
+from common.api.webhooks import EXAMPLE_WEBHOOK_ID, NewWebhook, Webhook, WebhookList, WebhookRemoved, WebhookTested
 from coordinatord.api.webhooks.endpoints import WebhookBody, WebhookEndpoints
 from coordinatord.api.webhooks.endpoints_sql import Endpoint
 from coordinatord.base.outcomes import NoSuchObject
 from coordinatord.http import responses
 from coordinatord.http.responses import Response
-from coordinatord.http.routing import Body, Parameter, Reply, Request, Route, malformed
+from coordinatord.http.routing import Body, Parameter, Reply, Request, Route, malformed_replies
 
 
-def webhook(endpoint: Endpoint) -> Webhook:
-    return Webhook(**_members(endpoint))
-
-
-def webhook_list(found: Sequence[Endpoint]) -> WebhookList:
-    return WebhookList("list", [webhook(endpoint) for endpoint in found])
-
-
-def _members(endpoint: Endpoint) -> dict[str, Any]:
+def _endpoint_members(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.disabled_at is not None:
         status = "disabled"
     elif endpoint.failing_since is not None:
@@ -35,22 +26,21 @@ def _members(endpoint: Endpoint) -> dict[str, Any]:
     same = ("id", "url", "disabled_because", "last_status", "waiting", "delivered", "dropped")
     seconds = {name: int(at.timestamp()) if (at := getattr(endpoint, name)) is not None else None for name in times}
     return {
-        "events": list(endpoint.wanted),
+        "events": endpoint.wanted,
         "status": status,
         **seconds,
         **{name: getattr(endpoint, name) for name in same},
     }
 
 
-def unavailable() -> Response:
+def unavailable_response() -> Response:
     message = "this coordinator posts no webhooks; follow GET /evm/events"
     return responses.error(403, "invalid_request_error", message, code="webhooks_unavailable")
 
 
-_ID: Final = {
-    "id": Parameter(Text(limits.HEADER_VALUE_BYTES), "id of the endpoint", example=WEBHOOK_ID)
-}  # any text: an unknown one is not found
-_OFF: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
+# Any text is accepted as an id. An unknown id is answered with 404.
+_ID: Final = {"id": Parameter(Text(limits.MAX_HEADER_VALUE_BYTES), "id of the endpoint", example=EXAMPLE_WEBHOOK_ID)}
+_COMMON_REPLIES: Final = (Reply(401, "invalid_session"), Reply(403, "webhooks_unavailable"))
 
 
 @attrs.frozen(slots=True)
@@ -78,8 +68,8 @@ class WebhookRoutes:
                 session=True,
                 replies=(
                     Reply(200, shape=NewWebhook, about="The endpoint, with its secret"),
-                    *malformed("too_many_webhooks", "webhooks_need_funds"),
-                    *_OFF,
+                    *malformed_replies("too_many_webhooks", "webhooks_need_funds"),
+                    *_COMMON_REPLIES,
                 ),
             ),
             Route(
@@ -90,7 +80,7 @@ class WebhookRoutes:
                 about="List this address's webhooks, and how their deliveries go",
                 handler=self.list,
                 session=True,
-                replies=(Reply(200, shape=WebhookList, about="The endpoints, the oldest first"), *_OFF),
+                replies=(Reply(200, shape=WebhookList, about="The endpoints, the oldest first"), *_COMMON_REPLIES),
             ),
             Route(
                 method="DELETE",
@@ -102,7 +92,7 @@ class WebhookRoutes:
                 handler=self.remove,
                 segments=_ID,
                 session=True,
-                replies=(Reply(200, shape=WebhookRemoved, about="It is gone"), *_OFF, Reply(404)),
+                replies=(Reply(200, shape=WebhookRemoved, about="It is gone"), *_COMMON_REPLIES, Reply(404)),
             ),
             Route(
                 method="POST",
@@ -117,7 +107,7 @@ class WebhookRoutes:
                 replies=(
                     Reply(200, shape=WebhookTested, about="It is on its way"),
                     Reply(400, "webhook_disabled"),
-                    *_OFF,
+                    *_COMMON_REPLIES,
                     Reply(404),
                     Reply(429, "busy"),
                 ),
@@ -126,18 +116,19 @@ class WebhookRoutes:
 
     async def add(self, request: Request) -> Response:
         if self.endpoints is None:
-            return unavailable()
-        added = await self.endpoints.add(request.owner, request.body)
-        return responses.ok_private(NewWebhook(**_members(added.endpoint), secret=added.secret))
+            return unavailable_response()
+        endpoint, secret = await self.endpoints.add(request.owner, request.body)
+        return responses.ok_no_store(NewWebhook(**_endpoint_members(endpoint), secret=secret))
 
     async def list(self, request: Request) -> Response:
         if self.endpoints is None:
-            return unavailable()
-        return responses.ok(webhook_list(await self.endpoints.list(request.owner)))
+            return unavailable_response()
+        endpoints = await self.endpoints.list(request.owner)
+        return responses.ok(WebhookList("list", [Webhook(**_endpoint_members(endpoint)) for endpoint in endpoints]))
 
     async def remove(self, request: Request) -> Response:
         if self.endpoints is None:
-            return unavailable()
+            return unavailable_response()
         webhook_id = request.path["id"]
         if not await self.endpoints.remove(request.owner, webhook_id):
             return responses.not_found(NoSuchObject("webhook"))
@@ -145,8 +136,8 @@ class WebhookRoutes:
 
     async def test(self, request: Request) -> Response:
         if self.endpoints is None:
-            return unavailable()
-        message_id = await self.endpoints.test(request.owner, request.path["id"])
+            return unavailable_response()
+        message_id = await self.endpoints.send_test(request.owner, request.path["id"])
         if message_id is None:
             return responses.not_found(NoSuchObject("webhook"))
         return responses.ok(WebhookTested(message_id, "webhook.test"))

@@ -1,6 +1,6 @@
 """Turns of endpoints: one process posts the due messages of an endpoint and stores the results.
 
-The database's clock decides which messages are due, because all processes share it.
+The database's clock decides which messages are due, because all processes share that clock.
 """
 
 from collections.abc import Collection, Sequence
@@ -56,32 +56,33 @@ async def read_due(connection: Connection, webhook_id: str, limit: int) -> list[
 
 
 @attrs.frozen(slots=True)
-class TurnEnd:
-    """Outcome of a turn. `later`: seconds until the next attempt, by message. `pause`: seconds for the endpoint."""
+class TurnResult:
+    """Outcome of a turn. `retry_delays` has the seconds until the next attempt of each failed message, by its id. The
+    endpoint has no turn for the next `pause` seconds."""
 
     delivered: Sequence[int]
     given_up: Sequence[int]
-    later: dict[int, float]
+    retry_delays: dict[int, float]
     failures: int
     status: int | None
     quick: bool
     pause: float
 
 
-async def end_turn(connection: Connection, webhook_id: str, end: TurnEnd) -> float:
+async def end_turn(connection: Connection, webhook_id: str, end: TurnResult) -> float:
     """Store the outcome of a turn, in a transaction. Return the seconds for which the endpoint has been failing. Do
     nothing for an endpoint that was removed."""
     if not await connection.fetchval("select true from webhooks where id = $1 for update", webhook_id):
         return 0.0
-    delivered = await _drop(connection, end.delivered)
-    given_up = await _drop(connection, end.given_up)
-    if end.later:
+    delivered = await _delete_messages(connection, end.delivered)
+    given_up = await _delete_messages(connection, end.given_up)
+    if end.retry_delays:
         await connection.execute(
             "update webhook_messages m set attempts = attempts + 1,"
             " due_at = clock_timestamp() + seconds * interval '1 second'"
             " from unnest($1::bigint[], $2::float8[]) l (id, seconds) where l.id = m.id",
-            list(end.later),
-            list(end.later.values()),
+            list(end.retry_delays),
+            list(end.retry_delays.values()),
         )
     failing_for: float = await connection.fetchval(
         "update webhooks set waiting = waiting - $2 - $3, delivered = delivered + $2, dropped = dropped + $3,"
@@ -101,8 +102,8 @@ async def end_turn(connection: Connection, webhook_id: str, end: TurnEnd) -> flo
     return failing_for
 
 
-async def put_off(connection: Connection, webhook_id: str, pause: float) -> None:
-    """End a turn without posts."""
+async def end_empty_turn(connection: Connection, webhook_id: str, pause: float) -> None:
+    """End a turn that posted nothing. The endpoint has no turn for the next `pause` seconds."""
     await connection.execute(
         "update webhooks set due_at = (select min(due_at) from webhook_messages where webhook_id = $1),"
         " not_before = clock_timestamp() + $2 * interval '1 second' where id = $1",
@@ -111,7 +112,7 @@ async def put_off(connection: Connection, webhook_id: str, pause: float) -> None
     )
 
 
-async def disable(connection: Connection, webhook_id: str, because: DisabledBecause) -> None:
+async def disable_endpoint(connection: Connection, webhook_id: str, because: DisabledBecause) -> None:
     """Disable an endpoint and drop its messages."""
     await connection.execute("delete from webhook_messages where webhook_id = $1", webhook_id)
     await connection.execute(
@@ -122,8 +123,9 @@ async def disable(connection: Connection, webhook_id: str, because: DisabledBeca
     )
 
 
-async def _drop(connection: Connection, ids: Sequence[int]) -> int:
-    """Delete messages. Return their number, because another process may have posted some after a timeout."""
+async def _delete_messages(connection: Connection, ids: Sequence[int]) -> int:
+    """Delete messages. Return how many existed, because another process may have delivered some after this turn timed
+    out."""
     if not ids:
         return 0
     gone = await connection.fetch("delete from webhook_messages where id = any($1::bigint[]) returning id", list(ids))

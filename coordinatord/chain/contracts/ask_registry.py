@@ -1,4 +1,4 @@
-"""Ask registry: typed reads, and the calldata of a publication."""
+"""Read the ask registry, and encode a publication of asks."""
 
 from typing import Final
 
@@ -10,11 +10,11 @@ from common.messages.providers import AskSnapshot
 from common.scalars import hex_of
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.chain.rpc.views import View, read_view, unreadable
+from coordinatord.chain.rpc.views import View, read_view, view_error
 
-_PUBLISH: Final = abi.selector("publish(uint32,uint64,(uint32,uint32,uint128,uint128)[],bytes)")
-_LATEST_SIGNED_AT: Final = abi.selector("latestSignedAt(uint32)")
-_PUBLISHED: Final = hex_of(abi.topic("AsksPublished(uint32,uint64,(uint32,uint32,uint128,uint128)[])"))
+_PUBLISH_SELECTOR: Final = abi.selector("publish(uint32,uint64,(uint32,uint32,uint128,uint128)[],bytes)")
+_LATEST_SIGNED_AT_SELECTOR: Final = abi.selector("latestSignedAt(uint32)")
+_PUBLISHED_TOPIC: Final = hex_of(abi.topic("AsksPublished(uint32,uint64,(uint32,uint32,uint128,uint128)[])"))
 
 
 class _Log(msgspec.Struct):
@@ -23,7 +23,7 @@ class _Log(msgspec.Struct):
     data: str
 
 
-class _PostReceipt(msgspec.Struct):
+class _PublicationReceipt(msgspec.Struct):
     logs: list[_Log]
 
 
@@ -32,20 +32,22 @@ class AskRegistry:
     rpc: Rpc
     address: bytes
 
-    async def latest_signed_at(self, provider_id: int) -> int:
-        """Return the time of the newest publication, or 0 if the provider never published."""
-        view = View(self.address, abi.call(_LATEST_SIGNED_AT, abi.uint(provider_id)), "registry_floor_read")
+    async def read_latest_signed_at(self, provider_id: int) -> int:
+        """Return the signing time of the provider's newest publication, or 0 if the provider never published."""
+        view = View(
+            self.address, abi.call_data(_LATEST_SIGNED_AT_SELECTOR, abi.uint(provider_id)), "registry_floor_read"
+        )
         return await read_view(self.rpc, view, lambda data: abi.uint_at(data, 0, 64))
 
-    async def published_in(self, tx_hash: bytes, provider_id: int, signed_at: int) -> bool:
-        """Return True when this mined transaction recorded the snapshot. A stale snapshot is skipped without an
+    async def was_published_in(self, tx_hash: bytes, provider_id: int, signed_at: int) -> bool:
+        """Return True when this mined transaction recorded the snapshot. The registry skips a stale snapshot without an
         event."""
         try:
-            receipt = await self.rpc.call_as(_PostReceipt, "eth_getTransactionReceipt", hex_of(tx_hash))
+            receipt = await self.rpc.call_as(_PublicationReceipt, "eth_getTransactionReceipt", hex_of(tx_hash))
         except RpcError as error:
-            raise unreadable(error, "publication_skipped") from error
-        topics = [_PUBLISHED, hex_of(abi.uint(provider_id))]
-        # The first word of the data.
+            raise view_error(error, "publication_skipped") from error
+        topics = [_PUBLISHED_TOPIC, hex_of(abi.uint(provider_id))]
+        # `signed_at` is the first word of the data.
         head = hex_of(abi.uint(signed_at))
         return any(
             log.address.lower() == hex_of(self.address) and log.topics == topics and log.data.startswith(head)
@@ -53,15 +55,15 @@ class AskRegistry:
         )
 
 
-def publish(snapshot: AskSnapshot, signature: bytes) -> bytes:
+def publish_calldata(snapshot: AskSnapshot, signature: bytes) -> bytes:
     rows = [
-        abi.join((abi.uint(q.model_id), abi.uint(q.sla), abi.uint(q.rate_in), abi.uint(q.rate_out)))
+        abi.static_struct((abi.uint(q.model_id), abi.uint(q.sla), abi.uint(q.rate_in), abi.uint(q.rate_out)))
         for q in snapshot.quotes
     ]
-    return abi.call(
-        _PUBLISH,
+    return abi.call_data(
+        _PUBLISH_SELECTOR,
         abi.uint(snapshot.provider_id),
         abi.uint(snapshot.signed_at),
         abi.array(rows),
-        abi.dynamic(signature),
+        abi.dynamic_bytes(signature),
     )

@@ -1,4 +1,4 @@
-"""Events of the three registries, as values.
+"""Decoded events of the three registries.
 
 These are msgspec structs because a busy range creates tens of thousands of them. Creating a frozen attrs instance with
 seventeen fields takes as long as decoding its log.

@@ -5,7 +5,7 @@ fifty thousand logs. So the indexed topics and the head of the data form one byt
 and one mask over the whole string finds any bit that does not belong to its value's type.
 
     topics 1.. │ head of data │ tails
-    ◄─────── Words.read ──────►
+    ◄──── WordDecoder.read ───►
                ◄ offsets in the head count from here
 """
 
@@ -20,9 +20,9 @@ import attrs
 from common.refusal import Refused
 from coordinatord.chain.rpc.chain_data import ChainLog
 
-_WORD: Final = 32
-# Struct code of each type at the end of a word, the number of bits that may be set, and the conversion to its value.
-_STATIC: Final[dict[str, tuple[str, int, Callable[[Any], Any] | None]]] = {
+_WORD_BYTES: Final = 32
+# For each type: struct code at the end of a word, number of bits that may be set, and conversion to its Python value.
+_STATIC_TYPES: Final[dict[str, tuple[str, int, Callable[[Any], Any] | None]]] = {
     "bool": ("?", 1, None),
     "uint8": ("B", 8, None),
     "uint16": ("H", 16, None),
@@ -35,105 +35,106 @@ _STATIC: Final[dict[str, tuple[str, int, Callable[[Any], Any] | None]]] = {
     "bytes32": ("32s", 256, None),
 }
 # Offset of a dynamic value, at most 64 bits.
-_OFFSET: Final = ("Q", 64, None)
+_OFFSET_TYPE: Final = ("Q", 64, None)
 # Most amounts fit in 64 bits and need no conversion.
-_NARROW: Final = _STATIC["uint64"]
+_NARROW_TYPE: Final = _STATIC_TYPES["uint64"]
 
 
-class Words:
-    """Layout of one event: the number of indexed values, and the types of all values, indexed ones first."""
+class WordDecoder:
+    """Decoder for the logs of one event. `indexed` is the number of indexed values, whose types come first in
+    `types`."""
 
     def __init__(self, indexed: int, types: tuple[str, ...]) -> None:
-        shapes = [_STATIC.get(kind, _OFFSET) for kind in types]
-        narrow = [_NARROW if convert else (code, bits, None) for code, bits, convert in shapes]
-        self._topics = indexed + 1
-        self._length = _WORD * len(types)
-        self._unpack, self._unset = _reading(shapes)
-        self._unpack_narrow, self._unset_narrow = _reading(narrow)
-        self._data_at = _WORD * indexed
-        self._converts = [(place, convert) for place, (_, _, convert) in enumerate(shapes) if convert is not None]
+        shapes = [_STATIC_TYPES.get(kind, _OFFSET_TYPE) for kind in types]
+        narrow = [_NARROW_TYPE if convert else (code, bits, None) for code, bits, convert in shapes]
+        self._topic_count = indexed + 1
+        self._length = _WORD_BYTES * len(types)
+        self._unpack, self._zero_mask = _build_unpacker(shapes)
+        self._unpack_narrow, self._zero_mask_narrow = _build_unpacker(narrow)
+        self._data_at = _WORD_BYTES * indexed
+        self._conversions = [(place, convert) for place, (_, _, convert) in enumerate(shapes) if convert is not None]
         self._dynamics = [(place, kind == "string") for place, kind in enumerate(types) if kind in ("string", "bytes")]
         self._narrow = [(code, struct.calcsize(f">{code}")) for code, _, _ in narrow]
-        self._has_bits = "bool" in types
-        self.texts = [place for place, is_text in self._dynamics if is_text]
+        self._has_booleans = "bool" in types
+        self.string_places = [place for place, is_text in self._dynamics if is_text]
 
     def read(self, log: ChainLog) -> list[Any]:
         """Return the event's values, with the types of its declaration."""
         values, raw = self.read_head(log)
-        # Inlined, because this loop takes half the time of a post.
+        # Inlined, because this loop takes half the time of decoding a post.
         for place, is_text in self._dynamics:
-            start = self._data_at + _WORD + values[place]
-            length = int.from_bytes(raw[start - _WORD : start])
+            start = self._data_at + _WORD_BYTES + values[place]
+            length = int.from_bytes(raw[start - _WORD_BYTES : start])
             end = start + length
             padded = end + (-length & 31)
             if start & 31 or padded > len(raw):
-                raise Refused("one of its values lies outside of the log")
+                raise Refused("a value lies outside of the log")
             if raw.count(0, end, padded) != padded - end:
-                raise Refused("one of its values has padding that is not zero")
+                raise Refused("the padding of a value is not zero")
             value = raw[start:end]
-            values[place] = as_text(value) if is_text else value
+            values[place] = decode_solidity_string(value) if is_text else value
         return values
 
     def read_head(self, log: ChainLog) -> tuple[list[Any], bytes]:
         """Return the values, with offsets in place of dynamic values, and all bytes of the log except topic 0."""
         topics = log.topics
-        if len(topics) != self._topics:
-            raise Refused(f"it has {len(topics)} topics where its event has {self._topics}")
+        if len(topics) != self._topic_count:
+            raise Refused(f"the log has {len(topics)} topics, but the event has {self._topic_count}")
         try:
-            raw = _bytes_of([log])
+            raw = _join_log_bytes([log])
         except ValueError:
-            raise Refused("it is not hex") from None
+            raise Refused("the log is not hex") from None
         if len(raw) < self._length:
-            raise Refused(f"its {len(raw)} bytes are fewer than the {self._length} of its event's head")
+            raise Refused(f"the log has {len(raw)} bytes, fewer than the {self._length} bytes of the event's head")
         head = int.from_bytes(raw[: self._length])
-        if not head & self._unset_narrow:
+        if not head & self._zero_mask_narrow:
             return list(self._unpack_narrow(raw)), raw
-        if head & self._unset:
-            raise Refused("one of its values is wider than its type")
+        if head & self._zero_mask:
+            raise Refused("a value is wider than its type")
         values = list(self._unpack(raw))
-        for place, convert in self._converts:
+        for place, convert in self._conversions:
             values[place] = convert(values[place])
         return values, raw
 
-    def rows(self, raw: bytes, offset: int, row: struct.Struct, unset: int) -> list[tuple[Any, ...]]:
-        """Return the array of static structs at `offset`. `row` unpacks one struct. `unset` masks the bits that must
-        be zero."""
-        start = self._data_at + _WORD + offset
-        count = int.from_bytes(raw[start - _WORD : start])
+    def decode_rows(self, raw: bytes, offset: int, row: struct.Struct, zero_mask: int) -> list[tuple[Any, ...]]:
+        """Return the array of static structs at `offset`. `row` unpacks one struct. `zero_mask` selects the bits that
+        must be zero."""
+        start = self._data_at + _WORD_BYTES + offset
+        count = int.from_bytes(raw[start - _WORD_BYTES : start])
         end = start + count * row.size
-        if start % _WORD or end > len(raw):
-            raise Refused("its array lies outside of the log")
+        if start % _WORD_BYTES or end > len(raw):
+            raise Refused("an array lies outside of the log")
         content = raw[start:end]
         for at in range(0, len(content), row.size):
-            if int.from_bytes(content[at : at + row.size]) & unset:
-                raise Refused("a value of its array is wider than its type")
+            if int.from_bytes(content[at : at + row.size]) & zero_mask:
+                raise Refused("a value of an array is wider than its type")
         return list(row.iter_unpack(content))
 
-    def layout(self, log: ChainLog) -> "Layout | None":
-        """Return the positions of the values in a log that `read` accepts, to decode similar logs. Return None for
-        logs that need `read`."""
+    def find_layout(self, log: ChainLog) -> "Layout | None":
+        """Return a decoder for logs with values at the same positions as in `log`, or None if each such log must be
+        decoded by `read`. `log` must be a log that `read` accepts."""
         values, raw = self.read_head(log)
-        if self._has_bits or int.from_bytes(raw[: self._length]) & self._unset_narrow:
-            # Bits next to a boolean are not compared, and wide values are rare.
+        if self._has_booleans or int.from_bytes(raw[: self._length]) & self._zero_mask_narrow:
+            # A layout does not compare the other bits in the byte of a boolean, and wide values are rare.
             return None
         heads = [
-            Span(_WORD * (place + 1) - size, size, code, place)
+            Span(_WORD_BYTES * (place + 1) - size, size, code, place)
             for place, (code, size) in enumerate(self._narrow)
             if place not in dict(self._dynamics)
         ]
         tails = []
         for place, _ in self._dynamics:
-            start = self._data_at + _WORD + values[place]
-            length = int.from_bytes(raw[start - _WORD : start])
+            start = self._data_at + _WORD_BYTES + values[place]
+            length = int.from_bytes(raw[start - _WORD_BYTES : start])
             tails.append(Span(start, length, f"{length}s", place))
         tails.sort()
         end = self._length
         for tail in tails:
-            if tail.start - _WORD < end:
+            if tail.start - _WORD_BYTES < end:
                 # The length of the tail would be part of another value.
                 return None
             end = tail.start + tail.length
-        return Layout.of([*heads, *tails], raw)
+        return Layout.from_spans([*heads, *tails], raw)
 
 
 class Span(NamedTuple):
@@ -149,19 +150,19 @@ class Span(NamedTuple):
 class Layout:
     """Decoder of logs with the same layout, without a check of each word.
 
-    The bytes between the values are padding, offsets and lengths. They were checked in the first log. A log in which
-    they are equal has its values in the same places.
+    The bytes between the values are padding, offsets and lengths. They were checked in the first log. A log with equal
+    bytes between its values has its values in the same places.
     """
 
     _values: struct.Struct
-    _ordered: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
+    _reorder: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
     """Reorders values from the log's order to the declaration's order, if the two differ."""
     _between: struct.Struct
-    _same: tuple[bytes, ...]
+    _bytes_between: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, spans: Sequence[Span], raw: bytes) -> "Layout":
-        """Return the layout of a log with values at these consecutive spans."""
+    def from_spans(cls, spans: Sequence[Span], raw: bytes) -> "Layout":
+        """Return the layout of a log (`raw`) with values at these consecutive spans."""
         values, between, at = ">", ">", 0
         for span in spans:
             values += f"{span.start - at}x{span.code}"
@@ -181,33 +182,34 @@ class Layout:
         All logs must have as many topics and as much data as the log of this layout.
         """
         try:
-            raw = _bytes_of(logs)
+            raw = _join_log_bytes(logs)
         except ValueError:
             return None
         if len(raw) != self._values.size * len(logs):
             return None
-        if not all(map(self._same.__eq__, self._between.iter_unpack(raw))):
+        if not all(map(self._bytes_between.__eq__, self._between.iter_unpack(raw))):
             return None
         values = self._values.iter_unpack(raw)
-        return values if self._ordered is None else map(self._ordered, values)
+        return values if self._reorder is None else map(self._reorder, values)
 
 
-def _bytes_of(logs: Sequence[ChainLog]) -> bytes:
+def _join_log_bytes(logs: Sequence[ChainLog]) -> bytes:
     """Return the bytes of all logs except topic 0. Raise ValueError for invalid hex."""
     return unhexlify("".join([part[2:] for log in logs for part in (*log.topics[1:], log.data)]))
 
 
-def _reading(shapes: Sequence[tuple[str, int, object]]) -> tuple[Callable[[bytes], tuple[Any, ...]], int]:
+def _build_unpacker(shapes: Sequence[tuple[str, int, object]]) -> tuple[Callable[[bytes], tuple[Any, ...]], int]:
     """Return a function that unpacks these words, and the mask of the bits that must be zero."""
-    unset = b"".join(((1 << 256) - (1 << bits)).to_bytes(_WORD, "big") for _, bits, _ in shapes)
-    words = "".join(f"{_WORD - struct.calcsize(f'>{code}')}x{code}" for code, _, _ in shapes)
-    return struct.Struct(">" + words).unpack_from, int.from_bytes(unset)
+    zero_mask = b"".join(((1 << 256) - (1 << bits)).to_bytes(_WORD_BYTES, "big") for _, bits, _ in shapes)
+    words = "".join(f"{_WORD_BYTES - struct.calcsize(f'>{code}')}x{code}" for code, _, _ in shapes)
+    return struct.Struct(">" + words).unpack_from, int.from_bytes(zero_mask)
 
 
-def as_text(raw: bytes) -> str:
+def decode_solidity_string(raw: bytes) -> str:
     """Decode a Solidity `string`, which may hold any bytes. A provider may settle with a CID that is not UTF-8.
 
-    Invalid bytes must not stop the index, so they read as U+FFFD. So does NUL, which PostgreSQL's text cannot store.
+    Invalid bytes must not stop the index, so they are replaced by U+FFFD. NUL is replaced too, because PostgreSQL's
+    text cannot store it.
     """
     if raw.isalnum():
         return raw.decode("ascii")

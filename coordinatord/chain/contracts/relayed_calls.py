@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-from common.abi import array_of_dynamic, bytes_at, call, dynamic, selector, topic, uint_at
+from common.abi import array_of_dynamic, bytes_at, call_data, dynamic_bytes, selector, topic, uint_at
 from common.refusal import Refused
 from coordinatord.chain.rpc.chain_data import Hash
 
-_RELAY: Final = selector("relay(bytes[])")
-_CALL_REFUSED: Final = "0x" + topic("CallRefused(uint256,bytes)").hex()
+_RELAY_SELECTOR: Final = selector("relay(bytes[])")
+_CALL_REFUSED_TOPIC: Final = "0x" + topic("CallRefused(uint256,bytes)").hex()
 
 
 class ReceiptLog(msgspec.Struct, frozen=True):
@@ -24,14 +24,14 @@ class ReceiptLog(msgspec.Struct, frozen=True):
     data: str
 
 
-def relay(calls: Sequence[bytes]) -> bytes:
+def relay_calldata(calls: Sequence[bytes]) -> bytes:
     """Return calldata that runs each of `calls` on its registry. A refused call does not affect the others."""
-    return call(_RELAY, array_of_dynamic([dynamic(one) for one in calls]))
+    return call_data(_RELAY_SELECTOR, array_of_dynamic([dynamic_bytes(one) for one in calls]))
 
 
-def calls_of(calldata: bytes) -> list[bytes] | None:
-    """Return the calls of a `relay` transaction, or None for other calldata. Raise Refused if it is malformed."""
-    if calldata[:4] != _RELAY:
+def decode_calls(calldata: bytes) -> list[bytes] | None:
+    """Return the calls of a `relay` transaction, or None for other calldata. Raise Refused for a malformed `relay`."""
+    if calldata[:4] != _RELAY_SELECTOR:
         return None
     arguments = calldata[4:]
     start = uint_at(arguments, 0, 32)
@@ -39,12 +39,12 @@ def calls_of(calldata: bytes) -> list[bytes] | None:
     return [bytes_at(items, place) for place in range(uint_at(arguments[start:], 0, 16))]
 
 
-def refused_calls(logs: Iterable[ReceiptLog], registry: bytes) -> dict[int, bytes]:
+def find_refused_calls(logs: Iterable[ReceiptLog], registry: bytes) -> dict[int, bytes]:
     """Return the revert data of the refused calls of one `relay` transaction, by position in `calls`."""
     address = "0x" + registry.hex()
     refused = {}
     for log in logs:
-        if len(log.topics) == 2 and log.topics[0] == _CALL_REFUSED and log.address.lower() == address:
+        if len(log.topics) == 2 and log.topics[0] == _CALL_REFUSED_TOPIC and log.address.lower() == address:
             try:
                 refused[int(log.topics[1], 16)] = bytes_at(bytes.fromhex(log.data[2:]), 0)
             except (Refused, ValueError):

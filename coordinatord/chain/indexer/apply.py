@@ -1,21 +1,21 @@
-"""Write ranges of blocks to the tables: rows, undo log, events, position and notification, in one transaction."""
+"""Write ranges of blocks in one transaction each: rows, undo log, events, position and notification."""
 
 from collections.abc import Sequence
 
 import attrs
 
-from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction
+from coordinatord.chain.indexer.changes import BY_EXPIRY, CANCELLED, OPEN, Changes, NewJob, contradiction_error
 from coordinatord.chain.indexer.events_sql import append_events, append_reset, take_back_events
 from coordinatord.chain.indexer.evidence import BlockRange
-from coordinatord.chain.indexer.expiry_sql import mark_all_expired, mark_some_expired, match_expired
+from coordinatord.chain.indexer.expiry_sql import mark_all_expired_jobs, mark_expired_batch, update_expiry_marks
 from coordinatord.chain.indexer.fold import Fold
 from coordinatord.chain.indexer.position_sql import IndexPosition, move_position
-from coordinatord.chain.indexer.tables_sql import count_jobs, write_new_jobs, write_patches
+from coordinatord.chain.indexer.tables_sql import next_job_ordinal, write_new_jobs, write_patches
 from coordinatord.chain.indexer.undo_sql import (
-    KeptBlock,
+    IndexedBlock,
+    append_blocks,
     empty_index,
-    keep_blocks,
-    restart_run,
+    restart_block_run,
     start_journal,
     undo_above,
 )
@@ -29,16 +29,16 @@ async def apply_range(
 ) -> tuple[IndexPosition, int]:
     """Write blocks far below the head in bulk, without an undo log.
 
-    `ordinal` is the ordinal of the next new job. Return the new position and the ordinal after these jobs.
+    `ordinal` is the ordinal of the first new job. Return the new position and the ordinal that follows these jobs.
     """
-    changes = folded(block_range)
-    _expire(changes, block_range.last.time)
-    position = _position(block_range.last, rebuilding)
+    changes = fold_range(block_range)
+    _mark_expired_jobs(changes, block_range.last.time)
+    position = _to_position(block_range.last, rebuilding)
     async with transaction(connection):
         await write_new_jobs(connection, changes.new_jobs.values(), ordinal)
         await write_patches(connection, changes)
-        await restart_run(connection, _kept(block_range.last))
-        await mark_all_expired(connection, block_range.last.time)
+        await restart_block_run(connection, _to_indexed_block(block_range.last))
+        await mark_all_expired_jobs(connection, block_range.last.time)
         await append_reset(connection, position.block_number, position.block_time)
         await move_position(connection, position)
     return position, ordinal + len(changes.new_jobs)
@@ -47,59 +47,59 @@ async def apply_range(
 async def apply_blocks(
     connection: Connection, blocks: Sequence[BlockRange], *, window: int, rebuilding: bool
 ) -> IndexPosition:
-    """Write consecutive blocks near the head. Every row that they change is saved first, and stays saved for `window`
-    blocks.
+    """Write consecutive blocks near the head. Every row that a block changes is saved first, and stays saved for
+    `window` blocks.
 
     New jobs of all blocks are inserted together, because inserts need no saved rows. After that, each block is applied
     in order.
     """
-    changes = [folded(block) for block in blocks]
-    posted = _posted(changes)
-    position = _position(blocks[-1].last, rebuilding)
+    changes = [fold_range(block) for block in blocks]
+    posted = _collect_new_jobs(changes)
+    position = _to_position(blocks[-1].last, rebuilding)
     async with transaction(connection):
         if posted:
-            await write_new_jobs(connection, posted, await count_jobs(connection))
+            await write_new_jobs(connection, posted, await next_job_ordinal(connection))
         for block, change in zip(blocks, changes, strict=True):
             if block.events:
                 await start_journal(connection, block.last.height)
                 await write_patches(connection, change)
-        await keep_blocks(connection, [_kept(block.last) for block in blocks], window)
+        await append_blocks(connection, [_to_indexed_block(block.last) for block in blocks], window)
         await append_events(connection, blocks)
-        await mark_some_expired(connection, blocks[-1].last.time)
+        await mark_expired_batch(connection, blocks[-1].last.time)
         await move_position(connection, position)
     return position
 
 
-def _posted(changes: Sequence[Changes]) -> list[NewJob]:
+def _collect_new_jobs(changes: Sequence[Changes]) -> list[NewJob]:
     """Return the new jobs of all blocks. The jobs are inserted before the first block's changes are applied, so
     raise Retryable if a block changes a job that a later block posts."""
     later: set[bytes] = set()
     for change in reversed(changes):
         if not later.isdisjoint(change.jobs):
-            raise contradiction("a job changes before it is posted")
+            raise contradiction_error("a job changes before it is posted")
         later.update(change.new_jobs)
     return [job for change in changes for job in change.new_jobs.values()]
 
 
-async def go_back(connection: Connection, ancestor: KeptBlock, *, rebuilding: bool) -> IndexPosition:
+async def undo_to(connection: Connection, ancestor: IndexedBlock, *, rebuilding: bool) -> IndexPosition:
     """Undo every block above `ancestor`."""
     position = IndexPosition(ancestor.number, ancestor.hash, ancestor.time, rebuilding)
     async with transaction(connection):
         await undo_above(connection, ancestor.number)
         await take_back_events(connection, ancestor.number)
-        await match_expired(connection, ancestor.time)
+        await update_expiry_marks(connection, ancestor.time)
         await move_position(connection, position)
     return position
 
 
-async def mark_more(connection: Connection, position: IndexPosition) -> bool:
-    """Mark one batch of the jobs that expired at the position's block. Return True if more may remain."""
+async def mark_next_expired_batch(connection: Connection, position: IndexPosition) -> bool:
+    """Mark one batch of the jobs that expired before the position's block. Return True if more may remain."""
     async with transaction(connection):
-        return await mark_some_expired(connection, position.block_time)
+        return await mark_expired_batch(connection, position.block_time)
 
 
-async def start_over(connection: Connection, deploy_block: int) -> IndexPosition:
-    """Empty the index and restart it at `deploy_block`. Requests cannot read it until it reaches the head."""
+async def restart_index(connection: Connection, deploy_block: int) -> IndexPosition:
+    """Empty the index and restart it at `deploy_block`. Requests cannot read the index until it reaches the head."""
     position = IndexPosition(deploy_block - 1, bytes(32), 0, rebuilding=True)
     async with transaction(connection):
         await empty_index(connection)
@@ -114,7 +114,8 @@ async def finish_rebuilding(connection: Connection, position: IndexPosition) -> 
     return rebuilt
 
 
-def folded(block_range: BlockRange) -> Changes:
+def fold_range(block_range: BlockRange) -> Changes:
+    """Return the row changes of all events in the range."""
     headers, first = block_range.headers, block_range.first.height
     fold = Fold(lambda block: headers[block - first].time)
     add = fold.add
@@ -123,16 +124,18 @@ def folded(block_range: BlockRange) -> Changes:
     return fold.changes
 
 
-def _expire(changes: Changes, time: int) -> None:
+def _mark_expired_jobs(changes: Changes, time: int) -> None:
     """Mark expired new jobs before they are written. In a backfill, most unclaimed jobs expired long ago."""
     for job in changes.new_jobs.values():
         if job.state == OPEN and job.expires_at < time:
             job.state, job.ended_because = CANCELLED, BY_EXPIRY
 
 
-def _kept(header: BlockHeader) -> KeptBlock:
-    return KeptBlock(header.height, bytes.fromhex(header.hash[2:]), bytes.fromhex(header.parent_hash[2:]), header.time)
+def _to_indexed_block(header: BlockHeader) -> IndexedBlock:
+    return IndexedBlock(
+        header.height, bytes.fromhex(header.hash[2:]), bytes.fromhex(header.parent_hash[2:]), header.time
+    )
 
 
-def _position(header: BlockHeader, rebuilding: bool) -> IndexPosition:
+def _to_position(header: BlockHeader, rebuilding: bool) -> IndexPosition:
     return IndexPosition(header.height, bytes.fromhex(header.hash[2:]), header.time, rebuilding)

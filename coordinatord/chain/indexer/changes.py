@@ -1,4 +1,4 @@
-"""Changes of index rows by a range of blocks, merged to at most one change per row.
+"""Row changes of a range of blocks, merged to at most one change per row.
 
 New rows are kept apart from changes to existing rows, so that writing requires no reads. New rows are complete. Patches
 of existing rows also name the state that the row must be in.
@@ -80,7 +80,7 @@ class NewProvider(msgspec.Struct, gc=False):
 
 
 class ProviderPatch(msgspec.Struct, gc=False):
-    """Change of a provider registered earlier. None leaves a column unchanged. `active_jobs` is a difference."""
+    """Change of a provider registered earlier. None leaves a column unchanged. `active_jobs` is added to the column."""
 
     provider_id: int
     operator: bytes | None = None
@@ -123,8 +123,8 @@ class Changes(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class Contradiction(Retryable):
-    """The node's logs do not follow from the logs it returned before. The node withheld some, earlier or now."""
+    """The node's logs do not fit the logs that it returned earlier. The node withheld logs, then or now."""
 
 
-def contradiction(what: str) -> Contradiction:
+def contradiction_error(what: str) -> Contradiction:
     return Contradiction("chain_unreachable", f"the node's logs contradict each other: {what}")

@@ -1,13 +1,14 @@
 """Event log of jobs. Events are appended in the transaction that changes the rows (see 0001_schema.sql).
 
-Blocks near the head append one event per change. A reorg appends an event that takes back each undone one. A bulk write
-or a rebuild appends a single `reset`, and readers then read the rows they follow again.
+Blocks near the head append one event per change. For each undone event, a reorg appends another event that takes the
+undone event back. A bulk write or a rebuild appends a single `reset`, after which readers reload the rows that they
+follow.
 """
 
 from collections.abc import Sequence
 from typing import Final, cast
 
-from common.api.events import OUTCOMES, EventKind
+from common.api.events import OUTCOME_BY_EVENT, EventKind
 from common.api.states import EndedBecause, JobState
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer.evidence import BlockRange
@@ -15,7 +16,7 @@ from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.removal_sql import remove_due
 
-_JobLog = (
+_JobStateEvent = (
     contract_events.JobPosted
     | contract_events.JobClaimed
     | contract_events.JobSettled
@@ -23,7 +24,7 @@ _JobLog = (
     | contract_events.JobFailed
     | contract_events.JobReclaimed
 )
-_KINDS: Final[dict[type, EventKind]] = {
+_EVENT_KINDS: Final[dict[type, EventKind]] = {
     contract_events.JobPosted: EventKind.POSTED,
     contract_events.JobClaimed: EventKind.CLAIMED,
     contract_events.JobSettled: EventKind.SETTLED,
@@ -35,13 +36,13 @@ _RETENTION: Final = "interval '1 day'"
 _COLUMNS: Final = (
     "(kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state, ended_because)"
 )
-_NAMES: Final = _COLUMNS.strip("()").split(", ")
-_OUTCOMES: Final = {kind: f"{state:d}\t{because:d}" for kind, (state, because) in OUTCOMES.items()}
-_RESET: Final = f"insert into events (kind, block_number, block_time) values ({EventKind.RESET}, $1, $2)"
+_COLUMN_NAMES: Final = _COLUMNS.strip("()").split(", ")
+_OUTCOME_COLUMNS: Final = {kind: f"{state:d}\t{because:d}" for kind, (state, because) in OUTCOME_BY_EVENT.items()}
+_INSERT_RESET: Final = f"insert into events (kind, block_number, block_time) values ({EventKind.RESET}, $1, $2)"
 
 # Each row that `marked` returns becomes an event of the first block after the row's expiry. That block is the
 # position's block, unless several blocks arrived at once or more jobs expired than one transaction marks.
-APPEND_MARKED: Final = (
+APPEND_EXPIRY_EVENTS: Final = (
     f"insert into events {_COLUMNS}"
     f" select {EventKind.EXPIRED}, b.number, b.time, m.job_id, m.owner, m.model_id, 0, m.designated,"
     f" {JobState.CANCELLED}, {EndedBecause.EXPIRY} from marked m cross join lateral ("
@@ -56,8 +57,10 @@ async def append_events(connection: Connection, blocks: Sequence[BlockRange]) ->
 
     Columns that an event shares with its post are read from `jobs` when the post is not among these blocks.
     """
-    job_events = _job_events(blocks)
-    posts = {event.job_id: _post_of(event) for _, _, event in job_events if type(event) is contract_events.JobPosted}
+    job_events = _select_job_events(blocks)
+    posts = {
+        event.job_id: _post_columns(event) for _, _, event in job_events if type(event) is contract_events.JobPosted
+    }
     earlier = {event.job_id for _, _, event in job_events} - posts.keys()
     if earlier:
         rows = await connection.fetch(
@@ -65,35 +68,37 @@ async def append_events(connection: Connection, blocks: Sequence[BlockRange]) ->
         )
         posts |= {row["job_id"]: (row["owner"].hex(), row["model_id"], row["designated"]) for row in rows}
     if job_events:
-        lines = "".join([_line(block, kind, event, posts[event.job_id]) for block, kind, event in job_events]).encode()
+        lines = "".join(
+            [_format_copy_line(block, kind, event, posts[event.job_id]) for block, kind, event in job_events]
+        ).encode()
         # A memoryview, because asyncpg treats bytes as a path.
-        await connection.copy_to_table("events", source=memoryview(lines), columns=_NAMES, format="text")
+        await connection.copy_to_table("events", source=memoryview(lines), columns=_COLUMN_NAMES, format="text")
 
 
-def _job_events(blocks: Sequence[BlockRange]) -> list[tuple[BlockHeader, EventKind, _JobLog]]:
+def _select_job_events(blocks: Sequence[BlockRange]) -> list[tuple[BlockHeader, EventKind, _JobStateEvent]]:
     return [
-        (block.last, _KINDS[type(event)], cast("_JobLog", event))
+        (block.last, _EVENT_KINDS[type(event)], cast("_JobStateEvent", event))
         for block in blocks
         for _, _, event in block.events
-        if type(event) in _KINDS
+        if type(event) in _EVENT_KINDS
     ]
 
 
-def _post_of(posted: contract_events.JobPosted) -> tuple[str, int, int]:
+def _post_columns(posted: contract_events.JobPosted) -> tuple[str, int, int]:
     return posted.owner.hex(), posted.model_id, posted.designated
 
 
-def _line(block: BlockHeader, kind: EventKind, event: _JobLog, post: tuple[str, int, int]) -> str:
-    """Return one event as a line in COPY's text format, in the order of `_NAMES`."""
+def _format_copy_line(block: BlockHeader, kind: EventKind, event: _JobStateEvent, post: tuple[str, int, int]) -> str:
+    """Return one event as a line in COPY's text format, in the order of `_COLUMN_NAMES`."""
     owner, model_id, designated = post
     return (
         f"{kind:d}\t{block.height}\t{block.time}\t\\\\x{event.job_id.hex()}\t\\\\x{owner}\t{model_id}\t"
-        f"{getattr(event, 'provider_id', 0)}\t{designated}\t{_OUTCOMES[kind]}\n"
+        f"{getattr(event, 'provider_id', 0)}\t{designated}\t{_OUTCOME_COLUMNS[kind]}\n"
     )
 
 
 async def take_back_events(connection: Connection, block_number: int) -> None:
-    """Append a take-back for every event above the block, newest first. Events before the last reset are left alone."""
+    """Append an event that takes back each event above the block, newest first. Skip events before the last reset."""
     await connection.execute(
         f"insert into events {_COLUMNS[:-1]}, takes_back)"
         " select kind, block_number, block_time, job_id, owner, model_id, provider_id, designated, state,"
@@ -106,11 +111,11 @@ async def take_back_events(connection: Connection, block_number: int) -> None:
 
 
 async def append_reset(connection: Connection, block_number: int, block_time: int) -> None:
-    """Append a reset, which replaces the single events of all changes up to the block."""
-    await connection.execute(_RESET, block_number, block_time)
+    """Append one reset instead of the events of all changes up to the block."""
+    await connection.execute(_INSERT_RESET, block_number, block_time)
 
 
-async def drop_old(connection: Connection) -> None:
+async def drop_old_events(connection: Connection) -> None:
     """Delete events older than a day.
 
     Keep events of blocks that a reorg may still undo, and the newest event, from which readers continue.

@@ -1,7 +1,7 @@
 """Check a node's answers against each other before any event is used. This module does no I/O.
 
 Headers must be linked by their parent hashes. A log must carry the hash of its block. A block is suspect when its bloom
-filter contains a registry's address but the node returned no log for it.
+filter contains a registry's address but the node returned no log of that block.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
 
 # Block number, log index and event.
-Placed = tuple[int, int, Event]
+PlacedEvent = tuple[int, int, Event]
 
 
 @attrs.frozen(slots=True)
@@ -24,7 +24,7 @@ class BlockRange:
     """Consecutive blocks and their events, in chain order."""
 
     headers: Sequence[BlockHeader]
-    events: Sequence[Placed]
+    events: Sequence[PlacedEvent]
 
     @property
     def first(self) -> BlockHeader:
@@ -35,26 +35,27 @@ class BlockRange:
         return self.headers[-1]
 
 
-def lied(what: str) -> Retryable:
-    """Return the error for contradictory answers. The node may be between two blocks, so a retry can succeed."""
+def inconsistent_error(what: str) -> Retryable:
+    """Return the error for answers that contradict each other. The node may just have moved to a new block, so a retry
+    can succeed."""
     return Retryable("chain_unreachable", f"the node's answers contradict each other: {what}")
 
 
 def check_linked(headers: Sequence[BlockHeader], first: int) -> None:
-    """Raise Retryable unless the headers are `first` and up, each the parent of the next."""
+    """Raise Retryable unless the headers are numbered from `first` on and each is the parent of the next."""
     parent = headers[0].parent_hash
     for number, header in enumerate(headers, first):
         if header.height != number:
-            raise lied(f"the node returned block {header.height} instead of block {number}")
+            raise inconsistent_error(f"the node returned block {header.height} instead of block {number}")
         if header.parent_hash != parent:
-            raise lied(f"block {number} is not the child of the block before it")
+            raise inconsistent_error(f"block {number} is not the child of the block before it")
         parent = header.hash
 
 
-def read_logs(
+def decode_logs(
     headers: Sequence[BlockHeader], logs: Sequence[ChainLog], decoder: Decoder
 ) -> tuple[BlockRange, list[BlockHeader]]:
-    """Return the decoded range, and the headers of blocks without logs, to pass to `bloom_matches`."""
+    """Return the decoded range, and the headers of blocks without logs, to pass to `find_bloom_matches`."""
     first = headers[0].height
     places: list[tuple[int, int]] = []
     silent = [True] * len(headers)
@@ -66,14 +67,14 @@ def read_logs(
                 spelled, before = log.block_number, number
                 number, last_index = int(spelled, 16), -1
                 if number <= before or not 0 <= number - first < len(headers):
-                    raise lied(f"a log of block {number} is out of place")
+                    raise inconsistent_error(f"a log of block {number} is out of place")
                 block_hash = headers[number - first].hash
                 silent[number - first] = False
             index = int(log.log_index, 16)
             if log.block_hash != block_hash or log.removed:
-                raise lied(f"log {index} of block {number} is of another block of that number")
+                raise inconsistent_error(f"log {index} of block {number} belongs to another block with that number")
             if index <= last_index:
-                raise lied(f"log {index} of block {number} is out of place")
+                raise inconsistent_error(f"log {index} of block {number} is out of place")
             last_index = index
             places.append((number, index))
         events = [
@@ -82,7 +83,7 @@ def read_logs(
             if event is not None
         ]
     except (Refused, ValueError) as malformed:
-        raise lied(str(malformed)) from malformed
+        raise inconsistent_error(str(malformed)) from malformed
     return BlockRange(headers, events), [header for header, empty in zip(headers, silent, strict=True) if empty]
 
 
@@ -95,7 +96,7 @@ def bloom_mask(address: str) -> int:
     return mask
 
 
-def bloom_matches(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
+def find_bloom_matches(silent: Sequence[BlockHeader], masks: Sequence[int]) -> list[BlockHeader]:
     """Return the headers with a bloom filter that matches one of the addresses. Some are false positives on a busy
     chain."""
     found = []

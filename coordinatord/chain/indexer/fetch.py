@@ -1,6 +1,6 @@
 """Fetch blocks and logs from the node: by range far below the head, by block hash near it.
 
-Every failure is a `Retryable`: nothing was written, and the caller may repeat the request.
+Every failure is raised as `Retryable`, and the caller may repeat the request.
 """
 
 import re
@@ -16,35 +16,43 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.logs import Decoder
-from coordinatord.chain.indexer.evidence import BlockRange, bloom_mask, bloom_matches, check_linked, lied, read_logs
+from coordinatord.chain.indexer.evidence import (
+    BlockRange,
+    bloom_mask,
+    check_linked,
+    decode_logs,
+    find_bloom_matches,
+    inconsistent_error,
+)
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
-from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_result, quantity, retryable_of
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc, RpcCall, decode_quantity, decode_result, retryable_of
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
-EVENTS_PER_RANGE: Final = 4000
-FIRST_WIDTH: Final = 16
+# The width of a range aims at this many events.
+TARGET_EVENTS_PER_RANGE: Final = 4000
+INITIAL_WIDTH_BLOCKS: Final = 16
 _SUCCESSES_BEFORE_GROWTH: Final = 64
 
-_HEX_RANGE: Final = re.compile(r"\[?\s*(0x[0-9a-f]+)\s*(?:,|-|to|and|\.\.)\s*(0x[0-9a-f]+)", re.IGNORECASE)
-_RETRY_RANGE: Final = re.compile(r"\brange:? \[?(\d{1,19})\s*(?:,|-)\s*(\d{1,19})", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"\b(\d[\d,_]{0,19})\s*(k\b)?", re.IGNORECASE)
-# Requests of one range in flight. The node answers some while one answer is decoded.
+_HEX_RANGE_PATTERN: Final = re.compile(r"\[?\s*(0x[0-9a-f]+)\s*(?:,|-|to|and|\.\.)\s*(0x[0-9a-f]+)", re.IGNORECASE)
+_DECIMAL_RANGE_PATTERN: Final = re.compile(r"\brange:? \[?(\d{1,19})\s*(?:,|-)\s*(\d{1,19})", re.IGNORECASE)
+_NUMBER_PATTERN: Final = re.compile(r"\b(\d[\d,_]{0,19})\s*(k\b)?", re.IGNORECASE)
+# Concurrent batches for one range, so that the node works while an answer is decoded.
 _MAX_CONCURRENT_BATCHES: Final = 4
-# A receipt may be as large as its block.
+# Few, because the receipts of a block may be as large as the block.
 _RECEIPTS_PER_BATCH: Final = 10
-RANGES_AHEAD: Final = 2
+MAX_RANGES_IN_FLIGHT: Final = 2
 
 
-def hinted_width(message: str, asked: int) -> int | None:
+def suggested_width(message: str, asked: int) -> int | None:
     """Return a width below `asked` that the node's error message suggests, or None.
 
-    The message may name a range that would work. Otherwise the limit is the largest number in it that is below `asked`:
-    wordings vary too much for patterns. Mistaking a limit on results for a limit on blocks is harmless, because the
-    caller must try a smaller width anyway.
+    The message may name a range that would work. Otherwise the limit is the largest number in the message that is below
+    `asked`, because wordings vary too much for patterns. Mistaking a limit on results for a limit on blocks is
+    harmless, because the caller must try a smaller width anyway.
     """
-    if found := _HEX_RANGE.search(message):
+    if found := _HEX_RANGE_PATTERN.search(message):
         works = int(found[2], 16) - int(found[1], 16) + 1
-    elif found := _RETRY_RANGE.search(message):
+    elif found := _DECIMAL_RANGE_PATTERN.search(message):
         works = int(found[2]) - int(found[1]) + 1
     else:
         works = 0
@@ -52,7 +60,7 @@ def hinted_width(message: str, asked: int) -> int | None:
         return works
     numbers = [
         int(digits.replace(",", "").replace("_", "")) * (1000 if thousands else 1)
-        for digits, thousands in _NUMBER.findall(message)
+        for digits, thousands in _NUMBER_PATTERN.findall(message)
     ]
     return max((number for number in numbers if 0 < number < asked), default=None)
 
@@ -61,25 +69,25 @@ class RangeWidth:
     """Number of blocks per log request, adapted to the node's limit and to the density of events.
 
     A node that rejects a range usually names its limit. Otherwise the range is halved. The limit is kept, and raised
-    only after many successes, because limits differ between providers and some count results instead of blocks. Below
-    the limit, the width aims at a few thousand events per range, which keeps fetching, decoding and writing busy at the
-    same time. `cap` is the operator's maximum.
+    only after many successes, because limits differ between RPC services and some count results instead of blocks.
+    Below the limit, the width aims at a few thousand events per range, which keeps fetching, decoding and writing busy
+    at the same time. `cap` is the operator's maximum.
     """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
         # Largest width that the node is known to accept.
         self._limit = cap
-        self._wanted = float(min(FIRST_WIDTH, cap))
+        self._wanted = float(min(INITIAL_WIDTH_BLOCKS, cap))
         self._successes = 0
 
     @property
     def blocks(self) -> int:
         return max(1, min(int(self._wanted), self._limit))
 
-    def took(self, blocks: int, events: int) -> None:
-        """Note that the node answered a range."""
-        fitting = blocks * EVENTS_PER_RANGE / max(1, events)
+    def record_success(self, blocks: int, events: int) -> None:
+        """Record that the node answered a range."""
+        fitting = blocks * TARGET_EVENTS_PER_RANGE / max(1, events)
         self._wanted = max(1.0, min(fitting, 2.0 * max(self._wanted, blocks), float(self._cap)))
         if blocks >= self._limit < self._cap:
             self._successes += 1
@@ -87,14 +95,14 @@ class RangeWidth:
                 self._successes = 0
                 self._limit = min(self._cap, self._limit + max(1, self._limit // 4))
 
-    def refused(self, blocks: int, message: str) -> None:
-        """Note that the node rejected a range as too wide."""
-        self._limit = max(1, min(self._limit, hinted_width(message, blocks) or blocks // 2))
+    def record_rejection(self, blocks: int, message: str) -> None:
+        """Record that the node rejected a range as too wide."""
+        self._limit = max(1, min(self._limit, suggested_width(message, blocks) or blocks // 2))
         self._successes = 0
 
-    def struggled(self, blocks: int) -> None:
-        """Note that a range got no answer, perhaps because it was too much work. Narrow the next range, but keep the
-        limit."""
+    def record_failure(self, blocks: int) -> None:
+        """Record that the node did not answer a range, perhaps because the range was too much work. Narrow the next
+        range, but keep the limit."""
         self._wanted = max(1.0, min(self._wanted, blocks / 2))
 
 
@@ -107,13 +115,13 @@ class BatchSize:
         self._successes = 0
         self.calls = max_size
 
-    def took(self) -> None:
+    def record_success(self) -> None:
         self._successes += 1
         if self._successes >= _SUCCESSES_BEFORE_GROWTH:
             self._successes = 0
             self.calls = min(self._max_size, 2 * self.calls)
 
-    def struggled(self, calls: int) -> None:
+    def record_failure(self, calls: int) -> None:
         self._successes = 0
         self.calls = max(1, min(self.calls, calls // 2))
 
@@ -122,14 +130,14 @@ T = TypeVar("T")
 
 
 @attrs.define
-class _Pending(Generic[T]):
-    """Pending answer. An error is stored as a value, so that it is raised in order, outside of an exception group."""
+class _PendingAnswer(Generic[T]):
+    """Answer of a running request. Errors are stored and raised by `result`, outside of the task group."""
 
     done: anyio.Event = attrs.field(factory=anyio.Event)
     # Empty until the answer arrives, then a list with the answer as its only element.
     outcome: list[T] | Retryable = attrs.field(factory=list)
 
-    async def settle(self, ask: Callable[[], Awaitable[T]]) -> None:
+    async def run(self, ask: Callable[[], Awaitable[T]]) -> None:
         try:
             self.outcome = [await ask()]
         except Retryable as error:
@@ -170,15 +178,15 @@ class NodeSource:
         self._receipts_batch = BatchSize(_RECEIPTS_PER_BATCH)
 
     async def head(self) -> BlockHeader:
-        return await self._one(BlockHeader, "eth_getBlockByNumber", "latest", False)
+        return await self._call(BlockHeader, "eth_getBlockByNumber", "latest", False)
 
     async def chain_id(self) -> int:
-        return quantity(await self._one(object, "eth_chainId"))
+        return decode_quantity(await self._call(object, "eth_chainId"))
 
     async def headers(self, first: int, last: int) -> list[BlockHeader]:
         """Return the linked headers of all blocks from `first` to `last`."""
         calls = [RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in range(first, last + 1)]
-        headers = await self._many(BlockHeader, calls, self._header_batch)
+        headers = await self._call_many(BlockHeader, calls, self._header_batch)
         check_linked(headers, first)
         return headers
 
@@ -186,26 +194,26 @@ class NodeSource:
         """Return one range per block. Logs are requested by block hash, so a reorg cannot mix two branches."""
         headers = await self.headers(first, last)
         calls = [RpcCall("eth_getLogs", ({"blockHash": h.hash, "address": self._addresses},)) for h in headers]
-        logs = await self._many(list[ChainLog], calls, self._logs_batch)
-        read = [read_logs([h], found, self._decoder) for h, found in zip(headers, logs, strict=True)]
-        await self._clear([header for _, silent in read for header in silent])
+        logs = await self._call_many(list[ChainLog], calls, self._logs_batch)
+        read = [decode_logs([h], found, self._decoder) for h, found in zip(headers, logs, strict=True)]
+        await self._check_blooms([header for _, silent in read for header in silent])
         return [block_range for block_range, _ in read]
 
     async def range(self, first: int, last: int, width: RangeWidth) -> BlockRange:
-        """Return all blocks in one range. Report the node's limits to `width`.
+        """Return the blocks from `first` to `last` as one range. Adapt `width` to the node's answers.
 
         Headers and logs are requested concurrently. Each log carries its block hash, so a reorg between both answers is
         detected.
         """
-        headers, logs = _Pending[list[BlockHeader]](), _Pending[list[ChainLog]]()
+        headers, logs = _PendingAnswer[list[BlockHeader]](), _PendingAnswer[list[ChainLog]]()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(headers.settle, partial(self.headers, first, last))
-            tasks.start_soon(logs.settle, partial(self._logs, first, last, width))
-        block_range, silent = read_logs(headers.result, logs.result, self._decoder)
-        await self._clear(silent)
+            tasks.start_soon(headers.run, partial(self.headers, first, last))
+            tasks.start_soon(logs.run, partial(self._read_logs, first, last, width))
+        block_range, silent = decode_logs(headers.result, logs.result, self._decoder)
+        await self._check_blooms(silent)
         return block_range
 
-    async def _logs(self, first: int, last: int, width: RangeWidth) -> list[ChainLog]:
+    async def _read_logs(self, first: int, last: int, width: RangeWidth) -> list[ChainLog]:
         found: list[ChainLog] = []
         while first <= last:
             upto = last
@@ -216,63 +224,63 @@ class NodeSource:
                     logs = await self._rpc.call_as(list[ChainLog], "eth_getLogs", query)
                     break
                 except RpcError as error:
-                    if error.meaning is not Meaning.RANGE_TOO_WIDE or blocks == 1:
-                        width.struggled(blocks)
+                    if error.kind is not RpcErrorKind.RANGE_TOO_WIDE or blocks == 1:
+                        width.record_failure(blocks)
                         raise retryable_of(error, "eth_getLogs") from error
-                    width.refused(blocks, error.message)
+                    width.record_rejection(blocks, error.message)
                     upto = first + min(width.blocks, blocks - 1) - 1
                 except Retryable:
-                    width.struggled(blocks)
+                    width.record_failure(blocks)
                     raise
-            width.took(blocks, len(logs))
+            width.record_success(blocks, len(logs))
             found += logs
             first = upto + 1
         return found
 
-    async def _clear(self, silent: Sequence[BlockHeader]) -> None:
+    async def _check_blooms(self, silent: Sequence[BlockHeader]) -> None:
         """Fetch the receipts of blocks that have no logs although their bloom filter matches. Raise Retryable if the
         node withheld logs."""
-        doubtful = bloom_matches(silent, self._masks)
+        doubtful = find_bloom_matches(silent, self._masks)
         if not doubtful:
             return
         calls = [RpcCall("eth_getBlockReceipts", (header.hash,)) for header in doubtful]
         for header, receipts in zip(
-            doubtful, await self._many(list[_ReceiptLogs], calls, self._receipts_batch), strict=True
+            doubtful, await self._call_many(list[_ReceiptLogs], calls, self._receipts_batch), strict=True
         ):
             if any(log.address.lower() in self._addresses for receipt in receipts for log in receipt.logs):
-                raise lied(f"it withheld logs of block {header.height}")
+                raise inconsistent_error(f"the node withheld logs of block {header.height}")
 
-    async def _one(self, kind: type[T], method: str, *params: object) -> T:
+    async def _call(self, kind: type[T], method: str, *params: object) -> T:
         try:
             return await self._rpc.call_as(kind, method, *params)
         except RpcError as error:
             raise retryable_of(error, method) from error
 
-    async def _many(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
+    async def _call_many(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
         batches = [calls[start : start + size.calls] for start in range(0, len(calls), size.calls)]
         results: list[T] = []
         for several in [
             batches[start : start + _MAX_CONCURRENT_BATCHES]
             for start in range(0, len(batches), _MAX_CONCURRENT_BATCHES)
         ]:
-            answers = [_Pending[list[T]]() for _ in several]
+            answers = [_PendingAnswer[list[T]]() for _ in several]
             async with anyio.create_task_group() as tasks:
                 for pending, batch in zip(answers, several, strict=True):
-                    tasks.start_soon(pending.settle, partial(self._batch, kind, batch, size))
+                    tasks.start_soon(pending.run, partial(self._call_batch, kind, batch, size))
             for pending in answers:
                 results += pending.result
         return results
 
-    async def _batch(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
+    async def _call_batch(self, kind: type[T], calls: Sequence[RpcCall], size: BatchSize) -> list[T]:
         try:
             answers = await self._rpc.batch(calls)
         except RpcError as error:
-            size.struggled(len(calls))
+            size.record_failure(len(calls))
             raise retryable_of(error, calls[0].method) from error
         except Retryable:
-            size.struggled(len(calls))
+            size.record_failure(len(calls))
             raise
-        size.took()
+        size.record_success()
         results: list[T] = []
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RpcError):
@@ -281,22 +289,22 @@ class NodeSource:
         return results
 
 
-Fetch = Callable[[int, int], Awaitable[T]]
+FetchRange = Callable[[int, int], Awaitable[T]]
 
 
 @asynccontextmanager
-async def prefetched(
-    fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
+async def prefetch_ranges(
+    fetch: FetchRange[T], first: int, last: int, width: Callable[[], int]
 ) -> AsyncIterator[Callable[[], Awaitable[T | None]]]:
-    """Fetch ranges of blocks ahead, and return them in order. The next ranges load while the caller writes one.
+    """Fetch ranges of blocks ahead while the caller writes earlier ones.
 
-    Yield a function that returns the next range, or None after `last`. It raises any error of the fetch. `width`
-    returns the number of blocks of the next range.
+    Yield a function that returns the next range, or None after `last`. The function raises any error of the fetch.
+    `width` returns the number of blocks of the next range.
     """
-    # The caller writes one range while RANGES_AHEAD more are in flight. The sender itself waits with one of them.
-    send, receive = anyio.create_memory_object_stream[_Pending[T]](RANGES_AHEAD - 1)
+    # MAX_RANGES_IN_FLIGHT ranges are in flight: the blocked sender holds one, and the buffer holds the others.
+    send, receive = anyio.create_memory_object_stream[_PendingAnswer[T]](MAX_RANGES_IN_FLIGHT - 1)
 
-    async def following() -> T | None:
+    async def next_range() -> T | None:
         try:
             pending = await receive.receive()
         except anyio.EndOfStream:
@@ -307,9 +315,9 @@ async def prefetched(
     wrong: Exception | None = None
     with send, receive:
         async with anyio.create_task_group() as fetching:
-            fetching.start_soon(_plan, send, fetch, first, last, width)
+            fetching.start_soon(_start_fetches, send, fetch, first, last, width)
             try:
-                yield following
+                yield next_range
             except Exception as raised:
                 wrong = raised
             fetching.cancel_scope.cancel()
@@ -317,13 +325,17 @@ async def prefetched(
         raise wrong
 
 
-async def _plan(
-    send: MemoryObjectSendStream[_Pending[T]], fetch: Fetch[T], first: int, last: int, width: Callable[[], int]
+async def _start_fetches(
+    send: MemoryObjectSendStream[_PendingAnswer[T]],
+    fetch: FetchRange[T],
+    first: int,
+    last: int,
+    width: Callable[[], int],
 ) -> None:
     async with send, anyio.create_task_group() as fetches:
         while first <= last:
             upto = min(last, first + width() - 1)
-            pending = _Pending[T]()
-            fetches.start_soon(pending.settle, partial(fetch, first, upto))
+            pending = _PendingAnswer[T]()
+            fetches.start_soon(pending.run, partial(fetch, first, upto))
             await send.send(pending)
             first = upto + 1

@@ -1,7 +1,7 @@
-"""Merge events into row changes, in memory, without database or node.
+"""Merge events into row changes, in memory.
 
-A job that is posted, claimed and settled within one range becomes one new row. Earlier rows are not read. The required
-state of a job is checked here for new jobs, and by the writer for existing ones.
+A job that is posted, claimed and settled within one range becomes one new row. Existing rows are not read here: the
+writer checks that they are in the required state. This module checks the states of new jobs.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ from coordinatord.chain.indexer.changes import (
     NewJob,
     NewProvider,
     ProviderPatch,
-    contradiction,
+    contradiction_error,
 )
 
 
 class Fold:
-    """Merge the events of a range, added in chain order, into `changes`. `time_of` returns the time of a block."""
+    """Merges events, added in chain order, into `changes`. `time_of` returns the time of a block."""
 
     def __init__(self, time_of: Callable[[int], int]) -> None:
         self.changes = Changes()
@@ -37,20 +37,20 @@ class Fold:
         self._block: int
 
     def add(self, event: contract_events.Event, block: int, log: int) -> None:
-        """Raise Retryable when the event cannot follow the events before it."""
+        """Merge the event into `changes`. Raise Retryable when the event cannot follow the events before it."""
         if type(event) is contract_events.JobPosted:
-            self._job_posted(event, block, log)
+            self._on_job_posted(event, block, log)
             return
         handle = _HANDLERS.get(type(event))
         if handle is not None:
             self._block = block
             handle(self, event)
 
-    def _job_posted(self, event: contract_events.JobPosted, block: int, log: int) -> None:
+    def _on_job_posted(self, event: contract_events.JobPosted, block: int, log: int) -> None:
         job_id = event.job_id
         jobs = self.changes.new_jobs
         if job_id in jobs or job_id in self.changes.jobs:
-            raise contradiction(f"job {job_id.hex()} is posted twice")
+            raise contradiction_error(f"job {job_id.hex()} is posted twice")
         rate_in, rate_out, units_in, units_out = event.rate_in, event.rate_out, event.units_in, event.units_out
         jobs[job_id] = NewJob(
             job_id,
@@ -74,136 +74,136 @@ class Fold:
             log,
         )
 
-    def _job_claimed(self, event: contract_events.JobClaimed) -> None:
-        job = self._moved(event.job_id, OPEN, CLAIMED)
+    def _on_job_claimed(self, event: contract_events.JobClaimed) -> None:
+        job = self._change_state(event.job_id, OPEN, CLAIMED)
         job.provider_id = event.provider_id
         job.claimed_at = event.claimed_at
-        self._provider(event.provider_id).active_jobs += 1
+        self._get_provider_change(event.provider_id).active_jobs += 1
 
-    def _job_settled(self, event: contract_events.JobSettled) -> None:
-        job = self._ended(event.job_id, CLAIMED, SETTLED, BY_SETTLE)
+    def _on_job_settled(self, event: contract_events.JobSettled) -> None:
+        job = self._end_job(event.job_id, CLAIMED, SETTLED, BY_SETTLE)
         job.completion_tok = event.completion_tok
         job.cost = event.cost
         job.result_cid = event.result_cid
-        self._provider(event.provider_id).active_jobs -= 1
+        self._get_provider_change(event.provider_id).active_jobs -= 1
 
-    def _job_failed(self, event: contract_events.JobFailed) -> None:
-        self._ended(event.job_id, CLAIMED, CANCELLED, BY_FAIL)
-        self._provider(event.provider_id).active_jobs -= 1
+    def _on_job_failed(self, event: contract_events.JobFailed) -> None:
+        self._end_job(event.job_id, CLAIMED, CANCELLED, BY_FAIL)
+        self._get_provider_change(event.provider_id).active_jobs -= 1
 
-    def _job_reclaimed(self, event: contract_events.JobReclaimed) -> None:
-        self._ended(event.job_id, CLAIMED, CANCELLED, BY_RECLAIM)
-        self._provider(event.provider_id).active_jobs -= 1
+    def _on_job_reclaimed(self, event: contract_events.JobReclaimed) -> None:
+        self._end_job(event.job_id, CLAIMED, CANCELLED, BY_RECLAIM)
+        self._get_provider_change(event.provider_id).active_jobs -= 1
 
-    def _job_cancelled(self, event: contract_events.JobCancelled) -> None:
-        self._ended(event.job_id, OPEN, CANCELLED, BY_OWNER)
+    def _on_job_cancelled(self, event: contract_events.JobCancelled) -> None:
+        self._end_job(event.job_id, OPEN, CANCELLED, BY_OWNER)
 
-    def _moved(self, job_id: bytes, was: int, state: int) -> NewJob | JobPatch:
+    def _change_state(self, job_id: bytes, was: int, state: int) -> NewJob | JobPatch:
         job = self.changes.new_jobs.get(job_id) or self.changes.jobs.get(job_id)
         if job is None:
             job = self.changes.jobs[job_id] = JobPatch(job_id, was, state)
         elif job.state != was:
-            raise contradiction(f"job {job_id.hex()} goes to state {state} from {job.state}")
+            raise contradiction_error(f"job {job_id.hex()} cannot change from state {job.state} to state {state}")
         job.state = state
         return job
 
-    def _ended(self, job_id: bytes, was: int, state: int, because: int) -> NewJob | JobPatch:
-        job = self._moved(job_id, was, state)
+    def _end_job(self, job_id: bytes, was: int, state: int, because: int) -> NewJob | JobPatch:
+        job = self._change_state(job_id, was, state)
         job.ended_because = because
         job.ended_at = self._time_of(self._block)
         return job
 
-    def _model_set(self, event: contract_events.ModelSet) -> None:
+    def _on_model_set(self, event: contract_events.ModelSet) -> None:
         self.changes.models[event.model_id] = CatalogueModel(
             event.model_id, event.name, event.enabled, event.owned_by, event.params_schema
         )
 
-    def _sla_set(self, event: contract_events.SlaSet) -> None:
+    def _on_sla_set(self, event: contract_events.SlaSet) -> None:
         self.changes.slas[event.sla_secs] = event.allowed
 
-    def _fees_set(self, event: contract_events.FeesSet) -> None:
+    def _on_fees_set(self, event: contract_events.FeesSet) -> None:
         self.changes.fees = (event.fee_bps, event.gas_fee)
 
-    def _provider_registered(self, event: contract_events.ProviderRegistered) -> None:
+    def _on_provider_registered(self, event: contract_events.ProviderRegistered) -> None:
         known = (self.changes.new_providers, self.changes.providers, self.changes.gone_providers)
         if any(event.provider_id in rows for rows in known):
-            raise contradiction(f"provider {event.provider_id} is registered twice")
+            raise contradiction_error(f"provider {event.provider_id} is registered twice")
         # The registry rejects operations signed before the registration.
         time = self._time_of(self._block)
         self.changes.new_providers[event.provider_id] = NewProvider(
             event.provider_id, event.operator, identity_at=time, capacity_at=time
         )
 
-    def _operator_changed(self, event: contract_events.OperatorChanged) -> None:
-        self._provider(event.provider_id).operator = event.operator
+    def _on_operator_changed(self, event: contract_events.OperatorChanged) -> None:
+        self._get_provider_change(event.provider_id).operator = event.operator
 
-    def _provider_deregistered(self, event: contract_events.ProviderDeregistered) -> None:
+    def _on_provider_deregistered(self, event: contract_events.ProviderDeregistered) -> None:
         self.changes.providers.pop(event.provider_id, None)
         if self.changes.new_providers.pop(event.provider_id, None) is None:
             self.changes.gone_providers.add(event.provider_id)
 
-    def _identity_set(self, event: contract_events.IdentitySet) -> None:
-        provider = self._provider(event.provider_id)
+    def _on_identity_set(self, event: contract_events.IdentitySet) -> None:
+        provider = self._get_provider_change(event.provider_id)
         provider.box_key, provider.evidence, provider.identity_at = event.box_key, event.evidence, event.issued_at
 
-    def _capacity_requested(self, event: contract_events.CapacityRequested) -> None:
-        provider = self._provider(event.provider_id)
+    def _on_capacity_requested(self, event: contract_events.CapacityRequested) -> None:
+        provider = self._get_provider_change(event.provider_id)
         provider.requested, provider.capacity_at = event.n, event.issued_at
 
-    def _provider_listed(self, event: contract_events.ProviderListed) -> None:
-        self._provider(event.provider_id).listed = event.listed
+    def _on_provider_listed(self, event: contract_events.ProviderListed) -> None:
+        self._get_provider_change(event.provider_id).listed = event.listed
 
-    def _ceiling_set(self, event: contract_events.CeilingSet) -> None:
-        self._provider(event.provider_id).ceiling = event.ceiling
+    def _on_ceiling_set(self, event: contract_events.CeilingSet) -> None:
+        self._get_provider_change(event.provider_id).ceiling = event.ceiling
 
-    def _all_models_allowed(self, event: contract_events.AllModelsAllowed) -> None:
-        self._provider(event.provider_id).allow_all_models = event.allowed
+    def _on_all_models_allowed(self, event: contract_events.AllModelsAllowed) -> None:
+        self._get_provider_change(event.provider_id).allow_all_models = event.allowed
 
-    def _model_allowed(self, event: contract_events.ModelAllowed) -> None:
+    def _on_model_allowed(self, event: contract_events.ModelAllowed) -> None:
         self.changes.provider_models[event.provider_id, event.model_id] = event.allowed
 
-    def _standing_set(self, event: contract_events.StandingSet) -> None:
-        self._provider(event.provider_id).reputation = event.reputation
+    def _on_standing_set(self, event: contract_events.StandingSet) -> None:
+        self._get_provider_change(event.provider_id).reputation = event.reputation
 
-    def _provider(self, provider_id: int) -> NewProvider | ProviderPatch:
+    def _get_provider_change(self, provider_id: int) -> NewProvider | ProviderPatch:
         known = self.changes.new_providers.get(provider_id) or self.changes.providers.get(provider_id)
         if known is None:
             if provider_id in self.changes.gone_providers:
-                raise contradiction(f"provider {provider_id} acts and is not registered any more")
+                raise contradiction_error(f"provider {provider_id} has an event after its deregistration")
             known = self.changes.providers[provider_id] = ProviderPatch(provider_id)
         return known
 
-    def _asks_published(self, event: contract_events.AsksPublished) -> None:
+    def _on_asks_published(self, event: contract_events.AsksPublished) -> None:
         self.changes.ask_times[event.provider_id] = event.signed_at
         for quote in event.quotes:
             withdrawn = quote.rate_in == 0 and quote.rate_out == 0
             rates = None if withdrawn else (quote.rate_in, quote.rate_out)
             self.changes.asks[event.provider_id, quote.model_id, quote.sla] = rates
 
-    def _allowlist_set(self, event: contract_events.AllowlistSet) -> None:
+    def _on_allowlist_set(self, event: contract_events.AllowlistSet) -> None:
         self.changes.allowlist[event.key] = (event.status, event.entry)
 
 
 # Events that are missing here (payouts, roles, rejected calls) change no row.
 _HANDLERS: Final[dict[type, Callable[..., None]]] = {
-    contract_events.JobClaimed: Fold._job_claimed,
-    contract_events.JobSettled: Fold._job_settled,
-    contract_events.JobFailed: Fold._job_failed,
-    contract_events.JobReclaimed: Fold._job_reclaimed,
-    contract_events.JobCancelled: Fold._job_cancelled,
-    contract_events.ModelSet: Fold._model_set,
-    contract_events.SlaSet: Fold._sla_set,
-    contract_events.FeesSet: Fold._fees_set,
-    contract_events.ProviderRegistered: Fold._provider_registered,
-    contract_events.OperatorChanged: Fold._operator_changed,
-    contract_events.ProviderDeregistered: Fold._provider_deregistered,
-    contract_events.IdentitySet: Fold._identity_set,
-    contract_events.CapacityRequested: Fold._capacity_requested,
-    contract_events.ProviderListed: Fold._provider_listed,
-    contract_events.CeilingSet: Fold._ceiling_set,
-    contract_events.AllModelsAllowed: Fold._all_models_allowed,
-    contract_events.ModelAllowed: Fold._model_allowed,
-    contract_events.StandingSet: Fold._standing_set,
-    contract_events.AsksPublished: Fold._asks_published,
-    contract_events.AllowlistSet: Fold._allowlist_set,
+    contract_events.JobClaimed: Fold._on_job_claimed,
+    contract_events.JobSettled: Fold._on_job_settled,
+    contract_events.JobFailed: Fold._on_job_failed,
+    contract_events.JobReclaimed: Fold._on_job_reclaimed,
+    contract_events.JobCancelled: Fold._on_job_cancelled,
+    contract_events.ModelSet: Fold._on_model_set,
+    contract_events.SlaSet: Fold._on_sla_set,
+    contract_events.FeesSet: Fold._on_fees_set,
+    contract_events.ProviderRegistered: Fold._on_provider_registered,
+    contract_events.OperatorChanged: Fold._on_operator_changed,
+    contract_events.ProviderDeregistered: Fold._on_provider_deregistered,
+    contract_events.IdentitySet: Fold._on_identity_set,
+    contract_events.CapacityRequested: Fold._on_capacity_requested,
+    contract_events.ProviderListed: Fold._on_provider_listed,
+    contract_events.CeilingSet: Fold._on_ceiling_set,
+    contract_events.AllModelsAllowed: Fold._on_all_models_allowed,
+    contract_events.ModelAllowed: Fold._on_model_allowed,
+    contract_events.StandingSet: Fold._on_standing_set,
+    contract_events.AsksPublished: Fold._on_asks_published,
+    contract_events.AllowlistSet: Fold._on_allowlist_set,
 }

@@ -15,16 +15,17 @@ from coordinatord.chain.indexer.apply import (
     apply_blocks,
     apply_range,
     finish_rebuilding,
-    go_back,
-    mark_more,
-    start_over,
+    mark_next_expired_batch,
+    restart_index,
+    undo_to,
 )
 from coordinatord.chain.indexer.changes import Contradiction
-from coordinatord.chain.indexer.evidence import lied
-from coordinatord.chain.indexer.fetch import BlockSource, RangeWidth, prefetched
+from coordinatord.chain.indexer.evidence import inconsistent_error
+from coordinatord.chain.indexer.fetch import BlockSource, RangeWidth, prefetch_ranges
 from coordinatord.chain.indexer.position_sql import IndexPosition, read_position
-from coordinatord.chain.indexer.tables_sql import build_job_indexes, count_jobs, drop_job_indexes
-from coordinatord.chain.indexer.undo_sql import KeptBlock, kept_blocks
+from coordinatord.chain.indexer.tables_sql import build_job_indexes, drop_job_indexes, next_job_ordinal
+from coordinatord.chain.indexer.traces import record_index_span
+from coordinatord.chain.indexer.undo_sql import IndexedBlock, read_run_blocks
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import hold_role
@@ -35,21 +36,21 @@ log = structlog.get_logger(__name__)
 _HEADERS_PER_REQUEST: Final = 16
 # Blocks near the head that are fetched together and applied in one transaction.
 _BLOCKS_PER_BATCH: Final = 32
-# Consecutive contradictions before the index, instead of the node, is assumed wrong and rebuilt.
+# After this many consecutive contradictions, the index is assumed wrong instead of the node, and is rebuilt.
 _MAX_CONTRADICTIONS: Final = 5
 
 
-async def common_ancestor(connection: Connection, source: BlockSource, upto: int) -> KeptBlock | None:
+async def find_common_ancestor(connection: Connection, source: BlockSource, upto: int) -> IndexedBlock | None:
     """Return the highest block at or below `upto` that is in the index and on the node's chain, or None.
 
     Raise Retryable unless the node's headers are linked from that block up. An unlinked answer must not undo indexed
     blocks.
     """
     child_parent: str | None = None
-    while kept := await kept_blocks(connection, upto, _HEADERS_PER_REQUEST):
+    while kept := await read_run_blocks(connection, upto, _HEADERS_PER_REQUEST):
         headers = await source.headers(kept[-1].number, kept[0].number)
         if child_parent is not None and headers[-1].hash != child_parent:
-            raise lied(f"block {kept[0].number} is not the parent of the block after it")
+            raise inconsistent_error(f"block {kept[0].number} is not the parent of the block after it")
         for block, header in zip(kept, reversed(headers), strict=True):
             if bytes.fromhex(header.hash[2:]) == block.hash:
                 return block
@@ -71,16 +72,16 @@ class IndexerSettings:
 async def run_indexer(
     database: Database, source: BlockSource, settings: IndexerSettings, notices: Notices, wake: Wake
 ) -> None:
-    """Run the indexer whenever this process holds the role, until cancelled. `wake` signals that a new block may
-    exist. Its hints come from this process's relayer, or by notification from another process."""
+    """Run the indexer whenever this process holds the role, until cancelled. The relayers of all processes raise `wake`
+    when a new block may exist."""
     role = f"indexer:{settings.chain_id}"
     async with notices.subscribe(RELAY_ENDED, lambda _: wake()):
         await hold_role(database, role, lambda connection: IndexFollower(source, settings, wake).follow(connection))
 
 
 class IndexFollower:
-    """One term of the indexer role. Its state is the position and the blocks that can be undone, both read at its
-    start."""
+    """Indexer for one term of the role. When the term starts, the indexer reads its position and the blocks that can be
+    undone."""
 
     def __init__(self, source: BlockSource, settings: IndexerSettings, wake: Wake) -> None:
         self._source = source
@@ -93,17 +94,17 @@ class IndexFollower:
         self._stalled: str | None = None
         self._contradictions = 0
         self._job_indexes_built = False
-        # Initially True, because the previous term may have ended between two batches of marks.
-        self._marks_missing = True
+        # Initially True, because the previous term may have ended before all expired jobs were marked.
+        self._expiry_marks_missing = True
 
     async def follow(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         """Follow the chain until cancelled or until the connection is lost. Errors of the node are retried."""
-        await self._read_head(connection)
+        await self._load_position(connection)
         while True:
             try:
                 await self.catch_up(connection)
             except Retryable as error:
-                await self.stall(connection, error)
+                await self.record_stall(connection, error)
             else:
                 self._contradictions = 0
                 if self._stalled is not None:
@@ -111,40 +112,41 @@ class IndexFollower:
                     self._stalled = None
             await self._wake.wait(self._settings.block_time_ms / 1000)
 
-    async def _read_head(self, connection: Connection) -> None:
+    async def _load_position(self, connection: Connection) -> None:
         self._position = position = await read_position(connection)
         if position is not None and position.block_number >= self._settings.deploy_block:
             for block in reversed(
-                await kept_blocks(connection, position.block_number, self._settings.journal_blocks + 1)
+                await read_run_blocks(connection, position.block_number, self._settings.journal_blocks + 1)
             ):
                 self._head.add(block.number, "0x" + block.hash.hex())
 
     async def catch_up(self, connection: Connection) -> None:
-        """Index up to the current target, and repeat while more than one step was needed.
+        """Index up to the current target, and repeat while a pass took more than one step.
 
-        Between the steps, mark expired jobs that exceeded one transaction's batch.
+        Each pass also marks a batch of expired jobs, if any remain.
         """
         while True:
-            target = await self._target()
-            if self._place(target) is HeadPlace.FORK:
-                await self._fork(connection, target)
+            target = await self._read_target()
+            if self._classify_block(target) is HeadPlace.FORK:
+                await self._rewind_fork(connection, target)
             steps = 0
-            if target.height >= self._next:
-                steps = await self._go_to(connection, target)
-            self._marks_missing = await self._mark_more(connection, moved=steps > 0)
-            if steps <= 1 and not self._marks_missing:
+            if target.height >= self._next_number:
+                steps = await self._index_up_to(connection, target)
+            self._expiry_marks_missing = await self._mark_expired_batch(connection, moved=steps > 0)
+            if steps <= 1 and not self._expiry_marks_missing:
                 return
 
-    async def _mark_more(self, connection: Connection, *, moved: bool) -> bool:
-        if self._position is None or not (moved or self._marks_missing):
+    async def _mark_expired_batch(self, connection: Connection, *, moved: bool) -> bool:
+        if self._position is None or not (moved or self._expiry_marks_missing):
             return False
-        return await mark_more(connection, self._position)
+        return await mark_next_expired_batch(connection, self._position)
 
-    async def _target(self) -> BlockHeader:
+    async def _read_target(self) -> BlockHeader:
         head = await self._source.head()
         # An old head is normal on a quiet chain. Only a head in the future indicates a wrong clock.
         metrics.clock_ahead.labels("chain").set(min(0.0, time.time() - head.time))
-        # Readiness reports the same value, but only on request.
+        metrics.chain_head.set(head.height)
+        # Readiness reports the same lag, but only on request.
         if self._position is not None:
             metrics.index_lag.set(head.height - self._position.block_number)
         depth = self._settings.confirmations
@@ -153,35 +155,37 @@ class IndexFollower:
         number = max(0, head.height - depth)
         return (await self._source.headers(number, number))[0]
 
-    async def _go_to(self, connection: Connection, target: BlockHeader) -> int:
+    async def _index_up_to(self, connection: Connection, target: BlockHeader) -> int:
         bulk_upto = target.height - self._settings.journal_blocks
         steps = 0
-        if self._next <= bulk_upto:
+        if self._next_number <= bulk_upto:
             steps += await self._backfill(connection, bulk_upto)
         forked = False
-        async with prefetched(
+        async with prefetch_ranges(
             self._source.blocks,
-            self._next,
+            self._next_number,
             target.height,
             lambda: _BLOCKS_PER_BATCH,
-            # Prefetch continues while the indexes are built.
-        ) as following:
-            # An earlier term may have dropped the indexes.
+        ) as next_blocks:
+            # An earlier term may have dropped the indexes. Blocks are prefetched while the indexes are built.
             if not self._job_indexes_built:
                 await build_job_indexes(connection)
                 self._job_indexes_built = True
-            while (blocks := await following()) is not None:
-                if forked := self._place(blocks[0].first) is HeadPlace.FORK:
+            while (blocks := await next_blocks()) is not None:
+                if forked := self._classify_block(blocks[0].first) is HeadPlace.FORK:
                     break
+                began = time.time()
                 self._position = await apply_blocks(
-                    connection, blocks, window=self._settings.journal_blocks, rebuilding=self._rebuilding
+                    connection, blocks, window=self._settings.journal_blocks, rebuilding=self._is_rebuilding
                 )
+                applied = time.time()
                 for block in blocks:
                     self._head.add(block.last.height, block.last.hash)
                 steps += len(blocks)
+                await record_index_span(connection, blocks, began, applied)
         if forked:
-            await self._fork(connection, target)
-            # Makes the caller look again at once.
+            await self._rewind_fork(connection, target)
+            # More than one step makes `catch_up` repeat at once.
             return 2
         if self._position is not None and self._position.rebuilding:
             self._position = await finish_rebuilding(connection, self._position)
@@ -190,65 +194,67 @@ class IndexFollower:
 
     async def _backfill(self, connection: Connection, last: int) -> int:
         steps = 0
-        if self._next == self._settings.deploy_block:
+        if self._next_number == self._settings.deploy_block:
             self._job_indexes_built = False
             await drop_job_indexes(connection)
-        ordinal = await count_jobs(connection)
-        async with prefetched(
+        ordinal = await next_job_ordinal(connection)
+        async with prefetch_ranges(
             lambda first, upto: self._source.range(first, upto, self._width),
-            self._next,
+            self._next_number,
             last,
             lambda: self._width.blocks,
-        ) as following:
-            while (block_range := await following()) is not None:
-                if self._place(block_range.first) is HeadPlace.FORK:
-                    # The loop in `_go_to` handles the fork.
+        ) as next_range:
+            while (block_range := await next_range()) is not None:
+                if self._classify_block(block_range.first) is HeadPlace.FORK:
+                    # The loop in `_index_up_to` handles the fork.
                     break
                 self._position, ordinal = await apply_range(
-                    connection, block_range, ordinal, rebuilding=self._rebuilding
+                    connection, block_range, ordinal, rebuilding=self._is_rebuilding
                 )
                 self._head.restart(block_range.last.height, block_range.last.hash)
                 steps += 1
         return steps
 
     @property
-    def _next(self) -> int:
+    def _next_number(self) -> int:
         return self._settings.deploy_block if self._position is None else self._position.block_number + 1
 
     @property
-    def _rebuilding(self) -> bool:
+    def _is_rebuilding(self) -> bool:
         return self._position is not None and self._position.rebuilding
 
-    def _place(self, header: BlockHeader) -> HeadPlace:
-        return self._head.place(header.height, header.hash, header.parent_hash)
+    def _classify_block(self, header: BlockHeader) -> HeadPlace:
+        return self._head.classify(header.height, header.hash, header.parent_hash)
 
-    async def _fork(self, connection: Connection, target: BlockHeader) -> None:
+    async def _rewind_fork(self, connection: Connection, target: BlockHeader) -> None:
         position = self._position
         if position is None:
             return
-        ancestor = await common_ancestor(connection, self._source, min(position.block_number, target.height))
+        ancestor = await find_common_ancestor(connection, self._source, min(position.block_number, target.height))
         if ancestor is not None and ancestor.number == position.block_number:
-            raise lied(f"the child of block {ancestor.number} is not its child")
+            raise inconsistent_error(
+                f"block {ancestor.number} is on the node's chain, but the node also returned a block of another branch"
+            )
         if ancestor is None:
             # The whole index is deleted next. Check first that this is a reorg and not an endpoint of another chain.
             if await self._source.chain_id() != self._settings.chain_id:
-                raise lied("it serves another chain than it did")
+                raise inconsistent_error("the node now serves another chain")
             log.warning("reorg below the journal: rebuilding the index", block=position.block_number)
-            await self._start_over(connection)
+            await self._restart_index(connection)
             depth = position.block_number - self._settings.deploy_block + 1
         else:
             depth = position.block_number - ancestor.number
-            log.info("reorg undone", block=position.block_number, ancestor=ancestor.number, depth=depth)
-            self._position = await go_back(connection, ancestor, rebuilding=position.rebuilding)
-            self._head.go_back(ancestor.number)
-            self._marks_missing = True
+            log.info("orphaned blocks rolled back", block=position.block_number, ancestor=ancestor.number, depth=depth)
+            self._position = await undo_to(connection, ancestor, rebuilding=position.rebuilding)
+            self._head.forget_above(ancestor.number)
+            self._expiry_marks_missing = True
         metrics.index_reorg_depth.observe(depth)
 
-    async def _start_over(self, connection: Connection) -> None:
-        self._position = await start_over(connection, self._settings.deploy_block)
+    async def _restart_index(self, connection: Connection) -> None:
+        self._position = await restart_index(connection, self._settings.deploy_block)
         self._head = ChainHead(self._settings.journal_blocks + 1)
 
-    async def stall(self, connection: Connection, error: Retryable) -> None:
+    async def record_stall(self, connection: Connection, error: Retryable) -> None:
         """Log an error of `catch_up` once. Rebuild the index after several contradictions in a row."""
         if self._stalled != error.message:
             log.warning("index stalled", reason=error.message, code=error.code)
@@ -257,7 +263,7 @@ class IndexFollower:
             return
         self._contradictions += 1
         if self._contradictions >= _MAX_CONTRADICTIONS:
-            # The node repeats its answer, so the earlier data in the index must be wrong.
-            log.warning("the chain contradicts the index: rebuilding it")
-            await self._start_over(connection)
+            # The node repeats its answer, so the index must be wrong.
+            log.warning("index contradicted by the chain: rebuilding the index")
+            await self._restart_index(connection)
             self._contradictions = 0

@@ -1,8 +1,8 @@
-"""Rows of `jobs` in PostgreSQL's binary COPY format, which is faster than text for both sides.
+"""Encode rows of `jobs` in PostgreSQL's binary COPY format, which both sides process faster than text.
 
     number of columns (2 bytes) │ per column: length (4 bytes), value │ …
 
-An integer has the length of its column's type. A numeric consists of digits to the base of 10,000.
+An integer has the length of its column's type. A numeric consists of digits in base 10,000.
 """
 
 import struct
@@ -10,97 +10,95 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from coordinatord.chain.indexer.changes import NewJob, contradiction
+from coordinatord.chain.indexer.changes import NewJob, contradiction_error
 
-COLUMNS: Final = ("ordinal", *NewJob.__struct_fields__)
+JOB_COLUMNS: Final = ("ordinal", *NewJob.__struct_fields__)
 # Columns of an open job. The other columns have the defaults of the table.
-POSTED: Final = COLUMNS[: COLUMNS.index("state")]
-# Ordinal and job.
-Numbered = tuple[int, NewJob]
+POSTED_COLUMNS: Final = JOB_COLUMNS[: JOB_COLUMNS.index("state")]
+NumberedJob = tuple[int, NewJob]  # ordinal and job
 
-_BEGIN: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-_END: Final = b"\xff\xff"
-_NULL: Final = b"\xff\xff\xff\xff"
-_BASE: Final = 10_000
-# Cached encodings of amounts. Rates and fees repeat.
+_COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_TRAILER: Final = b"\xff\xff"
+_NULL_VALUE: Final = b"\xff\xff\xff\xff"
+_NUMERIC_BASE: Final = 10_000
+# Number of cached encodings of amounts. Rates and fees repeat.
 _AMOUNT_CACHE_SIZE: Final = 4_096
 
 _LENGTH: Final = struct.Struct(">i")
 _BIGINT: Final = struct.Struct(">iq")
 _INTEGER: Final = struct.Struct(">ii")
-# Runs of columns with fixed lengths, between columns of variable length. The first begins with the number of columns
-# and the ordinal.
+# Consecutive columns of fixed length. The first struct begins with the number of columns and the ordinal.
 _TO_SLA: Final = struct.Struct(">hiqi32si20si32siqiq")
 _UNITS_TO_EXPIRY: Final = struct.Struct(">iqiqiqiq")
-_PLACE: Final = struct.Struct(">iqiq")
+_BLOCK_AND_LOG: Final = struct.Struct(">iqiq")
 _STATE_TO_TOKENS: Final = struct.Struct(">ihihiqiqiq")
 
 
-def posted_rows(jobs: Iterable[Numbered]) -> bytes:
-    """Encode open jobs, with the columns POSTED."""
-    parts = [_BEGIN]
+def encode_posted_rows(jobs: Iterable[NumberedJob]) -> bytes:
+    """Encode open jobs, with the columns POSTED_COLUMNS."""
+    parts = [_COPY_HEADER]
     for ordinal, job in jobs:
-        _add_post(parts, len(POSTED), ordinal, job)
-    return b"".join((*parts, _END))
+        _add_post_columns(parts, len(POSTED_COLUMNS), ordinal, job)
+    return b"".join((*parts, _COPY_TRAILER))
 
 
-def job_rows(jobs: Iterable[Numbered]) -> bytes:
+def encode_job_rows(jobs: Iterable[NumberedJob]) -> bytes:
     """Encode jobs with all columns."""
-    parts = [_BEGIN]
+    parts = [_COPY_HEADER]
     for ordinal, job in jobs:
-        _add_post(parts, len(COLUMNS), ordinal, job)
-        _add_since(parts, job)
-    return b"".join((*parts, _END))
+        _add_post_columns(parts, len(JOB_COLUMNS), ordinal, job)
+        _add_outcome_columns(parts, job)
+    return b"".join((*parts, _COPY_TRAILER))
 
 
-def _add_post(parts: list[bytes], columns: int, ordinal: int, j: NewJob) -> None:
+def _add_post_columns(parts: list[bytes], columns: int, ordinal: int, j: NewJob) -> None:
     """Append the columns of the post. Raise Retryable for numbers too large for a column, which the registry never
     accepts."""
     task_cid = j.task_cid.encode()
     try:
         parts += (
             _TO_SLA.pack(columns, 8, ordinal, 32, j.job_id, 20, j.owner, 32, j.c, 8, j.model_id, 8, j.sla_secs),
-            _numeric(j.rate_in),
-            _numeric(j.rate_out),
+            _encode_numeric(j.rate_in),
+            _encode_numeric(j.rate_out),
             _UNITS_TO_EXPIRY.pack(8, j.units_in, 8, j.units_out, 8, j.designated, 8, j.expires_at),
-            _numeric(j.cap),
+            _encode_numeric(j.cap),
             _INTEGER.pack(4, j.fee_bps),
-            _numeric(j.gas_fee),
+            _encode_numeric(j.gas_fee),
             _LENGTH.pack(len(task_cid)),
             task_cid,
             _LENGTH.pack(len(j.pay_sig)),
             j.pay_sig,
-            _PLACE.pack(8, j.posted_block, 8, j.posted_log),
+            _BLOCK_AND_LOG.pack(8, j.posted_block, 8, j.posted_log),
         )
     except struct.error as error:
-        raise contradiction(f"job {j.job_id.hex()} has a number that no post has ({error})") from error
+        raise contradiction_error(f"job {j.job_id.hex()} has a number too large for a post ({error})") from error
 
 
-def _add_since(parts: list[bytes], j: NewJob) -> None:
+def _add_outcome_columns(parts: list[bytes], j: NewJob) -> None:
     try:
         parts += (
             _STATE_TO_TOKENS.pack(
                 2, j.state, 2, j.ended_because, 8, j.provider_id, 8, j.claimed_at, 8, j.completion_tok
             ),
-            _numeric(j.cost),
-            _NULL if j.result_cid is None else _text(j.result_cid),
-            _NULL if j.ended_at is None else _BIGINT.pack(8, j.ended_at),
+            _encode_numeric(j.cost),
+            _NULL_VALUE if j.result_cid is None else _encode_text(j.result_cid),
+            _NULL_VALUE if j.ended_at is None else _BIGINT.pack(8, j.ended_at),
         )
     except struct.error as error:
-        raise contradiction(f"job {j.job_id.hex()} has a number that no end has ({error})") from error
+        raise contradiction_error(f"job {j.job_id.hex()} has a number too large for its end ({error})") from error
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     written = value.encode()
     return _LENGTH.pack(len(written)) + written
 
 
 @lru_cache(_AMOUNT_CACHE_SIZE)
-def _numeric(value: int) -> bytes:
+def _encode_numeric(value: int) -> bytes:
     """Encode an integer of at least 0 as numeric."""
     digits: list[int] = []
     while value:
-        value, digit = divmod(value, _BASE)
+        value, digit = divmod(value, _NUMERIC_BASE)
         digits.insert(0, digit)
     many = len(digits)
     return struct.pack(f">i{4 + many}h", 2 * (4 + many), many, max(0, many - 1), 0, 0, *digits)

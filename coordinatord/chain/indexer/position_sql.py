@@ -1,4 +1,4 @@
-"""Position of the index: one row, which moves in the transaction that applies the events of its block."""
+"""Position of the index: one row, updated in the transaction that applies the block's events."""
 
 from typing import Final
 
@@ -19,18 +19,18 @@ class IndexPosition:
     rebuilding: bool
 
 
-_READ: Final = "select block_number, block_hash, block_time, rebuilding from index_position"
+_SELECT_POSITION: Final = "select block_number, block_hash, block_time, rebuilding from index_position"
 
 
 async def read_position(connection: Connection) -> IndexPosition | None:
     """Return the position, or None before the first block is indexed."""
-    row = await connection.fetchrow(_READ)
+    row = await connection.fetchrow(_SELECT_POSITION)
     return IndexPosition(**row) if row is not None else None
 
 
-async def read_position_in_time(line: PreparedConnection) -> IndexPosition | None:
+async def read_position_within_timeout(line: PreparedConnection) -> IndexPosition | None:
     """Return the position, or raise Retryable when the database does not answer in time."""
-    rows = await line.fetch(_READ)
+    rows = await line.fetch(_SELECT_POSITION)
     return IndexPosition(**rows[0]) if rows else None
 
 

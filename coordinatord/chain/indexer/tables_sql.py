@@ -1,4 +1,4 @@
-"""Write merged changes to the tables, set-based: a block of one event and a range of fifty thousand take the same path.
+"""Write merged changes to the tables with one statement per table, for a single event or fifty thousand.
 
 A patch names the state that its row must be in. A missing row, or a row in another state, means that the node
 contradicted itself, and the transaction is rolled back.
@@ -10,13 +10,13 @@ from typing import Final
 import asyncpg
 import msgspec.structs
 
-from coordinatord.chain.indexer.changes import OPEN, Changes, Contradiction, JobPatch, NewJob, contradiction
-from coordinatord.chain.indexer.job_rows import COLUMNS, POSTED, job_rows, posted_rows
+from coordinatord.chain.indexer.changes import OPEN, Changes, Contradiction, JobPatch, NewJob, contradiction_error
+from coordinatord.chain.indexer.job_rows import JOB_COLUMNS, POSTED_COLUMNS, encode_job_rows, encode_posted_rows
 from coordinatord.storage.database.connections import Connection
 
 
 async def write_patches(connection: Connection, changes: Changes) -> None:
-    """Write all changes except new jobs, in the caller's transaction. Write new jobs first.
+    """Write all changes except new jobs, in the caller's transaction. Call `write_new_jobs` first.
 
     Raise Retryable when the changes do not follow from the rows.
     """
@@ -25,23 +25,24 @@ async def write_patches(connection: Connection, changes: Changes) -> None:
             try:
                 await write(connection, changes)
             except asyncpg.UniqueViolationError as twice:
-                raise _duplicate_row(part, twice) from twice
+                raise _duplicate_row_error(part, twice) from twice
 
 
-async def count_jobs(connection: Connection) -> int:
-    """Return the ordinal of the next job. Reads the whole table while a first backfill runs without the index."""
+async def next_job_ordinal(connection: Connection) -> int:
+    """Return the ordinal of the next job. During a first backfill the index is missing, so this query reads the whole
+    table."""
     return int(await connection.fetchval("select coalesce(max(ordinal) + 1, 0) from jobs"))
 
 
 async def write_new_jobs(connection: Connection, new_jobs: Iterable[NewJob], ordinal: int) -> None:
-    """Insert new jobs in chain order. Raise Retryable for a job that exists already."""
+    """Insert new jobs in chain order. Raise Retryable for a job that already exists."""
     jobs = list(enumerate(new_jobs, ordinal))
     moved = [(ordinal, job) for ordinal, job in jobs if job.state != OPEN]
     if len(moved) < len(jobs):
         posted = jobs if not moved else [(ordinal, job) for ordinal, job in jobs if job.state == OPEN]
-        await _copy_jobs(connection, posted_rows(posted), POSTED)
+        await _copy_jobs(connection, encode_posted_rows(posted), POSTED_COLUMNS)
     if moved:
-        await _copy_jobs(connection, job_rows(moved), COLUMNS)
+        await _copy_jobs(connection, encode_job_rows(moved), JOB_COLUMNS)
 
 
 async def _copy_jobs(connection: Connection, rows: bytes, columns: Sequence[str]) -> None:
@@ -49,14 +50,14 @@ async def _copy_jobs(connection: Connection, rows: bytes, columns: Sequence[str]
     try:
         await connection.copy_to_table("jobs", source=memoryview(rows), columns=columns, format="binary")
     except asyncpg.UniqueViolationError as twice:
-        raise _duplicate_row("new_jobs", twice) from twice
+        raise _duplicate_row_error("new_jobs", twice) from twice
 
 
-def _duplicate_row(part: str, twice: asyncpg.UniqueViolationError) -> Contradiction:
-    return contradiction(f"something in {part} is there already ({twice.detail})")
+def _duplicate_row_error(part: str, twice: asyncpg.UniqueViolationError) -> Contradiction:
+    return contradiction_error(f"a row of {part} already exists ({twice.detail})")
 
 
-async def _jobs(connection: Connection, changes: Changes) -> None:
+async def _write_jobs(connection: Connection, changes: Changes) -> None:
     patches = list(changes.jobs.values())
     done = await connection.execute(
         "update jobs set state = p.state, ended_because = p.ended_because,"
@@ -69,12 +70,12 @@ async def _jobs(connection: Connection, changes: Changes) -> None:
         " $7::bigint[], $8::text[], $9::text[], $10::bigint[])"
         " as p(job_id, was, state, ended_because, provider_id, claimed_at, completion_tok, cost, result_cid, ended_at)"
         " where jobs.job_id = p.job_id and jobs.state = p.was",
-        *_columns([_job_values(patch) for patch in patches]),
+        *_transpose([_patch_values(patch) for patch in patches]),
     )
-    _all_found(done, len(patches), "jobs")
+    _check_row_count(done, len(patches), "jobs")
 
 
-def _job_values(patch: JobPatch) -> tuple[object, ...]:
+def _patch_values(patch: JobPatch) -> tuple[object, ...]:
     return (
         patch.job_id,
         patch.was,
@@ -83,22 +84,22 @@ def _job_values(patch: JobPatch) -> tuple[object, ...]:
         patch.provider_id,
         patch.claimed_at,
         patch.completion_tok,
-        _digits(patch.cost),
+        _numeric_text(patch.cost),
         patch.result_cid,
         patch.ended_at,
     )
 
 
-async def _new_providers(connection: Connection, changes: Changes) -> None:
+async def _write_new_providers(connection: Connection, changes: Changes) -> None:
     await connection.executemany(
         "insert into providers (provider_id, operator, box_key, evidence, identity_at, listed, allow_all_models,"
         " reputation, requested, ceiling, capacity_at, active_jobs)"
         " values ($1, $2, nullif($3, decode(repeat('00', 32), 'hex')), $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-        [_values(provider) for provider in changes.new_providers.values()],
+        [_row_values(provider) for provider in changes.new_providers.values()],
     )
 
 
-async def _providers(connection: Connection, changes: Changes) -> None:
+async def _write_providers(connection: Connection, changes: Changes) -> None:
     # An identity is always complete, and a box key of zeros means no key.
     patches = list(changes.providers.values())
     done = await connection.execute(
@@ -119,9 +120,9 @@ async def _providers(connection: Connection, changes: Changes) -> None:
         " as p(provider_id, operator, box_key, evidence, identity_at, listed, allow_all_models, reputation, requested,"
         " ceiling, capacity_at, active_jobs)"
         " where providers.provider_id = p.provider_id",
-        *_columns([_values(patch) for patch in patches]),
+        *_transpose([_row_values(patch) for patch in patches]),
     )
-    _all_found(done, len(patches), "providers")
+    _check_row_count(done, len(patches), "providers")
     moved = [patch for patch in patches if patch.operator is not None]
     if moved:
         # End the sessions of the previous operator. A reorg does not restore a session: the wallet signs in again.
@@ -133,42 +134,43 @@ async def _providers(connection: Connection, changes: Changes) -> None:
         )
 
 
-async def _removed_providers(connection: Connection, changes: Changes) -> None:
-    """Delete deregistered providers. Their jobs and asks stay, because readers of asks only use listed providers."""
+async def _delete_removed_providers(connection: Connection, changes: Changes) -> None:
+    """Delete deregistered providers. Keep their jobs. Also keep their asks, because readers use only the asks of listed
+    providers."""
     gone = list(changes.gone_providers)
     done = await connection.execute("delete from providers where provider_id = any($1::bigint[])", gone)
     if done != f"DELETE {len(gone)}":
-        raise contradiction("a provider that was not known is deregistered")
+        raise contradiction_error("an unknown provider is deregistered")
     await connection.execute("delete from sessions where provider_id = any($1::bigint[])", gone)
 
 
-async def _provider_models(connection: Connection, changes: Changes) -> None:
+async def _write_provider_models(connection: Connection, changes: Changes) -> None:
     allowed = [pair for pair, yes in changes.provider_models.items() if yes]
     refused = [pair for pair, yes in changes.provider_models.items() if not yes]
     if allowed:
         await connection.execute(
             "insert into provider_models (provider_id, model_id) select * from unnest($1::bigint[], $2::bigint[])"
             " on conflict do nothing",
-            *_columns(allowed),
+            *_transpose(allowed),
         )
     if refused:
         await connection.execute(
             "delete from provider_models where (provider_id, model_id) in"
             " (select * from unnest($1::bigint[], $2::bigint[]))",
-            *_columns(refused),
+            *_transpose(refused),
         )
 
 
-async def _models(connection: Connection, changes: Changes) -> None:
+async def _write_models(connection: Connection, changes: Changes) -> None:
     await connection.executemany(
         "insert into models (model_id, name, enabled, owned_by, params_schema) values ($1, $2, $3, $4, $5)"
         " on conflict (model_id) do update set name = excluded.name, enabled = excluded.enabled,"
         " owned_by = excluded.owned_by, params_schema = excluded.params_schema",
-        [_values(model) for model in changes.models.values()],
+        [_row_values(model) for model in changes.models.values()],
     )
 
 
-async def _slas(connection: Connection, changes: Changes) -> None:
+async def _write_slas(connection: Connection, changes: Changes) -> None:
     await connection.executemany(
         "insert into slas (sla_secs, allowed) values ($1, $2)"
         " on conflict (sla_secs) do update set allowed = excluded.allowed",
@@ -176,7 +178,7 @@ async def _slas(connection: Connection, changes: Changes) -> None:
     )
 
 
-async def _fees(connection: Connection, changes: Changes) -> None:
+async def _write_fees(connection: Connection, changes: Changes) -> None:
     await connection.execute(
         "insert into fees (fee_bps, gas_fee) values ($1, $2)"
         " on conflict (only_row) do update set fee_bps = excluded.fee_bps, gas_fee = excluded.gas_fee",
@@ -184,7 +186,7 @@ async def _fees(connection: Connection, changes: Changes) -> None:
     )
 
 
-async def _asks(connection: Connection, changes: Changes) -> None:
+async def _write_asks(connection: Connection, changes: Changes) -> None:
     standing = [(*key, str(rates[0]), str(rates[1])) for key, rates in changes.asks.items() if rates is not None]
     withdrawn = [key for key, rates in changes.asks.items() if rates is None]
     if standing:
@@ -195,25 +197,25 @@ async def _asks(connection: Connection, changes: Changes) -> None:
             " as q(provider_id, model_id, sla, rate_in, rate_out)"
             " on conflict (provider_id, model_id, sla)"
             " do update set rate_in = excluded.rate_in, rate_out = excluded.rate_out",
-            *_columns(standing),
+            *_transpose(standing),
         )
     if withdrawn:
         await connection.execute(
             "delete from asks where (provider_id, model_id, sla) in"
             " (select * from unnest($1::bigint[], $2::bigint[], $3::bigint[]))",
-            *_columns(withdrawn),
+            *_transpose(withdrawn),
         )
 
 
-async def _ask_times(connection: Connection, changes: Changes) -> None:
+async def _write_ask_times(connection: Connection, changes: Changes) -> None:
     await connection.execute(
         "insert into ask_times (provider_id, signed_at) select * from unnest($1::bigint[], $2::bigint[])"
         " on conflict (provider_id) do update set signed_at = excluded.signed_at",
-        *_columns(list(changes.ask_times.items())),
+        *_transpose(list(changes.ask_times.items())),
     )
 
 
-async def _allowlist(connection: Connection, changes: Changes) -> None:
+async def _write_allowlist(connection: Connection, changes: Changes) -> None:
     await connection.executemany(
         "insert into allowlist (key, status, entry) values ($1, $2, $3)"
         " on conflict (key) do update set status = excluded.status, entry = excluded.entry",
@@ -223,37 +225,37 @@ async def _allowlist(connection: Connection, changes: Changes) -> None:
 
 # New rows come before patches that could conflict with them in a constraint.
 _WRITERS: Final[tuple[tuple[str, Callable[[Connection, Changes], Awaitable[None]]], ...]] = (
-    ("jobs", _jobs),
-    ("new_providers", _new_providers),
-    ("providers", _providers),
-    ("gone_providers", _removed_providers),
-    ("provider_models", _provider_models),
-    ("models", _models),
-    ("slas", _slas),
-    ("fees", _fees),
-    ("asks", _asks),
-    ("ask_times", _ask_times),
-    ("allowlist", _allowlist),
+    ("jobs", _write_jobs),
+    ("new_providers", _write_new_providers),
+    ("providers", _write_providers),
+    ("gone_providers", _delete_removed_providers),
+    ("provider_models", _write_provider_models),
+    ("models", _write_models),
+    ("slas", _write_slas),
+    ("fees", _write_fees),
+    ("asks", _write_asks),
+    ("ask_times", _write_ask_times),
+    ("allowlist", _write_allowlist),
 )
 
 
-def _values(row: msgspec.Struct) -> tuple[object, ...]:
+def _row_values(row: msgspec.Struct) -> tuple[object, ...]:
     return msgspec.structs.astuple(row)
 
 
-def _columns(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Transpose rows to the arrays that unnest takes."""
+def _transpose(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """Return one array per column, as unnest expects."""
     return list(zip(*rows, strict=True))
 
 
-def _digits(number: int | None) -> str | None:
+def _numeric_text(number: int | None) -> str | None:
     # Binding text is cheaper than binding a Decimal.
     return None if number is None else str(number)
 
 
-def _all_found(done: str, wanted: int, table: str) -> None:
+def _check_row_count(done: str, wanted: int, table: str) -> None:
     if done != f"UPDATE {wanted}":
-        raise contradiction(f"of {wanted} known {table} that changed, not all are there in the state they must have")
+        raise contradiction_error(f"not all of the {wanted} changed rows of {table} exist in the required state")
 
 
 _DROP_INDEXES: Final = """
@@ -265,11 +267,11 @@ alter table jobs disable trigger count_insert, disable trigger count_update, dis
 
 
 async def drop_job_indexes(connection: Connection) -> None:
-    """Drop the indexes and stop counting, while no request reads the table. The caller must rebuild them before the
-    index becomes readable."""
+    """Drop the indexes of `jobs` and disable the triggers that count jobs. The caller must call `build_job_indexes`
+    before requests may read the table."""
     await connection.execute(_DROP_INDEXES)
 
 
 async def build_job_indexes(connection: Connection) -> None:
-    """Build missing indexes. Cheap when none is missing."""
+    """Build missing indexes. This is cheap when no index is missing."""
     await connection.execute("select build_job_indexes()")

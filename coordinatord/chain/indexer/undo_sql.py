@@ -1,8 +1,8 @@
-"""Undo blocks: the run of indexed blocks, and the rows as they were before each of them.
+"""Undo indexed blocks in a reorg, from saved copies of the rows that each block changed.
 
 Triggers save changed rows (see 0001_schema.sql) while `svc.journal_block` is set. A new job needs no saved row: its
-`posted_block` suffices. `index_blocks` holds a gapless run of blocks that ends at the index's position. All blocks but
-the lowest are journaled, so the index can return to any block of the run.
+`posted_block` suffices. `index_blocks` holds a gapless run of blocks that ends at the index's position. All blocks
+except the lowest are journaled, so the index can return to any block of the run.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import attrs
 from coordinatord.storage.database.connections import Connection
 
 # Tables with the trigger `save_for_undo`, and their primary keys.
-UNDOABLE: Final = {
+UNDOABLE_TABLES: Final = {
     "jobs": ("job_id",),
     "models": ("model_id",),
     "slas": ("sla_secs",),
@@ -27,7 +27,7 @@ UNDOABLE: Final = {
 
 
 @attrs.frozen(slots=True)
-class KeptBlock:
+class IndexedBlock:
     number: int
     hash: bytes
     parent_hash: bytes
@@ -35,11 +35,11 @@ class KeptBlock:
 
 
 async def start_journal(connection: Connection, block_number: int) -> None:
-    """Save the changes of the rest of the transaction under `block_number`."""
+    """Save each row that the rest of the transaction changes, under `block_number`."""
     await connection.execute("select set_config('svc.journal_block', $1::bigint::text, true)", block_number)
 
 
-async def keep_blocks(connection: Connection, blocks: Sequence[KeptBlock], window: int) -> None:
+async def append_blocks(connection: Connection, blocks: Sequence[IndexedBlock], window: int) -> None:
     """Append journaled blocks to the run, and drop blocks more than `window` below the last one."""
     await connection.execute(
         "with dropped as (delete from index_blocks where number < $5),"
@@ -51,7 +51,7 @@ async def keep_blocks(connection: Connection, blocks: Sequence[KeptBlock], windo
     )
 
 
-async def restart_run(connection: Connection, block: KeptBlock) -> None:
+async def restart_block_run(connection: Connection, block: IndexedBlock) -> None:
     """Start a new run at `block`. Earlier changes were not journaled and cannot be undone.
 
     This is one statement because each round trip delays a backfill.
@@ -66,23 +66,23 @@ async def restart_run(connection: Connection, block: KeptBlock) -> None:
     )
 
 
-async def kept_blocks(connection: Connection, upto: int, count: int) -> list[KeptBlock]:
+async def read_run_blocks(connection: Connection, upto: int, count: int) -> list[IndexedBlock]:
     """Return the blocks of the run at and below `upto`, highest first."""
     rows = await connection.fetch(
         "select number, hash, parent_hash, time from index_blocks where number <= $1 order by number desc limit $2",
         upto,
         count,
     )
-    return [KeptBlock(**row) for row in rows]
+    return [IndexedBlock(**row) for row in rows]
 
 
 async def undo_above(connection: Connection, block_number: int) -> None:
     """Restore every row to its state at `block_number`, a block of the run."""
     await connection.execute("delete from jobs where posted_block > $1", block_number)
-    for table, key in UNDOABLE.items():
+    for table, key in UNDOABLE_TABLES.items():
         saved = ", ".join(f"r.{column}" for column in key)
         kept = " and (o.r).posted_block <= $2" if table == "jobs" else ""
-        # The names are constants of this module.
+        # The interpolated names are constants of this module.
         journal = (
             f" from undo_journal j cross join jsonb_populate_record(null::{table}, j.saved) r"
             " where j.table_name = $1 and j.block_number > $2"
@@ -103,5 +103,7 @@ async def undo_above(connection: Connection, block_number: int) -> None:
 
 
 async def empty_index(connection: Connection) -> None:
-    """Empty every table that the chain fills, and the run."""
-    await connection.execute(f"truncate {', '.join(UNDOABLE)}, job_counts, owner_sums, undo_journal, index_blocks")
+    """Empty every table that the indexer fills."""
+    await connection.execute(
+        f"truncate {', '.join(UNDOABLE_TABLES)}, job_counts, owner_sums, undo_journal, index_blocks"
+    )

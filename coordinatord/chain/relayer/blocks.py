@@ -8,9 +8,9 @@ import msgspec
 
 from coordinatord.chain.relayer.fees import next_base_fee
 from coordinatord.chain.rpc.chain_data import Hash, Quantity
-from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result, quantity
+from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_quantity, decode_result
 
-# Blocks that are remembered. No reorg is expected to go deeper.
+# Number of blocks that are remembered. No reorg is expected to go deeper.
 WINDOW_BLOCKS: Final = 256
 
 
@@ -34,23 +34,23 @@ class HeadBlock:
     transactions: tuple[str, ...] = attrs.field(repr=False)
 
     @classmethod
-    def of(cls, raw: _RawBlock) -> Self:
-        limit, used = quantity(raw.gasLimit), quantity(raw.gasUsed)
+    def from_raw(cls, raw: _RawBlock) -> Self:
+        limit, used = decode_quantity(raw.gasLimit), decode_quantity(raw.gasUsed)
         return cls(
-            quantity(raw.number),
+            decode_quantity(raw.number),
             raw.hash,
             raw.parentHash,
             limit,
-            next_base_fee(quantity(raw.baseFeePerGas), used, limit),
+            next_base_fee(decode_quantity(raw.baseFeePerGas), used, limit),
             tuple(raw.transactions),
         )
 
 
-async def latest_block(rpc: Rpc) -> HeadBlock:
-    return HeadBlock.of(await rpc.call_as(_RawBlock, "eth_getBlockByNumber", "latest", False))
+async def read_latest_block(rpc: Rpc) -> HeadBlock:
+    return HeadBlock.from_raw(await rpc.call_as(_RawBlock, "eth_getBlockByNumber", "latest", False))
 
 
-async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock | None]:
+async def read_blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock | None]:
     """Return the blocks, with None for blocks that the node does not have (yet)."""
     answers = await rpc.batch([RpcCall("eth_getBlockByNumber", (hex(number), False)) for number in numbers])
     blocks: list[HeadBlock | None] = []
@@ -58,5 +58,15 @@ async def blocks_by_number(rpc: Rpc, numbers: Sequence[int]) -> list[HeadBlock |
         if isinstance(answer, Exception):
             raise answer
         raw = decode_result(answer, _RawBlock | None, "eth_getBlockByNumber")  # type: ignore[arg-type] # a union is a type to msgspec
-        blocks.append(HeadBlock.of(raw) if raw is not None else None)
+        blocks.append(HeadBlock.from_raw(raw) if raw is not None else None)
     return blocks
+
+
+async def find_missing_blocks(rpc: Rpc, blocks: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    """Return the hashes of the blocks, given by number and hash, that are not part of the node's chain."""
+    found = await read_blocks_by_number(rpc, [number for number, _ in blocks])
+    return [
+        block_hash
+        for (_, block_hash), there in zip(blocks, found, strict=True)
+        if there is None or there.hash != "0x" + block_hash.hex()
+    ]

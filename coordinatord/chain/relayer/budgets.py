@@ -1,10 +1,10 @@
-"""Gas budgets: how much of the relayer's gas a signer may cause. Checked before anything is stored or simulated.
+"""Gas budgets: how much of the relayer's gas the ops of a signer may use. Checked before anything is stored or
+simulated.
 
 A signer has a daily base, and more for each of its jobs of the last week that settled, because settled jobs paid their
-gas fee. Half of the base (a setting) may be used in one hour. Wallets are free to create, so a wallet with fewer than
-NEWCOMER_JOBS settled jobs also counts towards a ceiling of all newcomers together. An owner's base then grows with its
-settled jobs. Gas of mined transactions is booked, and relays under way count by estimate. This module refuses requests
-early, and `submit_relays` decides under the outbox's lock.
+gas fee. Wallets are free to create, so a wallet with fewer than MIN_ESTABLISHED_JOBS settled jobs also counts towards
+one ceiling of all newcomers. Above that number, an owner's base grows with the owner's settled jobs, up to
+MIN_JOBS_FOR_FULL_BASE. This module refuses requests early, and `submit_relays` decides under the outbox's lock.
 """
 
 import time
@@ -21,7 +21,7 @@ from coordinatord.chain.relayer.budgets_sql import (
     Spender,
     Spending,
     Standing,
-    read_exhausted,
+    read_exhausted_budgets,
     read_standings,
 )
 from coordinatord.chain.relayer.op_gas import gas_estimate
@@ -30,11 +30,11 @@ from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Database
 
 # A wallet with this many settled jobs in the last week is not a newcomer.
-NEWCOMER_JOBS: Final = 10
-# An owner with this many settled jobs has its whole base.
-FULL_BASE_JOBS: Final = 40
+MIN_ESTABLISHED_JOBS: Final = 10
+# An owner with this many settled jobs in the last week has the whole base.
+MIN_JOBS_FOR_FULL_BASE: Final = 40
 _HOUR_S: Final = 3600
-_BUDGET_OF: Final = {
+_BUDGET_OF_KIND: Final = {
     RelayKind.POST: Budget.POSTS,
     RelayKind.CANCEL: Budget.CANCELS,
     RelayKind.CLAIM: Budget.WORK,
@@ -42,12 +42,12 @@ _BUDGET_OF: Final = {
     RelayKind.REQUEST_CAPACITY: Budget.UPKEEP,
     RelayKind.PUBLISH: Budget.UPKEEP,
 }
-_WHAT: Final = {
+_BUDGET_NAMES: Final = {
     Budget.POSTS: "posts",
     Budget.CANCELS: "cancels",
     Budget.WORK: "claims, settles and fails",
     Budget.UPKEEP: "identities, capacity requests and asks",
-    Budget.NEWCOMERS: f"all wallets together that have fewer than {NEWCOMER_JOBS} settled jobs",
+    Budget.NEWCOMERS: f"all wallets together that have fewer than {MIN_ESTABLISHED_JOBS} settled jobs",
 }
 
 
@@ -66,7 +66,7 @@ class GasPolicy:
     hourly_percent: int = 50
 
     @classmethod
-    def of(cls, wallet_gas: int, newcomers_gas: int) -> "GasPolicy":
+    def from_daily_gas(cls, wallet_gas: int, newcomers_gas: int) -> "GasPolicy":
         """Return a policy in proportion to the daily gas of one wallet's posts. A provider sends more ops than a
         client."""
 
@@ -82,10 +82,10 @@ class GasPolicy:
             per_settled=share(2.5),
         )
 
-    def limits(self, budget: Budget, standing: Standing) -> GasLimits:
+    def limits_for(self, budget: Budget, standing: Standing) -> GasLimits:
         earned = self.per_settled * standing.settled
-        is_new = standing.settled < NEWCOMER_JOBS and not standing.listed and budget is not Budget.WORK
-        newcomers = (self._hourly(self.newcomers), self.newcomers) if is_new and self.newcomers else None
+        is_new = standing.settled < MIN_ESTABLISHED_JOBS and not standing.listed and budget is not Budget.WORK
+        newcomers = (self._hourly_limit(self.newcomers), self.newcomers) if is_new and self.newcomers else None
         match budget:
             case Budget.POSTS:
                 base = self.posts
@@ -99,16 +99,16 @@ class GasPolicy:
         if base == 0:
             return GasLimits(budget, None, None, newcomers)
         if not is_new and budget in (Budget.POSTS, Budget.CANCELS):
-            base = base * min(standing.settled, FULL_BASE_JOBS) // FULL_BASE_JOBS
-        return GasLimits(budget, self._hourly(base) + earned, base + earned, newcomers)
+            base = base * min(standing.settled, MIN_JOBS_FOR_FULL_BASE) // MIN_JOBS_FOR_FULL_BASE
+        return GasLimits(budget, self._hourly_limit(base) + earned, base + earned, newcomers)
 
-    def _hourly(self, base: int) -> int:
+    def _hourly_limit(self, base: int) -> int:
         return base * self.hourly_percent // 100
 
 
 @attrs.frozen(slots=True)
-class Admitted:
-    """Request that fits its signer's budget, with the figures that `submit_relays` checks it against."""
+class AdmittedRequest:
+    """Request that fits its signer's budget, with the figures that `submit_relays` checks again."""
 
     spending: Spending
     standing: Standing
@@ -119,29 +119,31 @@ class GasBudgets:
         self._database = database
         self.policy = policy
         self._standings = BatchedReads[Spender, Standing](database.prepared_connection(), read_standings)
-        self._exhausted = BatchedReads[Spending, Budget | None](database.prepared_connection(), read_exhausted)
+        self._exhausted = BatchedReads[Spending, Budget | None](database.prepared_connection(), read_exhausted_budgets)
 
-    async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> Admitted:
-        """Raise Retryable `busy` for a request over a budget, unless a relay of its subject is under way, which the
-        request may join."""
-        budget = _BUDGET_OF[kind]
+    async def admit(self, kind: RelayKind, signer: bytes, subject: bytes, calldata_bytes: int = 0) -> AdmittedRequest:
+        """Return the request's figures. Raise Retryable `busy` for a request over a budget, unless a relay of its
+        subject is under way, which the request may join."""
+        budget = _BUDGET_OF_KIND[kind]
         standing = await self._standings.get(Spender(signer, budget))
-        spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits(budget, standing))
+        spending = Spending(signer, gas_estimate(kind, calldata_bytes), self.policy.limits_for(budget, standing))
         if spending.limits.day is not None or spending.limits.newcomers is not None:
             exhausted = await self._exhausted.get(spending)
             if exhausted is not None and not await self.is_under_way(subject):
-                raise over_budget(exhausted)
-        return Admitted(spending, standing)
+                raise over_budget_error(exhausted)
+        return AdmittedRequest(spending, standing)
 
     async def is_under_way(self, subject: bytes) -> bool:
         async with self._database.connection() as connection:
             return await outbox_sql.is_under_way(connection, subject)
 
 
-def over_budget(budget: Budget) -> Retryable:
-    """Return the refusal. Budgets count by clock hours, so the next full hour may have room."""
+def over_budget_error(budget: Budget) -> Retryable:
+    """Return the refusal, with the time until the next full hour. Budgets count by clock hours, so the next hour may
+    have room."""
     metrics.budget_refusals.labels(budget.value).inc()
     message = (
-        f"the gas budget for {_WHAT[budget]} is used up; it grows with every settled job, and used gas counts for a day"
+        f"the gas budget for {_BUDGET_NAMES[budget]} is used up; "
+        "the budget grows with every settled job, and used gas counts for a day"
     )
     return Retryable("busy", message, retry_after=_HOUR_S - int(time.time()) % _HOUR_S)

@@ -1,5 +1,9 @@
-"""Gas budgets in the database: gas that signers have used and have under way, and settled jobs that raise their
-limits."""
+"""The gas ledger and the budgets in the database.
+
+The gas that a mined transaction used is booked once, by signer and kind, in the database transaction that records how
+its relays ended. A reorg that removes a transaction's block removes its bookings. Budgets sum the bookings of a day and
+the estimates of relays under way. Settled jobs raise the limits of the budgets.
+"""
 
 import enum
 from collections.abc import Sequence
@@ -9,17 +13,20 @@ from typing import Final
 import attrs
 
 from common.api.states import JobState
+from coordinatord.chain.relayer.transactions_sql import MinedTx
+from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.prepared import PreparedConnection
 
-# Days since its claim for which a settled job counts.
-EARNS_FOR_DAYS: Final = 7
+# A settled job raises limits for this many days after its claim.
+EARNING_PERIOD_DAYS: Final = 7
 # Limit of counted settled jobs per signer.
 MAX_COUNTED_JOBS: Final = 20_000
 # Signer used for the sum of all newcomers.
 ALL_NEWCOMERS: Final = b"\x00"
-_AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
-_SUMS: Final = (
+# Amount that the claim of a job collects.
+_CLAIM_AMOUNT: Final = "j.cap + div(j.cap * j.fee_bps, 10000) + j.gas_fee"
+_SPENT_GAS: Final = (
     "coalesce(sum(gas) filter (where hour = (select current_hour())), 0)::bigint as last_hour,"
     " sum(gas)::bigint as last_day from gas_bookings"
 )
@@ -34,14 +41,14 @@ class Budget(enum.StrEnum):
     WORK = "work"
     # Identity, capacity and asks.
     UPKEEP = "upkeep"
-    # All signers together that have earned nothing.
+    # All newcomers together.
     NEWCOMERS = "newcomers"
 
 
 @attrs.frozen(slots=True)
 class GasLimits:
-    """Gas that a signer may spend per hour and per day. For a newcomer, `newcomers` are the limits that all newcomers
-    share."""
+    """Gas that a signer may spend per hour and per day. For a newcomer, `newcomers` are the limits per hour and per day
+    that all newcomers share."""
 
     budget: Budget
     hour: int | None
@@ -57,9 +64,9 @@ class Spender:
 
 @attrs.frozen(slots=True)
 class Standing:
-    """Earned and promised amounts of a signer. `settled` counts its settled jobs of the last week. `listed` is True
-    for a listed provider. `open_amounts` is the sum that claims of the owner's open jobs will collect, up to the
-    block `position`. `unindexed` is the same for later posts."""
+    """Settled jobs and promised amounts of a signer. `settled` counts the signer's settled jobs of the last week.
+    `listed` is True for a listed provider. `open_amounts` is the sum that claims of the owner's open jobs will collect,
+    up to the block `position`. `unindexed` is the same sum for posts that are not indexed at that block."""
 
     settled: int
     listed: bool
@@ -80,7 +87,7 @@ async def read_standings(
         "  (select count(*) from (select from jobs j"
         f"   where a.owns and j.owner = a.signer and j.state = {JobState.SETTLED}"
         "   and j.claimed_at > p.block_time - $3::bigint * 86400 limit $4) s) as settled,"
-        f"  (select coalesce(sum({_AMOUNT}), 0) from jobs j"
+        f"  (select coalesce(sum({_CLAIM_AMOUNT}), 0) from jobs j"
         f"   where a.owns and j.owner = a.signer and j.state = {JobState.OPEN}"
         "   and j.expires_at >= p.block_time) as amounts,"
         "  case when a.owns then unindexed_posts(a.signer, coalesce(p.block_number, -1)) else 0 end as unindexed) o"
@@ -91,7 +98,7 @@ async def read_standings(
         "  from providers v where not a.owns and v.operator = a.signer) v",
         [spender.signer for spender in spenders],
         [spender.budget in (Budget.POSTS, Budget.CANCELS) for spender in spenders],
-        EARNS_FOR_DAYS,
+        EARNING_PERIOD_DAYS,
         MAX_COUNTED_JOBS,
     )
     return {
@@ -111,8 +118,11 @@ class Spending:
     limits: GasLimits
 
 
-async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]) -> dict[Spending, Budget | None]:
-    """For each spending, return the budget that is too small for it: its signer's, the newcomers', or None."""
+async def read_exhausted_budgets(
+    line: PreparedConnection, spendings: Sequence[Spending]
+) -> dict[Spending, Budget | None]:
+    """Return, for each spending, the budget that has no room for the estimate: the signer's budget, or the budget of
+    all newcomers, or None if both have room."""
     rows = await line.fetch(
         "select a.place, a.day is null or gas_fits(a.signer, a.budget, a.estimate, a.hour, a.day) as own_fits,"
         " a.all_day is null or gas_fits('', 'newcomers', a.estimate, a.all_hour, a.all_day) as newcomers_fit"
@@ -134,7 +144,7 @@ async def read_exhausted(line: PreparedConnection, spendings: Sequence[Spending]
     return exhausted
 
 
-async def room(connection: Connection, spending: Spending, limit: int) -> int:
+async def count_fitting_ops(connection: Connection, spending: Spending, limit: int) -> int:
     """Return how many ops of this estimate fit now, at most `limit`. The first op of an hour and of a day always fits,
     as in `gas_fits`."""
     limits, estimate = spending.limits, spending.estimate
@@ -155,6 +165,37 @@ async def room(connection: Connection, spending: Spending, limit: int) -> int:
     return left
 
 
+async def book_gas(connection: Connection, mined: Sequence[MinedTx]) -> dict[str, int]:
+    """Book the gas of mined transactions to the signers of their relays, in proportion to the estimates, unless the gas
+    is booked already. Return the booked gas by kind. Call this before any relay goes back to the queue: a requeued
+    relay is no longer bound to its transaction."""
+    rows = await connection.fetch(
+        "with used as (select u.* from unnest($1::bigint[], $2::bigint[], $3::boolean[]) as u(tx_id, gas, fills)"
+        "  where not exists (select from gas_bookings b where b.tx_id = u.tx_id)),"
+        " carried as (select u.tx_id, u.gas, coalesce(r.signer, ''::bytea) as signer, r.kind, r.newcomer,"
+        "  greatest(r.gas_estimate, 1)::numeric as weight,"
+        "  sum(greatest(r.gas_estimate, 1)) over (partition by u.tx_id order by r.id) as upto,"
+        "  sum(greatest(r.gas_estimate, 1)) over (partition by u.tx_id) as whole"
+        "  from used u join relays r on r.tx_id = u.tx_id where not u.fills),"
+        # Shares are differences of running sums, so they add up exactly to the gas used.
+        " shares as (select tx_id, signer, kind, newcomer,"
+        "  (div(gas * upto, whole) - div(gas * (upto - weight), whole))::bigint as gas from carried"
+        "  union all select u.tx_id, ''::bytea, 'fill', false, u.gas from used u"
+        "  where u.fills or not exists (select from relays r where r.tx_id = u.tx_id)),"
+        " rows as (insert into gas_bookings (tx_id, signer, kind, newcomer, hour, gas)"
+        "  select tx_id, signer, kind, newcomer, current_hour(), sum(gas) from shares"
+        "  group by tx_id, signer, kind, newcomer returning kind, gas)"
+        " select kind, sum(gas)::bigint as gas from rows group by kind",
+        *columns(mined, "tx_id", "gas_used", "fills"),
+    )
+    return {row["kind"]: row["gas"] for row in rows}
+
+
+async def remove_bookings(connection: Connection, tx_ids: Sequence[int]) -> None:
+    """Remove the bookings of transactions in blocks that are no longer part of the chain."""
+    await connection.execute("delete from gas_bookings where tx_id = any($1::bigint[])", tx_ids)
+
+
 @attrs.frozen(slots=True)
 class TopSpender:
     """Gas that a signer used for ops of one kind."""
@@ -165,16 +206,16 @@ class TopSpender:
     last_day: int
 
 
-async def top_spenders(connection: Connection, limit: int) -> list[TopSpender]:
-    """Return the signers that used most gas in the last day, each kind apart. The coordinator itself and the sum of all
-    newcomers count as signers."""
+async def read_top_spenders(connection: Connection, limit: int) -> list[TopSpender]:
+    """Return the signers that used the most gas in the last day, one entry per signer and kind. The coordinator itself
+    and the sum of all newcomers count as signers."""
     rows = await connection.fetch(
-        f"select signer, kind, {_SUMS} where newcomer = any(array[true, false]) and hour > (select current_hour()) - 24"
-        " group by signer, kind order by last_day desc, signer, kind limit $1",
+        f"select signer, kind, {_SPENT_GAS} where newcomer = any(array[true, false])"
+        " and hour > (select current_hour()) - 24 group by signer, kind order by last_day desc, signer, kind limit $1",
         limit,
     )
     rows += await connection.fetch(
-        f"select $1::bytea, kind, {_SUMS} where newcomer and hour > (select current_hour()) - 24 group by kind",
+        f"select $1::bytea, kind, {_SPENT_GAS} where newcomer and hour > (select current_hour()) - 24 group by kind",
         ALL_NEWCOMERS,
     )
     spenders = [TopSpender(*row) for row in rows]

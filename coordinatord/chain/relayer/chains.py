@@ -1,16 +1,13 @@
-"""Chains of ops: ops that the chain refuses only because an older op of their job is undecided.
+"""Chains of ops of one job. The registry refuses a later op of a chain until the older ops are mined.
 
-A post, its claim and its settle need not wait a block each, because the registry only requires their order. A relay
-that reverts alone is simulated after all undecided ops of its subject that this account sends before it, in signed
-transactions or in this round. If the relay passes, it is signed: the order of nonces, and of calls within a
-transaction, keeps it behind the ops that it builds on.
-
-A relay that does not pass stays queued until the older ops are decided. So do all such relays on a node that cannot
-simulate several calls in turn. If an older op is refused or lost, the ops built on it return to the queue
-(`resolution.py`).
+If a relay reverts when it is simulated by itself, it is simulated again after the undecided ops of the same job that
+this account sends before it. If that simulation succeeds, the relay is signed. The order of nonces, and of calls within
+a transaction, keeps the relay behind the ops that it builds on. Otherwise the relay stays queued until the older ops
+are decided. On a node without `eth_simulateV1`, all such relays stay queued.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import groupby
 from operator import attrgetter
 from typing import Final
@@ -21,118 +18,111 @@ import structlog
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.coalesce import Simulated
-from coordinatord.chain.relayer.op_gas import PlannedGas
-from coordinatord.chain.relayer.outbox_sql import RelayKind
-from coordinatord.chain.relayer.queue_sql import WaitingRelay
-from coordinatord.chain.relayer.results_sql import UndecidedRelay, undecided_with
-from coordinatord.chain.relayer.simulate import CallData, simulate_in_turn
+from coordinatord.chain.relayer.coalesce import SimulatedRelay
+from coordinatord.chain.relayer.outbox_sql import RelayKind, StoredRelay
+from coordinatord.chain.relayer.results_sql import find_undecided_with
+from coordinatord.chain.relayer.simulate import CallData, simulate_sequences
 from coordinatord.chain.rpc.client import Rpc
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.storage.database.connections import Connection
 
 log = structlog.get_logger(__name__)
 
-OF_A_JOB: Final = frozenset({RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL, RelayKind.CANCEL})
-# Pause before a node without eth_simulateV1 is asked again.
-_RETRY_AFTER_S: Final = 60.0
-# The simulation delays ops that pass alone.
-_TIMEOUT_S: Final = 3.0
+JOB_KINDS: Final = frozenset({RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL, RelayKind.CANCEL})
+# Pause after a failed simulation, for example on a node without eth_simulateV1.
+_FAILURE_PAUSE_S: Final = 60.0
+# Short, because the other ops of the round wait for this simulation.
+_SIMULATION_TIMEOUT_S: Final = 3.0
 
-_NOT_SERVED: Final = (Meaning.REFUSED, Meaning.UNSUPPORTED, Meaning.RATE_LIMITED)
+_SIMULATION_UNAVAILABLE_ERRORS: Final = (RpcErrorKind.REFUSED, RpcErrorKind.UNSUPPORTED, RpcErrorKind.RATE_LIMITED)
 
 
 @attrs.frozen(slots=True)
-class _Chained:
-    """Op of a chain. `gas` is its limit. `relay` is None for a signed op. `tried`: the op alone would revert."""
+class _ChainedOp:
+    """Op of a chain. `gas` is its gas limit. `tried` is True for an op that reverts alone and is tried after the ops
+    before it."""
 
-    id: int
-    call: CallData
+    relay: StoredRelay
     gas: int
-    relay: WaitingRelay | None = None
-    tried: bool = False
+    tried: bool
+
+    @property
+    def call(self) -> CallData:
+        return self.relay.target, self.relay.calldata
 
 
-class ChainedOps:
+class ChainedOpSimulator:
+    """Simulates ops after the undecided ops that they build on."""
+
     def __init__(self, rpc: Rpc, account: RelayerAccount) -> None:
         self._rpc = rpc
         self._account = account
-        self._rests_until = 0.0
+        self._paused_until = 0.0
 
-    async def extend(
-        self, connection: Connection, passing: Sequence[Simulated], behind: Sequence[WaitingRelay]
-    ) -> list[Simulated]:
-        """Simulate the relays of `behind` after the undecided ops of their jobs. Return the relays that pass.
-
-        Each relay of `behind` reverts if it is simulated alone. `passing` are the relays of this round that pass alone.
-        The transaction of `connection` holds the locks of both.
-        """
-        if anyio.current_time() < self._rests_until:
+    async def find_passing(
+        self, connection: Connection, passing: Sequence[SimulatedRelay], behind: Sequence[StoredRelay]
+    ) -> list[SimulatedRelay]:
+        """Simulate the relays of `behind`, each of which reverts alone, after the undecided ops of their jobs. Return
+        the relays that pass. `passing` are the relays of this round that pass alone."""
+        if anyio.current_time() < self._paused_until:
             return []
-        account = self._account
-        under_way = await undecided_with(connection, account.chain_id, account.address, [relay.id for relay in behind])
-        first = {one.relay.id: one.relay for one in passing if not one.relay.requeued}
-        tried = {relay.id: relay for relay in behind if relay.kind in OF_A_JOB and not relay.requeued}
+        under_way = await find_undecided_with(connection, [relay.id for relay in behind])
+        first = {one.relay.id for one in passing if not one.relay.requeued}
+        tried = {relay.id for relay in behind if relay.kind in JOB_KINDS and not relay.requeued}
         jobs = groupby(sorted(under_way, key=attrgetter("subject", "id")), key=attrgetter("subject"))
-        chains = [chain for _, job in jobs if (chain := _chain(job, first, tried, account.gas))]
+        chains = [chain for _, job in jobs if (chain := self._find_chain(job, first, tried))]
         if not chains:
             return []
         try:
-            with anyio.fail_after(_TIMEOUT_S):
-                return await self._passing(chains)
+            with anyio.fail_after(_SIMULATION_TIMEOUT_S):
+                answers = await simulate_sequences(
+                    self._rpc, self._account.address, [[(link.call, link.gas) for link in chain] for chain in chains]
+                )
+            errors = [answer for answer in answers if isinstance(answer, RpcError)]
+            if len(errors) == len(answers) and errors[0].kind in _SIMULATION_UNAVAILABLE_ERRORS:
+                raise errors[0]
         except (Retryable, RpcError, TimeoutError) as error:
-            log.warning("ops of one job wait for a block each", seconds=_RETRY_AFTER_S, reason=str(error))
-            self._rests_until = anyio.current_time() + _RETRY_AFTER_S
+            log.warning("chained ops not simulated", retry_in_s=_FAILURE_PAUSE_S, reason=str(error))
+            self._paused_until = anyio.current_time() + _FAILURE_PAUSE_S
             return []
-
-    async def _passing(self, chains: Sequence[Sequence[_Chained]]) -> list[Simulated]:
-        """Simulate the chains. Raise RpcError if the node does not serve the simulation, and Retryable if it does
-        not answer."""
-        runs = [[(link.call, link.gas) for link in chain] for chain in chains]
-        answers = await simulate_in_turn(self._rpc, self._account.address, runs)
-        errors = [answer for answer in answers if isinstance(answer, RpcError)]
-        if len(errors) == len(answers) and errors[0].meaning in _NOT_SERVED:
-            raise errors[0]
         return [
             op
             for chain, passed in zip(chains, answers, strict=True)
             if not isinstance(passed, RpcError)
-            for op in _on_top(chain, passed, self._account.gas)
+            for op in self._select_passing(chain, passed)
         ]
 
+    def _find_chain(
+        self, job: Iterable[StoredRelay], first: AbstractSet[int], tried: AbstractSet[int]
+    ) -> list[_ChainedOp]:
+        """Return the undecided ops of a job that this account sends in this order, up to the last tried op. Return an
+        empty list if no op comes before the first tried op."""
+        chain: list[_ChainedOp] = []
+        for op in job:
+            limit = self._account.gas.limit(op.kind, len(op.calldata))
+            is_ours = op.id in first or op.id in tried or self._account.precedes(op.tx_id)
+            if not is_ours or limit is None or (chain and op.target != chain[0].relay.target):
+                # Later ops wait behind an op that another account sends, that is not sent now, or that goes to another
+                # registry.
+                break
+            chain.append(_ChainedOp(op, limit, op.id in tried))
+        while chain and not chain[-1].tried:
+            chain.pop()
+        return [] if not chain or chain[0].tried else chain
 
-def _chain(
-    job: Iterable[UndecidedRelay], first: Mapping[int, WaitingRelay], tried: Mapping[int, WaitingRelay], gas: PlannedGas
-) -> list[_Chained]:
-    """Return the undecided ops of a job that this account sends in this order, up to the last tried op.
-
-    Return an empty list if no op comes before it.
-    """
-    chain: list[_Chained] = []
-    for op in job:
-        relay = first.get(op.id) or tried.get(op.id)
-        limit = gas.limit(op.kind, len(op.calldata))
-        is_ours = relay is not None or op.ahead
-        if not is_ours or limit is None or (chain and op.target != chain[0].call[0]):
-            # Another account's op, or not to be sent now: later ops wait.
-            break
-        chain.append(_Chained(op.id, (op.target, op.calldata), limit, relay, op.id in tried))
-    while chain and not chain[-1].tried:
-        chain.pop()
-    return [] if not chain or chain[0].tried else chain
-
-
-def _on_top(chain: Sequence[_Chained], passed: Sequence[bool], gas: PlannedGas) -> list[Simulated]:
-    """Return the tried ops that pass. An op that does not pass is not sent, so it does not affect the ops after it."""
-    found: list[Simulated] = []
-    after = chain[0]
-    for link, passes in zip(chain, passed, strict=True):
-        if link.tried and link.relay is not None:
-            if not passes:
+    def _select_passing(self, chain: Sequence[_ChainedOp], passed: Sequence[bool]) -> list[SimulatedRelay]:
+        """Return the tried ops that pass. An op that does not pass is not sent, so it does not affect the ops after
+        it."""
+        found: list[SimulatedRelay] = []
+        after = chain[0].relay
+        for link, passes in zip(chain, passed, strict=True):
+            relay = link.relay
+            if link.tried and not passes:
                 continue
-            share = gas.share(link.relay.kind, len(link.relay.calldata), link.gas)
-            found.append(Simulated(link.relay, link.gas, share, after.id))
-        # A signed op, which is sent first anyway, must not hide an op that must be in the same transaction.
-        if link.relay is not None or after.relay is None:
-            after = link
-    return found
+            if link.tried:
+                share = self._account.gas.share(relay.kind, len(relay.calldata), link.gas)
+                found.append(SimulatedRelay(relay, link.gas, share, after.id))
+            # `after` stays at an unsigned op, which must be in the same transaction. Signed ops are sent first anyway.
+            if relay.tx_id is None or after.tx_id is not None:
+                after = relay
+        return found

@@ -1,4 +1,4 @@
-"""Fees that transactions offer, and when a pending transaction must offer more. All in wei per gas."""
+"""Fees that transactions offer, and when a pending transaction must offer more. All fees are in wei per gas."""
 
 import statistics
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from typing import Final
 
 import attrs
 
-# Nodes replace a pending transaction only if both fields rise by at least a tenth. Most require 12.5 %.
+# Nodes replace a pending transaction only if both fee fields rise: by a tenth on some nodes, by 12.5 % on most.
 _BUMP_NUMERATOR: Final = 9
 _BUMP_DENOMINATOR: Final = 8
-_FAR_ABOVE_FACTOR: Final = 10
+_MAX_REFUSED_FEE_FACTOR: Final = 10
 _GWEI: Final = 10**9
-_ADVICE_ABOVE_HISTORY: Final = 3
-_FORECAST_ABOVE_HEADER: Final = 8
+_MAX_TIP_TO_MEDIAN_RATIO: Final = 3
+_MAX_FORECAST_TO_HEADER_RATIO: Final = 8
 
 
 @attrs.frozen(slots=True)
@@ -35,14 +35,14 @@ class FeeMarket:
 class FeeCeiling:
     """Highest fee that is ever offered. None means no limit.
 
-    A first offer uses at most half of the tip: a replacement must raise both fields, which is impossible with the tip
-    at its ceiling.
+    A first offer uses at most half of the highest tip: a replacement must raise both fields, which is impossible with
+    the tip at its ceiling.
     """
 
     cap: int | None = None
     tip: int | None = None
 
-    def limited(self, fee: Fee) -> Fee:
+    def cap_fee(self, fee: Fee) -> Fee:
         cap = fee.cap if self.cap is None else min(fee.cap, self.cap)
         tip = fee.tip if self.tip is None else min(fee.tip, self.tip // 2)
         return Fee(cap, min(tip, cap))
@@ -52,7 +52,7 @@ class FeeCeiling:
 
     def is_below(self, market: FeeMarket) -> bool:
         """Return True if the next block would not accept the highest allowed fee."""
-        return self.cap is not None and not _covers_market(offer(market, self), market)
+        return self.cap is not None and not _covers_market(initial_fee(market, self), market)
 
 
 NO_CEILING: Final = FeeCeiling()
@@ -80,8 +80,8 @@ _CEILINGS_GWEI: Final = {
 
 
 def ceiling_of(chain_id: int, fee_gwei: int | None, tip_gwei: int | None) -> FeeCeiling:
-    """Return the ceiling from the settings, with the chain's default for missing values. Unknown chains have no
-    limit."""
+    """Return the ceiling from the settings, with the chain's default for missing values. An unknown chain has no
+    default, so missing values mean no limit."""
     usual = _DEVELOPMENT_CEILING_GWEI if chain_id in DEVNET_CHAIN_IDS else _CEILINGS_GWEI.get(chain_id, (None, None))
     cap, tip = (own if own is not None else known for own, known in zip((fee_gwei, tip_gwei), usual, strict=True))
     return FeeCeiling(None if cap is None else cap * _GWEI, None if tip is None else tip * _GWEI)
@@ -97,45 +97,40 @@ def next_base_fee(base_fee: int, gas_used: int, gas_limit: int) -> int:
     return base_fee - base_fee * (target - gas_used) // target // 8
 
 
-def believed_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
-    """Limit a node's advice to three times the median tip of recent blocks, but not below `usual`. Without any paid
-    tip, accept the advice."""
+def plausible_tip(advised: int, rewards: Sequence[int], usual: int) -> int:
+    """Limit the tip that a node advises to three times the median tip of recent blocks, but not below `usual`. If no
+    recent block paid a tip, accept the advised tip."""
     paid = [reward for reward in rewards if reward > 0]
     if not paid:
         return advised
-    return min(advised, max(_ADVICE_ABOVE_HISTORY * int(statistics.median(paid)), usual))
+    return min(advised, max(_MAX_TIP_TO_MEDIAN_RATIO * int(statistics.median(paid)), usual))
 
 
-def believed_base_fee(by_header: int, forecast: int) -> int:
-    """Return the node's forecast if it exceeds the header's base fee, up to eight times. Chains differ in how fast
-    their base fee moves."""
-    return max(by_header, min(forecast, _FORECAST_ABOVE_HEADER * by_header) if by_header else forecast)
+def plausible_base_fee(by_header: int, forecast: int) -> int:
+    """Return the base fee computed from the header or the node's forecast, whichever is higher. The forecast is limited
+    to eight times the computed fee. Chains differ in how fast their base fee moves."""
+    return max(by_header, min(forecast, _MAX_FORECAST_TO_HEADER_RATIO * by_header) if by_header else forecast)
 
 
-def offer(market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> Fee:
+def initial_fee(market: FeeMarket, ceiling: FeeCeiling = NO_CEILING) -> Fee:
     """Return a fee that suffices for six full blocks, after which the base fee may have doubled."""
-    return ceiling.limited(Fee(2 * market.base_fee + market.tip, market.tip))
+    return ceiling.cap_fee(Fee(2 * market.base_fee + market.tip, market.tip))
 
 
-def replacement(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeCeiling = NO_CEILING) -> Fee | None:
-    """Return the fee of a new version, or None while the current fee is enough or the ceiling allows no higher one.
-
-    `refused` means that a node called the fee too low, which is accepted up to a bound far above the market.
-    """
-    wanted = offer(market, ceiling)
-    if _covers_market(current, market) and (not refused or current.cap >= _FAR_ABOVE_FACTOR * wanted.cap):
+def replacement_fee(current: Fee, market: FeeMarket, *, refused: bool, ceiling: FeeCeiling = NO_CEILING) -> Fee | None:
+    """Return the fee of a new version, or None while the current fee is enough or the ceiling allows no higher fee.
+    `refused` is True if a node called the fee too low. `refused` is ignored for a fee far above the market."""
+    wanted = initial_fee(market, ceiling)
+    if _covers_market(current, market) and (not refused or current.cap >= _MAX_REFUSED_FEE_FACTOR * wanted.cap):
         return None
-    raised = _raised(current, wanted)
+    raised = _raise_fee(current, wanted)
     return raised if ceiling.allows(raised) and not ceiling.is_below(market) else None
 
 
-def substitute(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = NO_CEILING) -> Fee:
-    """Return the fee of a self-transfer that replaces bytes that no node accepts.
-
-    It must be higher in any case, because a node may have an older version. A self-transfer uses so little gas that
-    this one step may exceed the ceiling.
-    """
-    return _raised(current, offer(market, ceiling))
+def self_transfer_fee(current: Fee, market: FeeMarket, *, ceiling: FeeCeiling = NO_CEILING) -> Fee:
+    """Return the fee of a self-transfer that replaces bytes that no node accepts. The fee always rises, because a node
+    may have an older version. A self-transfer uses so little gas that this one step may exceed the ceiling."""
+    return _raise_fee(current, initial_fee(market, ceiling))
 
 
 def _covers_market(fee: Fee, market: FeeMarket) -> bool:
@@ -143,9 +138,9 @@ def _covers_market(fee: Fee, market: FeeMarket) -> bool:
     return fee.cap >= market.base_fee + min(fee.tip, market.tip) // 2
 
 
-def _raised(current: Fee, wanted: Fee) -> Fee:
-    return Fee(max(_bumped(current.cap), wanted.cap), max(_bumped(current.tip), wanted.tip))
+def _raise_fee(current: Fee, wanted: Fee) -> Fee:
+    return Fee(max(_bump_amount(current.cap), wanted.cap), max(_bump_amount(current.tip), wanted.tip))
 
 
-def _bumped(amount: int) -> int:
+def _bump_amount(amount: int) -> int:
     return max(amount + 1, -(-amount * _BUMP_NUMERATOR // _BUMP_DENOMINATOR))

@@ -1,6 +1,6 @@
 """One round from the queue to signed transactions: take, simulate, plan, sign and store. Sending is separate.
 
-Relays taken in a round stay locked, so that no other account takes them. A crash leaves them queued.
+Relays of a round stay locked in the database, so that no other account takes them. A crash leaves them queued.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,13 +13,21 @@ from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import outbox_sql, queue_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.chains import ChainedOps
-from coordinatord.chain.relayer.coalesce import Planned, Rank, Simulated, coalesce, in_flight, rank_of
-from coordinatord.chain.relayer.fees import offer
-from coordinatord.chain.relayer.queue_sql import Ending, WaitingRelay
-from coordinatord.chain.relayer.reserves import Reserves, affordable
-from coordinatord.chain.relayer.resolution import inconclusive
-from coordinatord.chain.relayer.role import LACKING, WITHOUT_ROLE
+from coordinatord.chain.relayer.chains import ChainedOpSimulator
+from coordinatord.chain.relayer.coalesce import (
+    PlannedTx,
+    Rank,
+    SimulatedRelay,
+    coalesce,
+    limit_in_flight,
+    rank_of,
+    split_affordable,
+)
+from coordinatord.chain.relayer.fees import initial_fee
+from coordinatord.chain.relayer.outbox_sql import RelayKind, StoredRelay
+from coordinatord.chain.relayer.queue_sql import Ending
+from coordinatord.chain.relayer.resolution import find_inconclusive_refusals
+from coordinatord.chain.relayer.role import KINDS_WITHOUT_ROLE, LACKING_ROLE_ERRORS
 from coordinatord.chain.relayer.settings import RelayerSettings
 from coordinatord.chain.relayer.signing import sign_planned
 from coordinatord.chain.relayer.simulate import NoVerdict, WouldPass, WouldRevert, simulate
@@ -30,8 +38,8 @@ from coordinatord.storage.database.role_connection import RoleConnection
 
 log = structlog.get_logger(__name__)
 
-_MAX_TAKEN: Final = 512
-# Fills one transaction, so that a request arriving during the round waits for no more than that.
+_MAX_TAKEN_RELAYS: Final = 512
+# Fills one transaction, so that a request that arrives during the round waits for at most one transaction of posts.
 _MAX_BATCH_POSTS: Final = 64
 
 
@@ -41,34 +49,41 @@ class RelayIntake:
         self._rpc = rpc
         self._account = account
         self._settings = settings
-        self._chained = ChainedOps(rpc, account)
+        self._chained = ChainedOpSimulator(rpc, account)
 
-    async def round(self) -> bool:
+    async def run_round(self) -> bool:
         """Take relays from the queue, sign and store them. Return True when any was signed or ended.
 
         Sign nothing while signed bytes are unsent, so that the queue's depth and timeout also cover a slow node. Raise
-        Retryable `chain_unreachable` when the node does not answer, and SignerUnavailable when the signer does not. The
-        relays then stay queued.
+        Retryable when the node or the signer does not answer. The relays then stay queued.
         """
         room = self._settings.max_in_flight - len(self._account.pending)
         if room <= 0 or self._account.has_unsent:
             return False
         async with self._term.transaction() as connection:
-            relays = await self._take(connection, room)
+            relays = await self._take_relays(connection, room)
             if not relays:
                 return False
-            simulated, endings = await self._examine(connection, relays)
-            # The node may have answered after the deadline.
+            simulated, endings = await self._examine_relays(connection, relays)
+            # The simulation may have lasted beyond the queue timeout of a relay.
             overdue = await queue_sql.drop_overdue(connection, self._settings.queue_timeout_ms)
-            simulated = _without(overdue, simulated)
-            tx_room = self._account.room.at(anyio.current_time())
+            simulated = _remove_dropped(overdue, simulated)
+            tx_room = self._account.room.limits_at(anyio.current_time())
             planned = coalesce(simulated, max_ops=self._coalesce_max, room=tx_room)
-            plans, unpaid = self._paid(in_flight(planned, room), simulated)
-            # Pending transactions may cost less than their reserved maximum.
+            plans, unpaid = self._split_affordable(limit_in_flight(planned, room), simulated)
+            # Drop unpaid relays only when nothing is pending: pending transactions may cost less than their reserved
+            # maximum, which frees funds.
             if unpaid and not plans and not len(self._account.pending):
-                endings += [_dropped(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
-            endings = [ending for ending in _final(relays, endings) if ending.id not in overdue]
-            await queue_sql.end(connection, endings)
+                endings += [_dropped_ending(relay, "relayer_funds") for plan in unpaid for relay in plan.relays]
+            # The bytes of requeued relays were sent, and callers may know them as mined. So such relays are not
+            # dropped, but wait in the queue for missing funds or roles.
+            came_back = {relay.id for relay in relays if relay.requeued}
+            endings = [
+                ending
+                for ending in endings
+                if ending.id not in overdue and (ending.state == "refused" or ending.id not in came_back)
+            ]
+            await queue_sql.end_queued(connection, endings)
             signed, unavailable = await sign_planned(connection, self._account, plans) if plans else ([], None)
         for tx in signed:
             self._account.pending.add(tx)
@@ -83,12 +98,11 @@ class RelayIntake:
             raise unavailable
         return bool(signed or endings or overdue)
 
-    async def _take(self, connection: Connection, room: int) -> Sequence[WaitingRelay]:
-        limit = min(_MAX_TAKEN, room * self._coalesce_max)
-        if not self._account.lacks_role:
-            return await queue_sql.take(connection, limit, await self._of_batches(connection))
+    async def _take_relays(self, connection: Connection, room: int) -> Sequence[StoredRelay]:
+        limit = min(_MAX_TAKEN_RELAYS, room * self._coalesce_max)
         # Another account may have the role, so the other kinds stay queued.
-        return await queue_sql.take(connection, limit, await self._of_batches(connection), WITHOUT_ROLE)
+        kinds = KINDS_WITHOUT_ROLE if self._account.lacks_role else tuple(RelayKind)
+        return await queue_sql.take_relays(connection, limit, await self._count_batch_posts(connection), kinds)
 
     @property
     def _coalesce_max(self) -> int:
@@ -96,106 +110,96 @@ class RelayIntake:
         role."""
         return 1 if self._account.lacks_role else self._settings.coalesce_max
 
-    def _paid(self, plans: Sequence[Planned], simulated: Sequence[Simulated]) -> tuple[list[Planned], list[Planned]]:
+    def _split_affordable(
+        self, plans: Sequence[PlannedTx], simulated: Sequence[SimulatedRelay]
+    ) -> tuple[list[PlannedTx], list[PlannedTx]]:
         """Return the plans that the funds can pay for, and the others. Exits that are too expensive together are
         sent one by one."""
-        cap, reserves = offer(self._account.market, self._account.ceiling).cap, self._reserves()
-        paid, unpaid = affordable(plans, self._account.spendable, cap, reserves)
+        cap = initial_fee(self._account.market, self._account.ceiling).cap
+        reserves = self._settings.reserves(cap)
+        paid, unpaid = split_affordable(plans, self._account.spendable, cap, reserves)
         together = {relay.id for plan in unpaid if plan.rank is Rank.EXIT for relay in plan.relays}
         if paid or not together:
             return paid, unpaid
         apart = [one for one in simulated if one.relay.id in together]
-        alone = coalesce(apart, max_ops=1, room=self._account.room.at(anyio.current_time()))
-        paid, poor = affordable(alone, self._account.spendable, cap, reserves)
+        alone = coalesce(apart, max_ops=1, room=self._account.room.limits_at(anyio.current_time()))
+        paid, poor = split_affordable(alone, self._account.spendable, cap, reserves)
         return paid, poor + [plan for plan in unpaid if plan.rank is not Rank.EXIT]
 
-    def _reserves(self) -> Reserves:
-        settings, account = self._settings, self._account
-        return Reserves.of(settings.cancel_reserve_gas, settings.reserve_gas, account.market, account.ceiling)
-
-    async def _of_batches(self, connection: Connection) -> int:
-        """Return the number of batch posts to take.
-
-        Take none while the chain falls behind, and no more than this account's share of the next block. Transactions of
-        an account are mined in order, so other callers would wait behind the posts.
-        """
-        waited = anyio.current_time() - self._account.pending.oldest_taken_at()
-        if waited >= self._settings.keeping_up:
-            return 0
-        share = self._account.room.block_gas_limit // await queue_sql.accounts_at_work(
+    async def _count_batch_posts(self, connection: Connection) -> int:
+        """Return the number of batch posts to take: none while pending transactions already fill this account's share
+        of the next block, because other callers wait behind batch posts."""
+        share = self._account.room.block_gas_limit // await queue_sql.count_active_accounts(
             connection, self._account.chain_id
         )
         under_way = sum(tx.expected or tx.gas for tx in self._account.pending)
         return _MAX_BATCH_POSTS if under_way < share else 0
 
-    async def _examine(
-        self, connection: Connection, relays: Sequence[WaitingRelay]
-    ) -> tuple[list[Simulated], list[Ending]]:
+    async def _examine_relays(
+        self, connection: Connection, relays: Sequence[StoredRelay]
+    ) -> tuple[list[SimulatedRelay], list[Ending]]:
         try:
-            allowed, endings = await self._allowed(relays)
+            allowed, endings = await self._split_allowed(relays)
             calls = [(relay.target, relay.calldata) for relay in allowed]
             gas = self._account.gas
             limits = [gas.limit(relay.kind, len(relay.calldata)) for relay in allowed]
             verdicts = await simulate(self._rpc, self._account.address, calls, limits)
             refused = [r.id for r, v in zip(allowed, verdicts, strict=True) if isinstance(v, WouldRevert)]
-            waiting = await inconclusive(connection, self._rpc, self._account.chain_id, refused)
+            waiting = await find_inconclusive_refusals(connection, self._rpc, self._account.chain_id, refused)
         except Retryable as error:
             if error.code is None:
                 # No answer: the relays wait up to their timeout.
                 raise
-            return [], [_dropped(relay, error.code) for relay in relays]
-        simulated: list[Simulated] = []
-        behind: list[WaitingRelay] = []
+            return [], [_dropped_ending(relay, error.code) for relay in relays]
+        simulated: list[SimulatedRelay] = []
+        behind: list[StoredRelay] = []
         for relay, verdict in zip(allowed, verdicts, strict=True):
             match verdict:
                 case WouldPass(limit):
-                    gas.was_estimated(relay.kind, len(relay.calldata), limit)
-                    simulated.append(Simulated(relay, limit, gas.share(relay.kind, len(relay.calldata), limit)))
-                case WouldRevert(name) if name in LACKING:
-                    # It stays queued.
+                    gas.learn_estimate(relay.kind, len(relay.calldata), limit)
+                    simulated.append(SimulatedRelay(relay, limit, gas.share(relay.kind, len(relay.calldata), limit)))
+                case WouldRevert(name) if name in LACKING_ROLE_ERRORS:
+                    # The relay stays queued.
                     pass
                 case WouldRevert() if relay.id in waiting:
-                    # It stays queued unless it passes after the undecided relays.
+                    # The relay stays queued, unless its simulation after the undecided relays succeeds.
                     behind.append(relay)
                 case WouldRevert(name, raw):
                     endings.append(Ending(relay.id, "refused", name, raw))
                 case NoVerdict(code):
-                    endings.append(_dropped(relay, code))
+                    endings.append(_dropped_ending(relay, code))
         if behind:
-            simulated += await self._chained.extend(connection, simulated, behind)
-        # Exits wait while fees are above the ceiling.
+            simulated += await self._chained.find_passing(connection, simulated, behind)
+        # While fees are above the ceiling, nothing new is signed, and exits stay queued.
         return [] if self._account.ceiling.is_below(self._account.market) else simulated, endings
 
-    async def _allowed(self, relays: Sequence[WaitingRelay]) -> tuple[list[WaitingRelay], list[Ending]]:
-        """Return the relays that funds and fees allow, and the endings of the others.
-
-        Read the balance in every round, because it changes without our own transactions. A transaction without funds
-        would get stuck.
-        """
+    async def _split_allowed(self, relays: Sequence[StoredRelay]) -> tuple[list[StoredRelay], list[Ending]]:
+        """Return the relays that funds and fees allow, and the endings of the others. Read the balance in every round,
+        because a transaction without funds would get stuck."""
         account = self._account
         try:
             await account.read_balance(self._rpc)
         except RpcError as error:
             raise retryable_of(error, "eth_getBalance") from error
-        reserves = self._reserves()
+        reserves = self._settings.reserves(initial_fee(account.market, account.ceiling).cap)
         too_dear = account.ceiling.is_below(account.market)
-        allowed: list[WaitingRelay] = []
+        allowed: list[StoredRelay] = []
         endings: list[Ending] = []
         for relay in relays:
             rank = rank_of(relay.kind)
-            if not reserves.allows(rank, account.spendable):
-                endings.append(_dropped(relay, "relayer_funds"))
+            if rank > Rank.EXIT and account.spendable < reserves[rank]:
+                endings.append(_dropped_ending(relay, "relayer_funds"))
             elif too_dear and rank > Rank.EXIT:
-                endings.append(_dropped(relay, outbox_sql.FEES_ABOVE_CEILING))
+                endings.append(_dropped_ending(relay, outbox_sql.FEES_ABOVE_CEILING))
             else:
                 allowed.append(relay)
         return allowed, endings
 
 
-def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[Simulated]:
+def _remove_dropped(dropped: Collection[int], simulated: Sequence[SimulatedRelay]) -> list[SimulatedRelay]:
     """Leave out dropped relays and the relays that build on them. Relays must follow the relays that they build on."""
     gone = set(dropped)
-    kept: list[Simulated] = []
+    kept: list[SimulatedRelay] = []
     for one in simulated:
         if one.relay.id in gone or one.after in gone:
             gone.add(one.relay.id)
@@ -204,7 +208,7 @@ def _without(dropped: Collection[int], simulated: Sequence[Simulated]) -> list[S
     return kept
 
 
-def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> None:
+def _count_chained(simulated: Sequence[SimulatedRelay], plans: Sequence[PlannedTx]) -> None:
     """Count signed ops that did not wait for an older op to be mined."""
     chained = {one.relay.id for one in simulated if one.after is not None}
     for plan in plans:
@@ -213,14 +217,5 @@ def _count_chained(simulated: Sequence[Simulated], plans: Sequence[Planned]) -> 
                 metrics.relay_chained.labels(relay.kind.value, "signed").inc()
 
 
-def _final(relays: Sequence[WaitingRelay], endings: Sequence[Ending]) -> list[Ending]:
-    """Leave out endings of requeued relays, unless the chain refused them.
-
-    Their bytes were sent, and callers may know them as mined, so they wait in the queue for missing funds or roles.
-    """
-    came_back = {relay.id for relay in relays if relay.requeued}
-    return [ending for ending in endings if ending.state == "refused" or ending.id not in came_back]
-
-
-def _dropped(relay: WaitingRelay, code: str) -> Ending:
+def _dropped_ending(relay: StoredRelay, code: str) -> Ending:
     return Ending(relay.id, "dropped", code)

@@ -9,8 +9,9 @@ import attrs
 
 from coordinatord.chain.relayer.budgets_sql import Spending
 from coordinatord.storage.database.connections import Connection
+from coordinatord.storage.database.prepared import PreparedConnection
 
-MAX_PER_SUBJECT: Final = 8
+MAX_RELAYS_PER_SUBJECT: Final = 8
 MAX_REQUEUES: Final = 3
 # Internal reason. Callers get `relay_queue_timeout`.
 FEES_ABOVE_CEILING: Final = "fees_above_ceiling"
@@ -33,7 +34,8 @@ class Priority(enum.IntEnum):
 
     # Settle, fail and reclaim, which release a client's money.
     EXIT = 0
-    # Includes cancels: nothing has been collected yet, and an owner can always cancel without the coordinator.
+    # Includes cancels. They are less urgent than exits, because no payment has been collected yet and an owner can
+    # always cancel without the coordinator.
     OP = 1
     POST = 2
     BATCH_POST = 3
@@ -52,16 +54,12 @@ class Promise:
     position: int = -1
 
 
-@attrs.frozen(slots=True)
+@attrs.frozen(slots=True, eq=False)
 class NewRelay:
-    """Request to relay an op.
+    """Request to relay an op. Requests are compared by identity, because each submission needs its own outcome.
 
-    `dedupe` identifies the request and never contains signature bytes: an equal request joins the relay under way.
-    `subject` is the key of its queue: a job id, or the op's signer padded to 32 bytes. `content` is data of the request
-    outside of `dedupe`: a request with different content does not join. `held_for` are seconds without a queue timeout,
-    for a request that builds on a relay under way. `signer` is the owner of a post or cancel, the wallet of a
-    provider's op, or None for ops of the coordinator. Until the gas is booked, `gas_estimate` counts. `spending` is
-    None if no budget may refuse the op.
+    `subject` is the key of its queue: a job id, or the op's signer padded to 32 bytes. `dedupe` identifies the request
+    and never contains signature bytes. A request with the same `dedupe` joins the relay under way.
     """
 
     kind: RelayKind
@@ -70,18 +68,23 @@ class NewRelay:
     target: bytes
     calldata: bytes = attrs.field(repr=False)
     priority: int
+    # Owner of a post or cancel, wallet of a provider's op, or None for ops of the coordinator.
     signer: bytes | None = None
+    # Counts against the budget until the gas is booked.
     gas_estimate: int = 0
+    # None if no budget may refuse the op.
     spending: Spending | None = None
     promise: Promise | None = None
+    # Data outside of `dedupe`: a request with different content does not join.
     content: bytes | None = None
+    # Seconds without a queue timeout, for a request that builds on a relay under way.
     held_for: float = 0.0
 
 
 @attrs.frozen(slots=True)
 class Queued:
-    """Relay in the outbox, inserted or `joined`. Identify it by its dedupe: after a failover that lost the row, the
-    row number may name another relay."""
+    """Relay in the outbox: a new one, or an older one that an equal request `joined`. Identify the relay by
+    `relay.dedupe`. After a failover that lost the row, `id` may name another relay."""
 
     id: int
     relay: NewRelay
@@ -91,12 +94,12 @@ class Queued:
 class NotQueued(enum.Enum):
     """Reason why a relay was not queued."""
 
-    # Eight relays of the subject are under way, or one with different content.
+    # MAX_RELAYS_PER_SUBJECT relays of the subject are under way, or an equal request with different content is.
     SUBJECT_BUSY = "subject_busy"
     QUEUE_FULL = "queue_full"
-    # The signer's budget.
+    # The signer's budget has no room.
     OVER_BUDGET = "over_budget"
-    # The budget of all newcomers together.
+    # The budget of all newcomers together has no room.
     OVER_NEWCOMERS_BUDGET = "over_newcomers_budget"
     # The owner's balance does not cover the post in addition to its open jobs and posts under way.
     INSOLVENT = "insolvent"
@@ -106,27 +109,27 @@ Submitted: TypeAlias = Queued | NotQueued
 
 
 async def lock_outbox(connection: Connection) -> None:
-    """Serialise with submitters until the transaction ends. Call this before ended relays become live again, which
-    could collide with an equal live relay."""
+    """Lock out submitters until the transaction ends. Call this before ended relays become live again, because a
+    submitter could insert an equal live relay at the same time."""
     # The same key as in submit_relays.
     await connection.execute("select pg_advisory_xact_lock(x'52454c4159'::bigint)")
 
 
 async def submit_all(connection: Connection, relays: Sequence[NewRelay], *, max_depth: int) -> list[Submitted]:
-    """Insert or join each relay, in order, and return one outcome each.
+    """Insert each relay or join it to an equal relay, in order. Return one outcome for each.
 
     Make this the last statement of the transaction, because submitters wait for each other until the transaction ends.
     """
     rows = await connection.fetch(
         "select outcome, relay_id, same_as from submit_relays($1::new_relay[], $2, $3)",
-        [_row(relay) for relay in relays],
+        [_relay_to_row(relay) for relay in relays],
         max_depth,
-        MAX_PER_SUBJECT,
+        MAX_RELAYS_PER_SUBJECT,
     )
-    return [_submitted(relay, *row) for relay, row in zip(relays, rows, strict=True)]
+    return [_submitted_from_row(relay, *row) for relay, row in zip(relays, rows, strict=True)]
 
 
-def _row(relay: NewRelay) -> tuple[object, ...]:
+def _relay_to_row(relay: NewRelay) -> tuple[object, ...]:
     """Return the relay as a value of the database type `new_relay`."""
     limits, promise = relay.spending and relay.spending.limits, relay.promise
     return (
@@ -146,28 +149,51 @@ def _row(relay: NewRelay) -> tuple[object, ...]:
     )
 
 
-def _submitted(relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None) -> Submitted:
+def _submitted_from_row(relay: NewRelay, outcome: str, relay_id: int | None, same_as: bytes | None) -> Submitted:
     if relay_id is None:
         return NotQueued(outcome)
-    # The dedupe of the relay that the request joins.
-    if same_as is not None:
-        return Queued(relay_id, attrs.evolve(relay, dedupe=same_as), joined=True)
-    return Queued(relay_id, relay, joined=False)
+    # A cancel may join another cancel of its job.
+    if same_as not in (None, relay.dedupe):
+        relay = attrs.evolve(relay, dedupe=same_as)
+    return Queued(relay_id, relay, joined=same_as is not None)
 
 
-async def is_under_way(connection: Connection, subject: bytes) -> bool:
-    """Return True if a relay of this subject is queued or signed."""
+@attrs.frozen(slots=True)
+class StoredRelay:
+    """Relay as the relayer reads it from the outbox. `tx_id` is the transaction that carries the relay. `call_index` is
+    its place in `relay(bytes[])`, or None if the relay is the whole transaction."""
+
+    id: int
+    kind: RelayKind = attrs.field(converter=RelayKind)
+    subject: bytes
+    target: bytes
+    calldata: bytes = attrs.field(repr=False)
+    state: str = "queued"
+    requeued: int = 0
+    tx_id: int | None = None
+    call_index: int | None = None
+
+
+# Columns of a StoredRelay, in its order.
+STORED_COLUMNS: Final = "id, kind, subject, target, calldata, state::text, requeued, tx_id, call_index"
+
+
+async def is_under_way(connection: Connection, subject: bytes, *, post_of: bytes | None = None) -> bool:
+    """Return True if a relay of this subject is queued or signed. With `post_of`, count only a post of this owner."""
     live: bool = await connection.fetchval(
-        "select exists (select from relays where subject = $1 and state in ('queued', 'signed'))", subject
+        "select exists (select from relays where subject = $1 and state in ('queued', 'signed')"
+        " and ($2::bytea is null or (kind = 'post' and signer = $2)))",
+        subject,
+        post_of,
     )
     return live
 
 
-async def claims_under_way(
-    connection: Connection, claims: Sequence[tuple[bytes, bytes]]
+async def read_claims_under_way(
+    line: PreparedConnection, claims: Sequence[tuple[bytes, bytes]]
 ) -> dict[tuple[bytes, bytes], bool]:
     """Return, for each pair of job and wallet, True if a claim is queued or signed."""
-    rows = await connection.fetch(
+    rows = await line.fetch(
         "select exists (select from relays r where r.subject = c.job and r.state in ('queued', 'signed')"
         " and r.kind = $3 and r.signer = c.wallet) as live"
         " from unnest($1::bytea[], $2::bytea[]) with ordinality as c(job, wallet, place) order by c.place",
@@ -180,11 +206,9 @@ async def claims_under_way(
 
 @attrs.frozen(slots=True)
 class RelayStatus:
-    """State of a relay. `tx_hash` is the mined version, otherwise the latest that carries the relay, or None before
-    signing.
-
-    `refusal` is the code with which nodes refused every broadcast of the transaction, or None when a node may have it.
-    """
+    """State of a relay. `tx_hash` names the mined version, or otherwise the latest version that carries the relay.
+    `refusal` is the code with which nodes refused every broadcast of the transaction, or None when a node may have the
+    transaction."""
 
     dedupe: bytes
     state: str
@@ -195,13 +219,15 @@ class RelayStatus:
     refusal: str | None
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         return self.state in ("queued", "signed")
 
 
-async def statuses(connection: Connection, relay_ids: Sequence[int]) -> dict[int, RelayStatus | None]:
+async def read_statuses(
+    line: "PreparedConnection | Connection", relay_ids: Sequence[int]
+) -> dict[int, RelayStatus | None]:
     """Return the state of each relay, or None if the relay does not exist."""
-    rows = await connection.fetch(
+    rows = await line.fetch(
         "select r.id, r.dedupe, r.state::text, r.reason, r.raw,"
         " coalesce(t.mined_hash, (select v.hash from relay_tx_versions v where v.tx_id = t.id"
         " and not v.fills order by v.created_at desc limit 1)), t.block_number, t.refusal"

@@ -1,60 +1,50 @@
 """The outbox's queue on the relayer's side: the relays to sign next, and the relays that end unsigned."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import asyncpg
 import attrs
 
-from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.chain.relayer.outbox_sql import STORED_COLUMNS, RelayKind, StoredRelay
 from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
-# A requeued relay waits for older relays of its subject, because it builds on their effects. After a reorg they may be
-# mined later, from another account.
+# A requeued relay waits for older relays of its subject, because it builds on their effects. After a reorg, the older
+# relays may be mined later, from another account.
 _WAITS_FOR_OLDER: Final = (
     "(requeued > 0 and exists (select from relays o where o.subject = relays.subject and o.id < relays.id"
     " and o.state in ('queued', 'signed')))"
 )
-_NAMED: Final = "($2::text[] is null or kind = any($2::text[]))"
-_BUILD_ON_OTHERS: Final = frozenset({RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL, RelayKind.CANCEL})
+_DEPENDENT_KINDS: Final = frozenset({RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL, RelayKind.CANCEL})
 
 
-@attrs.frozen(slots=True)
-class WaitingRelay:
-    """Queued relay taken by the relayer."""
+async def take_relays(
+    connection: Connection, limit: int, batch_limit: int, kinds: Collection[RelayKind] = tuple(RelayKind)
+) -> list[StoredRelay]:
+    """Return the next relays of these kinds to sign: at most `limit`, of which at most `batch_limit` are posts of
+    batches. The rows stay locked until the transaction ends. Skip relays that another account has locked and relays
+    that wait for an older one.
 
-    id: int
-    kind: RelayKind = attrs.field(converter=RelayKind)
-    target: bytes
-    calldata: bytes = attrs.field(repr=False)
-    priority: int
-    requeued: int
-
-
-async def take(
-    connection: Connection, limit: int, batch_limit: int, kinds: Iterable[RelayKind] | None = None
-) -> list[WaitingRelay]:
-    """Return the next relays to sign, locked until the transaction ends. Skip relays that another account has locked
-    and relays that wait for an older one. `kinds` restricts the kinds.
-
-    Take at most `batch_limit` posts of batches, because other callers wait one round for them. Also take the relays
-    that the taken ones build on, beyond the limits: a claim sorts before all posts, and would never meet its own post
-    otherwise.
+    Also take the relays that the taken ones build on, beyond the limits: a claim sorts before all posts, and would
+    never meet its own post otherwise.
     """
-    named = None if kinds is None else [kind.value for kind in kinds]
-    rows = await _take(connection, f"priority < 3 and {_NAMED}", limit, named)
+    rows = await _select_relays(connection, "priority < 3 and kind = any($2::text[])", limit, kinds)
     if len(rows) < limit:
         count = min(limit - len(rows), batch_limit)
-        rows += await _take(connection, f"priority = 3 and {_NAMED}", count, named)
-    building = [row["id"] for row in rows if row["kind"] in _BUILD_ON_OTHERS]
-    if named is None and building and (older := await _older_of(connection, building, [row["id"] for row in rows])):
-        rows += await _take(connection, "id = any($2::bigint[])", len(older), older)
-    return [WaitingRelay(*row) for row in rows]
+        rows += await _select_relays(connection, "priority = 3 and kind = any($2::text[])", count, kinds)
+    building = [row["id"] for row in rows if row["kind"] in _DEPENDENT_KINDS]
+    if building:
+        known = {row["id"] for row in rows}
+        older = [
+            relay_id for relay_id in await _find_older_relays(connection, building, kinds) if relay_id not in known
+        ]
+        rows += await _select_relays(connection, "id = any($2::bigint[])", len(older), older) if older else []
+    return [StoredRelay(*row) for row in rows]
 
 
-async def accounts_at_work(connection: Connection, chain_id: int) -> int:
-    """Return the number of accounts that signed the latest 64 transactions, at least one."""
+async def count_active_accounts(connection: Connection, chain_id: int) -> int:
+    """Return how many accounts of the chain signed the latest 64 transactions, or 1 if there are none."""
     accounts: int = await connection.fetchval(
         "select greatest(count(distinct account), 1) from"
         " (select account, chain_id from relay_txs order by id desc limit 64) as latest where chain_id = $1",
@@ -63,26 +53,26 @@ async def accounts_at_work(connection: Connection, chain_id: int) -> int:
     return accounts
 
 
-async def _older_of(connection: Connection, building: Sequence[int], taken: Sequence[int]) -> list[int]:
-    """Return queued relays that the relays of `building` build on.
-
-    A separate statement, because as part of `_take` it would run for every row of a long queue.
-    """
+async def _find_older_relays(
+    connection: Connection, building: Sequence[int], kinds: Collection[RelayKind]
+) -> list[int]:
+    """Return queued relays that the relays of `building` build on. This query is separate, because as part of
+    `_select_relays` it would run for every row of a long queue."""
     rows = await connection.fetch(
         "with behind as materialized (select id, subject from relays where id = any($1::bigint[]))"
         " select distinct o.id from behind b join relays o on o.subject = b.subject and o.id < b.id"
-        " and o.state = 'queued'",
+        " and o.state = 'queued' and o.kind = any($2::text[])",
         building,
+        kinds,
     )
-    known = set(taken)
-    return [row["id"] for row in rows if row["id"] not in known]
+    return [row["id"] for row in rows]
 
 
-async def _take(
-    connection: Connection, which: str, limit: int, named: Sequence[str] | Sequence[int] | None
+async def _select_relays(
+    connection: Connection, which: str, limit: int, named: Collection[str] | Collection[int]
 ) -> "list[asyncpg.Record]":
     rows: list[asyncpg.Record] = await connection.fetch(
-        f"select id, kind, target, calldata, priority, requeued from relays where state = 'queued' and {which}"
+        f"select {STORED_COLUMNS} from relays where state = 'queued' and {which}"
         f" and not {_WAITS_FOR_OLDER} order by priority, id limit $1 for update skip locked",
         limit,
         named,
@@ -100,7 +90,7 @@ class Ending:
     raw: bytes | None = None
 
 
-async def end(connection: Connection, endings: Iterable[Ending]) -> None:
+async def end_queued(connection: Connection, endings: Iterable[Ending]) -> None:
     """End queued relays and notify their callers. Relays that are no longer queued are left alone."""
     ends = list(endings)
     if ends:
@@ -115,11 +105,8 @@ async def end(connection: Connection, endings: Iterable[Ending]) -> None:
 
 
 async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, RelayKind]:
-    """Drop relays that exceeded the queue timeout. Return their kinds by id.
-
-    Exits stay, because a client's money waits for them. Requeued relays stay, because their bytes were sent and callers
-    may know them as mined. Relays locked for signing are left to that transaction.
-    """
+    """Drop relays that exceeded the queue timeout. Return their kinds by id. Exits stay, and so do requeued relays,
+    because callers may know them as mined. Skip relays that a signing transaction has locked."""
     rows = await connection.fetch(
         "with overdue as (select id from relays where state = 'queued' and requeued = 0 and priority > 0"
         " and queued_at < clock_timestamp() - $1 * interval '1 millisecond'"
@@ -132,21 +119,18 @@ async def drop_overdue(connection: Connection, timeout_ms: int) -> dict[int, Rel
     return {r["id"]: RelayKind(r["kind"]) for r in rows}
 
 
-async def mark_signed(
-    connection: Connection, relay_ids: Sequence[int], tx_ids: Sequence[int], call_indexes: Sequence[int | None]
-) -> None:
-    """Bind taken relays to the transactions that carry them."""
+async def mark_signed(connection: Connection, bound: Sequence[tuple[int, int, int | None]]) -> None:
+    """Bind taken relays to the transactions that carry them. Each item of `bound` is (relay id, transaction id, call
+    index)."""
     await connection.execute(
         "update relays set state = 'signed', tx_id = s.tx_id, call_index = s.call_index"
         " from unnest($1::bigint[], $2::bigint[], $3::integer[]) as s(id, tx_id, call_index)"
         " where relays.id = s.id",
-        relay_ids,
-        tx_ids,
-        call_indexes,
+        *(list(column) for column in zip(*bound, strict=True)),
     )
 
 
-async def queue_lengths(connection: Connection) -> tuple[dict[int, int], float]:
+async def read_queue_lengths(connection: Connection) -> tuple[dict[int, int], float]:
     """Return the number of waiting relays by priority, and the age of the oldest in seconds."""
     rows = await connection.fetch(
         "select priority, count(*) as waiting,"

@@ -12,37 +12,38 @@ import anyio
 import attrs
 import structlog
 
+from common.tracing import spans
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
-from coordinatord.chain.indexer.position_sql import read_position
+from coordinatord.chain.indexer.position_sql import read_position_within_timeout
 from coordinatord.chain.relayer import outbox_sql, queue_sql
-from coordinatord.chain.relayer.budgets import GasBudgets, over_budget
+from coordinatord.chain.relayer.budgets import GasBudgets, over_budget_error
 from coordinatord.chain.relayer.budgets_sql import Budget
 from coordinatord.chain.relayer.outbox_sql import (
     NewRelay,
     NotQueued,
-    Priority,
     Queued,
     RelayKind,
     RelayStatus,
     Submitted,
 )
-from coordinatord.chain.relayer.role import WITHOUT_ROLE, RelayerRole, lacking, require_role
+from coordinatord.chain.relayer.role import KINDS_WITHOUT_ROLE, RelayerRole, lacking_role_error, raise_if_role_lacking
+from coordinatord.storage.database import traces_sql
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import INDEX_MOVED, RELAY_ENDED, Notices
+from coordinatord.storage.database.prepared import PreparedConnection
 
 log = structlog.get_logger(__name__)
 
-# Wait for the receipt after the broadcast.
+# A caller waits this long for the receipt after the broadcast.
 RECEIPT_WAIT_S: Final = 60.0
+# A caller waits this long for the index to show the receipt's block.
 INDEX_WAIT_S: Final = 5.0
 # Maximum age of the role that was last read.
 _MAX_ROLE_AGE_S: Final = 15.0
 _MAX_POLL_INTERVAL_S: Final = 1.0
-# Additional queue depth for exits.
-_EXTRA_EXIT_DEPTH: Final = 1024
 
 
 @attrs.frozen(slots=True)
@@ -55,8 +56,8 @@ class RelayMined:
 
 @attrs.frozen(slots=True)
 class RefusedByChain:
-    """The chain refused the op, which had no effect. `name` is the contract's error. It is None for an unknown error,
-    with the data in `raw`."""
+    """The chain refused the op, which had no effect. `name` is the contract's error, or None for an unknown error with
+    its data in `raw`."""
 
     name: str | None
     raw: bytes
@@ -69,14 +70,15 @@ class RelayBusy:
 
 @attrs.frozen(slots=True)
 class NoReceipt:
-    """A node may have the transaction, but it was not mined in time. It stays watched and may still take effect."""
+    """A node may have the transaction, but the transaction was not mined in time. It stays watched and may still take
+    effect."""
 
     tx_hash: bytes
 
 
 Outcome: TypeAlias = RelayMined | RefusedByChain | RelayBusy | NoReceipt
 
-_DROPPED: Final = {
+_DROPPED_MESSAGES: Final = {
     "relay_queue_timeout": "the relay queue did not move in time; try again",
     outbox_sql.FEES_ABOVE_CEILING: "the chain's fees are above what the coordinator offers; try again later",
     "relayer_funds": "the relayer is out of native funds",
@@ -86,43 +88,26 @@ _DROPPED: Final = {
 }
 
 
-_LOST: Final = "the database lost this request in a failover; it may still take effect: send the same again"
+_LOST_MESSAGE: Final = (
+    "the database lost this request in a failover; it may still take effect: send the same request again"
+)
 
 # Codes of the specification for internal reasons.
-_CODES: Final = {outbox_sql.FEES_ABOVE_CEILING: "relay_queue_timeout"}
+_PUBLIC_CODES: Final = {outbox_sql.FEES_ABOVE_CEILING: "relay_queue_timeout"}
 
 
-def _dropped(reason: str) -> Retryable:
-    message = _DROPPED.get(reason, "the RPC endpoint failed; try again")
-    return Retryable("relay_unavailable", message, _CODES.get(reason, reason))
+def _dropped_error(reason: str) -> Retryable:
+    message = _DROPPED_MESSAGES.get(reason, "the RPC endpoint failed; try again")
+    return Retryable("relay_unavailable", message, _PUBLIC_CODES.get(reason, reason))
 
 
-@attrs.define(slots=True, eq=False)
-class _Submission:
-    """Relay to be written in a shared transaction."""
-
-    relay: NewRelay
-    is_cancelled: bool = False
-
-
-async def _claims_under_way(database: Database, claims: list[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], bool]:
-    async with database.connection() as connection:
-        return await outbox_sql.claims_under_way(connection, claims)
-
-
-async def _statuses(database: Database, relay_ids: list[int]) -> dict[int, RelayStatus | None]:
-    async with database.connection() as connection:
-        return await outbox_sql.statuses(connection, relay_ids)
-
-
-async def _indexed_block(database: Database, _: list[None]) -> dict[None, int]:
-    async with database.connection() as connection:
-        position = await read_position(connection)
+async def _read_indexed_block(line: PreparedConnection, _: list[None]) -> dict[None, int]:
+    position = await read_position_within_timeout(line)
     return {None: -1 if position is None else position.block_number}
 
 
 class Relaying:
-    """Relaying of a deployment. `run` must be running in a task group of the application."""
+    """Sends the relays of one market deployment. `run` must be running in a task group of the application."""
 
     def __init__(
         self,
@@ -140,7 +125,7 @@ class Relaying:
         self.budgets = budgets
         self._max_depth = max_depth
         self._queue_timeout_ms = queue_timeout_ms
-        self._pause = min(_MAX_POLL_INTERVAL_S, queue_timeout_ms / 4000)
+        self._poll_interval_s = min(_MAX_POLL_INTERVAL_S, queue_timeout_ms / 4000)
         self._role = role
         self.receipt_wait = receipt_wait
         # Callers of `wait`, by relay.
@@ -148,110 +133,101 @@ class Relaying:
         self._awaiting_index: set[Wake] = set()
         # Callers that arrive during a transaction share the next one. Transactions that notify commit one after
         # another, so separate ones would limit the whole deployment to the speed of its disk.
-        self._submissions: BatchedReads[_Submission, Submitted] = BatchedReads(database, self._write)
-        self._statuses: BatchedReads[int, RelayStatus | None] = BatchedReads(database, _statuses)
-        self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(database, _claims_under_way)
-        self._indexed_block: BatchedReads[None, int] = BatchedReads(database, _indexed_block)
+        self._submissions: BatchedReads[NewRelay, Submitted] = BatchedReads(database, self._write_relays)
+        reader = database.prepared_connection()
+        self._statuses: BatchedReads[int, RelayStatus | None] = BatchedReads(reader, outbox_sql.read_statuses)
+        self._claims: BatchedReads[tuple[bytes, bytes], bool] = BatchedReads(reader, outbox_sql.read_claims_under_way)
+        self._indexed_block: BatchedReads[None, int] = BatchedReads(reader, _read_indexed_block)
 
     @property
     def _lacks_role(self) -> bool:
         """True if the account lacks its role according to a recent read. An older read is ignored, because it may be
         outdated."""
         role = self._role
-        return role is not None and bool(role.missing) and time.monotonic() - role.heard_at < _MAX_ROLE_AGE_S
+        return role is not None and bool(role.missing) and time.monotonic() - role.read_at < _MAX_ROLE_AGE_S
 
     async def relay(self, new: NewRelay) -> Outcome:
         """Submit the op, then wait for its outcome."""
         submitted = await self.submit(new)
         return await self.wait(submitted) if isinstance(submitted, Queued) else submitted
 
-    async def claims(self, wallet: bytes, job_id: bytes) -> bool:
+    async def is_claiming(self, wallet: bytes, job_id: bytes) -> bool:
         """Return True while a claim of the job by this wallet is under way."""
         return await self._claims.get((job_id, wallet))
 
     async def submit(self, new: NewRelay) -> Queued | RelayBusy | RefusedByChain:
         """Store the op in the outbox, or join an equal request under way. From then on the op is sent even if the
-        caller leaves.
-
-        Raise Retryable `relay_unavailable` when the queue is full, and `busy` when the signer's budget is used up.
-        """
-        if self._lacks_role and new.kind not in (*WITHOUT_ROLE, RelayKind.SETTLE):
-            raise lacking()
-        submission = _Submission(new)
-        try:
-            submitted = await self._submissions.get(submission)
-        except BaseException:
-            submission.is_cancelled = True
-            raise
-        match submitted:
+        caller leaves. Raise Retryable `relay_unavailable` when the queue is full, and `busy` when the signer's budget
+        is used up."""
+        if self._lacks_role and new.kind not in (*KINDS_WITHOUT_ROLE, RelayKind.SETTLE):
+            raise lacking_role_error()
+        match await self._submissions.get(new):
             case NotQueued.SUBJECT_BUSY:
                 return RelayBusy()
             case NotQueued.QUEUE_FULL:
                 raise Retryable("relay_unavailable", "the relay queue is full; try again", "relay_queue_full", 1)
             case NotQueued.OVER_BUDGET:
                 if new.spending is None:
-                    raise AssertionError("a relay without a budget was refused by one")
-                raise over_budget(new.spending.limits.budget)
+                    raise AssertionError("the outbox reported a relay without a budget as over its budget")
+                raise over_budget_error(new.spending.limits.budget)
             case NotQueued.OVER_NEWCOMERS_BUDGET:
-                raise over_budget(Budget.NEWCOMERS)
+                raise over_budget_error(Budget.NEWCOMERS)
             case NotQueued.INSOLVENT:
                 metrics.budget_refusals.labels("balance").inc()
                 return RefusedByChain("InsufficientBalance", b"")
-            case Queued():
-                return submitted
+            case Queued() as queued:
+                await self._store_trace(queued)
+                return queued
+
+    async def _store_trace(self, queued: Queued) -> None:
+        """Store the context of a traced request, for the spans of its relay, its blocks and its provider."""
+        context = spans.current_context()
+        if context is None or not spans.is_sampled(context) or queued.joined:
+            return
+        try:
+            async with self._database.connection() as connection:
+                await traces_sql.store_trace(
+                    connection, queued.id, queued.relay.kind.value, queued.relay.subject, context
+                )
+        except Retryable as error:
+            log.debug("trace not kept", id=queued.id, reason=str(error))
 
     async def wait(self, queued: Queued) -> Outcome:
-        """Wait for the relay's end, and until the index shows it.
-
-        Raise Retryable `relay_unavailable` when nothing was or will be signed, or when the database lost the relay.
-        """
-        status, sent_as = await self._last_status(queued)
+        """Wait for the relay's end, and until the index shows it. Raise Retryable `relay_unavailable` when nothing was
+        or will be signed, or when the database lost the relay."""
+        status, sent_as = await self._wait_for_status(queued)
         match status:
             case RelayStatus(state="mined", tx_hash=bytes(tx_hash), block_number=int(block_number)):
                 await self._wait_for_index(block_number)
                 return RelayMined(tx_hash, block_number)
             case RelayStatus(state="refused", reason=name, raw=raw):
-                require_role(name)
+                raise_if_role_lacking(name)
                 return RefusedByChain(name, raw or b"")
             case RelayStatus(state="dropped", reason=reason):
-                raise _dropped(reason or "rpc_internal")
+                raise _dropped_error(reason or "rpc_internal")
         if sent_as is not None:
             return NoReceipt(sent_as)
         # The relay is still queued, or nodes have refused its bytes so far. An equal request joins it.
-        raise _dropped((status and status.refusal) or "relay_queue_timeout")
+        raise _dropped_error((status and status.refusal) or "relay_queue_timeout")
 
-    async def _write(self, database: Database, batch: list[_Submission]) -> dict[_Submission, Submitted]:
-        # Exits have separate room in the queue, so that other relays cannot fill their places. An exit that arrived
-        # together with the op that it builds on stays behind that op.
-        batch = [one for one in batch if not one.is_cancelled]
-        others = [one for one in batch if one.relay.priority != Priority.EXIT]
-        begun = {one.relay.subject for one in others}
-        exits = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject not in begun]
-        behind = [one for one in batch if one.relay.priority == Priority.EXIT and one.relay.subject in begun]
-        for_exits = self._max_depth + _EXTRA_EXIT_DEPTH
+    async def _write_relays(self, database: Database, relays: list[NewRelay]) -> dict[NewRelay, Submitted]:
+        async def body(connection: Connection) -> list[Submitted]:
+            return await outbox_sql.submit_all(connection, relays, max_depth=self._max_depth)
 
-        async def body(connection: Connection) -> dict[_Submission, Submitted]:
-            outcomes: dict[_Submission, Submitted] = {}
-            for part, depth in ((exits, for_exits), (others, self._max_depth), (behind, for_exits)):
-                if part:
-                    found = await outbox_sql.submit_all(connection, [one.relay for one in part], max_depth=depth)
-                    outcomes |= zip(part, found, strict=True)
-            return outcomes
+        return dict(zip(relays, await database.transact(body), strict=True))
 
-        return await database.transact(body)
-
-    async def _last_status(self, queued: Queued) -> tuple[RelayStatus | None, bytes | None]:
-        """Return the final status, or the status at the end of the wait, or None when it could not be read. Also return
-        the hash of a transaction that a node may have, even if the relay has returned to the queue.
-
-        The queue's timeout applies until a node may have the bytes. Then the wait for the receipt begins.
-        """
+    async def _wait_for_status(self, queued: Queued) -> tuple[RelayStatus | None, bytes | None]:
+        """Return the final status, or the status at the end of the wait, or None when no status could be read. Also
+        return the hash of a transaction that a node may have. The queue's timeout applies until a node may have the
+        bytes. Then the wait for the receipt begins."""
         wake = Wake()
         self._waiting.setdefault(queued.id, set()).add(wake)
         status: RelayStatus | None = None
         sent_as: bytes | None = None
-        # One pause after the timeout, the status at the timeout is known.
-        until_sent = anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._pause
+        # Wait one poll interval longer than the timeout, so that the last status is read after the timeout.
+        until_sent = (
+            anyio.current_time() + self._queue_timeout_ms / 1000 + queued.relay.held_for + self._poll_interval_s
+        )
         until_mined: float | None = None
         try:
             while True:
@@ -262,9 +238,9 @@ class Relaying:
                 else:
                     if status is None or status.dedupe != queued.relay.dedupe:
                         log.warning("relay lost by the database", kind=queued.relay.kind.value, id=queued.id)
-                        raise Retryable("relay_unavailable", _LOST, "relay_queue_timeout", 1)
+                        raise Retryable("relay_unavailable", _LOST_MESSAGE, "relay_queue_timeout", 1)
                     sent_as = None if status.refusal is not None else status.tx_hash or sent_as
-                    if not status.live:
+                    if not status.is_live:
                         return status, sent_as
                 if sent_as is not None and until_mined is None:
                     until_mined = anyio.current_time() + self.receipt_wait
@@ -272,7 +248,7 @@ class Relaying:
                 seconds = until - anyio.current_time()
                 if seconds <= 0:
                     return status, sent_as
-                await wake.wait(min(seconds, self._pause))
+                await wake.wait(min(seconds, self._poll_interval_s))
         finally:
             wakes = self._waiting[queued.id]
             wakes.discard(wake)
@@ -285,16 +261,16 @@ class Relaying:
         try:
             with anyio.move_on_after(INDEX_WAIT_S), suppress(Retryable):
                 while await self._indexed_block.get(None) < block_number:
-                    await wake.wait(self._pause)
+                    await wake.wait(self._poll_interval_s)
         finally:
             self._awaiting_index.discard(wake)
 
     async def run(self) -> NoReturn:
         """Wake callers of `wait`. Drop relays that exceeded the queue timeout. Include relays of other processes,
-        because those may have crashed."""
+        because those processes may have crashed."""
         async with (
-            self._notices.subscribe(RELAY_ENDED, self._on_end),
-            self._notices.subscribe(INDEX_MOVED, self._on_index),
+            self._notices.subscribe(RELAY_ENDED, self._wake_relay_callers),
+            self._notices.subscribe(INDEX_MOVED, self._wake_index_callers),
         ):
             while True:
                 try:
@@ -304,13 +280,13 @@ class Relaying:
                         metrics.relay_outcomes.labels(kind.value, "relay_queue_timeout").inc()
                 except Retryable as error:
                     log.warning("overdue relays not dropped", reason=str(error))
-                await anyio.sleep(self._pause)
+                await anyio.sleep(self._poll_interval_s)
 
-    def _on_end(self, payload: str) -> None:
+    def _wake_relay_callers(self, payload: str) -> None:
         if payload.isdecimal():
             for wake in self._waiting.get(int(payload), ()):
                 wake()
 
-    def _on_index(self, _: str) -> None:
+    def _wake_index_callers(self, _: str) -> None:
         for wake in self._awaiting_index:
             wake()

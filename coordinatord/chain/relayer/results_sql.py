@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from coordinatord.chain.relayer import gas_bookings_sql
-from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, RelayKind, lock_outbox
+from coordinatord.chain.relayer import budgets_sql
+from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, STORED_COLUMNS, StoredRelay, lock_outbox
 from coordinatord.storage.database.columns import columns
 from coordinatord.storage.database.connections import Connection
 
@@ -20,40 +20,18 @@ class RefusedCall:
     raw: bytes | None
 
 
-@attrs.frozen(slots=True)
-class CarriedRelay:
-    """A relay in the transaction that carries it. `is_live`: it has not ended."""
-
-    id: int
-    kind: RelayKind = attrs.field(converter=RelayKind)
-    tx_id: int
-    call_index: int | None
-    target: bytes
-    calldata: bytes = attrs.field(repr=False)
-    is_live: bool = True
-
-
-@attrs.frozen(slots=True)
-class Ended:
-    """Ended relay. `seconds` is the time since its insertion."""
-
-    kind: RelayKind = attrs.field(converter=RelayKind)
-    state: str
-    seconds: float
-
-
-async def carried(connection: Connection, tx_ids: Iterable[int]) -> list[CarriedRelay]:
+async def read_carried(connection: Connection, tx_ids: Iterable[int]) -> list[StoredRelay]:
+    """Return the relays of these transactions, including ended ones."""
     rows = await connection.fetch(
-        "select id, kind, tx_id, call_index, target, calldata, state = 'signed' from relays"
-        " where tx_id = any($1::bigint[]) order by id",
-        list(tx_ids),
+        f"select {STORED_COLUMNS} from relays where tx_id = any($1::bigint[]) order by id", list(tx_ids)
     )
-    return [CarriedRelay(*row) for row in rows]
+    return [StoredRelay(*row) for row in rows]
 
 
-async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
-    """Bind relays to these transactions again, which carried them before they returned to the queue and took effect
-    after all. Return the relays' ids. The transactions that carry them now have no effect."""
+async def rebind_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> set[int]:
+    """Bind requeued relays back to these transactions, which carried the relays earlier and took effect after all.
+    Newer transactions with the same relays have no effect. Skip relays that these transactions carried without effect
+    (`refused`). Return the ids of the rebound relays."""
     rows = await connection.fetch(
         "with back as (select f.relay_id, f.tx_id, f.call_index, r.tx_id as by_now, r.call_index as place_by_now"
         " from relay_formers f join relays r on r.id = f.relay_id where f.tx_id = any($1::bigint[])"
@@ -70,9 +48,11 @@ async def take_back(connection: Connection, tx_ids: Sequence[int], refused: Sequ
     return {row["id"] for row in rows}
 
 
-async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
+async def end_carried(
+    connection: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]
+) -> list[tuple[str, str, float]]:
     """End every relay of these transactions: the relays of `refused` as refused, all others as mined. After a reorg,
-    ended relays are decided again."""
+    ended relays are decided again. Return the kind, the state and the seconds since the insertion of each relay."""
     rows = await connection.fetch(
         "with ended as (update relays set"
         " state = case when f.tx_id is null then 'mined' else 'refused' end::relay_state,"
@@ -87,10 +67,10 @@ async def end_carried(connection: Connection, tx_ids: Sequence[int], refused: Se
         tx_ids,
         *columns(refused, "tx_id", "call_index", "name", "raw"),
     )
-    return [Ended(*row[:3]) for row in rows]
+    return [(row[0], row[1], row[2]) for row in rows]
 
 
-async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
+async def find_behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> set[int]:
     """Return the relays that have an older relay of their subject under way."""
     rows = await connection.fetch(
         "select r.id from relays r where r.id = any($1::bigint[]) and exists (select from relays o"
@@ -100,55 +80,20 @@ async def behind_undecided(connection: Connection, relay_ids: Sequence[int]) -> 
     return {row["id"] for row in rows}
 
 
-async def post_under_way(connection: Connection, job_id: bytes, owner: bytes) -> bool:
-    found: bool = await connection.fetchval(
-        "select exists(select from relays where subject = $1 and signer = $2 and kind = 'post'"
-        " and state in ('queued', 'signed'))",
-        job_id,
-        owner,
-    )
-    return found
-
-
-@attrs.frozen(slots=True)
-class UndecidedRelay:
-    """Queued or signed relay. `ahead` means that the account has signed it with an unused nonce, so that everything
-    that the account signs next comes after it."""
-
-    id: int
-    kind: RelayKind = attrs.field(converter=RelayKind)
-    subject: bytes
-    target: bytes
-    calldata: bytes = attrs.field(repr=False)
-    ahead: bool
-
-
-async def undecided_with(
-    connection: Connection, chain_id: int, account: bytes, relay_ids: Sequence[int]
-) -> list[UndecidedRelay]:
+async def find_undecided_with(connection: Connection, relay_ids: Sequence[int]) -> list[StoredRelay]:
     """Return the queued and signed relays that share a subject with these relays (which are included), oldest first."""
     rows = await connection.fetch(
-        "select r.id, r.kind, r.subject, r.target, r.calldata, (t.id is not null and not t.lost"
-        " and t.block_number is null"
-        " and not exists (select from relay_tx_versions v where v.tx_id = t.id and v.fills)) as ahead"
-        " from relays r left join relay_txs t on t.id = r.tx_id and t.chain_id = $1 and t.account = $2"
-        " where r.state in ('queued', 'signed')"
-        " and r.subject in (select subject from relays where id = any($3::bigint[])) order by r.id",
-        chain_id,
-        account,
+        f"select {STORED_COLUMNS} from relays where state in ('queued', 'signed')"
+        " and subject in (select subject from relays where id = any($1::bigint[])) order by id",
         relay_ids,
     )
-    return [UndecidedRelay(*row) for row in rows]
+    return [StoredRelay(*row) for row in rows]
 
 
 async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -> None:
-    """Requeue signed relays after their transaction has become ineffective.
-
-    Drop a relay with `code` if it was requeued too often. Also drop it if it had ended, a reorg removed its block, and
-    the same request is under way again.
-
-    Keep the transactions, because their bytes were sent and may still be mined.
-    """
+    """Requeue signed relays whose transaction has become ineffective. Remember the transactions, which may still be
+    mined. Drop a relay with `code` if it was requeued too often. Also drop a relay that had already ended before a
+    reorg removed its block, and whose request is under way again."""
     await connection.execute(
         "with kept as (insert into relay_formers (relay_id, tx_id, call_index) select id, tx_id, call_index from relays"
         "  where id = any($1::bigint[]) and tx_id is not null on conflict do nothing),"
@@ -167,36 +112,34 @@ async def requeue(connection: Connection, relay_ids: Sequence[int], code: str) -
     )
 
 
-async def carried_by(
+async def record_carried_relays(
     connection: Connection, tx_id: int, target: bytes, calls: Sequence[tuple[bytes, int | None]]
-) -> int:
-    """Bind live relays to a transaction that turns out to carry them: (calldata, place in `relay`) each. Return their
-    number. They end with its receipt."""
-    bound: int = await connection.fetchval(
-        "with bound as (insert into relay_formers (relay_id, tx_id, call_index) select r.id, $1, c.place"
+) -> None:
+    """Record that a transaction carries live relays, which then end with its receipt. Each item of `calls` is
+    (calldata, position in `relay(bytes[])`)."""
+    await connection.execute(
+        "insert into relay_formers (relay_id, tx_id, call_index) select r.id, $1, c.place"
         " from unnest($3::bytea[], $4::integer[]) as c(calldata, place)"
         " join relays r on r.calldata = c.calldata and r.target = $2 and r.state in ('queued', 'signed')"
-        " on conflict do nothing returning relay_id) select count(*) from bound",
+        " and r.tx_id is distinct from $1 on conflict do nothing",
         tx_id,
         target,
         [calldata for calldata, _ in calls],
         [place for _, place in calls],
     )
-    return bound
 
 
 async def mark_lost(connection: Connection, tx_ids: Sequence[int]) -> None:
-    """Record that foreign transactions used these nonces. The relays return to the queue, to be simulated again."""
+    """Record that foreign transactions used the nonces of these transactions. Requeue their relays, to be simulated
+    again."""
     await connection.execute("update relay_txs set lost = true where id = any($1::bigint[])", tx_ids)
-    await requeue(connection, [relay.id for relay in await carried(connection, tx_ids)], "nonce_conflict")
+    await requeue(connection, [relay.id for relay in await read_carried(connection, tx_ids)], "nonce_conflict")
 
 
-async def unmine(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:
+async def unmine_blocks(connection: Connection, chain_id: int, account: bytes, block_hashes: Sequence[bytes]) -> int:
     """Make the transactions of these blocks pending again, because a reorg removed the blocks. Return their number.
-
-    Their relays live again, except where the same request is under way again or twice among them: such a relay keeps
-    its ending until its transaction is mined again and decides.
-    """
+    Their relays live again, except where the same request is under way: such a relay keeps its ending until its
+    transaction is mined again."""
     await lock_outbox(connection)
     rows = await connection.fetch(
         "update relay_txs set mined_hash = null, block_number = null, block_hash = null, succeeded = null"
@@ -205,7 +148,7 @@ async def unmine(connection: Connection, chain_id: int, account: bytes, block_ha
         account,
         block_hashes,
     )
-    await gas_bookings_sql.unbook(connection, [r["id"] for r in rows])
+    await budgets_sql.remove_bookings(connection, [r["id"] for r in rows])
     await connection.execute(
         "update relays set state = 'signed', reason = null, raw = null, ended_at = null where id in ("
         " select min(r.id) from relays r where r.tx_id = any($1::bigint[]) and r.state in ('mined', 'refused')"

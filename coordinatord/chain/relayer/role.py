@@ -21,78 +21,78 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 from coordinatord.chain.rpc.client import RpcCall, decode_result
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.chain.rpc.views import View, hex_bytes, is_true
+from coordinatord.chain.rpc.views import View, decode_hex, is_true
 
 log = structlog.get_logger(__name__)
 
-# Errors for a sender without the role: of `post` and `settle`, and of `relay(bytes[])`.
-LACKING: Final = frozenset({"NotRelayer", "SenderNotRelayer"})
+# Errors for a sender without the role: the first of `post`, `claim` and `settle`, the second of `relay(bytes[])`.
+LACKING_ROLE_ERRORS: Final = frozenset({"NotRelayer", "SenderNotRelayer"})
 # Kinds that any account may send, one by one.
-WITHOUT_ROLE: Final = (RelayKind.FAIL, RelayKind.RECLAIM, RelayKind.CANCEL)
-REMEDY: Final = "the registries' owner gives it: coordinatord market admin grant-relayer ADDRESS"
+KINDS_WITHOUT_ROLE: Final = (RelayKind.FAIL, RelayKind.RECLAIM, RelayKind.CANCEL)
+GRANT_ROLE_REMEDY: Final = "the registries' owner grants the role: coordinatord market admin grant-relayer ADDRESS"
 
-_IS_RELAYER: Final = abi.selector("isRelayer(address)")
-# Seconds, because a person has to act.
+_IS_RELAYER_SELECTOR: Final = abi.selector("isRelayer(address)")
+# Long, because a person has to act.
 _RETRY_AFTER_S: Final = 30
 
 
-def lacking() -> Retryable:
-    """Return the error for callers, with the specification's code for a queue that does not move: a retry is safe."""
+def lacking_role_error() -> Retryable:
+    """Return the error for callers, who may safely retry. The code is the specification's code for a queue that does
+    not move."""
     message = (
         "the coordinator's account has no relayer role at the moment; its operator has been notified: try again later"
     )
     return Retryable("relay_unavailable", message, "relay_queue_timeout", _RETRY_AFTER_S)
 
 
-def require_role(refusal: str | None) -> None:
+def raise_if_role_lacking(refusal: str | None) -> None:
     """Raise Retryable when the chain refused the sender and not the op."""
-    if refusal in LACKING:
-        raise lacking()
+    if refusal in LACKING_ROLE_ERRORS:
+        raise lacking_role_error()
 
 
 @attrs.define(slots=True)
 class RelayerRole:
-    """Role of an account. `missing` names the registries that do not know the account. None means no answer yet."""
+    """Role of an account. `missing` names the registries that do not accept the account as a relayer. `missing` is None
+    before the first answer."""
 
     account: bytes
     registries: Mapping[str, bytes]
     missing: tuple[str, ...] | None = None
-    # By time.monotonic().
-    heard_at: float = -math.inf
+    # Time of the last answer, by time.monotonic().
+    read_at: float = -math.inf
 
     @property
     def is_missing(self) -> bool:
         return bool(self.missing)
 
-    def calls(self, block: str | Mapping[str, str] = "latest") -> list[RpcCall]:
-        """Return the calls to add to a read of the head. Pass their answers, in order, to `hear`."""
-        data = abi.call(_IS_RELAYER, abi.address(self.account))
+    def role_calls(self, block: str | Mapping[str, str] = "latest") -> list[RpcCall]:
+        """Return the calls to add to a read of the head. Pass their answers, in order, to `learn_role`."""
+        data = abi.call_data(_IS_RELAYER_SELECTOR, abi.address(self.account))
         return [View(registry, data, "config_read", block=block).as_call() for registry in self.registries.values()]
 
-    def hear(self, answers: Sequence[msgspec.Raw | RpcError]) -> None:
-        """Learn the role from the answers to `calls`. An error among them changes nothing.
+    def learn_role(self, answers: Sequence[msgspec.Raw | RpcError]) -> None:
+        """Learn the role from the answers to `role_calls`. An error among them changes nothing.
 
         Raise Retryable for an answer that is not hex.
         """
         words = [answer for answer in answers if not isinstance(answer, RpcError)]
         if len(words) != len(self.registries):
             return
-        held = [is_true(hex_bytes(decode_result(word, str, "isRelayer"), "config_read")) for word in words]
+        held = [is_true(decode_hex(decode_result(word, str, "isRelayer"), "config_read")) for word in words]
         missing = tuple(name for name, has in zip(self.registries, held, strict=True) if not has)
-        if bool(missing) != self.is_missing:
-            self._log_change(missing)
+        if missing and not self.is_missing:
+            log.warning(
+                "relayer role missing", account=hex_of(self.account), missing_in=missing, remedy=GRANT_ROLE_REMEDY
+            )
+        elif self.is_missing and not missing:
+            log.info("relayer role granted", account=hex_of(self.account))
         self.missing = missing
-        self.heard_at = time.monotonic()
+        self.read_at = time.monotonic()
         metrics.relayer_role.labels(hex_of(self.account)).set(not missing)
 
-    def _log_change(self, missing: tuple[str, ...]) -> None:
-        if missing:
-            log.warning("relayer role missing", account=hex_of(self.account), missing_in=missing, remedy=REMEDY)
-        else:
-            log.info("relayer role granted", account=hex_of(self.account))
 
-
-def role_in(book: AddressBook, account: bytes) -> RelayerRole:
+def relayer_role_of(book: AddressBook, account: bytes) -> RelayerRole:
     registries = {
         "jobRegistry": book.job_registry,
         "providerRegistry": book.provider_registry,

@@ -1,16 +1,40 @@
-"""Sign the relayer account's transactions, in nonce order."""
+"""Signers of the relayer's account: a key in this process, a program, or a service over HTTP.
 
-from collections.abc import Sequence
+Each external signature is checked against every field of the requested transaction and against the account. A signer
+that is down, slow or wrong raises SignerUnavailable: nothing is stored, and the relays stay queued.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import anyio
 import attrs
+import msgspec
+import structlog
+from anyio import to_thread
 
+from common.keccak import keccak256
+from common.refusal import Refused
+from common.scalars import hex_of
 from common.secp256k1 import Wallet
+from common.strict_json import DECODE_ERRORS
 from common.transactions import SignedTransaction, Transaction
-from coordinatord.chain.relayer.outside_signer import SignerUnavailable
+from coordinatord.base import metrics
+from coordinatord.base.errors import Retryable
+from coordinatord.base.http_client import NoResponse
+from coordinatord.chain.rpc.client import Transport
+from coordinatord.chain.signing.signers import SigningFailed, SigningProgram, as_json, decode_signed_hex, require_signed
+
+log = structlog.get_logger(__name__)
 
 MAX_PARALLEL_SIGNATURES: Final = 8
+_MAX_BACKOFF_S: Final = 16.0
+_MAX_REASON_CHARS: Final = 200
+
+
+class SignerUnavailable(Retryable):
+    """The signer gave no usable signature. Nothing was stored."""
 
 
 class AccountSigner(Protocol):
@@ -35,14 +59,93 @@ class WalletSigner:
         return transaction.sign(self._wallet)
 
 
+@attrs.define(slots=True)
+class ExternalSigner:
+    """External signer with a timeout for each answer and a backoff after each failure."""
+
+    address: bytes
+    _ask: Callable[[Transaction], Awaitable[bytes]] = attrs.field(repr=False)
+    _seconds: float
+    _clock: Callable[[], float] = time.monotonic
+    _failures: int = 0
+    _backoff_until: float = 0.0
+
+    async def sign(self, transaction: Transaction) -> SignedTransaction:
+        if self._clock() < self._backoff_until:
+            raise SignerUnavailable(
+                "relay_unavailable", "the relayer's signer failed a moment ago and is not asked again yet"
+            )
+        try:
+            with anyio.fail_after(self._seconds):
+                raw = await self._ask(transaction)
+        except SigningFailed as failed:
+            raise self._record_failure(failed.message) from failed
+        except TimeoutError:
+            raise self._record_failure(f"no signature within {self._seconds:g} s") from None
+        if self._failures:
+            log.info("signer recovered", account=hex_of(self.address))
+        self._failures = 0
+        metrics.signer_failing.labels(hex_of(self.address)).set(0)
+        return SignedTransaction(raw, keccak256(raw))
+
+    def _record_failure(self, reason: str) -> SignerUnavailable:
+        log.warning("signer failed", account=hex_of(self.address), reason=reason)
+        metrics.signer_failing.labels(hex_of(self.address)).set(1)
+        self._backoff_until = self._clock() + min(_MAX_BACKOFF_S, 0.5 * 2.0 ** min(self._failures, 6))
+        self._failures += 1
+        return SignerUnavailable("relay_unavailable", f"the relayer's signer gave no signature: {reason}")
+
+
+def program_signer(program: SigningProgram, address: bytes, seconds: float) -> ExternalSigner:
+    async def ask(transaction: Transaction) -> bytes:
+        return await to_thread.run_sync(program.sign, transaction, abandon_on_cancel=True)
+
+    # The program has its own timeout. This one covers the thread.
+    return ExternalSigner(address, ask, seconds + 1)
+
+
+class _Answer(msgspec.Struct):
+    result: str | dict[str, object] | None = None
+    error: dict[str, object] | None = None
+
+
+def http_signer(transport: Transport, address: bytes, account: str, seconds: float) -> ExternalSigner:
+    """Return a signer that uses `eth_signTransaction`, which Web3Signer and nodes with keys serve."""
+    setting = "RELAYER_SIGNER_URL"
+
+    async def ask(transaction: Transaction) -> bytes:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "eth_signTransaction", "params": [as_json(transaction, account)]}
+        try:
+            status, text = await transport(msgspec.json.encode(body))
+        except NoResponse as error:
+            raise SigningFailed(f"{setting} does not answer: {error}") from None
+        raw = _read_answer(status, text, setting)
+        await to_thread.run_sync(require_signed, raw, transaction, account, setting)
+        return raw
+
+    return ExternalSigner(address, ask, seconds)
+
+
+def _read_answer(status: int, text: bytes, setting: str) -> bytes:
+    try:
+        answer = msgspec.json.decode(text, type=_Answer)
+    except DECODE_ERRORS:
+        raise SigningFailed(f"{setting} answers with HTTP {status} and no JSON-RPC") from None
+    if answer.error is not None:
+        reason = str(answer.error.get("message", ""))[:_MAX_REASON_CHARS]
+        raise SigningFailed(f"{setting} refuses to sign: {reason}")
+    found = answer.result.get("raw") if isinstance(answer.result, dict) else answer.result
+    try:
+        return decode_signed_hex(found)
+    except Refused as wrong:
+        raise SigningFailed(f"{setting} must answer with the signed transaction in hex: {wrong}") from None
+
+
 async def sign_in_order(
     signer: AccountSigner, transactions: Sequence[Transaction]
 ) -> tuple[list[SignedTransaction], SignerUnavailable | None]:
-    """Return the signatures of the leading transactions, and the failure that stopped the rest, if any.
-
-    Several signatures are requested concurrently. Signatures after a failed one are discarded, so that nonces have no
-    gap.
-    """
+    """Return the signatures of the leading transactions, and the failure that stopped the rest, if any. Several
+    signatures are requested at once. Signatures after a failed one are discarded, so that nonces have no gap."""
     signed: list[SignedTransaction] = []
     for first in range(0, len(transactions), MAX_PARALLEL_SIGNATURES):
         found = await _sign_together(signer, transactions[first : first + MAX_PARALLEL_SIGNATURES])
@@ -58,7 +161,7 @@ async def _sign_together(
 ) -> list[SignedTransaction | SignerUnavailable]:
     found: dict[int, SignedTransaction | SignerUnavailable] = {}
 
-    async def one(place: int, transaction: Transaction) -> None:
+    async def sign_one(place: int, transaction: Transaction) -> None:
         try:
             found[place] = await signer.sign(transaction)
         except SignerUnavailable as error:
@@ -66,5 +169,5 @@ async def _sign_together(
 
     async with anyio.create_task_group() as tasks:
         for place, transaction in enumerate(transactions):
-            tasks.start_soon(one, place, transaction)
+            tasks.start_soon(sign_one, place, transaction)
     return [found[place] for place in range(len(transactions))]

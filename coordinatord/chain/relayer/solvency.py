@@ -1,4 +1,4 @@
-"""Solvency check: an owner's open jobs and posts under way must not exceed its balance.
+"""Solvency check: the amounts of an owner's open jobs and posts under way must not exceed the owner's balance.
 
 Otherwise a wallet could have many posts relayed whose claims would all fail. The sum consists of open jobs in the
 index, and of posts in the outbox that are not indexed yet. `submit_relays` computes it under the outbox's lock, so that
@@ -11,7 +11,7 @@ import attrs
 
 from common.scalars import hex_of
 from coordinatord.base.outcomes import WouldRefuse
-from coordinatord.chain.contracts.payment_token import PaymentToken, read_balance
+from coordinatord.chain.contracts.payment_token import PaymentToken, decode_balance
 from coordinatord.chain.relayer.budgets_sql import Standing
 from coordinatord.chain.relayer.outbox_sql import Promise
 from coordinatord.chain.rpc.views import read_many
@@ -19,44 +19,47 @@ from coordinatord.chain.rpc.views import read_many
 
 @attrs.frozen(slots=True)
 class Promises:
+    """Checks whether owners can pay for their posts."""
+
     token: PaymentToken
 
-    async def promise(self, standing: Standing, owner: bytes, amount: int, balance: int | None) -> Promise | None:
+    async def promise_payment(
+        self, standing: Standing, owner: bytes, amount: int, balance: int | None
+    ) -> Promise | None:
         """Return the promise to pay `amount` for a post, or None if the owner's balance does not cover it. `balance` is
         the owner's latest balance, or None if the token did not answer."""
-        # The chain's own check decides.
+        # Without a balance, the check of the chain decides.
         if balance is None:
             return Promise(amount)
         promised = standing.open_amounts + standing.unindexed
         if promised + amount > balance:
-            balance = await self.balance_as_indexed(owner, standing, balance)
+            balance = await self.read_balance_as_indexed(owner, standing, balance)
         if promised + amount > balance:
             return None
         return Promise(amount, balance - standing.open_amounts, standing.position)
 
-    async def balance_as_indexed(self, owner: bytes, standing: Standing, latest: int) -> int:
-        """Return the balance at the block of the open jobs' sum, or the latest balance if that is higher. A claim
-        that the index does not show yet has already collected its payment."""
+    async def read_balance_as_indexed(self, owner: bytes, standing: Standing, latest: int) -> int:
+        """Return the balance at the block of the open jobs' sum, or the latest balance if that is higher. The latest
+        balance alone may be too low: a claim that the index does not show yet has already collected its payment."""
         if standing.position < 0:
             return latest
         view = self.token.balance_view(owner, hex(standing.position))
         (answer,) = await read_many(self.token.rpc, [view], "rpc_internal")
-        return max(latest, read_balance(answer) or 0)
+        return max(latest, decode_balance(answer) or 0)
 
 
 INSUFFICIENT_BALANCE: Final = "InsufficientBalance"
 
 
-def insufficient(owner: bytes, amount: int, balance: int | None) -> WouldRefuse:
+def insufficient_balance(owner: bytes, amount: int, balance: int | None) -> WouldRefuse:
     """Return the refusal of a job that its owner cannot pay for, with the balance and the address to fund."""
     address = hex_of(owner)
     if balance is None:
-        held, missing = "too little of the payment token", "more"
+        held, remedy = "too little of the payment token", f"send more to {address}"
     elif balance < amount:
-        held, missing = f"{balance} base units of the payment token", f"at least {amount - balance}"
+        held = f"{balance} base units of the payment token"
+        remedy = f"send at least {amount - balance} to {address}"
     else:
         held = f"{balance} base units of the payment token, promised to its open jobs"
-        missing = "more, or cancel some of them"
-    return WouldRefuse(
-        INSUFFICIENT_BALANCE, f"the job may cost {amount} and {address} holds {held}: send {missing} to {address}"
-    )
+        remedy = f"send more to {address}, or cancel some of its open jobs"
+    return WouldRefuse(INSUFFICIENT_BALANCE, f"the job may cost {amount} and {address} holds {held}: {remedy}")

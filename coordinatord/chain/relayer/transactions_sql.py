@@ -1,6 +1,6 @@
 """Relay transactions: one nonce of one account each, with every version ever signed for it.
 
-All of this is written by the holder of the account's role, on the connection that carries its lock.
+Only the holder of the account's role writes these rows, on the connection that carries the lock.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,8 @@ from coordinatord.storage.database.connections import Connection
 
 
 @attrs.frozen(slots=True)
-class NewTx:
-    nonce: int
-    target: bytes
-    calldata: bytes = attrs.field(repr=False)
-    gas: int
-    priority: int
-    purpose: str
-    version: Version
-
-
-@attrs.frozen(slots=True)
 class MinedTx:
-    """Transaction found in a block. `mined_hash`: the version that was mined. `fills`: it only fills the nonce."""
+    """Transaction found in a block. `mined_hash` names the mined version. `fills` is True for a self-transfer."""
 
     tx_id: int
     mined_hash: bytes
@@ -36,31 +25,32 @@ class MinedTx:
     fills: bool = False
 
 
-async def next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
+async def read_next_nonce(connection: Connection, chain_id: int, account: bytes) -> int | None:
     """Return one above the highest assigned nonce, or None for a new account."""
     return await connection.fetchval(  # type: ignore[no-any-return] # asyncpg is untyped
         "select max(nonce) + 1 from relay_txs where chain_id = $1 and account = $2", chain_id, account
     )
 
 
-async def insert(connection: Connection, chain_id: int, account: bytes, txs: Sequence[NewTx]) -> list[int]:
-    """Store transactions with their first version each. Return their ids, in order."""
+async def insert_transactions(connection: Connection, chain_id: int, account: bytes, txs: Sequence[PendingTx]) -> None:
+    """Store new transactions with their first version each, and set their ids."""
     rows = await connection.fetch(
-        "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose)"
-        " select $1, $2, n.* from unnest($3::bigint[], $4::bytea[], $5::bytea[], $6::bigint[], $7::smallint[],"
-        " $8::text[]) as n returning id, nonce",
+        "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose)"
+        " select $1, $2, n.* from unnest($3::bigint[], $4::bytea[], $5::bytea[], $6::bigint[], $7::text[]) as n"
+        " returning id, nonce",
         chain_id,
         account,
-        *columns(txs, "nonce", "target", "calldata", "gas", "priority", "purpose"),
+        *columns(txs, "nonce", "target", "calldata", "gas"),
+        ["fill" if tx.latest.fills else "relay" for tx in txs],
     )
     id_of = {r["nonce"]: r["id"] for r in rows}
-    ids = [id_of[tx.nonce] for tx in txs]
-    await add_versions(connection, list(zip(ids, [tx.version for tx in txs], strict=True)))
-    return ids
+    for tx in txs:
+        tx.id = id_of[tx.nonce]
+    await add_versions(connection, [(tx.id, tx.latest) for tx in txs])
 
 
 async def add_versions(connection: Connection, versions: Sequence[tuple[int, Version]]) -> None:
-    """Store new versions by transaction id. The same bytes signed again are no new version."""
+    """Store new versions by transaction id. Skip bytes that are stored already."""
     await connection.execute(
         "insert into relay_tx_versions (tx_id, hash, raw, max_fee, max_tip, fills)"
         " select * from unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::numeric[], $5::numeric[], $6::boolean[])"
@@ -70,11 +60,11 @@ async def add_versions(connection: Connection, versions: Sequence[tuple[int, Ver
     )
 
 
-async def insert_foreign(connection: Connection, chain_id: int, account: bytes, nonces: range) -> None:
+async def insert_foreign_nonces(connection: Connection, chain_id: int, account: bytes, nonces: range) -> None:
     """Store nonces that foreign transactions used before they were assigned here."""
     await connection.execute(
-        "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost)"
-        " select $1, $2, n, $2, ''::bytea, 0, 0, 'foreign', true from generate_series($3::bigint, $4::bigint) as n",
+        "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, lost)"
+        " select $1, $2, n, $2, ''::bytea, 0, 'foreign', true from generate_series($3::bigint, $4::bigint) as n",
         chain_id,
         account,
         nonces.start,
@@ -82,7 +72,7 @@ async def insert_foreign(connection: Connection, chain_id: int, account: bytes, 
     )
 
 
-async def unexplained(connection: Connection, chain_id: int, account: bytes, below: int) -> list[int]:
+async def find_unexplained_nonces(connection: Connection, chain_id: int, account: bytes, below: int) -> list[int]:
     """Return nonces under `below` that unknown bytes have recently used."""
     rows = await connection.fetch(
         "select nonce from relay_txs where chain_id = $1 and account = $2 and nonce < $3 and lost"
@@ -94,35 +84,37 @@ async def unexplained(connection: Connection, chain_id: int, account: bytes, bel
     return [row["nonce"] for row in rows]
 
 
-async def adopt(connection: Connection, chain_id: int, account: bytes, tx: NewTx) -> int:
-    """Store found bytes of a used nonce as a transaction of the account. Return the transaction's id. It stays lost
-    until its receipt is read."""
-    tx_id: int = await connection.fetchval(
-        "update relay_txs set target = $4, calldata = $5, gas = $6, priority = $7, purpose = 'relay'"
+async def adopt_transaction(connection: Connection, chain_id: int, account: bytes, tx: PendingTx) -> None:
+    """Turn the row of a used nonce into this transaction, which was found in a block, and set `tx.id`. A lost row stays
+    lost until the receipt is read."""
+    tx.id = await connection.fetchval(
+        "update relay_txs set target = $4, calldata = $5, gas = $6, purpose = 'relay'"
         " where chain_id = $1 and account = $2 and nonce = $3 returning id",
-        *(chain_id, account, tx.nonce, tx.target, tx.calldata, tx.gas, tx.priority),
+        *(chain_id, account, tx.nonce, tx.target, tx.calldata, tx.gas),
     )
-    await add_versions(connection, [(tx_id, tx.version)])
-    return tx_id
+    await add_versions(connection, [(tx.id, tx.latest)])
 
 
-async def turn_into_fill(connection: Connection, tx_id: int, gas: int, version: Version) -> None:
+async def turn_into_fill(connection: Connection, fill: PendingTx) -> None:
     """Turn a lost nonce, which a reorg freed, into a self-transfer."""
-    await connection.execute("update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", tx_id, gas)
-    await add_versions(connection, [(tx_id, version)])
+    await connection.execute(
+        "update relay_txs set lost = false, purpose = 'fill', gas = $2 where id = $1", fill.id, fill.gas
+    )
+    await add_versions(connection, [(fill.id, fill.latest)])
 
 
-async def pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
+async def read_pending(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
     """Return the transactions with nonces not known to be used, in nonce order."""
-    return await _stored(connection, chain_id, account, "t.block_number is null and not t.lost")
+    return await _read_stored(connection, chain_id, account, "t.block_number is null and not t.lost")
 
 
-async def lost(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
-    """Return the transactions that lost their nonce to a foreign one in the last hour. A reorg may revive them."""
-    return await _stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
+async def read_lost(connection: Connection, chain_id: int, account: bytes) -> list[PendingTx]:
+    """Return the transactions of the last hour that lost their nonce to a foreign transaction. A reorg may revive
+    them."""
+    return await _read_stored(connection, chain_id, account, "t.lost and t.created_at > now() - interval '1 hour'")
 
 
-async def _stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[PendingTx]:
+async def _read_stored(connection: Connection, chain_id: int, account: bytes, which: str) -> list[PendingTx]:
     rows = await connection.fetch(
         "select t.id, t.nonce, t.target, t.gas, t.calldata, t.refusal, v.hash, v.raw, v.max_fee, v.max_tip, v.fills"
         " from relay_txs t join relay_tx_versions v on v.tx_id = t.id"
@@ -153,17 +145,11 @@ async def record_mined(connection: Connection, txs: Sequence[MinedTx]) -> None:
     )
 
 
-@attrs.frozen(slots=True)
-class Gap:
-    """A nonce without a live transaction. `lost_id`: id of its lost transaction, if there is one."""
-
-    nonce: int
-    lost_id: int | None
-
-
-async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]) -> list[Gap]:
-    """Return the nonces that are lost or were never stored. Mined nonces are not gaps, even if a node reports
-    otherwise."""
+async def find_nonce_gaps(
+    connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]
+) -> list[tuple[int, int | None]]:
+    """Return the nonces that are lost or were never stored, with the ids of their lost transactions. Mined nonces are
+    not gaps, even if a node reports otherwise."""
     rows = await connection.fetch(
         "select n.nonce, t.id from unnest($3::bigint[]) as n(nonce)"
         " left join relay_txs t on t.chain_id = $1 and t.account = $2 and t.nonce = n.nonce"
@@ -172,10 +158,10 @@ async def gaps_among(connection: Connection, chain_id: int, account: bytes, nonc
         account,
         nonces,
     )
-    return [Gap(*row) for row in rows]
+    return [(row["nonce"], row["id"]) for row in rows]
 
 
-async def blocks_among(
+async def find_blocks_of_nonces(
     connection: Connection, chain_id: int, account: bytes, nonces: Sequence[int]
 ) -> list[tuple[int, bytes]]:
     """Return number and hash of each block in which transactions with these nonces were mined."""
@@ -189,21 +175,15 @@ async def blocks_among(
     return [(r["block_number"], r["block_hash"]) for r in rows]
 
 
-async def mark_broadcast(connection: Connection, tx_ids: Sequence[int]) -> None:
+async def mark_sent(connection: Connection, txs: Sequence[tuple[int, str | None, bool]]) -> None:
+    """Store (transaction id, code, accepted) after a broadcast. The code says why no node has the transaction, or is
+    None when a node may have it."""
     await connection.execute(
-        "update relay_txs set broadcast_at = clock_timestamp() where id = any($1::bigint[])", tx_ids
+        "update relay_txs set refusal = r.code,"
+        " broadcast_at = case when r.accepted then clock_timestamp() else broadcast_at end"
+        " from unnest($1::bigint[], $2::text[], $3::boolean[]) as r(id, code, accepted) where relay_txs.id = r.id",
+        *(list(column) for column in zip(*txs, strict=True)),
     )
-
-
-async def mark_refused(connection: Connection, refusals: Sequence[tuple[int, str | None]]) -> None:
-    """Store (transaction id, code): why no node has it, or None when a node may have it."""
-    if refusals:
-        await connection.execute(
-            "update relay_txs set refusal = r.code from unnest($1::bigint[], $2::text[]) as r(id, code)"
-            " where relay_txs.id = r.id",
-            [tx_id for tx_id, _ in refusals],
-            [code for _, code in refusals],
-        )
 
 
 @attrs.frozen(slots=True)
@@ -215,8 +195,9 @@ class AccountUse:
     quiet: float
 
 
-async def account_uses(connection: Connection, chain_id: int) -> list[AccountUse]:
-    """Return every account that this deployment ever signed for, the latest first. Reads only the index."""
+async def read_account_uses(connection: Connection, chain_id: int) -> list[AccountUse]:
+    """Return every account that this deployment ever signed for, the most recently used first. The query reads only the
+    index."""
     rows = await connection.fetch(
         "with recursive known (account) as ("
         "(select account from relay_txs where chain_id = $1 order by account limit 1) union all"
@@ -232,30 +213,21 @@ async def account_uses(connection: Connection, chain_id: int) -> list[AccountUse
     return [AccountUse(*row) for row in rows]
 
 
-@attrs.frozen(slots=True)
-class NewestBlock:
-    """The last block with transactions of an account. `quiet`: seconds since it sent any."""
-
-    account: bytes
-    number: int
-    hash: bytes
-    quiet: float
-
-
-async def newest_blocks(connection: Connection, chain_id: int, window: int) -> list[NewestBlock]:
-    """Return the newest blocks of all accounts, as far as they are within `window` blocks of the last one."""
+async def read_newest_blocks(connection: Connection, chain_id: int, window: int) -> list[tuple[int, bytes]]:
+    """Return number and hash of each account's newest block, if it is within `window` blocks of the newest such block
+    of all accounts. Skip accounts that broadcast nothing in ten minutes: such an account may be retired, and then no
+    process notices its reorgs."""
     rows = await connection.fetch(
-        "select distinct on (account) account, block_number, block_hash,"
-        " coalesce(extract(epoch from clock_timestamp() - broadcast_at), 0)::float8 as quiet"
-        " from relay_txs where chain_id = $1"
+        "select distinct on (account) block_number, block_hash from relay_txs where chain_id = $1"
+        " and coalesce(broadcast_at > clock_timestamp() - interval '10 minutes', true)"
         " and block_number > (select max(block_number) - $2 from relay_txs) order by account, block_number desc",
         chain_id,
         window,
     )
-    return [NewestBlock(*row) for row in rows]
+    return [(row["block_number"], row["block_hash"]) for row in rows]
 
 
-async def mined_blocks(
+async def read_mined_blocks(
     connection: Connection, chain_id: int, account: bytes, from_block: int
 ) -> list[tuple[int, bytes]]:
     """Return number and hash of each block with transactions of the account, from `from_block` on."""

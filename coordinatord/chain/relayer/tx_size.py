@@ -1,4 +1,5 @@
-"""Size limit of one transaction: by the chain's rules, by the settings, and by recent refusals of nodes."""
+"""Limit the size of one transaction by the chain's rules, by what nodes usually accept, and by their recent
+refusals."""
 
 from typing import Final
 
@@ -9,25 +10,27 @@ BASE_GAS: Final = 21_000
 TX_GAS_CAP: Final = 1 << 24
 # Nodes accept 128 KiB per transaction.
 MAX_TX_BYTES: Final = 120_000
-# A transaction with more than this share of the block's gas would have to wait for an empty block.
-_BLOCK_SHARE: Final = 2
-# The most expensive op alone, an identity with all its evidence, needs less.
+# A transaction may use the block's gas limit divided by this. A larger transaction would have to wait for an empty
+# block.
+_BLOCK_GAS_DIVISOR: Final = 2
+# Limits are never lowered below these values. The most expensive op alone, an identity with all its evidence, needs
+# less.
 _MIN_LOWERED_GAS: Final = 2_000_000
 _MIN_LOWERED_BYTES: Final = 40_000
-_LOWERED_FOR_S: Final = 600.0
-# EIP-7623.
-_FLOOR_PER_ZERO: Final = 10
-_FLOOR_PER_BYTE: Final = 40
+_LOWERED_LIMIT_DURATION_S: Final = 600.0
+# Lowest price of calldata in gas (EIP-7623).
+_FLOOR_GAS_PER_ZERO_BYTE: Final = 10
+_FLOOR_GAS_PER_NONZERO_BYTE: Final = 40
 
 
 def floor_gas(calldata: bytes) -> int:
     """Return the minimum gas of a transaction with this calldata (EIP-7623)."""
     zeros = calldata.count(0)
-    return BASE_GAS + zeros * _FLOOR_PER_ZERO + (len(calldata) - zeros) * _FLOOR_PER_BYTE
+    return BASE_GAS + zeros * _FLOOR_GAS_PER_ZERO_BYTE + (len(calldata) - zeros) * _FLOOR_GAS_PER_NONZERO_BYTE
 
 
 @attrs.frozen(slots=True)
-class TxSize:
+class TxLimits:
     """Limits on the gas and bytes of one transaction."""
 
     gas: int
@@ -35,27 +38,25 @@ class TxSize:
 
 
 @attrs.define(slots=True)
-class TxSizeLimits:
-    """Current limits.
-
-    A refusal for size halves the limit for ten minutes, so that an unknown limit costs one transaction and not every
-    one.
-    """
+class AdaptiveTxLimits:
+    """Limits on an account's next transactions. After a node refuses a transaction for its size, the limit drops to
+    half of that size for ten minutes, so that an unknown limit of the nodes costs one transaction instead of every
+    large transaction."""
 
     block_gas_limit: int = 0
     _gas: int = TX_GAS_CAP
     _bytes: int = MAX_TX_BYTES
     _until: float = 0.0
 
-    def at(self, now: float) -> TxSize:
+    def limits_at(self, now: float) -> TxLimits:
         if now >= self._until:
             self._gas, self._bytes = TX_GAS_CAP, MAX_TX_BYTES
-        return TxSize(min(self.block_gas_limit // _BLOCK_SHARE, self._gas), self._bytes)
+        return TxLimits(min(self.block_gas_limit // _BLOCK_GAS_DIVISOR, self._gas), self._bytes)
 
-    def too_much_gas(self, gas: int, now: float) -> None:
+    def lower_gas_limit(self, gas: int, now: float) -> None:
         self._gas = min(self._gas, max(gas // 2, _MIN_LOWERED_GAS))
-        self._until = now + _LOWERED_FOR_S
+        self._until = now + _LOWERED_LIMIT_DURATION_S
 
-    def too_many_bytes(self, size: int, now: float) -> None:
+    def lower_byte_limit(self, size: int, now: float) -> None:
         self._bytes = min(self._bytes, max(size // 2, _MIN_LOWERED_BYTES))
-        self._until = now + _LOWERED_FOR_S
+        self._until = now + _LOWERED_LIMIT_DURATION_S

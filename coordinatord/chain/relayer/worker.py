@@ -1,5 +1,6 @@
 """The relayer of one account, in the process that holds its role."""
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -13,33 +14,31 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.wake import Wake
 from coordinatord.chain.relayer import outbox_sql, queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.broadcast import Sending, Sent, broadcast
-from coordinatord.chain.relayer.fees import offer
+from coordinatord.chain.relayer.broadcast import SendResult, SentVersion, apply_sent_versions, broadcast
+from coordinatord.chain.relayer.fees import initial_fee
 from coordinatord.chain.relayer.in_flight import PendingTxs
 from coordinatord.chain.relayer.intake import RelayIntake
-from coordinatord.chain.relayer.outside_signer import SignerUnavailable
 from coordinatord.chain.relayer.receipt_watcher import ReceiptWatcher
 from coordinatord.chain.relayer.repair import raise_fees, repair_nonces
 from coordinatord.chain.relayer.role import RelayerRole
-from coordinatord.chain.relayer.sendings import note_sendings
 from coordinatord.chain.relayer.settings import RelayerSettings
-from coordinatord.chain.relayer.signers import AccountSigner
-from coordinatord.chain.relayer.tx_size import TxSizeLimits
+from coordinatord.chain.relayer.signers import AccountSigner, SignerUnavailable
+from coordinatord.chain.relayer.tx_size import AdaptiveTxLimits
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.notices import RELAY_QUEUED, Notices
-from coordinatord.storage.database.role_connection import RoleConnection, role_of
+from coordinatord.storage.database.role_connection import RoleConnection, relayer_role_name
 
 log = structlog.get_logger(__name__)
 
 # Pause after a node did not answer.
-_RETRY_S: Final = 0.25
+_RETRY_PAUSE_S: Final = 0.25
 # Longest wait before the queue is read without a notification, and the interval of its metrics.
-_QUEUE_POLL_S: Final = 2.0
+_QUEUE_POLL_INTERVAL_S: Final = 2.0
 # Interval of account reads while the head is unchanged.
-_REFRESH_S: Final = 1.0
+_ACCOUNT_REFRESH_INTERVAL_S: Final = 1.0
 
 
 async def run_relayer(
@@ -59,14 +58,14 @@ async def run_relayer(
     async def work(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         term = RoleConnection(connection)
         async with term.transaction() as inside:
-            pending = PendingTxs(await transactions_sql.pending(inside, chain_id, signer.address))
-            lost = PendingTxs(await transactions_sql.lost(inside, chain_id, signer.address))
+            pending = PendingTxs(await transactions_sql.read_pending(inside, chain_id, signer.address))
+            lost = PendingTxs(await transactions_sql.read_lost(inside, chain_id, signer.address))
         account = RelayerAccount(
-            chain_id, signer, pending, lost, room=TxSizeLimits(), ceiling=settings.fee_ceiling, role=role
+            chain_id, signer, pending, lost, room=AdaptiveTxLimits(), ceiling=settings.fee_ceiling, role=role
         )
         await _Worker(term, rpc, account, notices, settings).run()
 
-    await hold_role(database, role_of(chain_id, signer.address), work)
+    await hold_role(database, relayer_role_name(chain_id, signer.address), work)
 
 
 class _Worker:
@@ -81,120 +80,121 @@ class _Worker:
         self._account = account
         self._notices = notices
         self._settings = settings
-        self._follower = ReceiptWatcher(term, rpc, account)
+        self._receipt_watcher = ReceiptWatcher(term, rpc, account)
         self._intake = RelayIntake(term, rpc, account, settings)
         self._caught_up = anyio.Event()
-        self._to_sign, self._to_send, self._to_look = Wake(), Wake(), Wake()
-        self._read_at = 0.0
+        self._wake_signing, self._wake_sending, self._wake_head_reads = Wake(), Wake(), Wake()
+        self._account_read_at = 0.0
 
     async def run(self) -> None:
         async with (
-            self._notices.subscribe(RELAY_QUEUED, lambda _: self._to_sign()),
+            self._notices.subscribe(RELAY_QUEUED, lambda _: self._wake_signing()),
             anyio.create_task_group() as tasks,
         ):
-            tasks.start_soon(self._follow)
-            tasks.start_soon(self._send)
+            tasks.start_soon(self._follow_head)
+            tasks.start_soon(self._send_due)
             if not self._settings.replacements_only:
-                tasks.start_soon(self._observe)
-                tasks.start_soon(self._drain)
+                tasks.start_soon(self._record_metrics)
+                tasks.start_soon(self._drain_queue)
 
-    async def _follow(self) -> None:
-        """Follow the head."""
+    async def _follow_head(self) -> None:
+        """Apply new blocks, repair the account's nonces and raise fees, until cancelled."""
         while True:
-            looked = await self._try("follow the chain", self._look, leads=True)
+            looked = await self._run_decision("follow the chain", self._process_head, may_change_node=True)
             busy = len(self._account.pending) > 0
-            pause = self._settings.busy_poll if busy else self._settings.idle_poll
-            await self._to_look.wait(pause if looked else max(pause, _RETRY_S))
+            pause = self._settings.busy_poll_interval_s if busy else self._settings.idle_poll_interval_s
+            await self._wake_head_reads.wait(pause if looked else max(pause, _RETRY_PAUSE_S))
 
-    async def _look(self) -> None:
-        pending_before = len(self._account.pending)
-        last_head = self._follower.head
-        block = await self._follower.step()
+    async def _process_head(self) -> None:
+        last_head = self._receipt_watcher.head
+        block = await self._receipt_watcher.step()
         if block is None:
             return
-        if block.hash != last_head or anyio.current_time() >= self._read_at + _REFRESH_S:
-            lacked_role = self._account.lacks_role
+        if block.hash != last_head or anyio.current_time() >= self._account_read_at + _ACCOUNT_REFRESH_INTERVAL_S:
             await self._account.read(self._rpc, block)
-            if lacked_role and not self._account.lacks_role:
-                # Settles wait in the queue.
-                self._to_sign()
-            self._read_at = anyio.current_time()
-            self._show_fees()
-            # Without the signer, signed transactions are still followed and sent. The next look tries again.
+            self._account_read_at = anyio.current_time()
+            self._record_fee_metrics()
+            # Without the signer, signed transactions are still followed and sent. The next read of the head tries
+            # again.
             with suppress(SignerUnavailable):
-                if await repair_nonces(self._term, self._rpc, self._account, block):
-                    self._to_sign()
+                await repair_nonces(self._term, self._rpc, self._account, block)
+            self._wake_signing()
         with suppress(SignerUnavailable):
             await raise_fees(self._term, self._account, self._settings.mined_within)
         self._caught_up.set()
-        if len(self._account.pending) < pending_before:
-            # There is room again.
-            self._to_sign()
-        self._to_send()
+        self._wake_sending()
 
-    def _show_fees(self) -> None:
+    def _record_fee_metrics(self) -> None:
         account = self._account
         if self._settings.replacements_only:
             # The relaying account sets these metrics.
             return
         metrics.relay_fees_above_ceiling.set(account.ceiling.is_below(account.market))
-        reserve = self._settings.reserve_gas * offer(account.market, account.ceiling).cap
+        metrics.relay_gas_price.labels("base_fee").set(account.market.base_fee)
+        metrics.relay_gas_price.labels("tip").set(account.market.tip)
+        reserve = self._settings.reserve_gas * initial_fee(account.market, account.ceiling).cap
         metrics.relayer_funds.labels("0x" + account.address.hex(), "reserve").set(reserve)
 
-    async def _drain(self) -> None:
+    async def _drain_queue(self) -> None:
         """Sign queued relays as they arrive."""
         await self._caught_up.wait()
         while True:
-            if not await self._try("sign relays", self._drain_once):
-                await anyio.sleep(_RETRY_S)
-            await self._to_sign.wait(_QUEUE_POLL_S)
+            if not await self._run_decision("sign relays", self._drain_once):
+                await anyio.sleep(_RETRY_PAUSE_S)
+            await self._wake_signing.wait(_QUEUE_POLL_INTERVAL_S)
 
     async def _drain_once(self) -> None:
-        while await self._intake.round():
-            self._to_send()
-            self._to_look()
+        while await self._intake.run_round():
+            self._wake_sending()
+            self._wake_head_reads()
 
-    async def _send(self) -> None:
+    async def _send_due(self) -> None:
         """Send stored bytes that are due, in nonce order."""
         await self._caught_up.wait()
         while True:
-            due = self._account.pending.due(anyio.current_time())
+            now = anyio.current_time()
+            due = [tx for tx in self._account.pending if tx.due <= now]
             if due:
-                await self._note(await broadcast(self._rpc, due))
+                await self._apply_sendings(await broadcast(self._rpc, due))
                 # Intake waits while signed bytes are unsent.
-                self._to_sign()
-            following = self._account.pending.next_due()
-            pause = 60.0 if following is None else following - anyio.current_time()
-            await self._to_send.wait(max(pause, 0.0))
+                self._wake_signing()
+            following = min((tx.due for tx in self._account.pending), default=math.inf)
+            await self._wake_sending.wait(min(max(following - anyio.current_time(), 0.0), _ACCOUNT_REFRESH_INTERVAL_S))
 
-    async def _note(self, sendings: list[Sending]) -> None:
-        changed = note_sendings(self._account, sendings, anyio.current_time())
-        if any(sending.outcome is Sent.NONCE_USED for sending in sendings):
+    async def _apply_sendings(self, sendings: list[SentVersion]) -> None:
+        before = {sending.tx.id: sending.tx.refusal for sending in sendings}
+        apply_sent_versions(self._account, sendings, anyio.current_time())
+        if any(sending.outcome is SendResult.NONCE_USED for sending in sendings):
             # Read the nonce now instead of with the next block.
-            self._read_at = 0.0
-        self._to_look()
-        taken = [sending.tx.id for sending in sendings if sending.outcome is Sent.TAKEN]
-        if taken or changed:
+            self._account_read_at = 0.0
+        self._wake_head_reads()
+        sent = [
+            (sending.tx.id, sending.tx.refusal, sending.outcome is SendResult.ACCEPTED)
+            for sending in sendings
+            if sending.outcome is SendResult.ACCEPTED or sending.tx.refusal != before[sending.tx.id]
+        ]
+        if sent:
             async with self._term.transaction() as connection:
-                await transactions_sql.mark_broadcast(connection, taken)
-                await transactions_sql.mark_refused(connection, [(tx.id, tx.refusal) for tx in changed])
+                await transactions_sql.mark_sent(connection, sent)
 
-    async def _observe(self) -> None:
-        """Record metrics of the queue."""
+    async def _record_metrics(self) -> None:
+        """Record metrics of the queue, until cancelled."""
         while True:
             metrics.relay_transactions_pending.set(len(self._account.pending))
             async with self._term.transaction() as connection:
-                waiting, age = await queue_sql.queue_lengths(connection)
+                waiting, age = await queue_sql.read_queue_lengths(connection)
             for priority in outbox_sql.Priority:
                 metrics.relay_queue_depth.labels(priority.name.lower()).set(waiting.get(priority, 0))
             metrics.relay_queue_age.set(age)
-            await anyio.sleep(_QUEUE_POLL_S)
+            await anyio.sleep(_QUEUE_POLL_INTERVAL_S)
 
-    async def _try(self, what: str, do: Callable[[], Awaitable[None]], *, leads: bool = False) -> bool:
+    async def _run_decision(
+        self, what: str, do: Callable[[], Awaitable[None]], *, may_change_node: bool = False
+    ) -> bool:
         """Make one decision with the view of one node. Return False when the node or the signer failed. Errors of
         the database end the term."""
         try:
-            async with self._rpc.decision(leads=leads):
+            async with self._rpc.decision(may_change_node=may_change_node):
                 await do()
         except SignerUnavailable:
             # The signer logged it.

@@ -1,6 +1,6 @@
 """Block headers and logs as nodes return them. Hex stays text, because most values are compared and never decoded.
 
-Fields that are decoded must match a hex pattern. An answer that does not is rejected as a whole.
+Fields that are decoded must match a hex pattern. An answer with a field that does not match is rejected as a whole.
 """
 
 from typing import Annotated
@@ -9,7 +9,8 @@ import msgspec
 
 # Fits PostgreSQL's bigint.
 Quantity = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,15}$")]
-# Before the year 4148. Messages of webhooks have the time of a block as a date.
+# At most nine hex digits, which end in the year 4147. Webhook messages format block times as dates. Dates end with the
+# year 9999, which ten digits can exceed.
 _Timestamp = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{1,9}$")]
 Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]{64}$")]
 _Bloom = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-fA-F]+$")]

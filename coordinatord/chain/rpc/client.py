@@ -1,7 +1,7 @@
-"""JSON-RPC over HTTP: single calls, batches, and contract reads through them.
+"""JSON-RPC over HTTP: single calls and batches.
 
-`Retryable` means that no answer arrived, so the effect on the node is unknown. `RpcError` means that the node answered
-with an error. Each call names the error code that API clients see when the node does not answer.
+`Retryable` means that no usable answer arrived, so the effect on the node is unknown. `RpcError` means that the node
+answered with an error.
 """
 
 import itertools
@@ -15,11 +15,11 @@ import anyio
 import attrs
 import msgspec
 
-from common.strict_json import UNREADABLE
+from common.strict_json import DECODE_ERRORS
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse, UnfitResponse, open_http
 from coordinatord.base.metrics import rpc_requests
-from coordinatord.chain.rpc.errors import Meaning, RpcError, read_error
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind, classify_error
 
 # Sends a request body. Returns the HTTP status and the response body. Raises only NoResponse.
 Transport = Callable[[bytes], Awaitable[tuple[int, bytes]]]
@@ -29,13 +29,14 @@ _READ_BUFFER_BYTES: Final = 1 << 20
 _HEADERS: Final = {"content-type": "application/json"}
 # A page of logs takes megabytes: the indexer requests several thousand events at a time.
 _MAX_ANSWER_BYTES: Final = 128 << 20
-# Time to read an answer, in units of `timeout_s`. A node that sends a byte now and then would never end.
+# Time to read a whole answer, in units of `timeout_s`. Without this limit, a node could send one byte at a time for
+# ever.
 _READ_TIMEOUT_FACTOR: Final = 6
-# Answers with more commas are rejected, because decoding `[[],[],…` takes 25 times its size in memory. Logs have a
-# comma per 40 bytes, and no method's answers have more than one per 16.
+# An answer may have this many commas, and one more per `_MIN_BYTES_PER_COMMA`. Decoding `[[],[],…` takes 25 times its
+# size in memory. Logs have a comma per 40 bytes, and no method's answers have more than one per 16.
+_ALWAYS_ALLOWED_COMMAS: Final = 1000
 _MIN_BYTES_PER_COMMA: Final = 16
-_COMMAS_OF_SHORT_ANSWERS: Final = 1000
-# Batch size that common providers accept.
+# Batch size that common RPC services accept.
 CALLS_PER_REQUEST: Final = 100
 # Size limit of a batch. Hex takes twice the bytes that it encodes.
 _MAX_REQUEST_BYTES: Final = 2_000_000
@@ -45,7 +46,7 @@ _MAX_QUANTITY_CHARS: Final = 66
 
 @asynccontextmanager
 async def open_transport(url: str, *, connections: int, timeout_s: float) -> AsyncIterator[Transport]:
-    """Open a JSON-RPC endpoint over a few kept connections.
+    """Open a JSON-RPC endpoint over a small pool of persistent connections.
 
     `timeout_s` applies to connecting, to sending a request and between two reads of an answer.
     """
@@ -58,8 +59,8 @@ async def open_transport(url: str, *, connections: int, timeout_s: float) -> Asy
                         answer = await response.read(_MAX_ANSWER_BYTES)
                 except TimeoutError as error:
                     raise NoResponse("the answer arrives too slowly") from error
-                if answer.count(b",") > _COMMAS_OF_SHORT_ANSWERS + len(answer) // _MIN_BYTES_PER_COMMA:
-                    raise UnfitResponse("it has more values than any answer of a node")
+                if answer.count(b",") > _ALWAYS_ALLOWED_COMMAS + len(answer) // _MIN_BYTES_PER_COMMA:
+                    raise UnfitResponse("the answer has more values than any method returns")
                 return response.status, answer
 
         yield post
@@ -76,13 +77,13 @@ class RpcCall:
     params: tuple[Json, ...] = ()
 
 
-_NULL = msgspec.Raw(b"null")
+_NULL_RESULT = msgspec.Raw(b"null")
 
 
 class _RpcAnswer(msgspec.Struct):
     id: int | None = None
-    # Never a union: msgspec would validate the bytes instead of leaving them as they are.
-    result: msgspec.Raw = _NULL
+    # Must not be a union: msgspec would then validate the bytes instead of keeping them undecoded.
+    result: msgspec.Raw = _NULL_RESULT
     error: dict[str, Json] | None = None
 
 
@@ -92,8 +93,8 @@ class _Result(msgspec.Struct, Generic[T]):
     error: dict[str, Json] | None = None
 
 
-_ONE = msgspec.json.Decoder(_RpcAnswer)
-_MANY = msgspec.json.Decoder(list[_RpcAnswer])
+_ANSWER_DECODER = msgspec.json.Decoder(_RpcAnswer)
+_ANSWERS_DECODER = msgspec.json.Decoder(list[_RpcAnswer])
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -108,13 +109,14 @@ class Rpc:
     def others(self) -> Sequence["Rpc"]:
         """Other fit nodes of the chain. Results are checked against them, and transactions are also sent to them.
 
-        Empty for a single node, and when each request goes to any fit node.
+        Empty if only one node is configured, or if each request may go to any fit node.
         """
         return ()
 
     @asynccontextmanager
-    async def decision(self, *, leads: bool = False) -> AsyncIterator[None]:
-        """Route every request within the block to the same node. See `chain/rpc/pinned.py`."""
+    async def decision(self, *, may_change_node: bool = False) -> AsyncIterator[None]:
+        """Send every request made inside the `async with` statement to the same node. `PinnedRpc` explains
+        `may_change_node`. A single endpoint ignores it."""
         yield
 
     async def call(self, method: str, *params: Json) -> Json:
@@ -128,10 +130,10 @@ class Rpc:
         try:
             # A page of logs takes megabytes, so decode it only once, straight into its type.
             direct = msgspec.json.decode(raw, type=_Result[kind])  # type: ignore[valid-type] # kind is a value
-        except UNREADABLE:
-            return _result(_answer(raw, method), kind, method)
+        except DECODE_ERRORS:
+            return _unwrap_result(_decode_answer(raw, method), kind, method)
         if direct.error is not None:
-            raise read_error(direct.error)
+            raise classify_error(direct.error)
         return direct.result
 
     async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
@@ -158,21 +160,21 @@ class Rpc:
         """Send encoded calls, keyed by id, in one request."""
         raw = await self._post(b"[" + b",".join(calls.values()) + b"]", what)
         try:
-            answers = _MANY.decode(raw)
-        except UNREADABLE as broken:
-            raise _refused_batch(raw, what) from broken
+            answers = _ANSWERS_DECODER.decode(raw)
+        except DECODE_ERRORS as broken:
+            raise _batch_error(raw, what) from broken
         by_id = {answer.id: answer for answer in answers}
         results: list[msgspec.Raw | RpcError] = []
         for n in calls:
             answer = by_id.get(n)
             if answer is None:
-                raise _no_answer(what, "it left a call of the batch unanswered")
-            results.append(read_error(answer.error) if answer.error is not None else answer.result)
+                raise _unusable_answer_error(what, "a call of the batch has no answer")
+            results.append(classify_error(answer.error) if answer.error is not None else answer.result)
         return results
 
     async def _post(self, body: bytes, what: str) -> bytes:
         started = time.perf_counter()
-        # A cancelled request.
+        # Outcome of a cancelled request.
         outcome = "given_up"
         try:
             answer = await self._exchange(body, what)
@@ -188,7 +190,7 @@ class Rpc:
         try:
             status, answer = await self._transport(body)
         except NoResponse as error:
-            raise _no_answer(what, str(error)) from error
+            raise _unusable_answer_error(what, str(error)) from error
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             raise Retryable("relay_unavailable", f"the RPC endpoint rate-limits requests ({what})", "rate_limited")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
@@ -196,65 +198,76 @@ class Rpc:
         # Some nodes send a JSON-RPC error with status 4xx or 5xx. Use the body if it looks like JSON, otherwise the
         # status.
         if status >= HTTPStatus.BAD_REQUEST and answer.lstrip()[:1] not in (b"{", b"["):
-            raise _no_answer(what, f"HTTP {status}")
+            raise _unusable_answer_error(what, f"HTTP {status}")
         return answer
 
 
 def decode_result(raw: msgspec.Raw, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
-    except UNREADABLE as broken:
-        raise _no_answer(what, "its answer has another shape than the method's") from broken
+    except DECODE_ERRORS as broken:
+        raise _unusable_answer_error(what, "the answer does not have the shape that the method returns") from broken
 
 
 def retryable_of(error: RpcError, what: str) -> Retryable:
-    """Return the Retryable, in the classes of the specification, for a node's error that gives no result."""
-    match error.meaning:
-        case Meaning.RATE_LIMITED:
+    """Return the Retryable for a node's error, with the error type and code that the API specification defines."""
+    match error.kind:
+        case RpcErrorKind.RATE_LIMITED:
             return Retryable("relay_unavailable", f"the RPC endpoint rate-limits requests ({what})", "rate_limited")
-        case Meaning.REFUSED:
+        case RpcErrorKind.REFUSED:
             return Retryable("relay_unavailable", f"the RPC endpoint refuses {what}", "endpoint_refused")
-        case Meaning.NO_FUNDS:
+        case RpcErrorKind.NO_FUNDS:
             return Retryable("relay_unavailable", "the relayer is out of native funds", "relayer_funds")
-        case Meaning.NONCE_TOO_LOW | Meaning.NONCE_TOO_HIGH | Meaning.ALREADY_KNOWN | Meaning.UNDERPRICED:
+        case (
+            RpcErrorKind.NONCE_TOO_LOW
+            | RpcErrorKind.NONCE_TOO_HIGH
+            | RpcErrorKind.ALREADY_KNOWN
+            | RpcErrorKind.UNDERPRICED
+        ):
             return Retryable("relay_unavailable", "the relayer lost a nonce race", "nonce_conflict")
         case _:
             return Retryable("relay_unavailable", f"the RPC endpoint failed at {what}", "rpc_internal")
 
 
-def quantity(value: Json) -> int:
+def decode_quantity(value: Json) -> int:
     """Decode a 0x-quantity."""
     if not isinstance(value, str) or not value.startswith("0x") or len(value) > _MAX_QUANTITY_CHARS:
-        raise _no_answer("a quantity", "its answer has another shape than the method's")
+        raise _unusable_answer_error("a quantity", "the answer does not have the shape that the method returns")
     try:
         return int(value, 16)
     except ValueError as broken:
-        raise _no_answer("a quantity", "its answer has another shape than the method's") from broken
+        raise _unusable_answer_error(
+            "a quantity", "the answer does not have the shape that the method returns"
+        ) from broken
 
 
-def _answer(raw: bytes, method: str) -> _RpcAnswer:
+def _decode_answer(raw: bytes, method: str) -> _RpcAnswer:
     try:
-        return _ONE.decode(raw)
-    except UNREADABLE as broken:
-        raise _no_answer(method, "its answer is not JSON-RPC") from broken
+        return _ANSWER_DECODER.decode(raw)
+    except DECODE_ERRORS as broken:
+        raise _unusable_answer_error(method, "the answer is not JSON-RPC") from broken
 
 
-def _result(answer: _RpcAnswer, kind: type[T], method: str) -> T:
+def _unwrap_result(answer: _RpcAnswer, kind: type[T], method: str) -> T:
     if answer.error is not None:
-        raise read_error(answer.error)
+        raise classify_error(answer.error)
     return decode_result(answer.result, kind, method)
 
 
-def _refused_batch(raw: bytes, what: str) -> Exception:
+def _batch_error(raw: bytes, what: str) -> Exception:
     try:
-        answer = _ONE.decode(raw)
-    except UNREADABLE:
-        return _no_answer(what, "its answer is not JSON-RPC")
-    return read_error(answer.error) if answer.error is not None else _no_answer(what, "it answered one for many")
+        answer = _ANSWER_DECODER.decode(raw)
+    except DECODE_ERRORS:
+        return _unusable_answer_error(what, "the answer is not JSON-RPC")
+    return (
+        classify_error(answer.error)
+        if answer.error is not None
+        else _unusable_answer_error(what, "it sent one answer for the whole batch")
+    )
 
 
-def _no_answer(what: str, why: str) -> Retryable:
-    return Retryable("chain_unreachable", f"the RPC endpoint did not answer {what}: {why}")
+def _unusable_answer_error(what: str, why: str) -> Retryable:
+    return Retryable("chain_unreachable", f"no usable answer from the RPC endpoint to {what}: {why}")
 
 
 @asynccontextmanager

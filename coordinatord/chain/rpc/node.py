@@ -1,4 +1,4 @@
-"""One node of the chain: its health, and how failures and answers change it."""
+"""A node of the chain, and its health, which follows from its answers and failures."""
 
 import time
 from collections.abc import Callable
@@ -9,22 +9,22 @@ import anyio
 import msgspec
 import structlog
 
-from common.strict_json import UNREADABLE
+from common.strict_json import DECODE_ERRORS
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.rpc.client import Rpc, Transport, quantity
-from coordinatord.chain.rpc.errors import Meaning, RpcError, read_error
+from coordinatord.chain.rpc.client import Rpc, Transport, decode_quantity
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind, classify_error
 
 log = structlog.get_logger(__name__)
 
 # Consecutive failures after which a node counts as unreachable.
-FAILURES: Final = 3
+MAX_FAILURES: Final = 3
 # A request that fails after this time makes the node unreachable at once.
 _SLOW_FAILURE_S: Final = 5.0
-_MAX_REST_S: Final = 60.0
-# Pause of a node that two others contradicted.
-_DOUBT_S: Final = 600.0
+_MAX_SKIP_DURATION_S: Final = 60.0
+# A node that two others contradicted is not used for this long.
+_SUSPENSION_DURATION_S: Final = 600.0
 _HEAD_TIMEOUT_S: Final = 5.0
 # Longer answers are not searched for errors, because a rejection is short.
 _MAX_REJECTION_BYTES: Final = 4096
@@ -32,98 +32,99 @@ _REJECTED_STATUSES: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.UNAUTHORIZ
 
 
 class Node:
-    """One endpoint and its health. Only requests through its transports count."""
+    """Endpoint with its health, which depends only on requests through the transports `own` (for the daemon) and
+    `callers` (for API clients)."""
 
     def __init__(
         self, name: str, own: Transport, callers: Transport | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name = name
-        self.own = self._counted(own)
-        self.callers = self.own if callers is None else self._counted(callers)
+        self.own = self._track_health(own)
+        self.callers = self.own if callers is None else self._track_health(callers)
         self.rpc = Rpc(self.own)
         self.head: int | None = None
-        # The node serves another chain.
+        # True if the node serves another chain.
         self.foreign = False
         self._clock = clock
         self._failures = 0
-        self._rests_until = self._doubted_until = 0.0
+        self._skipped_until = self._suspended_until = 0.0
         metrics.node_up.labels(name).set(1)
 
-    def _counted(self, transport: Transport) -> Transport:
+    def _track_health(self, transport: Transport) -> Transport:
         async def post(body: bytes) -> tuple[int, bytes]:
             began = self._clock()
             try:
                 status, answer = await transport(body)
             except NoResponse:
-                self.failed(FAILURES if self._clock() - began > _SLOW_FAILURE_S else 1)
+                self.record_failure(MAX_FAILURES if self._clock() - began > _SLOW_FAILURE_S else 1)
                 raise
             if rejects_client(status, answer):
-                self.failed()
+                self.record_failure()
             else:
-                self.answered()
+                self.record_answer()
             return status, answer
 
         return post
 
     @property
-    def failing(self) -> bool:
+    def is_failing(self) -> bool:
         return self._failures > 0
 
     @property
-    def unreachable(self) -> bool:
-        return self._failures >= FAILURES
+    def is_unreachable(self) -> bool:
+        return self._failures >= MAX_FAILURES
 
     @property
-    def resting(self) -> bool:
+    def is_skipped(self) -> bool:
         """Return True while an unreachable node is skipped. The pause grows with each failure, up to a minute."""
-        return self.unreachable and self._clock() < self._rests_until
+        return self.is_unreachable and self._clock() < self._skipped_until
 
     @property
-    def doubted(self) -> bool:
-        return self._clock() < self._doubted_until
+    def is_suspended(self) -> bool:
+        return self._clock() < self._suspended_until
 
-    def failed(self, times: int = 1) -> None:
-        was_unreachable = self.unreachable
+    def record_failure(self, times: int = 1) -> None:
+        was_unreachable = self.is_unreachable
         self._failures += times
-        rest = min(_MAX_REST_S, 2.0 ** min(self._failures - FAILURES, 6)) if self.unreachable else 0.0
-        self._rests_until = self._clock() + rest
-        if self.unreachable and not was_unreachable:
+        rest = min(_MAX_SKIP_DURATION_S, 2.0 ** min(self._failures - MAX_FAILURES, 6)) if self.is_unreachable else 0.0
+        self._skipped_until = self._clock() + rest
+        if self.is_unreachable and not was_unreachable:
             log.warning("node unreachable", node=self.name)
             metrics.node_up.labels(self.name).set(0)
 
-    def answered(self) -> None:
-        if self.unreachable:
+    def record_answer(self) -> None:
+        if self.is_unreachable:
             log.info("node recovered", node=self.name)
             metrics.node_up.labels(self.name).set(1)
         self._failures = 0
 
-    def doubt(self, what: str) -> None:
+    def suspend(self, what: str) -> None:
         """Stop using the node for a while, because other nodes contradict it."""
         metrics.node_contradicted.labels(self.name).inc()
-        if not self.doubted:
+        if not self.is_suspended:
             log.error("node contradicted by the others", node=self.name, about=what)
-        self._doubted_until = self._clock() + _DOUBT_S
+        self._suspended_until = self._clock() + _SUSPENSION_DURATION_S
 
-    def saw_head(self, number: int) -> None:
+    def record_head(self, number: int) -> None:
         self.head = number
 
-    async def look(self, chain_id: int) -> None:
+    async def read_head(self, chain_id: int) -> None:
         """Read the node's head and chain id. Failures of the node are not raised."""
-        if self.resting:
+        if self.is_skipped:
             return
         try:
             with anyio.fail_after(_HEAD_TIMEOUT_S):
-                found = quantity(await self.rpc.call("eth_chainId"))
-                head = quantity(await self.rpc.call("eth_blockNumber"))
+                found = decode_quantity(await self.rpc.call("eth_chainId"))
+                head = decode_quantity(await self.rpc.call("eth_blockNumber"))
         except TimeoutError:
-            self.failed(FAILURES)
+            self.record_failure(MAX_FAILURES)
             return
         except (Retryable, RpcError):
             return
         if found != chain_id and not self.foreign:
             log.error("node serves another chain", node=self.name, chain_id=found)
         self.foreign = found != chain_id
-        self.saw_head(head)
+        self.record_head(head)
 
 
 def rejects_client(status: int, answer: bytes) -> bool:
@@ -136,10 +137,10 @@ def rejects_client(status: int, answer: bytes) -> bool:
         return False
     try:
         decoded = msgspec.json.decode(answer)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return False
     for one in decoded if isinstance(decoded, list) else [decoded]:
         error = one.get("error") if isinstance(one, dict) else None
-        if isinstance(error, dict) and read_error(error).meaning is Meaning.RATE_LIMITED:
+        if isinstance(error, dict) and classify_error(error).kind is RpcErrorKind.RATE_LIMITED:
             return True
     return False

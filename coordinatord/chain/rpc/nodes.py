@@ -1,7 +1,7 @@
 """Nodes of one chain, and failover between them.
 
 nodes = Nodes([Node(...), Node(...)], lag_blocks=5)
-Rpc(nodes.transport())          sends each request to the first fit node, and to the next if that does not answer
+Rpc(nodes.transport())          sends each request to the first fit node, and to the next if the first does not answer
 PinnedRpc(nodes)                uses one node while it is fit, and the others as witnesses (`pinned.py`)
 
 A node is named by host and port, because the rest of its URL may contain a key.
@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import anyio
 import msgspec
 
-from common.strict_json import UNREADABLE
+from common.strict_json import DECODE_ERRORS
 from coordinatord.base import metrics
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Transport, open_transport
-from coordinatord.chain.rpc.errors import read_error
+from coordinatord.chain.rpc.errors import classify_error
 from coordinatord.chain.rpc.node import Node, rejects_client
 
 _MAX_ATTEMPTS: Final = 4
@@ -35,37 +35,37 @@ class Nodes:
         self._lag_blocks = lag_blocks
 
     @property
-    def reference(self) -> int | None:
-        """Head that all nodes are compared with: the median of the nodes that serve, or the higher of two."""
-        heads = sorted(node.head for node in self.all if node.head is not None and self._serves(node))
+    def reference_head(self) -> int | None:
+        """Head that all nodes are compared with: the median head of the usable nodes, or the higher of two."""
+        heads = sorted(node.head for node in self.all if node.head is not None and self._is_usable(node))
         return heads[len(heads) // 2] if heads else None
 
-    def fit(self) -> list[Node]:
+    def fit_nodes(self) -> list[Node]:
         """Return the fit nodes: reachable, on this chain, not contradicted and in step with the others.
 
-        Nodes with a failed last request come last. If no node is fit, return all nodes of this chain.
+        Nodes whose last request failed come last. If no node is fit, return all nodes of this chain.
         """
-        reference = self.reference
-        fit = [node for node in self.all if self._serves(node) and self._in_step(node, reference)]
-        return sorted(fit or [node for node in self.all if not node.foreign], key=lambda node: node.failing)
+        reference = self.reference_head
+        fit = [node for node in self.all if self._is_usable(node) and self._is_in_step(node, reference)]
+        return sorted(fit or [node for node in self.all if not node.foreign], key=lambda node: node.is_failing)
 
-    def _serves(self, node: Node) -> bool:
-        return not (node.unreachable or node.foreign or node.doubted)
+    def _is_usable(self, node: Node) -> bool:
+        return not (node.is_unreachable or node.foreign or node.is_suspended)
 
-    def _in_step(self, node: Node, reference: int | None) -> bool:
+    def _is_in_step(self, node: Node, reference: int | None) -> bool:
         return reference is None or node.head is None or abs(node.head - reference) <= self._lag_blocks
 
     def transport(self, *, for_callers: bool = False) -> Transport:
         """Return a transport to the first fit node, with failover to the next.
 
-        Fail over when a node does not answer or rejects us. Use it for reads and signed bytes only, which are safe to
-        repeat.
+        Fail over when a node does not answer or rejects the client. Use this transport for reads and signed bytes only,
+        which are safe to repeat.
         """
 
         async def post(body: bytes) -> tuple[int, bytes]:
             lost: NoResponse | None = None
             refusal: tuple[int, bytes] | None = None
-            for node in self.fit():
+            for node in self.fit_nodes():
                 try:
                     status, answer = await (node.callers if for_callers else node.own)(body)
                 except NoResponse as error:
@@ -83,69 +83,68 @@ class Nodes:
     def agreed_transport(self) -> Transport:
         """Return a transport that requires the same answer from two fit nodes.
 
-        A third node decides between two that differ. Without a third, both are read again, because one may be a block
-        behind. A single node's answer is accepted.
+        A third node decides between two that differ. Without a third, both are read again, because one of them may be a
+        block behind. If only one node answers, its answer is accepted.
         """
 
         async def post(body: bytes) -> tuple[int, bytes]:
             for _ in range(_MAX_ATTEMPTS):
                 heard: list[tuple[int, bytes]] = []
-                for node in self.fit():
+                for node in self.fit_nodes():
                     try:
                         status, answer = await node.callers(body)
                     except NoResponse:
                         continue
                     if rejects_client(status, answer):
                         continue
-                    if any(_same(answer, other) for _, other in heard):
+                    if any(_same_answer(answer, other) for _, other in heard):
                         return status, answer
                     heard.append((status, answer))
                 if len(heard) == 1:
                     return heard[0]
                 if not heard:
-                    raise NoResponse("no node answers")
+                    raise NoResponse("no node of this chain answers")
                 await anyio.sleep(_RETRY_PAUSE_S)
             raise NoResponse("nodes contradict each other")
 
         return post
 
-    async def look(self, chain_id: int) -> None:
+    async def read_heads(self, chain_id: int) -> None:
         """Read the heads of all nodes that answer."""
         async with anyio.create_task_group() as tasks:
             for node in self.all:
-                tasks.start_soon(node.look, chain_id)
-        self.show_lag()
+                tasks.start_soon(node.read_head, chain_id)
+        self.record_lag()
 
-    def show_lag(self) -> None:
-        reference = self.reference
+    def record_lag(self) -> None:
+        reference = self.reference_head
         for node in self.all:
             if node.head is not None and reference is not None:
                 metrics.node_lag.labels(node.name).set(reference - node.head)
 
-    async def watch(self, chain_id: int, pause: float) -> None:
-        """Read the heads of all nodes repeatedly. Needed for two or more nodes: a single node is judged by its own
-        requests."""
+    async def watch_heads(self, chain_id: int, pause: float) -> None:
+        """Read the heads of all nodes repeatedly. Needed only with several nodes, whose heads are compared."""
         while True:
-            await self.look(chain_id)
+            await self.read_heads(chain_id)
             await anyio.sleep(pause)
 
 
-def _same(one: bytes, other: bytes) -> bool:
+def _same_answer(one: bytes, other: bytes) -> bool:
     """Return True when both answers have the same results and revert data. Error messages differ between nodes."""
     try:
-        return one == other or _results(one) == _results(other)
-    except UNREADABLE:
+        return one == other or _comparable_results(one) == _comparable_results(other)
+    except DECODE_ERRORS:
         return False
 
 
-def _results(answer: bytes) -> dict[object, object]:
+def _comparable_results(answer: bytes) -> dict[object, object]:
     decoded = msgspec.json.decode(answer)
     calls = decoded if isinstance(decoded, list) else [decoded]
     found: dict[object, object] = {}
     for call in calls:
         if isinstance(call, dict):
             error = call.get("error")
-            found[str(call.get("id"))] = read_error(error).data if isinstance(error, dict) else call.get("result")
+            found[str(call.get("id"))] = classify_error(error).data if isinstance(error, dict) else call.get("result")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Use one node's view of the chain for a whole decision, when there are several nodes."""
+"""Make all reads of one decision from the same node, when there are several nodes."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,27 +9,26 @@ import structlog
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError
-from coordinatord.chain.rpc.node import FAILURES, Node
+from coordinatord.chain.rpc.node import MAX_FAILURES, Node
 from coordinatord.chain.rpc.nodes import Nodes
 
 log = structlog.get_logger(__name__)
 
 
 class PinnedRpc(Rpc):
-    """Sends every request to one node while it is fit, and changes nodes only between decisions.
+    """Sends every request to one node while the node is fit, and changes nodes only between decisions.
 
-    Nonces, receipts and simulations of one decision then come from one view of the chain. Shared by the tasks of one
-    relayer.
+    So nonces, receipts and simulations of one decision are consistent. The tasks of a relayer share one instance.
     """
 
     def __init__(self, nodes: Nodes) -> None:
         super().__init__(self._ask_node)
         self._nodes = nodes
-        self._node = nodes.fit()[0]
-        self._failed = 0
-        self._deciding = 0
+        self._node = nodes.fit_nodes()[0]
+        self._failures = 0
+        self._running_decisions = 0
         self._idle = anyio.Event()
-        self._door = anyio.Lock()
+        self._change_lock = anyio.Lock()
 
     async def _ask_node(self, body: bytes) -> tuple[int, bytes]:
         return await self._node.own(body)
@@ -40,47 +39,48 @@ class PinnedRpc(Rpc):
 
     @property
     def others(self) -> Sequence[Rpc]:
-        return [node.rpc for node in self._nodes.fit() if node is not self._node and not node.unreachable]
+        return [node.rpc for node in self._nodes.fit_nodes() if node is not self._node and not node.is_unreachable]
 
     @asynccontextmanager
-    async def decision(self, *, leads: bool = False) -> AsyncIterator[None]:
-        """Route every request within the block to the same node.
+    async def decision(self, *, may_change_node: bool = False) -> AsyncIterator[None]:
+        """Send every request made inside the `async with` statement to the same node.
 
-        A decision that `leads` may change the node before it begins. It first waits for running decisions to end, and
-        others wait for it, so that no decision mixes the views of two nodes.
+        With `may_change_node`, the decision may change the node before its first request. The change waits for running
+        decisions, and new decisions wait for the change, so that no decision mixes the answers of two nodes.
         """
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._door)
-            if leads and self._better() is not None:
-                while self._deciding:
+            await stack.enter_async_context(self._change_lock)
+            if may_change_node and self._find_replacement() is not None:
+                while self._running_decisions:
                     self._idle = anyio.Event()
                     await self._idle.wait()
-                self._change()
+                self._change_node()
             else:
-                # Only a leading decision that changes nodes blocks others.
+                # Release the lock, because only a change of the node must block other decisions.
                 await stack.aclose()
-            self._deciding += 1
+            self._running_decisions += 1
             try:
                 yield
             except (Retryable, RpcError):
-                self._failed += leads
+                self._failures += may_change_node
                 raise
             else:
-                self._failed = 0 if leads else self._failed
+                self._failures = 0 if may_change_node else self._failures
             finally:
-                self._deciding -= 1
-                if not self._deciding:
+                self._running_decisions -= 1
+                if not self._running_decisions:
                     self._idle.set()
 
-    def _better(self) -> Node | None:
-        """Return another node if the current one is unfit or repeatedly fails leading decisions."""
-        fit = self._nodes.fit()
-        if self._node in fit and not self._node.unreachable and self._failed < FAILURES:
+    def _find_replacement(self) -> Node | None:
+        """Return another node if the current node is unfit, or if decisions that may change the node failed
+        repeatedly."""
+        fit = self._nodes.fit_nodes()
+        if self._node in fit and not self._node.is_unreachable and self._failures < MAX_FAILURES:
             return None
-        return next((node for node in fit if node is not self._node and not node.unreachable), None)
+        return next((node for node in fit if node is not self._node and not node.is_unreachable), None)
 
-    def _change(self) -> None:
-        node = self._better()
+    def _change_node(self) -> None:
+        node = self._find_replacement()
         if node is not None:
             log.warning("relayer node changed", node=node.name, before=self._node.name)
-            self._node, self._failed = node, 0
+            self._node, self._failures = node, 0

@@ -1,7 +1,6 @@
-"""Contract reads, at the latest block by default: one `eth_call`, or several in one request.
+"""Read contracts, by default at the latest block, with one or several `eth_call`s in one request.
 
-Each read names the error code that clients get when the node answers with an error, so that "could not read the
-provider id" and "could not read the job" remain distinct.
+Each read names the error code that API clients get when the node answers with an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from common.refusal import Refused
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.rpc.client import Rpc, RpcCall, decode_result
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 
 T = TypeVar("T")
 
@@ -52,38 +51,40 @@ async def read_view(rpc: Rpc, view: View, decode: Callable[[bytes], T]) -> T:
     try:
         text = await rpc.call_as(str, call.method, *call.params)
     except RpcError as error:
-        raise unreadable(error, view.code) from error
-    return decoded(hex_bytes(text, view.code), decode, view.code)
+        raise view_error(error, view.code) from error
+    return decode_view(decode_hex(text, view.code), decode, view.code)
 
 
 async def read_many(rpc: Rpc, calls: Sequence[View | RpcCall], code: str) -> list[bytes | Reverted]:
-    """Run all calls in one request. A revert is a value. Raise Retryable for any other error, with the view's code, or
-    with `code` for plain calls and for the request as a whole.
+    """Run all calls in one request. Return a revert as a value. Raise Retryable for any other error, with the view's
+    code, or with `code` for plain calls and for the request as a whole.
     """
     try:
         answers = await rpc.batch([call.as_call() if isinstance(call, View) else call for call in calls])
     # Nodes often report a limit once for the whole batch.
     except RpcError as error:
-        raise unreadable(error, code) from error
+        raise view_error(error, code) from error
     results: list[bytes | Reverted] = []
     for call, answer in zip(calls, answers, strict=True):
         code_of_call = call.code if isinstance(call, View) else code
         if isinstance(answer, RpcError):
-            if answer.meaning is not Meaning.REVERTED:
-                raise unreadable(answer, code_of_call)
+            if answer.kind is not RpcErrorKind.REVERTED:
+                raise view_error(answer, code_of_call)
             results.append(Reverted(answer.data))
         else:
-            results.append(hex_bytes(_text(answer), code_of_call))
+            results.append(decode_hex(_decode_text(answer), code_of_call))
     return results
 
 
-def decoded(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
+def decode_view(data: bytes, decode: Callable[[bytes], T], code: str) -> T:
     """Return `decode(data)`. Raise Retryable with `code` for data that the contract cannot return, such as truncated
     data."""
     try:
         return decode(data)
     except Refused as broken:
-        raise Retryable("relay_unavailable", f"the chain's answer is not the contract's: {broken}", code) from broken
+        raise Retryable(
+            "relay_unavailable", f"the contract cannot have returned this answer: {broken}", code
+        ) from broken
 
 
 def is_true(answer: bytes | Reverted) -> bool:
@@ -91,21 +92,22 @@ def is_true(answer: bytes | Reverted) -> bool:
     return not isinstance(answer, Reverted) and len(answer) == 32 and answer[31] == 1
 
 
-def unreadable(error: RpcError, code: str) -> Retryable:
+def view_error(error: RpcError, code: str) -> Retryable:
     """Return the Retryable for a node that answered a read with an error."""
-    if error.meaning is Meaning.RATE_LIMITED:
+    if error.kind is RpcErrorKind.RATE_LIMITED:
         return Retryable("relay_unavailable", "the RPC endpoint rate-limits requests", "rate_limited")
     return Retryable("relay_unavailable", f"the chain could not be read: {error}", code)
 
 
-def _text(raw: msgspec.Raw) -> str:
+def _decode_text(raw: msgspec.Raw) -> str:
     return decode_result(raw, str, "a contract read")
 
 
-def hex_bytes(text: str, code: str) -> bytes:
+def decode_hex(text: str, code: str) -> bytes:
+    """Decode a node's hex. Raise Retryable with `code` for text that is not hex."""
     digits = text.removeprefix("0x")
     try:
-        # Quantities have no leading zeros.
+        # Quantities omit leading zeros, so their number of digits may be odd.
         return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
     except ValueError as broken:
         raise Retryable("relay_unavailable", "the chain's answer is not hex", code) from broken

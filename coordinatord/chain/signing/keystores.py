@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import Final
 
 from common.daemon.process import Fatal
-from common.keystores import new_key, open_keystore, write_keystore
+from common.keystores import encrypt_keystore, new_private_key, open_keystore
 from common.refusal import Refused
 from coordinatord.chain.signing.signers import LocalKey
 
 PASSWORD_VARIABLE: Final = "MARKET_KEYSTORE_PASSWORD"  # noqa: S105 - the name of a variable
-CREDENTIAL: Final = "market_keystore_password"
+PASSWORD_CREDENTIAL: Final = "market_keystore_password"  # noqa: S105 - the name of a credential
 
 
-def from_keystore(path: Path, password: Callable[[], str], setting: str = "--keystore") -> LocalKey:
-    """Open an encrypted keystore of geth, clef, cast or eth-account."""
-    document = read_private(path, setting)
+def load_keystore(path: Path, password: Callable[[], str], setting: str = "--keystore") -> LocalKey:
+    """Decrypt the key in a keystore of geth, clef, cast or eth-account."""
+    document = read_private_file(path, setting)
     try:
-        return LocalKey.of_wallet(open_keystore(document, password()))
+        return LocalKey.from_wallet(open_keystore(document, password()))
     except Refused as wrong:
         raise Fatal(f"{setting} {path} {wrong}") from None
 
 
-def new_keystore(path: Path, password: str) -> str:
+def create_keystore(path: Path, password: str) -> str:
     """Create a key, write it encrypted to a new file, and return its address."""
-    key = new_key()
+    key = new_private_key()
     try:
-        document = write_keystore(key, password)
+        document = encrypt_keystore(key, password)
     except Refused as wrong:
         raise Fatal(str(wrong)) from None
     try:
@@ -43,33 +43,33 @@ def new_keystore(path: Path, password: str) -> str:
             os.fsync(file.fileno())
     except OSError as error:
         raise Fatal(f"--out {path}: {error.strerror}") from None
-    return LocalKey.of(key).address
+    return LocalKey.from_key(key).address
 
 
-def from_key_file(path: Path) -> LocalKey:
+def load_key_file(path: Path) -> LocalKey:
     """Read a private file that contains one key in hex."""
-    text = read_private(path, "--key-file").strip()
+    text = read_private_file(path, "--key-file").strip()
     try:
-        return LocalKey.of(bytes.fromhex(text.removeprefix("0x")))
+        return LocalKey.from_key(bytes.fromhex(text.removeprefix("0x")))
     except ValueError:
         raise Fatal(f"--key-file {path} must hold one private key of 32 bytes in hex") from None
 
 
-def keystore_password(file: Path | None, environ: Mapping[str, str]) -> str:
+def read_keystore_password(file: Path | None, environ: Mapping[str, str]) -> str:
     """Return the password from the first source present: the file, the variable, the systemd credential, the
     terminal."""
     if file is not None:
-        return read_private(file, "--password-file").rstrip("\r\n")
+        return read_private_file(file, "--password-file").rstrip("\r\n")
     if environ.get(PASSWORD_VARIABLE):
         return environ[PASSWORD_VARIABLE]
     if environ.get("CREDENTIALS_DIRECTORY"):
-        credential = Path(environ["CREDENTIALS_DIRECTORY"]) / CREDENTIAL
+        credential = Path(environ["CREDENTIALS_DIRECTORY"]) / PASSWORD_CREDENTIAL
         if credential.exists():
-            return read_private(credential, CREDENTIAL).rstrip("\r\n")
+            return read_private_file(credential, PASSWORD_CREDENTIAL).rstrip("\r\n")
     return getpass("Password of the keystore: ")
 
 
-def read_private(path: Path, option: str) -> str:
+def read_private_file(path: Path, option: str) -> str:
     """Return the text of a file that only its owner may read."""
     try:
         with path.open("rb") as file:
@@ -86,4 +86,4 @@ def read_private(path: Path, option: str) -> str:
     except OSError as missing:
         raise Fatal(f"{option} {path}: {missing.strerror}") from None
     except UnicodeDecodeError:
-        raise Fatal(f"{option} {path} must be text") from None
+        raise Fatal(f"{option} {path} must be UTF-8 text") from None

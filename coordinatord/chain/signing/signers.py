@@ -1,5 +1,5 @@
-"""Transaction signers: a key in memory or an external program, and the checks of external signatures. Used by the
-market command and the relayer.
+"""Sign transactions with a key in memory or an external program, whose signatures are checked. Used by the market
+command and the relayer.
 
 Errors begin with the option or variable at fault, and contain no key.
 """
@@ -16,15 +16,15 @@ from common.daemon.process import Fatal
 from common.inclusion import rlp
 from common.keccak import keccak256
 from common.refusal import Refused
-from common.scalars import checksummed, read_hex_upto
-from common.secp256k1 import Wallet, recover
-from common.transactions import TYPE, Transaction
+from common.scalars import checksum_address, read_hex_upto
+from common.secp256k1 import Wallet, recover_address
+from common.transactions import EIP1559_TYPE, Transaction
 
-# A person may have to press a button.
-SIGNER_SECONDS: Final = 600
+# Default timeout of a signing program. Long, because a person may have to press a button.
+SIGNER_TIMEOUT_S: Final = 600
 _MAX_RAW_BYTES: Final = 1 << 18
 # Fields of an EIP-1559 transaction, in order. The access list and the signature follow.
-_FIELDS: Final = ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "to", "value", "data")
+_SIGNED_FIELDS: Final = ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "to", "value", "data")
 
 
 class SigningFailed(Fatal):
@@ -47,12 +47,12 @@ class LocalKey:
     wallet: Wallet = attrs.field(repr=False)
 
     @classmethod
-    def of(cls, key: bytes) -> "LocalKey":
-        return cls.of_wallet(Wallet(key))
+    def from_key(cls, key: bytes) -> "LocalKey":
+        return cls.from_wallet(Wallet(key))
 
     @classmethod
-    def of_wallet(cls, wallet: Wallet) -> "LocalKey":
-        return cls(checksummed(wallet.address), wallet)
+    def from_wallet(cls, wallet: Wallet) -> "LocalKey":
+        return cls(checksum_address(wallet.address), wallet)
 
     def sign(self, transaction: Transaction) -> bytes:
         return transaction.sign(self.wallet).raw
@@ -62,7 +62,8 @@ class LocalKey:
 class SigningProgram:
     """Program that reads one transaction as JSON on stdin and writes the signed bytes in hex to stdout.
 
-    Its stderr is the operator's terminal, or the daemon's log, where it can prompt for a password or a button.
+    The program inherits stderr, so that it can prompt for a password or a button on the operator's terminal. In a
+    daemon, stderr is the log.
 
     `setting` is the option or variable that names the program. `environment` replaces the inherited environment.
     """
@@ -70,7 +71,7 @@ class SigningProgram:
     address: str
     command: tuple[str, ...]
     setting: str = "--signer"
-    seconds: float = SIGNER_SECONDS
+    seconds: float = SIGNER_TIMEOUT_S
     environment: Mapping[str, str] | None = attrs.field(default=None, repr=False)
 
     def sign(self, transaction: Transaction) -> bytes:
@@ -92,16 +93,16 @@ class SigningProgram:
             raise SigningFailed(f"{program} ended with status {done.returncode} and signed nothing")
         text = done.stdout.decode("utf-8", "replace").strip()
         try:
-            raw = read_raw(text)
+            raw = decode_signed_hex(text)
         except Refused as wrong:
             raise SigningFailed(f"{program} must print the signed transaction in hex: {wrong}") from None
         require_signed(raw, transaction, self.address, self.setting)
         return raw
 
 
-def read_raw(text: object) -> bytes:
+def decode_signed_hex(text: object) -> bytes:
     """Decode a signed transaction in hex."""
-    return read_hex_upto(text, _MAX_RAW_BYTES, "its output")
+    return read_hex_upto(text, _MAX_RAW_BYTES, "the output")
 
 
 def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
@@ -118,45 +119,46 @@ def as_json(transaction: Transaction, sender: str) -> dict[str, object]:
         "data": "0x" + transaction.data.hex(),
         "accessList": [],
     }
-    return fields if transaction.to is None else fields | {"to": checksummed(transaction.to)}
+    return fields if transaction.to is None else fields | {"to": checksum_address(transaction.to)}
 
 
 def require_signed(raw: bytes, asked: Transaction, address: str, setting: str) -> None:
     """Raise SigningFailed, prefixed with `setting`, unless `raw` is the requested transaction signed by `address`."""
     try:
-        fields, signer = _decoded(raw)
+        fields, signer = _decode_signed(raw)
     except Refused as wrong:
         raise SigningFailed(f"{setting} must answer with a signed transaction of type 2: {wrong}") from None
     wanted = (
-        *map(rlp.integer, (asked.chain_id, asked.nonce, asked.max_priority_fee_per_gas, asked.max_fee_per_gas)),
-        *(rlp.integer(asked.gas), asked.to or b"", rlp.integer(asked.value), asked.data),
+        *map(rlp.integer_content, (asked.chain_id, asked.nonce, asked.max_priority_fee_per_gas, asked.max_fee_per_gas)),
+        *(rlp.integer_content(asked.gas), asked.to or b"", rlp.integer_content(asked.value), asked.data),
     )
-    for name, value, found in zip(_FIELDS, wanted, fields, strict=False):
+    for name, value, found in zip(_SIGNED_FIELDS, wanted, fields, strict=False):
         if found != value:
-            raise SigningFailed(f"{setting} signed another transaction than requested: its {name} differs")
-    if fields[len(_FIELDS)]:
-        raise SigningFailed(f"{setting} signed another transaction than requested: it has an access list")
+            raise SigningFailed(f"{setting} signed another transaction than requested: {name} differs")
+    if fields[len(_SIGNED_FIELDS)]:
+        raise SigningFailed(f"{setting} signed another transaction than requested: the signed one has an access list")
     if signer != address:
         raise SigningFailed(f"{setting} signed as {signer}, not as {address}")
 
 
-def _decoded(raw: bytes) -> tuple[list[rlp.Item], str]:
-    """Return the fields up to the access list, and the signer. Raise Refused."""
-    items = rlp.decode_list(raw[1:], "its output")
-    if raw[:1] != TYPE or len(items) != len(_FIELDS) + 4:
-        raise Refused("its output must be an EIP-1559 transaction with its signature")
-    fields = items[: len(_FIELDS) + 1]
-    parity, *scalars = (rlp.integer_of(item, "its output") for item in items[len(fields) :])
+def _decode_signed(raw: bytes) -> tuple[list[rlp.Item], str]:
+    """Return the fields up to the access list, and the signer. Raise Refused for anything but a signed EIP-1559
+    transaction."""
+    items = rlp.decode_list(raw[1:], "the output")
+    if raw[:1] != EIP1559_TYPE or len(items) != len(_SIGNED_FIELDS) + 4:
+        raise Refused("the output must be an EIP-1559 transaction with its signature")
+    fields = items[: len(_SIGNED_FIELDS) + 1]
+    parity, *scalars = (rlp.integer_of(item, "the output") for item in items[len(fields) :])
     if parity > 1 or max(scalars) >> 256:
-        raise Refused("its output contains no signature")
+        raise Refused("the output contains no valid signature")
     r_s = b"".join(scalar.to_bytes(32, "big") for scalar in scalars)
-    signer = recover(keccak256(TYPE + rlp.encode(fields)), r_s + bytes([27 + parity]))
+    signer = recover_address(keccak256(EIP1559_TYPE + rlp.encode(fields)), r_s + bytes([27 + parity]))
     if signer is None:
-        raise Refused("its output contains no signature")
-    return fields, checksummed(signer)
+        raise Refused("the output contains no valid signature")
+    return fields, checksum_address(signer)
 
 
-def from_command(command: str, address: str, setting: str = "--signer") -> SigningProgram:
+def parse_signing_program(command: str, address: str, setting: str = "--signer") -> SigningProgram:
     try:
         words = tuple(shlex.split(command))
     except ValueError as wrong:

@@ -1,4 +1,4 @@
-"""One client's connection: bytes between its socket and its requests, and the end of clients that are too slow.
+"""Connection of one client. It passes bytes between the socket and requests, and disconnects clients that are too slow.
 
     socket ──► get_buffer, buffer_updated ──► unread bytes ──► head ──► Exchange ──► application
        ◄────────────────────────── write ◄──────────────────────────────────┘
@@ -18,49 +18,49 @@ import structlog
 from common.api.limits import KIB
 from coordinatord.http.bodies import CallerDisconnected
 from coordinatord.http.server.exchange import PIECE_BYTES, Address, Exchange, Service, scope_of
-from coordinatord.http.server.heads import HEAD_END, HeadParser, Malformed, check_unfinished
+from coordinatord.http.server.heads import HEAD_END, HeadParser, MalformedRequest, check_partial_head
 
 log = structlog.get_logger(__name__)
 
-READ_BYTES: Final = 16 * KIB
+READ_BUFFER_BYTES: Final = 16 * KIB
 MAX_UNREAD_BYTES: Final = 64 * KIB
 _SMALL_PIECE_BYTES: Final = 4 * KIB
-_MAX_GATHERED: Final = 16
+_MAX_UNWRITTEN_PIECES: Final = 16
 # Time for a client to close its side after the server closed its side.
 _LINGER_S: Final = 2.0
 
-# Shared by all connections: the event loop fills and reports it in one step.
-_read_buffer: Final = memoryview(bytearray(READ_BYTES))
+# All connections share this buffer, because the event loop fills it and reports the bytes in one step.
+_read_buffer: Final = memoryview(bytearray(READ_BUFFER_BYTES))
 
 
 @attrs.frozen(slots=True)
 class Timeouts:
-    """Seconds that a client may take. `idle` is the wait for the next request head. `grace` and `min_bytes_per_s` limit
-    reading the response. A slower client would keep the response in memory and delay a shutdown."""
+    """Seconds that a client may take. `idle` limits the wait for the next request head. `grace` and `min_bytes_per_s`
+    limit the time for reading the response, because a slow client keeps the response in memory and delays a shutdown.
+    """
 
     idle: float = 30.0
     grace: float = 10.0
-    # Bytes per second.
     min_bytes_per_s: int = 32 * 1024
 
-    def to_read(self, unsent: int) -> float:
+    def seconds_to_read(self, unsent: int) -> float:
         return self.grace + unsent / self.min_bytes_per_s
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """Connection of one client, passed to `opened`. `run` serves it until it ends. `idle_since` is the loop time
-    since the last request, or None during a request."""
+    """Connection of one client. A new connection is passed to `on_open`, and `run` serves its requests. `idle_since` is
+    the loop time at which the connection became idle, or None during a request."""
 
-    def __init__(self, timeouts: Timeouts, opened: "Callable[[ClientConnection], None]") -> None:
+    def __init__(self, timeouts: Timeouts, on_open: "Callable[[ClientConnection], None]") -> None:
         self.address = "unknown"
         self.idle_since: float | None = None
         self._timeouts = timeouts
-        self._opened = opened
+        self._on_open = on_open
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._unread = bytearray()
-        # Written in the next turn of the loop.
-        self._gathered: list[bytes] = []
+        # Pieces that are written together in the next turn of the loop.
+        self._unwritten: list[bytes] = []
         self._reading_paused = False
         self._writing_paused = False
         # The client closed its side.
@@ -79,14 +79,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         if peer := transport.get_extra_info("peername"):
             self.address = peer[0]
         self.idle_since = self._loop.time()
-        self._opened(self)
+        self._on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ending:
-            # Bytes after the last response are dropped.
+            # Drop bytes that arrive after the last response.
             return
         self._unread += _read_buffer[:nbytes]
         if len(self._unread) >= MAX_UNREAD_BYTES:
@@ -97,7 +97,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._closed = True
         _wake(self._received)
-        # The client may still read its response.
+        # Keep the transport open, because the client may still read its response.
         return True
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -116,21 +116,21 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     async def run(self, service: Service) -> None:
         try:
-            self._rest()
+            self._start_idle()
             await self._serve(service)
         except (OSError, CallerDisconnected):
             pass
         except Exception:
             log.exception("connection failed")
         finally:
-            await self._part()
+            await self._disconnect()
 
     def finish(self) -> None:
-        """Close when idle. A connection with a request closes after its response."""
+        """Close the connection if it is idle. A connection with a request closes after the response."""
         if self.idle_since is not None:
             self._close()
 
-    def give_way(self) -> None:
+    def close_to_make_room(self) -> None:
         """Close an idle connection to make room for a new one."""
         self._ending = True
         self.abort()
@@ -139,17 +139,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     @property
-    def ended(self) -> bool:
+    def input_has_ended(self) -> bool:
         return self._closed and not self._unread
 
     @property
-    def unread(self) -> int:
+    def unread_bytes(self) -> int:
         return len(self._unread)
 
     async def read(self, max_bytes: int) -> bytes:
         """Return at most `max_bytes` bytes, or b"" at the end of input."""
         while not self._unread and not self._closed:
-            await self._more()
+            await self._wait_for_input()
         data = bytes(self._unread[:max_bytes])
         del self._unread[:max_bytes]
         if len(self._unread) < MAX_UNREAD_BYTES // 2:
@@ -159,41 +159,46 @@ class ClientConnection(asyncio.BufferedProtocol):
     def put_back(self, data: bytes) -> None:
         self._unread[:0] = data
 
-    async def until_ended(self) -> None:
-        """Wait until the client closes its side. Bytes that arrive before that stay unread."""
+    async def wait_until_ended(self) -> None:
+        """Wait until the client closes its side. Bytes that arrive in the meantime stay unread."""
         while not self._closed:
-            await self._more()
+            await self._wait_for_input()
 
     async def write(self, data: bytes, *, more: bool = False) -> None:
         """Write bytes. Raise CallerDisconnected when the client is gone or reads too slowly.
 
-        Small pieces of a response with `more` are sent together in the next turn of the loop, to save system calls.
+        Small pieces that are written with `more` are sent together in the next turn of the loop, to save system calls.
         """
         if self._transport.is_closing():
             raise CallerDisconnected
-        self._gathered.append(data)
-        if more and not self._writing_paused and len(data) < _SMALL_PIECE_BYTES and len(self._gathered) < _MAX_GATHERED:
-            if len(self._gathered) == 1:
+        self._unwritten.append(data)
+        if (
+            more
+            and not self._writing_paused
+            and len(data) < _SMALL_PIECE_BYTES
+            and len(self._unwritten) < _MAX_UNWRITTEN_PIECES
+        ):
+            if len(self._unwritten) == 1:
                 self._loop.call_soon(self._flush)
             return
         self._flush()
-        unsent = self._unsent()
+        unsent = self._unsent_bytes()
         if unsent <= PIECE_BYTES:
             return
-        with anyio.move_on_after(self._timeouts.to_read(unsent)) as waiting:
+        with anyio.move_on_after(self._timeouts.seconds_to_read(unsent)) as waiting:
             while self._writing_paused:
                 self._sent = self._loop.create_future()
                 await self._sent
         if waiting.cancelled_caught:
-            log.debug("reader too slow", unsent=self._unsent())
+            log.debug("reader too slow", unsent=self._unsent_bytes())
             self._transport.abort()
         if waiting.cancelled_caught or self._lost.is_set():
             raise CallerDisconnected
 
     def _flush(self) -> None:
-        if self._gathered and not self._transport.is_closing():
-            self._transport.write(b"".join(self._gathered))
-        self._gathered.clear()
+        if self._unwritten and not self._transport.is_closing():
+            self._transport.write(b"".join(self._unwritten))
+        self._unwritten.clear()
 
     def _resume_reading(self) -> None:
         if self._reading_paused:
@@ -201,7 +206,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             if not self._closed:
                 self._transport.resume_reading()
 
-    async def _more(self) -> None:
+    async def _wait_for_input(self) -> None:
         self._received = self._loop.create_future()
         try:
             await self._received
@@ -211,54 +216,54 @@ class ClientConnection(asyncio.BufferedProtocol):
     async def _serve(self, service: Service) -> None:
         """Serve one request after another, then keep reading for a while.
 
-        Closing a socket with unread bytes resets it, and a client that is still sending a rejected body would not see
-        the response.
+        Closing a socket with unread bytes resets the connection. A client that is still sending a rejected body would
+        then not see the response.
         """
         client, server = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
         await self._serve_requests(service, HeadParser(), client, server)
         self._end_after_response()
-        await self.until_ended()
+        await self.wait_until_ended()
 
     async def _serve_requests(self, service: Service, parser: HeadParser, client: Address, server: Address) -> None:
-        while head := await self._next_head(service):
+        while head := await self._read_head(service):
             try:
                 request = parser.parse(head)
-            except Malformed as fault:
-                await self.write(service.refusal(fault, head))
+            except MalformedRequest as fault:
+                await self.write(service.encode_refusal(fault, head))
                 return
             self.idle_since = None
             if not await Exchange(self, request, head, service).run(scope_of(request, client, server)):
                 return
             if service.stopping:
                 return
-            self._rest()
+            self._start_idle()
             if self._unread:
                 # Pipelined requests take turns with other connections.
                 await asyncio.sleep(0)
 
-    async def _next_head(self, service: Service) -> bytes | None:
-        """Return the next head including its empty line, or None when none arrives or the head was rejected."""
+    async def _read_head(self, service: Service) -> bytes | None:
+        """Return the next head including its empty line, or None when no head arrives or the head was rejected."""
         while not self._ending:
             end = self._unread.find(HEAD_END)
             if end >= 0:
                 return await self.read(end + len(HEAD_END))
             if self._unread:
                 try:
-                    check_unfinished(self._unread)
-                except Malformed as fault:
-                    await self.write(service.refusal(fault, bytes(self._unread)))
+                    check_partial_head(self._unread)
+                except MalformedRequest as fault:
+                    await self.write(service.encode_refusal(fault, bytes(self._unread)))
                     return None
             if self._closed:
                 return None
-            await self._more()
+            await self._wait_for_input()
         return None
 
-    def _unsent(self) -> int:
+    def _unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    def _rest(self) -> None:
-        """Wait up to `idle` seconds for the next head. One timer serves all requests of the connection, because
-        starting a timer costs more than reading a request."""
+    def _start_idle(self) -> None:
+        """Start waiting for the next head, up to `idle` seconds. All requests of the connection use the same timer,
+        because starting a timer costs more than reading a request."""
         self.idle_since = self._loop.time()
         if self._deadline is None:
             self._deadline = self._loop.call_later(self._timeouts.idle, self._end_when_idle)
@@ -281,21 +286,21 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._resume_reading()
         self._flush()
         self._transport.write_eof()
-        self._abort_after(_LINGER_S + self._unsent() / self._timeouts.min_bytes_per_s)
+        self._abort_after(_LINGER_S + self._unsent_bytes() / self._timeouts.min_bytes_per_s)
 
     def _close(self) -> None:
         self._ending = True
         self._flush()
         # The transport closes after its buffer is sent.
         self._transport.close()
-        self._abort_after(self._timeouts.to_read(self._unsent()))
+        self._abort_after(self._timeouts.seconds_to_read(self._unsent_bytes()))
 
     def _abort_after(self, seconds: float) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self._loop.call_later(seconds, self._transport.abort)
 
-    async def _part(self) -> None:
+    async def _disconnect(self) -> None:
         """Close the socket, and wait until the buffer is sent."""
         self._close()
         try:

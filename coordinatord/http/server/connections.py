@@ -1,8 +1,9 @@
 """Limits on open connections, per caller and in total, and the choice of a connection to close.
 
-An idle connection is free for the client but costs the server a descriptor and some kilobytes. So at a limit, a new
-connection replaces the connection that has been idle for longest. At the caller's limit, only connections of that
-caller are replaced. A partial head does not count as a request. When no connection is idle, the new one is closed.
+An idle connection costs the client nothing, but costs the server a descriptor and some kilobytes. So at a limit, a new
+connection replaces the connection that has been idle for longest. At a caller's limit, only connections of that
+caller are replaced. A connection that has received only part of a head still counts as idle. When no connection is
+idle, the new connection is closed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,16 +22,19 @@ from coordinatord.http.server.connection import ClientConnection
 
 log = structlog.get_logger(__name__)
 
-_MADE_ROOM: Final = metrics.connections_ended.labels("connection", "made_room")
+_MADE_ROOM_COUNTER: Final = metrics.connections_ended.labels("connection", "made_room")
 _CANDIDATES_PER_SEARCH: Final = 256
-_SINCE: Final = itemgetter(0)
-_REFUSED: Final = metrics.connections_ended.labels("connection", "refused")
+_IDLE_SINCE: Final = itemgetter(0)
+_REFUSED_COUNTER: Final = metrics.connections_ended.labels("connection", "refused")
 
 
 @attrs.frozen(slots=True)
 class ConnectionLimits:
-    """Limits: `total` connections, and `per_caller` for each caller. A trusted proxy carries many callers, so the
-    limit per caller does not apply to it, and its connections are never closed for others."""
+    """Maximum number of open connections, in total and per caller.
+
+    A trusted proxy in `proxies` carries many callers. So the limit per caller does not apply to a proxy, and a proxy's
+    connections are never closed to make room.
+    """
 
     total: int = 8192
     per_caller: int = 512
@@ -38,36 +42,39 @@ class ConnectionLimits:
 
 
 class Connections:
-    def __init__(self, room: ConnectionLimits) -> None:
-        self._room = room
-        # With the caller, or None for a proxy.
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        # Caller of each open connection, or None for a connection of a proxy.
         self._open: dict[ClientConnection, str | None] = {}
-        # In order of arrival, which breaks ties.
-        self._of: dict[str, dict[ClientConnection, None]] = {}
-        # Some idle connections, oldest last.
-        self._oldest: list[tuple[float, ClientConnection]] = []
+        # Connections of each caller in order of arrival. The order decides between connections idle for equally long.
+        self._by_caller: dict[str, dict[ClientConnection, None]] = {}
+        # Candidates to close, the longest idle last.
+        self._longest_idle: list[tuple[float, ClientConnection]] = []
         self._all_gone = anyio.Event()
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Return True when there is room for the connection or room was made. It counts until `holding` exits."""
-        caller = None if connection.address in self._room.proxies else network_of(connection.address)
-        if not self._has_room(caller):
-            _REFUSED.inc()
+        """Count the connection if the limits allow it, closing an idle connection if needed. Return False otherwise.
+
+        The connection counts until `hold_connection` exits or the connection is closed to make room.
+        """
+        caller = None if connection.address in self._limits.proxies else network_of(connection.address)
+        if not self._make_room(caller):
+            _REFUSED_COUNTER.inc()
             return False
         self._open[connection] = caller
         if caller is not None:
-            self._of.setdefault(caller, {})[connection] = None
+            self._by_caller.setdefault(caller, {})[connection] = None
         return True
 
     @contextmanager
-    def holding(self, connection: ClientConnection) -> Iterator[None]:
+    def hold_connection(self, connection: ClientConnection) -> Iterator[None]:
         try:
             yield
         finally:
             self._forget(connection)
 
     async def finish(self, grace_seconds: float) -> None:
-        """Wait up to `grace_seconds` for requests in flight, then abort the remaining connections."""
+        """Close idle connections, wait up to `grace_seconds` for open requests, then abort the others."""
         for connection in [*self._open]:
             connection.finish()
         with anyio.move_on_after(grace_seconds):
@@ -79,44 +86,46 @@ class Connections:
         for connection in [*self._open]:
             connection.abort()
 
-    def _has_room(self, caller: str | None) -> bool:
-        own = self._of.get(caller, ()) if caller is not None else ()
-        if len(own) >= self._room.per_caller:
-            idle = _without_request(own)
-            return bool(idle) and self._end(min(idle, key=_SINCE)[1])
-        return len(self._open) < self._room.total or self._end_oldest()
+    def _make_room(self, caller: str | None) -> bool:
+        own = self._by_caller.get(caller, ()) if caller is not None else ()
+        if len(own) >= self._limits.per_caller:
+            idle = _idle_connections(own)
+            return bool(idle) and self._close_connection(min(idle, key=_IDLE_SINCE)[1])
+        return len(self._open) < self._limits.total or self._close_longest_idle()
 
-    def _end_oldest(self) -> bool:
-        """Close the oldest idle connection. The search visits every connection, so it collects several candidates at
-        a time."""
+    def _close_longest_idle(self) -> bool:
+        """Close the connection that has been idle for longest. Return False if no connection is idle.
+
+        The search visits every connection, so each search collects several candidates.
+        """
         for _ in range(2):
-            while self._oldest:
-                since, connection = self._oldest.pop()
+            while self._longest_idle:
+                since, connection = self._longest_idle.pop()
                 if connection in self._open and connection.idle_since == since:
-                    return self._end(connection)
+                    return self._close_connection(connection)
             callers = (connection for connection, caller in self._open.items() if caller is not None)
-            self._oldest = nsmallest(_CANDIDATES_PER_SEARCH, _without_request(callers), key=_SINCE)[::-1]
+            self._longest_idle = nsmallest(_CANDIDATES_PER_SEARCH, _idle_connections(callers), key=_IDLE_SINCE)[::-1]
         return False
 
-    def _end(self, connection: ClientConnection) -> bool:
+    def _close_connection(self, connection: ClientConnection) -> bool:
         self._forget(connection)
-        connection.give_way()
-        _MADE_ROOM.inc()
+        connection.close_to_make_room()
+        _MADE_ROOM_COUNTER.inc()
         return True
 
     def _forget(self, connection: ClientConnection) -> None:
         if connection not in self._open:
-            # Already closed to make room.
+            # The connection was already closed to make room.
             return
         caller = self._open.pop(connection)
         if caller is not None:
-            own = self._of[caller]
+            own = self._by_caller[caller]
             del own[connection]
             if not own:
-                del self._of[caller]
+                del self._by_caller[caller]
         if not self._open:
             self._all_gone.set()
 
 
-def _without_request(connections: Iterable[ClientConnection]) -> list[tuple[float, ClientConnection]]:
+def _idle_connections(connections: Iterable[ClientConnection]) -> list[tuple[float, ClientConnection]]:
     return [(one.idle_since, one) for one in connections if one.idle_since is not None]

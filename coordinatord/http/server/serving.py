@@ -1,7 +1,7 @@
 """Run the API's HTTP server until it is stopped.
 
-`stop` ends the server. It is shielded from cancellation, because cancelling the scope around `serve_until` would drop
-requests in flight.
+The server ends when `stop` returns. The server is shielded from cancellation, because cancelling the scope around
+`serve_until` would drop requests in flight.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.connections import ConnectionLimits, Connections
 from coordinatord.http.server.exchange import Service
 
-# After a restart all providers reconnect at once. Connections beyond this number are reset.
+# Connections that wait to be accepted. After a restart all providers reconnect at once, and the kernel resets
+# connections beyond this number.
 _BACKLOG: Final = 4096
 _TIMEOUTS: Final = Timeouts()
 _DEFAULT_LIMITS: Final = ConnectionLimits()
@@ -32,21 +33,21 @@ async def serve_until(
     *,
     grace_seconds: float,
     timeouts: Timeouts = _TIMEOUTS,
-    room: ConnectionLimits = _DEFAULT_LIMITS,
+    limits: ConnectionLimits = _DEFAULT_LIMITS,
     origins: Origins = _NO_ORIGINS,
 ) -> None:
-    """Serve until `stop` returns, then finish requests in flight or wait for the grace period. `origins` may read
-    responses that `app` does not make."""
+    """Serve until `stop` returns, then let requests in flight finish within the grace period. `origins` are allowed to
+    read responses that `app` does not make."""
     service = Service(app, origins)
-    connections = Connections(room)
+    connections = Connections(limits)
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
 
             async def serve(connection: ClientConnection) -> None:
-                with connections.holding(connection):
+                with connections.hold_connection(connection):
                     await connection.run(service)
 
-            def opened(connection: ClientConnection) -> None:
+            def admit_or_abort(connection: ClientConnection) -> None:
                 if connections.admit(connection):
                     tasks.start_soon(serve, connection)
                 else:
@@ -54,7 +55,7 @@ async def serve_until(
 
             loop = asyncio.get_running_loop()
             server = await loop.create_server(
-                lambda: ClientConnection(timeouts, opened), sock=listening, backlog=_BACKLOG
+                lambda: ClientConnection(timeouts, admit_or_abort), sock=listening, backlog=_BACKLOG
             )
             await stop()
             server.close()
@@ -64,7 +65,8 @@ async def serve_until(
 
 
 def listening_socket(port: int, host: str) -> socket.socket:
-    """Bind the listening socket. Raise Fatal when the port is taken, before anything else starts.
+    """Return a socket that is bound to the port. Raise Fatal when the address cannot be bound, e.g. because another
+    program uses the port.
 
     SO_REUSEPORT lets several processes share the port. The kernel distributes connections among them.
     """

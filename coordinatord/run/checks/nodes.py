@@ -1,5 +1,5 @@
-"""Checks of the nodes in RPC_URL and RPC_URLS: chain, head, history, state, log ranges, and a call with as much gas as
-the largest transaction.
+"""Check the nodes in RPC_URL and RPC_URLS: chain, head, history, state, log ranges, and a call with as much gas as the
+largest transaction.
 
 The coordinator may use any of the nodes, so each must pass all checks.
 """
@@ -13,29 +13,29 @@ import msgspec
 
 from common import abi
 from common.address_book import AddressBook
-from common.checks import CheckRow, Result, fact, right, wrong
+from common.checks import CheckResult, CheckRow, fact, right, wrong
 from common.scalars import hex_of
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer.blocks import latest_block
+from coordinatord.chain.relayer.blocks import read_latest_block
 from coordinatord.chain.relayer.tx_size import TX_GAS_CAP
 from coordinatord.chain.rpc.chain_data import Quantity
-from coordinatord.chain.rpc.client import Rpc, open_rpc, quantity
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.client import Rpc, decode_quantity, open_rpc
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.chain.rpc.nodes import node_names
 from coordinatord.run.checks.parts import CheckPart, run_each
 from coordinatord.run.config import Config
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
 REQUEST_TIMEOUT_S: Final = 8.0
-_OTHER_REMEDY: Final = "replace this address in RPC_URLS, or remove it"
+_OTHER_NODE_REMEDY: Final = "replace this address in RPC_URLS, or remove it"
 _CHECKS_TIMEOUT_S: Final = 30.0
-# Half a block must fit the most expensive op and a transaction's fixed costs.
+# Half a block must have room for the most expensive op and a transaction's fixed costs.
 _MIN_BLOCK_GAS: Final = 8_000_000
-# Signatures are valid for this time.
+# Maximum age of the newest block. Signed ops are valid for the same time.
 _STALE_HEAD_S: Final = 600.0
-# A block may be ahead of a correct clock.
-_MAX_AHEAD_S: Final = 15.0
-# Every node keeps the state of this many blocks.
+# Maximum time by which a block's timestamp may be ahead of a correct clock.
+_MAX_BLOCK_AHEAD_S: Final = 15.0
+# Number of recent blocks whose state every node keeps.
 _STATE_DEPTH_BLOCKS: Final = 128
 
 
@@ -45,8 +45,8 @@ class _Block(msgspec.Struct):
 
 
 @attrs.define(slots=True)
-class NodeLook:
-    """Checks of one node. `head` is set once the node has shown that it serves this chain."""
+class NodeChecks:
+    """Checks of one node. `head` is the node's newest block, or None until the node has reported the right chain id."""
 
     config: Config
     url: str = attrs.field(repr=False)
@@ -59,7 +59,7 @@ class NodeLook:
 
     async def rows(self) -> AsyncIterator[CheckRow]:
         async with open_rpc(self.url, timeout_s=REQUEST_TIMEOUT_S) as rpc:
-            seen = quantity(await rpc.call("eth_chainId"))
+            seen = decode_quantity(await rpc.call("eth_chainId"))
             if seen != self.book.chain_id:
                 detail = f"{self.name} serves chain {seen}, and the address book is for chain {self.book.chain_id}"
                 yield wrong("node", detail, "point RPC_URL to a node of that chain, or use the right address book")
@@ -67,38 +67,39 @@ class NodeLook:
             head = await rpc.call_as(_Block, "eth_getBlockByNumber", "latest", False)
             number = self.head = int(head.number, 16)
             yield right("node", f"{self.name}: chain {seen}, block {number}")
-            yield _clock(int(head.timestamp, 16))
-            looks = {
-                "history": self._history,
-                "state": self._state,
-                "log range": self._log_range,
-                "gas": self._gas,
+            yield _clock_row(int(head.timestamp, 16))
+            checks = {
+                "history": self._check_history,
+                "state": self._check_state,
+                "log range": self._check_log_range,
+                "gas": self._check_gas,
             }
-            for name, look in looks.items():
+            for name, check in checks.items():
                 try:
-                    async for row in look(rpc, number):
+                    async for row in check(rpc, number):
                         yield row
                 except (Retryable, RpcError) as error:
                     yield wrong(name, str(error), "use a node that serves this request")
 
-    async def _history(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
+    async def _check_history(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
         first = self.book.deploy_block
         if first > head:
-            return  # a wrong address book or a lagging node; another row reports either
+            return  # the address book is wrong or the node lags, and another row reports that
         block = await rpc.call("eth_getBlockByNumber", hex(first), False)
-        logs = {**registries(self.book), "fromBlock": hex(first), "toBlock": hex(first)}
+        logs = {**registries_filter(self.book), "fromBlock": hex(first), "toBlock": hex(first)}
         try:
             await rpc.call("eth_getLogs", logs)
         except RpcError as error:
-            block = None if error.meaning is not Meaning.RATE_LIMITED else block
+            block = None if error.kind is not RpcErrorKind.RATE_LIMITED else block
         if block is None:
             detail = f"the node has no blocks and logs from {first} on"
-            yield wrong("history", detail, "use a node that keeps them: the index is built and rebuilt from them")
+            yield wrong("history", detail, "use a node that keeps all blocks and logs, which the index is built from")
         else:
             yield right("history", f"blocks and logs from deployBlock on ({head - first} blocks)")
 
-    async def _state(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
-        """Check old state. Claims are read CONFIRMATIONS below the head, and reverts at the block that mined them."""
+    async def _check_state(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
+        """Check that the node has the state of old blocks. Claims are read CONFIRMATIONS blocks below the head, and a
+        revert is explained at the block of its transaction."""
         needed = self.config.confirmations
         for depth in sorted(
             {needed, min(_STATE_DEPTH_BLOCKS, head), min(10 * _STATE_DEPTH_BLOCKS, head)}, reverse=True
@@ -108,34 +109,34 @@ class NodeLook:
             except RpcError as error:
                 if depth <= needed:
                     detail = f"the node has no state of {depth} blocks ago ({error})"
-                    yield wrong("state", detail, "lower CONFIRMATIONS, or take a node that keeps it")
+                    yield wrong("state", detail, "lower CONFIRMATIONS, or use a node that keeps this state")
                 continue
-            yield right("state", f"the node has that of {depth} blocks ago")
+            yield right("state", f"the node has the state of {depth} blocks ago")
             return
 
-    async def _log_range(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
+    async def _check_log_range(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
         width = cap = self.config.getlogs_cap
         while True:
-            asked = {**registries(self.book), "fromBlock": hex(max(head - width + 1, 0)), "toBlock": hex(head)}
+            asked = {**registries_filter(self.book), "fromBlock": hex(max(head - width + 1, 0)), "toBlock": hex(head)}
             try:
                 await rpc.call("eth_getLogs", asked)
                 break
             except RpcError as error:
-                if width == 1 or error.meaning is Meaning.RATE_LIMITED:
-                    yield wrong("log range", f"the node rejects eth_getLogs ({error})", "take another node")
+                if width == 1 or error.kind is RpcErrorKind.RATE_LIMITED:
+                    yield wrong("log range", f"the node rejects eth_getLogs ({error})", "use another node")
                     return
             width = max(width // 2, 1)
         if width == cap:
-            yield right("log range", f"the node takes {cap} blocks at a time")
+            yield right("log range", f"the node accepts {cap} blocks in one log query")
         else:
-            detail = f"the node takes {width} blocks at a time"
-            yield fact("log range", detail, f"set GETLOGS_CAP={width} to spare the index the first attempts")
+            detail = f"the node accepts {width} blocks in one log query"
+            yield fact("log range", detail, f"set GETLOGS_CAP={width} to spare the index the rejected queries")
 
-    async def _gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
-        limit = (await latest_block(rpc)).gas_limit
+    async def _check_gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
+        limit = (await read_latest_block(rpc)).gas_limit
         if limit < _MIN_BLOCK_GAS:
-            detail = f"a block holds {limit:,} gas, and transactions may take half of it"
-            yield wrong("gas", detail, f"the chain must allow {_MIN_BLOCK_GAS:,} for the largest ops to be relayed")
+            detail = f"a block holds {limit:,} gas, and a transaction may use half of a block"
+            yield wrong("gas", detail, f"use a chain with {_MIN_BLOCK_GAS:,} gas per block, which the largest ops need")
             return
         max_gas = min(TX_GAS_CAP, limit // 2)
         trial = {"from": hex_of(self.book.job_registry), "to": hex_of(self.book.job_registry), "gas": hex(max_gas)}
@@ -143,55 +144,62 @@ class NodeLook:
             await rpc.call("eth_call", {**trial, "data": hex_of(abi.selector("DOMAIN_SEPARATOR()"))}, "latest")
         except RpcError as error:
             remedy = "raise the gas that the node allows for a call (--rpc.gascap)"
-            yield wrong("gas", f"the node tries no transaction of {max_gas:,} gas ({error})", remedy)
+            yield wrong("gas", f"the node does not execute a call with {max_gas:,} gas ({error})", remedy)
             return
         why = "EIP-7825, half a block"
-        yield right("gas", f"a block holds {limit:,}; a transaction takes {max_gas:,} at most ({why})")
+        yield right("gas", f"a block holds {limit:,}; a transaction uses {max_gas:,} at most ({why})")
 
 
-async def look_at_nodes(config: Config) -> tuple[list[NodeLook], list[CheckRow]]:
-    """Check all nodes concurrently. Return their rows: one per check of the first node, and one per further node."""
+async def check_all_nodes(config: Config) -> tuple[list[NodeChecks], list[CheckRow]]:
+    """Check all nodes concurrently. Return the checks, and all rows: one row for each check of the first node, and one
+    row for each further node."""
     names = node_names(config.node_urls)
-    looks = [NodeLook(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
-    found = await run_each([CheckPart("node", look.rows, NODE_REMEDY, _CHECKS_TIMEOUT_S) for look in looks])
-    for look, rows in zip(looks, found, strict=True):
-        apart = _out_of_step(look, looks, config.limits.rpc_lag_blocks)
+    checks = [NodeChecks(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
+    found = await run_each([CheckPart("node", check.rows, NODE_REMEDY, _CHECKS_TIMEOUT_S) for check in checks])
+    for check, rows in zip(checks, found, strict=True):
+        apart = _describe_lag(check, checks, config.limits.rpc_lag_blocks)
         if apart is not None:
-            rows[0] = wrong("node", apart, "see which of the nodes is behind, or on another chain")
-    others = [_one_row(place, look, rows) for place, (look, rows) in enumerate(zip(looks, found, strict=True), 1)]
-    return looks, found[0] + others[1:]
+            rows[0] = wrong("node", apart, "find out which of the nodes is behind or on another chain")
+    others = [
+        _summary_row(place, check, rows) for place, (check, rows) in enumerate(zip(checks, found, strict=True), 1)
+    ]
+    return checks, found[0] + others[1:]
 
 
-def _out_of_step(look: NodeLook, looks: Sequence[NodeLook], lag: int) -> str | None:
-    """Compare the node's head with the median head, like the running coordinator. Of two heads, use the higher one."""
-    heads = sorted((other.head, other.name) for other in looks if other.head is not None)
-    if look.head is None or abs(look.head - heads[len(heads) // 2][0]) <= lag:
+def _describe_lag(check: NodeChecks, checks: Sequence[NodeChecks], lag: int) -> str | None:
+    """Return a description if the node's head is too far from the median head, otherwise None.
+
+    The running coordinator compares heads in the same way. Of two heads, the higher counts as the median.
+    """
+    heads = sorted((other.head, other.name) for other in checks if other.head is not None)
+    if check.head is None or abs(check.head - heads[len(heads) // 2][0]) <= lag:
         return None
     reference, name = heads[len(heads) // 2]
-    return f"{look.name} is at block {look.head}, {name} at {reference}: more than {lag} blocks apart"
+    return f"{check.name} is at block {check.head}, {name} at {reference}: more than {lag} blocks apart"
 
 
-def _one_row(place: int, look: NodeLook, rows: Sequence[CheckRow]) -> CheckRow:
-    """Return one row for a node of RPC_URLS: its faults or, without faults, all results."""
-    faults = [row for row in rows if row.result is Result.WRONG]
+def _summary_row(place: int, check: NodeChecks, rows: Sequence[CheckRow]) -> CheckRow:
+    """Return one row for a node of RPC_URLS. The row lists the node's faults, or all results if there are no faults."""
+    faults = [row for row in rows if row.result is CheckResult.WRONG]
     if not faults:
         return right(f"node {place}", "; ".join(row.detail for row in rows))
     details = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]
     detail = "; ".join(details)
-    return wrong(f"node {place}", detail if look.name in detail else f"{look.name}: {detail}", _OTHER_REMEDY)
+    return wrong(f"node {place}", detail if check.name in detail else f"{check.name}: {detail}", _OTHER_NODE_REMEDY)
 
 
-def registries(book: AddressBook) -> dict[str, object]:
+def registries_filter(book: AddressBook) -> dict[str, object]:
     """Return the log filter for the registries' addresses."""
     return {"address": [hex_of(a) for a in (book.provider_registry, book.job_registry, book.ask_registry)]}
 
 
-def _clock(block_time: int) -> CheckRow:
+def _clock_row(block_time: int) -> CheckRow:
     age = time.time() - block_time
-    if age < -_MAX_AHEAD_S:
+    if age < -_MAX_BLOCK_AHEAD_S:
         detail = f"this clock is {-age:.0f} s behind the newest block"
-        return wrong("clock and chain", detail, "set it (timedatectl): signatures would be rejected as StaleOp")
+        return wrong("clock and chain", detail, "set this clock (timedatectl), or signed ops are rejected as StaleOp")
     if age > _STALE_HEAD_S:
         detail = f"the newest block is {age:.0f} s old"
-        return wrong("clock and chain", detail, "is this clock right, does the chain make blocks, is the node behind?")
+        remedy = "check that this clock is right, the chain produces blocks and the node is not behind"
+        return wrong("clock and chain", detail, remedy)
     return right("clock and chain", f"the newest block is {max(age, 0):.0f} s old")

@@ -13,7 +13,7 @@ from coordinatord.chain.rpc.errors import RpcError
 
 @attrs.frozen(slots=True)
 class CheckPart:
-    """Checks that run one after another. Parts run concurrently, each for at most `seconds`."""
+    """Group of checks that run one after another. Groups run concurrently, each for at most `seconds`."""
 
     name: str
     rows: Callable[[], AsyncIterator[CheckRow]]
@@ -22,7 +22,7 @@ class CheckPart:
 
 
 async def run_parts(parts: Sequence[CheckPart]) -> list[CheckRow]:
-    """Return the rows of all parts in order. A part that fails or times out ends with a wrong row."""
+    """Run the parts, and return their rows in order. If a part fails or times out, its last row is wrong."""
     return [row for rows in await run_each(parts) for row in rows]
 
 

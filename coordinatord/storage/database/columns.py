@@ -1,4 +1,4 @@
-"""Rows as columns, for statements that take many rows by `unnest`."""
+"""Transpose rows to columns, for statements that take many rows through `unnest`."""
 
 from collections.abc import Sequence
 from typing import Any

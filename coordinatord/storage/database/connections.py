@@ -1,4 +1,4 @@
-"""The PostgreSQL connections of one process.
+"""PostgreSQL connections of one process.
 
 A database may stop responding without closing its connections, so every statement has a timeout.
 
@@ -19,7 +19,7 @@ from common.daemon.process import Fatal
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.errors import DATABASE_ERRORS, database_unavailable, retryable_errors
 from coordinatord.storage.database.prepared import READ_TIMEOUT_S, PreparedConnection, PreparedPool
-from coordinatord.storage.database.primary import Primary
+from coordinatord.storage.database.primary import PrimaryConnector
 from coordinatord.storage.database.transactions import transaction
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
 # Errors after which a transaction is retried immediately. Other errors are raised to the caller.
-_AGAIN = (
+_RETRIED_ERRORS = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.PostgresConnectionError,
@@ -42,14 +42,14 @@ _AGAIN = (
     ConnectionError,
 )
 
-# Shared by all readers by key of a process.
-PREPARED_CONNECTIONS: Final = 3
+# Number of connections that all `PreparedConnection`s of a process share.
+PREPARED_CONNECTION_COUNT: Final = 3
 STATEMENT_TIMEOUT_S: Final = 10.0
 # Roles run longer statements on their dedicated connections.
 _ROLE_TIMEOUT_FACTOR: Final = 10
-# The server's statement timeout exceeds the client's by this.
+# Seconds by which the server's statement timeout exceeds the client's.
 _SERVER_MARGIN_S: Final = 5.0
-_CLOSING_SECONDS: Final = 5.0
+_CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class Database:
@@ -58,7 +58,7 @@ class Database:
     def __init__(
         self,
         pool: "asyncpg.Pool[asyncpg.Record]",
-        primary: Primary,
+        primary: PrimaryConnector,
         acquire_timeout: float,
         max_lists: int,
         statement_timeout: float = STATEMENT_TIMEOUT_S,
@@ -68,7 +68,7 @@ class Database:
         self._acquire_timeout = acquire_timeout
         self._statement_timeout = statement_timeout
         self._lists = anyio.Semaphore(max_lists)
-        self._prepared = PreparedPool(self.connect, PREPARED_CONNECTIONS)
+        self._prepared = PreparedPool(self.connect, PREPARED_CONNECTION_COUNT)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -79,7 +79,8 @@ class Database:
 
     @asynccontextmanager
     async def connection_for_lists(self) -> AsyncIterator[Connection]:
-        """Lend a pooled connection for queries that a caller can make slow. They use at most half of the pool."""
+        """Lend a pooled connection for queries that a caller can make slow. Such queries use at most half of the
+        pool."""
         try:
             with anyio.fail_after(self._acquire_timeout):
                 await self._lists.acquire()
@@ -94,7 +95,7 @@ class Database:
     async def transact(self, body: Callable[[Connection], Awaitable[T]]) -> T:
         """Run `body` in a transaction. Retry after a serialization failure, a deadlock or a lost connection."""
         with retryable_errors():
-            async for attempt in _attempts():
+            async for attempt in _transaction_attempts():
                 with attempt:
                     async with (
                         self.pool.acquire(timeout=self._acquire_timeout) as connection,
@@ -104,26 +105,27 @@ class Database:
         raise AssertionError("tenacity returns or raises")
 
     def prepared_connection(self, timeout_s: float = READ_TIMEOUT_S) -> PreparedConnection:
-        """Return a reader by key. Its connections are separate from the pool and are closed with it."""
+        """Return a reader for lookups by key. The reader's connections are separate from the pool and are closed
+        together with the pool."""
         return self._prepared.reader(timeout_s)
 
-    async def end_prepared(self) -> None:
-        await self._prepared.end()
+    async def close_prepared(self) -> None:
+        await self._prepared.aclose()
 
     async def connect(self) -> "asyncpg.Connection[asyncpg.Record]":
         """Open a dedicated connection, for a lock or for listening. The caller closes it."""
         return await self._connect(_ROLE_TIMEOUT_FACTOR * self._statement_timeout)
 
     @asynccontextmanager
-    async def unhurried(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+    async def connection_without_timeout(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
         """Open a connection without a statement timeout, for migrations."""
         connection = await self._connect(None)
         try:
             with retryable_errors():
                 yield connection
         finally:
-            with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
-                await connection.close(timeout=_CLOSING_SECONDS)
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                await connection.close(timeout=_CLOSE_TIMEOUT_S)
 
     async def _connect(self, statement_timeout: float | None) -> "asyncpg.Connection[asyncpg.Record]":
         with retryable_errors():
@@ -145,7 +147,7 @@ class ServerFacts:
     clock: float
 
 
-async def server_facts(connection: Connection) -> ServerFacts:
+async def read_server_facts(connection: Connection) -> ServerFacts:
     row = await connection.fetchrow(
         "select current_setting('server_version') as version, current_setting('max_connections')::integer as most,"
         " extract(epoch from clock_timestamp())::float8 as clock"
@@ -153,9 +155,9 @@ async def server_facts(connection: Connection) -> ServerFacts:
     return ServerFacts(row["version"], row["most"], row["clock"])
 
 
-def _attempts() -> tenacity.AsyncRetrying:
+def _transaction_attempts() -> tenacity.AsyncRetrying:
     return tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception_type(_AGAIN),
+        retry=tenacity.retry_if_exception_type(_RETRIED_ERRORS),
         stop=tenacity.stop_after_attempt(5),
         wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
         reraise=True,
@@ -175,8 +177,9 @@ async def open_database(
     """Open the pool, and close it when the block ends. Raise Retryable when the server does not answer or refuses the
     login, Fatal when `dsn` is not a PostgreSQL URL or names a pooler that does not keep sessions.
 
-    `statement_timeout`: seconds for one statement of the pool. The server's own timeout is a little longer. It ends
-    statements for which the client's cancel request was lost. `standby`: the URL is a standby's.
+    `statement_timeout` is the timeout in seconds of each statement of the pool. The server's own timeout is a little
+    longer, and ends statements for which the client's cancel request was lost. `standby` is True if the URL names a
+    standby.
 
     Connections are not reset between uses, because a reset costs a third of the throughput of point reads. So code that
     uses a pooled connection must not set session state, except with `set local`.
@@ -186,7 +189,7 @@ async def open_database(
         return await primary.connect(statement_timeout, statement_timeout + _SERVER_MARGIN_S)
 
     try:
-        primary = Primary(dsn, timeout_s=acquire_timeout, standby=standby)
+        primary = PrimaryConnector(dsn, timeout_s=acquire_timeout, standby=standby)
         if smallest > 0:
             await primary.refuse_transaction_pooling()
         pool = await asyncpg.create_pool(connect=connect, min_size=smallest, max_size=largest, reset=_no_reset)
@@ -201,9 +204,9 @@ async def open_database(
     try:
         yield database
     finally:
-        await database.end_prepared()
+        await database.close_prepared()
         try:
-            with anyio.fail_after(_CLOSING_SECONDS):
+            with anyio.fail_after(_CLOSE_TIMEOUT_S):
                 await pool.close()
         except TimeoutError:
             pool.terminate()

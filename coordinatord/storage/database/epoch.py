@@ -1,17 +1,17 @@
-"""Epoch of a database: which cluster it is on, and how often that was promoted. A promotion raises the timeline."""
+"""Epoch of a database: its cluster and timeline. A promotion of a standby raises the timeline."""
 
 from typing import Final
 
 import attrs
 
-# SQL for both parts on a primary. Every role may read them.
+# SQL expressions for both parts of the epoch on a primary. Every role may read them.
 SYSTEM_IDENTIFIER: Final = "(select system_identifier from pg_control_system())"
 TIMELINE: Final = "('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint"
 
 
 @attrs.frozen(slots=True)
 class Epoch:
-    """A database cluster, and how often it was promoted or recovered."""
+    """Identifier of a database cluster, and its timeline, which each promotion or recovery raises."""
 
     system_identifier: int
     timeline: int

@@ -1,4 +1,4 @@
-"""Errors of the database, and which of them a retry may resolve."""
+"""Separate database errors that a retry may resolve from errors that are bugs of this program."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ def is_our_bug(error: BaseException) -> bool:
 
 @contextmanager
 def retryable_errors() -> Iterator[None]:
-    """Raise Retryable in place of any error of the database. Only roles use asyncpg outside of this block."""
+    """Raise Retryable for errors of the database, except bugs. Only roles use asyncpg outside of this block."""
     try:
         yield
     except DATABASE_ERRORS as error:

@@ -1,4 +1,4 @@
-"""One value of the database that many callers read, kept for a few milliseconds."""
+"""Cache one value of the database for a few milliseconds, because many callers read it."""
 
 import math
 import time
@@ -15,7 +15,8 @@ MAX_AGE_S: Final = 0.010  # far below the time of any chain's block
 
 
 class FreshValue(Generic[T]):
-    """Value whose reads callers share. Its age counts from the start of the read that returned it."""
+    """Cached value. Concurrent callers share one read. The age of the value counts from the start of the read that
+    returned the value."""
 
     def __init__(
         self,
@@ -31,36 +32,37 @@ class FreshValue(Generic[T]):
         self._forgotten_at = -math.inf
 
     async def get(self) -> T:
-        """Read the value now. Errors of the read pass to the caller."""
+        """Read the value now. Errors of the read are raised to every caller that shares the read."""
         return await self._reads.get(None)
 
-    def recent(self, within: float = MAX_AGE_S) -> T | None:
+    def recent_value(self, within: float = MAX_AGE_S) -> T | None:
         """Return the last value if its read began under `within` seconds ago and after the last `forget`, or None."""
         age = self._clock() - self._read_at
         if age >= within or self._read_at <= self._forgotten_at:
             return None
         return self._known
 
-    def asking(self) -> Callable[[T], None]:
-        """Return a callback that stores the value from another read. Call this before that read starts."""
-        return partial(self._learn, self._clock())
+    def begin_read(self) -> Callable[[T], None]:
+        """Return a callback that stores a value which the caller reads itself. Call this before that read starts."""
+        return partial(self._store_value, self._clock())
 
     def forget(self) -> None:
         """Drop the known value because it has changed."""
         self._forgotten_at = self._clock()
 
-    async def lately(self, within: float = MAX_AGE_S) -> T:
+    async def get_recent(self, within: float = MAX_AGE_S) -> T:
         """Return the last value if it is recent. Otherwise read it."""
-        known = self.recent(within)
+        known = self.recent_value(within)
         return known if known is not None else await self.get()
 
     async def _read_all(self, line: PreparedConnection, _: list[None]) -> dict[None, T]:
-        learn = self.asking()
+        learn = self.begin_read()
         value = await self._read(line)
         learn(value)
         return {None: value}
 
-    def _learn(self, read_at: float, value: T) -> None:
-        """Store a value. Reads run in parallel, so a read that started earlier may end later: ignore its value."""
+    def _store_value(self, read_at: float, value: T) -> None:
+        """Store a value. Reads run in parallel, so a read that started earlier may end later. Ignore the value of such
+        a read."""
         if read_at >= self._read_at:
             self._known, self._read_at = value, read_at

@@ -14,7 +14,7 @@ import anyio
 import asyncpg
 import structlog
 
-from common.daemon.process import leaves
+from common.daemon.process import leaf_exceptions
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Connection, Database
@@ -24,19 +24,19 @@ from coordinatord.storage.database.terms_sql import begin_term
 
 log = structlog.get_logger(__name__)
 
-CLAIM_INTERVAL_S = 1.0
-# Servers may end sessions that are idle in a transaction after a minute.
+ROLE_POLL_INTERVAL_S = 1.0
+# Servers may end a session that is idle in a transaction for a minute.
 _KEEPALIVE_INTERVAL_S: Final = 15.0
 
 
-_TERM_ENDERS = (Retryable, *DATABASE_ERRORS)
+_TERM_ENDING_ERRORS = (Retryable, *DATABASE_ERRORS)
 
 
 def lock_key(role: str) -> int:
     return int.from_bytes(hashlib.sha256(role.encode()).digest()[:8], "big", signed=True)
 
 
-async def is_held(reader: "Connection | PreparedConnection", role: str) -> bool:
+async def is_role_held(reader: "Connection | PreparedConnection", role: str) -> bool:
     """Return True if any process holds the role."""
     (row,) = await reader.fetch(
         "select exists (select from pg_locks where locktype = 'advisory' and objsubid = 1 and granted"
@@ -47,7 +47,7 @@ async def is_held(reader: "Connection | PreparedConnection", role: str) -> bool:
     return bool(row["held"])
 
 
-async def holder(connection: Connection, role: str) -> str | None:
+async def find_role_holder(connection: Connection, role: str) -> str | None:
     """Return address and server process of the connection that holds the role, or None if no process holds it."""
     row = await connection.fetchrow(
         "select coalesce(host(a.client_addr), 'local') as address, l.pid from pg_locks l"
@@ -67,14 +67,16 @@ async def hold_role(
     key = lock_key(role)
     while True:
         try:
-            await _one_term(database, role, key, work)
+            await _run_term(database, role, key, work)
         # except*, because task groups wrap their errors in groups.
-        except* _TERM_ENDERS as errors:
-            log.warning("role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in leaves(errors)))
-        await anyio.sleep(CLAIM_INTERVAL_S)
+        except* _TERM_ENDING_ERRORS as errors:
+            log.warning(
+                "role lost", role=role, reason="; ".join(str(t) or type(t).__name__ for t in leaf_exceptions(errors))
+            )
+        await anyio.sleep(ROLE_POLL_INTERVAL_S)
 
 
-async def _one_term(
+async def _run_term(
     database: Database,
     role: str,
     key: int,
@@ -83,7 +85,7 @@ async def _one_term(
     connection = await database.connect()
     try:
         while not await connection.fetchval("select pg_try_advisory_lock($1)", key):  # noqa: ASYNC110 - not our event
-            await anyio.sleep(CLAIM_INTERVAL_S)
+            await anyio.sleep(ROLE_POLL_INTERVAL_S)
         await begin_term(connection)
         log.info("role acquired", role=role)
         metrics.roles_held.labels(role).set(1)
@@ -94,19 +96,20 @@ async def _one_term(
             term.cancel_scope.cancel()
     finally:
         metrics.roles_held.labels(role).set(0)
-        with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):  # would hide why the term ended
+        # An error of `close` would hide why the term ended.
+        with anyio.move_on_after(2, shield=True), suppress(*DATABASE_ERRORS):
             await connection.close(timeout=1)
 
 
 @asynccontextmanager
-async def kept_open(connection: Connection, every: float = _KEEPALIVE_INTERVAL_S) -> AsyncIterator[None]:
+async def keep_transaction_open(connection: Connection, every: float = _KEEPALIVE_INTERVAL_S) -> AsyncIterator[None]:
     """Keep a transaction and its locks alive while the block does work outside the database.
 
     The block must not use the connection. A statement every few seconds keeps the server from ending the idle session.
     If the connection is lost, the first statement after the block raises.
     """
 
-    async def speak() -> None:
+    async def keep_alive() -> None:
         while True:
             await anyio.sleep(every)
             try:
@@ -115,9 +118,9 @@ async def kept_open(connection: Connection, every: float = _KEEPALIVE_INTERVAL_S
             except DATABASE_ERRORS:
                 return
 
-    failure: Exception | None = None  # raised as it is, not in a group
+    failure: Exception | None = None  # kept to be raised outside of the task group, which would wrap it
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(speak)
+        tasks.start_soon(keep_alive)
         try:
             yield
         except Exception as caught:  # raised below

@@ -38,10 +38,10 @@ log = structlog.get_logger(__name__)
 
 # The oldest PostgreSQL that `make peers` tests.
 MIN_SERVER_VERSION: Final = 14
-_LOCK: Final = 0x5356_4300  # advisory lock that a process holds while it migrates; an arbitrary constant
-_LOCK_RETRY_S: Final = 0.1
-_NAME: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
-_HEADER: Final = re.compile(r"-- least release: (\d+\.\d+\.\d+)\n(-- outside a transaction\n)?")
+_LOCK_KEY: Final = 0x5356_4300  # advisory lock that a process holds while it migrates; an arbitrary constant
+_LOCK_POLL_INTERVAL_S: Final = 0.1
+_FILE_NAME: Final = re.compile(r"(\d{4})_[a-z_]+\.sql")
+_FILE_HEADER: Final = re.compile(r"-- least release: (\d+\.\d+\.\d+)\n(-- outside a transaction\n)?")
 _STATEMENT_END: Final = re.compile(r"(?<=;)[ \t]*\n")
 
 
@@ -66,16 +66,16 @@ class Migration:
 
     @property
     def _header(self) -> re.Match[str]:
-        if found := _HEADER.match(self.sql):
+        if found := _FILE_HEADER.match(self.sql):
             return found
         raise Fatal(
-            f"migration {self.name} must begin with `-- least release: X.Y.Z`, the oldest release that it lets run"
+            f"migration {self.name} must begin with `-- least release: X.Y.Z`, the oldest release that can run on it"
         )
 
 
 @attrs.frozen(slots=True)
-class Applied:
-    """Migration that the database has. `min_release`: oldest release that runs on it."""
+class AppliedMigration:
+    """Migration that the database has. `min_release` is the oldest release that can run on the resulting schema."""
 
     number: int
     name: str
@@ -86,39 +86,39 @@ class Applied:
 async def migrate(connection: Connection, release: str = RELEASE) -> list[str]:
     """Apply missing migrations and return their names. Processes that start together take turns. Raise Fatal when this
     release cannot run on the database's migrations, or when the server is too old."""
-    if (refusal := server_refusal(connection.get_server_version().major)) is not None:
+    if (refusal := server_version_error(connection.get_server_version().major)) is not None:
         raise Fatal(refusal)
-    async with _locked(connection):
+    async with _hold_lock(connection):
         await connection.execute(
             "create table if not exists migrations ("
             " number integer primary key, name text not null, sha256 bytea not null, least_release text not null,"
             " applied_at timestamptz not null default clock_timestamp())"
         )
-        files = migrations()
-        applied = await _applied(connection)
+        files = load_migrations()
+        applied = await _read_applied(connection)
         if (refusal := _database_refusal(files, applied, release)) is not None:
             raise Fatal(refusal)
         if unknown := sorted(applied.keys() - files.keys()):
             log.warning("newer database accepted", migrations=unknown)
         missing = [file for number, file in files.items() if number not in applied]
         for file in missing:
-            await _apply(connection, file)
+            await _apply_migration(connection, file)
         return [file.name for file in missing]
 
 
-async def _apply(connection: Connection, file: Migration) -> None:
+async def _apply_migration(connection: Connection, file: Migration) -> None:
     min_release = file.min_release
     if file.in_transaction:
         async with transaction(connection):
             await connection.execute(file.sql)
-            await _record(connection, file, min_release)
+            await _record_migration(connection, file, min_release)
     else:
         for statement in filter(str.strip, _STATEMENT_END.split(file.sql)):
             await connection.execute(statement)
-        await _record(connection, file, min_release)
+        await _record_migration(connection, file, min_release)
 
 
-async def _record(connection: Connection, file: Migration, min_release: str) -> None:
+async def _record_migration(connection: Connection, file: Migration, min_release: str) -> None:
     await connection.execute(
         "insert into migrations (number, name, sha256, least_release) values ($1, $2, $3, $4)",
         *(file.number, file.name, file.digest, min_release),
@@ -126,31 +126,32 @@ async def _record(connection: Connection, file: Migration, min_release: str) -> 
 
 
 @asynccontextmanager
-async def _locked(connection: Connection) -> AsyncIterator[None]:
-    """Hold the lock on the connection. Poll for it, because a statement that waits for the lock would hold a snapshot,
-    and `create index concurrently` in the process that has the lock waits until all older snapshots end."""
-    while not await connection.fetchval("select pg_try_advisory_lock($1)", _LOCK):  # noqa: ASYNC110 - another process has it
-        await anyio.sleep(_LOCK_RETRY_S)
+async def _hold_lock(connection: Connection) -> AsyncIterator[None]:
+    """Hold the lock on the connection. Poll for the lock: a statement that waits for it would hold a snapshot, and
+    `create index concurrently` in the process that has the lock waits until all older snapshots end."""
+    while not await connection.fetchval("select pg_try_advisory_lock($1)", _LOCK_KEY):  # noqa: ASYNC110 - another process has it
+        await anyio.sleep(_LOCK_POLL_INTERVAL_S)
     try:
         yield
     finally:
         if not connection.is_closed():  # closing the connection also releases the lock
-            await connection.execute("select pg_advisory_unlock($1)", _LOCK)
+            await connection.execute("select pg_advisory_unlock($1)", _LOCK_KEY)
 
 
-def server_refusal(major: int) -> str | None:
+def server_version_error(major: int) -> str | None:
     """Return an error if PostgreSQL is too old for this release, otherwise None."""
     if major >= MIN_SERVER_VERSION:
         return None
     return (
         f"DATABASE_URL: the server must be PostgreSQL {MIN_SERVER_VERSION} or newer, and is {major}: upgrade it "
-        "(pg_upgrade, or a dump that a newer one restores)"
+        "(with pg_upgrade, or by restoring a dump into a newer server)"
     )
 
 
 @attrs.frozen(slots=True)
 class SchemaState:
-    """Migrations of a database compared with those of this release. `refusal`: why this release must not start."""
+    """Migrations of a database compared with those of this release. `refusal` is the reason why this release must not
+    start, or None."""
 
     applied: int
     missing: tuple[str, ...]
@@ -158,12 +159,12 @@ class SchemaState:
     refusal: str | None
 
 
-async def compare(connection: Connection) -> SchemaState:
-    """Compare without applying anything and without the lock."""
-    files = migrations()
+async def compare_schema(connection: Connection) -> SchemaState:
+    """Compare the database's migrations with this release's, without applying any and without the lock."""
+    files = load_migrations()
     if await connection.fetchval("select to_regclass('migrations')") is None:
         return SchemaState(0, tuple(file.name for file in files.values()), (), None)
-    applied = await _applied(connection)
+    applied = await _read_applied(connection)
     return SchemaState(
         applied=len(applied),
         missing=tuple(file.name for number, file in files.items() if number not in applied),
@@ -172,19 +173,22 @@ async def compare(connection: Connection) -> SchemaState:
     )
 
 
-async def _applied(connection: Connection) -> dict[int, Applied]:
+async def _read_applied(connection: Connection) -> dict[int, AppliedMigration]:
     rows = await connection.fetch("select * from migrations order by number")
-    return {row["number"]: Applied(row["number"], row["name"], row["sha256"], row.get("least_release")) for row in rows}
+    return {
+        row["number"]: AppliedMigration(row["number"], row["name"], row["sha256"], row.get("least_release"))
+        for row in rows
+    }
 
 
-def _database_refusal(files: dict[int, Migration], applied: dict[int, Applied], release: str) -> str | None:
+def _database_refusal(files: dict[int, Migration], applied: dict[int, AppliedMigration], release: str) -> str | None:
     """Return an error if this release must not run on the database, otherwise None."""
     for number, row in applied.items():
         if number in files and files[number].digest != row.digest:
             return (
-                f"the database was made with another {row.name} than this version has in {files[number].name}: start "
-                "the version that made it, or point DATABASE_URL to an empty database (the index is built again from "
-                "the chain)"
+                f"migration {row.name} of the database differs from {files[number].name} of this version: start "
+                "the version that created the database, or point DATABASE_URL to an empty database (the index is built "
+                "again from the chain)"
             )
     unknown = [row for number, row in applied.items() if number not in files]
     if not unknown:
@@ -193,20 +197,21 @@ def _database_refusal(files: dict[int, Migration], applied: dict[int, Applied], 
     if release_order(newest.min_release) <= release_order(release):
         return None
     return (
-        f"the database has migration {newest.number:04d}, which lets release {newest.min_release} or later run, and "
-        f"this is {release}: start that release, or go back to a backup of before it (docs/operators/maintenance.md)"
+        f"the database has migration {newest.number:04d}, which requires release {newest.min_release} or later, and "
+        f"this is release {release}: start the required release, or restore a backup from before the migration "
+        "(docs/operators/maintenance.md)"
     )
 
 
 def release_order(release: str) -> tuple[int, ...]:
-    """Sort key of a release: its numbers, without a suffix such as `rc1`."""
+    """Return the sort key of a release: its numbers, without a suffix such as `rc1`."""
     return tuple(int(number) for number in re.findall(r"\d+", release)[:3])
 
 
-def migrations() -> dict[int, Migration]:
-    """Migrations of this release by number, in order."""
+def load_migrations() -> dict[int, Migration]:
+    """Return the migrations of this release by number, in order."""
     found = []
     for entry in resources.files("coordinatord.storage.database").joinpath("migrations").iterdir():
-        if match := _NAME.fullmatch(entry.name):
+        if match := _FILE_NAME.fullmatch(entry.name):
             found.append(Migration(int(match[1]), entry.name, entry.read_text(encoding="utf-8")))
     return {file.number: file for file in sorted(found, key=lambda file: file.number)}

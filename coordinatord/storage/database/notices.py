@@ -1,10 +1,10 @@
-"""The two logs that every process of a deployment follows, through one listening connection.
+"""The two notification channels that every process of a deployment follows through one listening connection.
 
     channel       entry                    meaning
     index_moved   BLOCK                    the index committed this block, and its rows of `events`
     outbox_moved  queued                   a relay waits for the relayer
                   ended RELAY              a relay has its final state
-                  offered MODEL:PROVIDER   a job whose post is under way waits for a provider
+                  offered MODEL:PROVIDER   a job whose post is pending waits for a provider
                   batch BATCH              a batch was created or cancelled, or a worker moved it
 
 PostgreSQL delivers entries in the order of the commits. Entries that are sent while the connection is lost are not
@@ -30,27 +30,27 @@ JOB_OFFERED: Final = "offered"
 BATCH_MOVED: Final = "batch"
 RESET: Final = "reset"  # in place of a payload
 HEARTBEAT_TIMEOUT_S: Final = 2.0
-RECONNECT_AFTER_S: Final = 0.5
+RECONNECT_PAUSE_S: Final = 0.5
 _TOPICS: Final = (INDEX_MOVED, RELAY_QUEUED, RELAY_ENDED, JOB_OFFERED, BATCH_MOVED)
 
 log = structlog.get_logger(__name__)
 
 
 async def notify_outbox(connection: Connection, topic: str, payload: str = "") -> None:
-    """Append an entry to the outbox's log, when the transaction commits."""
+    """Send an entry to all processes when the transaction commits."""
     await connection.execute("select pg_notify($1, $2)", OUTBOX_MOVED, f"{topic} {payload}".rstrip())
 
 
 class Notices:
-    """Delivers each entry to all subscribers of its topic: the index's log, or one kind of the outbox's entries."""
+    """Delivers each entry to all subscribers of its topic. A topic is `index_moved` or one kind of outbox entry."""
 
     def __init__(self, heartbeat: float = 3.0) -> None:
-        """`heartbeat`: seconds between checks of the connection."""
+        """`heartbeat` is the number of seconds between checks of the connection."""
         self._heartbeat = heartbeat
         self._subscribers: dict[str, set[Callable[[str], None]]] = {topic: set() for topic in _TOPICS}
 
     def deliver(self, channel: str, payload: str) -> None:
-        """Hand a notice to its subscribers. Entries of topics that another release added are ignored."""
+        """Pass a notice to its subscribers. Ignore topics that another release added."""
         topic = channel
         if channel == OUTBOX_MOVED:
             topic, _, payload = payload.partition(" ")
@@ -63,29 +63,29 @@ class Notices:
             for subscriber in tuple(self._subscribers[topic]):
                 subscriber(RESET)
 
-    def always(self, topic: str, heard: Callable[[str], None]) -> None:
-        """Call `heard(payload)` on each entry of the topic, for as long as the process runs. `heard` must not block."""
-        self._subscribers[topic].add(heard)
+    def subscribe_always(self, topic: str, callback: Callable[[str], None]) -> None:
+        """Call `callback(payload)` on each entry of the topic until the process ends. `callback` must not block."""
+        self._subscribers[topic].add(callback)
 
     @asynccontextmanager
-    async def subscribe(self, topic: str, heard: Callable[[str], None]) -> AsyncIterator[None]:
-        """Call `heard(payload)` on each entry of the topic while the context is open. `heard` must not block."""
-        self._subscribers[topic].add(heard)
+    async def subscribe(self, topic: str, callback: Callable[[str], None]) -> AsyncIterator[None]:
+        """Call `callback(payload)` on each entry of the topic while the context is open. `callback` must not block."""
+        self._subscribers[topic].add(callback)
         try:
             yield
         finally:
-            self._subscribers[topic].discard(heard)
+            self._subscribers[topic].discard(callback)
 
     async def listen(self, database: Database) -> None:
         """Keep a listening connection until cancelled."""
         while True:
             try:
-                await self._one_connection(database)
+                await self._listen_once(database)
             except (Retryable, *DATABASE_ERRORS) as error:
                 log.warning("notices lost", reason=str(error) or type(error).__name__)
-            await anyio.sleep(RECONNECT_AFTER_S)
+            await anyio.sleep(RECONNECT_PAUSE_S)
 
-    async def _one_connection(self, database: Database) -> None:
+    async def _listen_once(self, database: Database) -> None:
         connection = await database.connect()
         closed = anyio.Event()
         connection.add_termination_listener(lambda _: closed.set())

@@ -1,7 +1,7 @@
-"""Reads by key over a few connections that keep their statements prepared, which is the cheapest way to read.
+"""Read by key over a few connections with prepared statements, which is the cheapest way to read.
 
-All readers of a process share the connections. A read takes the most recently used connection, so that another is
-opened only when reads overlap.
+All readers of a process share the connections. A read takes the most recently used connection, so that another
+connection is opened only when reads overlap.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     Connect = Callable[[], Awaitable[asyncpg.Connection[asyncpg.Record]]]
 
 READ_TIMEOUT_S: Final = 5.0
-CLOSING_S: Final = 5.0
+CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class PreparedPool:
-    """Up to `size` connections, opened when first needed. `connect` raises Retryable while there is no database."""
+    """Pool of up to `size` connections, opened when first needed. `connect` raises Retryable while the database is
+    unavailable."""
 
     def __init__(self, connect: "Connect", size: int) -> None:
-        self._idle = [_Line(connect) for _ in range(size)]
+        self._idle = [_LazyConnection(connect) for _ in range(size)]
         self._size = size
         self._turns = anyio.Semaphore(size)
         self._ended = False
@@ -36,7 +37,7 @@ class PreparedPool:
 
     async def fetch(self, timeout_s: float, query: str, arguments: tuple[object, ...]) -> "list[asyncpg.Record]":
         if self._ended:
-            raise Retryable("not_ready", "the database is not read any more: this process ends")
+            raise Retryable("not_ready", "this process is stopping and no longer reads the database")
         await self._wait_for_turn(timeout_s)
         line = self._idle.pop()
         try:
@@ -44,7 +45,7 @@ class PreparedPool:
         finally:
             self._put_back(line)
 
-    def _put_back(self, line: "_Line") -> None:
+    def _put_back(self, line: "_LazyConnection") -> None:
         if self._ended:
             line.drop()
         self._idle.append(line)
@@ -60,13 +61,13 @@ class PreparedPool:
             except TimeoutError as error:
                 raise database_unavailable(error) from error
 
-    async def end(self) -> None:
+    async def aclose(self) -> None:
         """Close the idle connections, and wait for running reads, each of which then closes its connection. Cancelling
         a read would leave its statement running in the database."""
         self._ended = True
         for line in self._idle:
             line.drop()
-        with anyio.move_on_after(CLOSING_S, shield=True):
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             for _ in range(self._size):
                 await self._turns.acquire()
 
@@ -79,13 +80,13 @@ class PreparedConnection:
         self._timeout_s = timeout_s
 
     async def fetch(self, query: str, *arguments: object) -> "list[asyncpg.Record]":
-        """Return the rows. If the connection fails, retry once on a new one. Raise Retryable if that fails as well, or
-        if the pool has ended."""
+        """Return the rows. If the connection fails, retry once on a new connection. Raise Retryable if the retry fails
+        as well, or if the pool is closed."""
         return await self._pool.fetch(self._timeout_s, query, arguments)
 
 
-class _Line:
-    """A connection with its prepared statements. It connects when first used, and again when it was lost."""
+class _LazyConnection:
+    """Connection with its prepared statements. It is opened on first use and again after it was lost."""
 
     def __init__(self, connect: "Connect") -> None:
         self._connect = connect

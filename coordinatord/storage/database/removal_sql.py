@@ -1,4 +1,4 @@
-"""Removal of expired rows in portions.
+"""Delete expired rows in batches.
 
 After a pause of the janitor or a lowered setting, millions of rows may have expired. A single statement for all of them
 would hold their locks, block vacuum and exceed the statement timeout at every attempt.
@@ -8,13 +8,13 @@ from typing import Final
 
 from coordinatord.storage.database.connections import Connection
 
-# Such a delete takes some tens of milliseconds.
+# A delete of this size takes some tens of milliseconds.
 ROWS_PER_DELETE: Final = 10_000
 
 
 async def remove_due(connection: Connection, table: str, due: str, *arguments: object) -> int:
     """Delete the rows of `table` that match the condition `due`, which must be indexed. Return their number. Call this
-    outside of a transaction, so that deleted portions stay deleted if a later one fails."""
+    outside of a transaction, so that deleted batches stay deleted if a later batch fails."""
     removed = 0
     while True:
         done = await connection.execute(
@@ -22,6 +22,6 @@ async def remove_due(connection: Connection, table: str, due: str, *arguments: o
             f"array(select ctid from {table} where {due} limit {ROWS_PER_DELETE}))",
             *arguments,
         )
-        removed += (portion := int(done.split()[-1]))
-        if portion < ROWS_PER_DELETE:
+        removed += (deleted := int(done.split()[-1]))
+        if deleted < ROWS_PER_DELETE:
             return removed

@@ -1,4 +1,4 @@
-"""Reads of the index from PostgreSQL standbys, if any are configured.
+"""Read the index from PostgreSQL standbys, if any are configured.
 
 A standby lags behind the primary. Its rows are used only if they are from the same block as the primary's index, which
 was read a few milliseconds ago. Otherwise the primary is read. So no caller sees the index go back.
@@ -23,48 +23,50 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 log = structlog.get_logger(__name__)
 
-# To connect to a standby, and for a read by key. The primary is the fallback.
+# Timeout of connecting to a standby and of a read by key. Short, because the primary is the fallback.
 _READ_TIMEOUT_S: Final = 1.0
-_MIN_PAUSE_S: Final = 0.05
-_MAX_PAUSE_S: Final = 15.0
+_MIN_SKIP_DURATION_S: Final = 0.05
+_MAX_SKIP_DURATION_S: Final = 15.0
 # A standby may be unreachable, cancel a read that conflicts with its replay, or lack a migration.
-_NO_ANSWER: Final = (Retryable, *DATABASE_ERRORS, ValueError)
+_REPLICA_ERRORS: Final = (Retryable, *DATABASE_ERRORS, ValueError)
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
 class Replica:
-    """One standby. After an unusable answer, reads skip it for a while, longer each time."""
+    """One standby. After an unusable answer, reads skip the standby for a while, longer after each failure."""
 
     def __init__(self, name: str, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self.database = database
         self._clock = clock
         self._failures = 0
-        self._rests_until = 0.0
+        self._skipped_until = 0.0
 
     @property
-    def resting(self) -> bool:
-        return self._clock() < self._rests_until
+    def is_skipped(self) -> bool:
+        return self._clock() < self._skipped_until
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         metrics.replica_reads.labels("answered").inc()
         self._failures = 0
 
-    def behind(self) -> None:
+    def record_lag(self) -> None:
         metrics.replica_reads.labels("behind").inc()
-        self._rest()
+        self._start_skipping()
 
-    def failed(self, error: BaseException) -> None:
+    def record_failure(self, error: BaseException) -> None:
         metrics.replica_reads.labels("failed").inc()
         log.warning("replica did not answer", replica=self.name, reason=type(error).__name__)
         # Skip an unreachable standby for longer than a lagging one: each attempt may block a caller for a second.
         self._failures = max(self._failures, 5)
-        self._rest()
+        self._start_skipping()
 
-    def _rest(self) -> None:
-        self._rests_until = self._clock() + min(_MAX_PAUSE_S, _MIN_PAUSE_S * 2.0 ** min(self._failures, 10))
+    def _start_skipping(self) -> None:
+        self._skipped_until = self._clock() + min(
+            _MAX_SKIP_DURATION_S, _MIN_SKIP_DURATION_S * 2.0 ** min(self._failures, 10)
+        )
         self._failures += 1
 
 
@@ -79,32 +81,34 @@ class IndexSource(Generic[S]):
 
     async def read(self, ask: Callable[[S], Awaitable[tuple[Snapshot, T]]]) -> tuple[Snapshot, T]:
         """Return the result of `ask`, which reads rows and the index's position in one statement."""
-        awake = [(replica, source) for replica, source in self._copies if not replica.resting]
+        awake = [(replica, source) for replica, source in self._copies if not replica.is_skipped]
         if awake:
             replica, source = awake[next(self._turns) % len(awake)]
             try:
                 snapshot, found = await ask(source)
-            except _NO_ANSWER as error:
-                replica.failed(error)
+            except _REPLICA_ERRORS as error:
+                replica.record_failure(error)
             else:
-                if await self._is_present(snapshot):
-                    replica.answered()
+                if await self._is_current(snapshot):
+                    replica.record_answer()
                     return snapshot, found
-                replica.behind()
-        learn = self._position.asking()
+                replica.record_lag()
+        learn = self._position.begin_read()
         snapshot, found = await ask(self._primary)
         learn(snapshot)  # saves a separate read of the position
         return snapshot, found
 
-    async def _is_present(self, snapshot: Snapshot) -> bool:
-        return snapshot == self._position.recent() or snapshot == await self._position.get()
+    async def _is_current(self, snapshot: Snapshot) -> bool:
+        return snapshot == self._position.recent_value() or snapshot == await self._position.get()
 
 
-def pools(primary: Database, replicas: Sequence[Replica], position: FreshValue[Snapshot]) -> IndexSource[Database]:
+def pooled_source(
+    primary: Database, replicas: Sequence[Replica], position: FreshValue[Snapshot]
+) -> IndexSource[Database]:
     return IndexSource(primary, [(replica, replica.database) for replica in replicas], position)
 
 
-def prepared(
+def prepared_source(
     primary: Database, replicas: Sequence[Replica], position: FreshValue[Snapshot]
 ) -> IndexSource[PreparedConnection]:
     copies = [(replica, replica.database.prepared_connection(_READ_TIMEOUT_S)) for replica in replicas]

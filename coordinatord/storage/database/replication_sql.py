@@ -1,4 +1,4 @@
-"""State of replication, as the primary shows it."""
+"""Read the state of replication from the primary."""
 
 from typing import Final
 
@@ -7,20 +7,21 @@ import attrs
 from coordinatord.storage.database.connections import Connection
 
 # A role without the rights of pg_read_all_stats sees the standbys without their states.
-_READ: Final = (
+_READ_REPLICATION: Final = (
     "select current_setting('synchronous_standby_names') as names, current_setting('synchronous_commit') as commits,"
     " current_setting('fsync')::boolean as fsync, count(*) as standbys,"
     " count(*) filter (where sync_state in ('sync', 'quorum')) as synchronous,"
     " count(*) filter (where sync_state is null) as hidden,"
     " coalesce(max(extract(epoch from replay_lag)), 0)::float8 as lag_s from pg_stat_replication"
 )
-_SYNCHRONOUS_COMMITS: Final = ("on", "remote_write", "remote_apply")
+_REPLICATED_COMMIT_MODES: Final = ("on", "remote_write", "remote_apply")
 
 
 @attrs.frozen(slots=True)
 class Replication:
-    """`standby_names` is the setting synchronous_standby_names. `standbys` counts connected standbys. `hidden` counts
-    standbys with a state that this role may not see. `lag_s` is the lag of the slowest standby."""
+    """State of replication. `standby_names` is the setting synchronous_standby_names. `standbys` counts connected
+    standbys. `hidden` counts standbys with a state that this role may not see. `lag_s` is the lag of the slowest
+    standby."""
 
     standby_names: str
     synchronous_commit: str
@@ -33,11 +34,11 @@ class Replication:
     @property
     def is_required(self) -> bool:
         """Return True if commits wait for a standby."""
-        return bool(self.standby_names) and self.synchronous_commit in _SYNCHRONOUS_COMMITS
+        return bool(self.standby_names) and self.synchronous_commit in _REPLICATED_COMMIT_MODES
 
 
 async def read_replication(connection: Connection) -> Replication:
-    row = await connection.fetchrow(_READ)
+    row = await connection.fetchrow(_READ_REPLICATION)
     return Replication(
         row["names"],
         row["commits"],

@@ -1,4 +1,4 @@
-"""Connection that carries a role's lock, used by one task at a time."""
+"""Share the connection that holds a role's lock, between tasks that use it in turn."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,13 +10,13 @@ from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.transactions import transaction
 
 
-def role_of(chain_id: int, account: bytes) -> str:
-    """Return the name of the role that relays from this account."""
+def relayer_role_name(chain_id: int, account: bytes) -> str:
+    """Return the name of the lock role whose holder relays from this account."""
     return f"relayer:{chain_id}:0x{account.hex()}"
 
 
 class RoleConnection:
-    """Connection for every write about an account. A process that lost the lock has lost this connection too."""
+    """Connection for all writes of a relayer account. A process that lost the lock has lost this connection too."""
 
     def __init__(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Snapshot of the index: the block of the rows, read in the same statement as the rows."""
+"""Snapshot of the index: the block that rows belong to, read in the same statement as the rows."""
 
 import asyncpg
 import attrs
@@ -28,10 +28,10 @@ async def read_snapshot(line: PreparedConnection) -> Snapshot:
 
 
 def snapshot_of(rows: "list[asyncpg.Record]") -> Snapshot:
-    """Return the snapshot of rows selected `from index_position p left join ...`. No rows means that the index has not
-    begun."""
+    """Return the snapshot of rows selected `from index_position p left join ...`. No rows mean that the index has no
+    blocks yet."""
     if not rows:
-        raise Retryable("not_ready", "the index has not begun")
+        raise Retryable("not_ready", "the index has no blocks yet")
     row = rows[0]
     if row["rebuilding"]:  # the tables are being replayed, and match no block
         raise Retryable("not_ready", "the index is being rebuilt")

@@ -1,4 +1,4 @@
-"""Start of each term of a role: a confirmed commit, and the repairs after a promotion of the database.
+"""Begin a term of a role with a confirmed commit, and repair the database after a promotion.
 
 An asynchronous standby may lack the last commits of the primary that it replaces, and would assign their ids again. So
 the first role holder after a promotion moves every sequence forward. It also logs a `reset` event, after which readers
@@ -17,7 +17,7 @@ from coordinatord.storage.database.transactions import transaction
 
 log = structlog.get_logger(__name__)
 
-_SEQUENCE_STEP: Final = 1_000_000  # more ids than a standby can lag behind
+_SEQUENCE_STEP: Final = 1_000_000  # more ids than a standby can lack
 _MOVE_SEQUENCES: Final = (
     "select setval(format('%I.%I', schemaname, sequencename), coalesce(last_value, 0) + $1) from pg_sequences"
     " where schemaname = current_schema()"
@@ -33,7 +33,7 @@ async def begin_term(connection: Connection) -> None:
 
     A role calls this before it acts. With synchronous replication, the commit proves that the standby has everything
     that was committed before, so the term cannot act on a row that a failover would take back. Raise CommitUnconfirmed
-    when it does not.
+    when the standby does not confirm the commit.
     """
     async with transaction(connection):
         before = await connection.fetchrow("select system_identifier, timeline from server_epoch for update")

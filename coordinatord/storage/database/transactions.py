@@ -1,4 +1,4 @@
-"""Transactions in which a commit is either confirmed or counts as lost.
+"""Run transactions whose commit is either confirmed or raises CommitUnconfirmed.
 
 With synchronous replication a COMMIT waits for a standby. A cancel request ends that wait: PostgreSQL then reports
 success with a warning, although the standby may not have the transaction. asyncpg sends such a request when a statement
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 COMMIT_TIMEOUT_S: Final = 5.0
 _ROLLBACK_TIMEOUT_S: Final = 2.0
-_NO_TIMEOUT_S: Final = 3600.0  # a timeout of asyncpg would send a cancel request
+_NO_TIMEOUT_S: Final = 3600.0  # long, because asyncpg sends a cancel request when its timeout expires
 
 
 class CommitUnconfirmed(TimeoutError):
@@ -51,16 +51,16 @@ async def _roll_back(connection: "Connection") -> None:
 async def _commit(connection: "Connection") -> None:
     doubts: list[str] = []
 
-    def give_up() -> None:
+    def on_timeout() -> None:
         doubts.append(f"no answer in {COMMIT_TIMEOUT_S:g} s")
         _terminate(connection)
 
-    def hear(_: object, message: asyncpg.PostgresLogMessage) -> None:
+    def on_log_message(_: object, message: asyncpg.PostgresLogMessage) -> None:
         if message.severity_en == "WARNING":
             doubts.append(str(message))
 
-    connection.add_log_listener(hear)
-    timer = asyncio.get_running_loop().call_later(COMMIT_TIMEOUT_S, give_up)
+    connection.add_log_listener(on_log_message)
+    timer = asyncio.get_running_loop().call_later(COMMIT_TIMEOUT_S, on_timeout)
     try:
         with anyio.CancelScope(shield=True):
             await connection.execute("COMMIT", timeout=_NO_TIMEOUT_S)
@@ -71,7 +71,7 @@ async def _commit(connection: "Connection") -> None:
     finally:
         timer.cancel()
         with suppress(asyncpg.InterfaceError):  # the connection is closed
-            connection.remove_log_listener(hear)
+            connection.remove_log_listener(on_log_message)
     # The loop delivers the warning before the answer, in the order of the messages.
     if doubts:
         _terminate(connection)

@@ -1,9 +1,9 @@
 """Pin store on plain S3 (MinIO, Ceph, AWS). Objects are stored at `ipfs/<content id>`, so the bucket itself is the
 gateway.
 
-The store does not know content ids. They are computed here, like an import with 1 MiB chunks and 1,024 links, and the
-database maps keys to content ids (`pinned_sql`). The id of streamed content is known only at its end, so the content is
-uploaded to `incoming/<key>` and then copied within the store.
+The store does not know content ids. This module computes them, like an IPFS import with 1 MiB chunks and 1,024 links,
+and the database maps keys to content ids (`pinned_sql`). The id of streamed content is known only at its end, so the
+content is uploaded to `incoming/<key>` and then copied within the store.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator
@@ -17,20 +17,20 @@ from common.cid import UnixFsHasher, cid_of
 from coordinatord.base.errors import Retryable
 from coordinatord.base.thread_pipe import thread_pipe
 from coordinatord.storage.pins.pinned_sql import KeyBook
-from coordinatord.storage.pins.requests import StoreRequests, missing, payload_of, rejected
+from coordinatord.storage.pins.requests import StoreRequests, build_payload, missing_error, rejected_error
 from coordinatord.storage.pins.store import (
-    SINGLE_BYTES,
+    MAX_SINGLE_BYTES,
     BeforePart,
-    ComingContent,
     Pinned,
-    abort,
-    no_parts,
-    pieces_of,
+    StreamedContent,
+    abort_upload,
+    ignore_parts,
     put_in_parts,
+    split_into_pieces,
 )
 
 GATEWAY_PATH: Final = "ipfs/"
-_INCOMING: Final = "incoming/"
+_INCOMING_PREFIX: Final = "incoming/"
 # Larger content is hashed in a thread.
 _INLINE_HASH_BYTES: Final = 1 << 16
 
@@ -43,42 +43,44 @@ class AddressedStore:
     async def put(self, key: str, content: bytes) -> Pinned:
         cid = str(cid_of(content) if len(content) <= _INLINE_HASH_BYTES else await to_thread.run_sync(cid_of, content))
         replaced = await self.keys.pin(key, cid)
-        if len(content) > SINGLE_BYTES:
-            await put_in_parts(self.requests, GATEWAY_PATH + cid, pieces_of(content), no_parts)
+        if len(content) > MAX_SINGLE_BYTES:
+            await put_in_parts(self.requests, GATEWAY_PATH + cid, split_into_pieces(content), ignore_parts)
         else:
-            await self.requests.send("put", "PUT", GATEWAY_PATH + cid, payload=await payload_of(content))
+            await self.requests.send("put", "PUT", GATEWAY_PATH + cid, payload=await build_payload(content))
         if replaced is not None:
             await self.keys.unpin(replaced, self._remove)
         return Pinned(cid, len(content))
 
-    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
-        content = await ComingContent.begin(pieces)
-        if content.whole:
-            return await self.put(key, b"".join(content.begun))
+    async def put_pieces(
+        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_parts
+    ) -> Pinned:
+        content = await StreamedContent.begin(pieces)
+        if content.is_whole:
+            return await self.put(key, b"".join(content.buffered))
         hasher = UnixFsHasher()
         async with thread_pipe() as thread:
 
             async def all_pieces() -> AsyncIterator[bytes]:
                 async for piece in content.pieces():
-                    await thread.take(hasher.update, piece)
+                    await thread.queue_work(hasher.update, piece)
                     yield piece
 
-            await put_in_parts(self.requests, _INCOMING + key, all_pieces(), before_part)
-            await thread.idle()
+            await put_in_parts(self.requests, _INCOMING_PREFIX + key, all_pieces(), before_part)
+            await thread.wait_until_idle()
         cid = str(hasher.finish())
         replaced = await self.keys.pin(key, cid)
-        source = {"x-amz-copy-source": self.requests.path(_INCOMING + key)}
+        source = {"x-amz-copy-source": self.requests.path(_INCOMING_PREFIX + key)}
         copied = await self.requests.send("copy", "PUT", GATEWAY_PATH + cid, more=source)
         # S3 sends status 200 before the copy is done.
         if b"<Error>" in copied.content:
-            raise rejected("it could not copy what came in")
-        await self._delete(_INCOMING + key)
+            raise rejected_error("it could not copy the uploaded content")
+        await self._delete(_INCOMING_PREFIX + key)
         if replaced is not None:
             await self.keys.unpin(replaced, self._remove)
         return Pinned(cid, content.size)
 
     async def abort(self, key: str, upload: str) -> None:
-        await abort(self.requests, _INCOMING + key, upload)
+        await abort_upload(self.requests, _INCOMING_PREFIX + key, upload)
 
     async def holds(self, key: str) -> bool:
         cid = await self.keys.cid_of(key)
@@ -93,22 +95,22 @@ class AddressedStore:
         return True
 
     async def get(self, key: str) -> bytes:
-        return (await self.requests.send("get", "GET", await self._place(key))).content
+        return (await self.requests.send("get", "GET", await self._path_of_key(key))).content
 
     @asynccontextmanager
     async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
-        async with self.requests.stream("read", await self._place(key), first=first, last=last) as response:
+        async with self.requests.stream("read", await self._path_of_key(key), first=first, last=last) as response:
             yield response.pieces
 
     async def delete(self, key: str) -> None:
-        # Left by an upload that stopped before its copy.
-        await self._delete(_INCOMING + key)
+        # An upload that stopped before its copy may have left this object.
+        await self._delete(_INCOMING_PREFIX + key)
         await self.keys.unpin(key, self._remove)
 
-    async def _place(self, key: str) -> str:
+    async def _path_of_key(self, key: str) -> str:
         cid = await self.keys.cid_of(key)
         if cid is None:
-            raise missing(key)
+            raise missing_error(key)
         return GATEWAY_PATH + cid
 
     async def _remove(self, cid: str) -> None:

@@ -1,8 +1,9 @@
-"""Store containers and results before their op goes to the chain, then keep or remove them according to its outcome.
+"""Store containers and results before their op goes to the chain, then keep or remove them according to the op's
+outcome.
 
-`holding` covers one attempt. While it runs, a row records that the content is held. The caller reports the outcome. If
-it reports none (an error, a crash), the janitor decides later: the same request is likely to be retried soon, and then
-finds the content stored.
+`hold_content` covers one attempt. While it runs, a row records that the content is held. The caller reports the
+outcome. Without a report (after an error or a crash), the janitor decides later, because a retry of the request is
+likely and would find the content stored.
 """
 
 import hashlib
@@ -31,13 +32,12 @@ log = structlog.get_logger(__name__)
 _REMOVAL_TIMEOUT_S: Final = 5.0
 # Smaller content is hashed faster than a thread starts.
 _INLINE_HASH_BYTES: Final = 1 << 16
-# Rows per statement.
-_MAX_ROWS: Final = 256
+_MAX_ROWS_PER_STATEMENT: Final = 256
 
 
 @attrs.frozen(slots=True, eq=False)
 class _HoldRequest:
-    """Request for a hold. Compared by identity, because two requests may name the same key."""
+    """Request to hold an object. Requests are compared by identity, because two may name the same key."""
 
     new: NewObject
 
@@ -49,24 +49,28 @@ class _EndedHold:
     key: str
 
 
-class _Rows:
-    """Rows of content without a budget, written in batches.
+class _RowWriter:
+    """Writes the database rows of stored content in batches, except holds that a storage budget limits.
 
-    A block's settles arrive at once, and all of one provider's settles update the same sum. Written one by one, each
-    would wait for the previous transaction.
+    All settles of a block arrive at once, and all settles of a provider update the same sum. If each row were written
+    alone, every write would wait for the previous transaction.
     """
 
     def __init__(self, database: Database, retention_seconds: int) -> None:
         self._retention = retention_seconds
         self.holds: BatchedReads[_HoldRequest, HeldObject | None] = BatchedReads(
-            database, _hold_all, max_keys=_MAX_ROWS
+            database, _hold_all, max_keys=_MAX_ROWS_PER_STATEMENT
         )
-        self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(database, _set_cids, max_keys=_MAX_ROWS)
-        self.kept: BatchedReads[_EndedHold, None] = BatchedReads(database, self._attach_all, max_keys=_MAX_ROWS)
+        self.cids: BatchedReads[tuple[str, str], None] = BatchedReads(
+            database, _set_cids, max_keys=_MAX_ROWS_PER_STATEMENT
+        )
+        self.kept: BatchedReads[_EndedHold, None] = BatchedReads(
+            database, self._attach_all, max_keys=_MAX_ROWS_PER_STATEMENT
+        )
 
     async def _attach_all(self, database: Database, kept: list[_EndedHold]) -> dict[_EndedHold, None]:
         async with database.connection() as connection:
-            await objects_sql.attach(connection, Counter(one.key for one in kept), self._retention)
+            await objects_sql.attach_objects(connection, Counter(one.key for one in kept), self._retention)
         return dict.fromkeys(kept)
 
 
@@ -76,7 +80,7 @@ async def _hold_all(database: Database, wanted: list[_HoldRequest]) -> dict[_Hol
     while left := [one for one in wanted if one not in answers]:
         by_key = {one.new.key: one for one in left}
         new = [one.new for one in by_key.values()]
-        known = await database.transact(partial(objects_sql.hold_many, new=new))
+        known = await database.transact(partial(objects_sql.hold_objects, new=new))
         answers |= {one: HeldObject(known[key]) if key in known else None for key, one in by_key.items()}
     return answers
 
@@ -93,29 +97,29 @@ class Holding:
 
     key: str
     cid: str
-    # True: took effect. False: was refused. None: unknown.
-    ended: bool | None = None
+    # True if the op took effect, False if it was refused, None if unknown.
+    accepted: bool | None = None
 
-    def took_effect(self) -> None:
-        self.ended = True
+    def mark_effective(self) -> None:
+        self.accepted = True
 
-    def was_refused(self) -> None:
-        self.ended = False
+    def mark_refused(self) -> None:
+        self.accepted = False
 
 
 class Containers:
-    """Stored containers and results, each held while its op is under way."""
+    """Stores containers and results, and holds each while its op is pending."""
 
     def __init__(
         self, database: Database, pins: PinStore, retention_seconds: int, budgets: StorageBudgets = UNLIMITED
     ) -> None:
         self._database = database
         self._pins = pins
-        self._rows = _Rows(database, retention_seconds)
+        self._rows = _RowWriter(database, retention_seconds)
         self._budgets = budgets
 
     @asynccontextmanager
-    async def holding(
+    async def hold_content(
         self, key: str, subject: bytes, content: bytes, owner: bytes, *, bounded: bool
     ) -> AsyncIterator[Holding]:
         """Store `content` under `key`, and hold it while the block runs.
@@ -124,34 +128,37 @@ class Containers:
         """
         small = len(content) <= _INLINE_HASH_BYTES
         sha256 = (hashlib.sha256(content) if small else await to_thread.run_sync(hashlib.sha256, content)).digest()
-        known = await self._hold(NewObject(key, subject, len(content), sha256, owner), bounded=bounded)
+        known = await self._hold_key(NewObject(key, subject, len(content), sha256, owner), bounded=bounded)
         holding = Holding(key, "")
         try:
-            holding.cid = await self._stored(key, content, known)
+            holding.cid = await self._store_content(key, content, known)
             yield holding
         finally:
             # A hold must also end when the request is cancelled.
             with anyio.move_on_after(10, shield=True):
                 await self._release(holding)
 
-    async def _hold(self, new: NewObject, *, bounded: bool) -> HeldObject:
+    async def _hold_key(self, new: NewObject, *, bounded: bool) -> HeldObject:
         deadline = anyio.current_time() + _REMOVAL_TIMEOUT_S
         while True:
-            # A cancelled caller cannot withdraw from a batched statement. Shield it, so that it learns of its hold and
-            # ends it.
+            # A cancelled caller cannot withdraw from a batched statement. Shield the caller, so that it learns of its
+            # hold and ends it.
             with anyio.CancelScope(shield=not bounded):
                 held = await (self._hold_within_budget(new) if bounded else self._rows.holds.get(_HoldRequest(new)))
             if held is not None:
                 return held
             if anyio.current_time() > deadline:
                 raise Retryable(
-                    "pinner_unavailable", "the same object is being removed; try again", "store_unavailable", 2
+                    "pinner_unavailable",
+                    "the stored object of this request is being removed; try again",
+                    "store_unavailable",
+                    2,
                 )
             await anyio.sleep(0.1)
 
     async def _hold_within_budget(self, new: NewObject) -> HeldObject | None:
         async def hold_and_check(connection: Connection) -> HeldObject | None:
-            known = await objects_sql.hold_many(connection, [new])
+            known = await objects_sql.hold_objects(connection, [new])
             if new.key not in known:
                 return None
             await self._budgets.check(connection, new.owner)
@@ -159,7 +166,7 @@ class Containers:
 
         return await self._database.transact(hold_and_check)
 
-    async def _stored(self, key: str, content: bytes, known: HeldObject) -> str:
+    async def _store_content(self, key: str, content: bytes, known: HeldObject) -> str:
         if known.cid is not None and await self._pins.holds(key):
             return known.cid
         pinned = await self._pins.put(key, content)
@@ -168,33 +175,34 @@ class Containers:
 
     async def _release(self, holding: Holding) -> None:
         try:
-            if holding.ended:
+            if holding.accepted:
                 await self._rows.kept.get(_EndedHold(holding.key))
                 return
             async with self._database.connection() as connection:
-                if holding.ended is None:
-                    await objects_sql.release(connection, holding.key)
+                if holding.accepted is None:
+                    await objects_sql.release_hold(connection, holding.key)
                     return
                 unneeded = await objects_sql.lease_removal(connection, holding.key)
             if unneeded:
                 await self.remove(holding.key)
         except Retryable as error:
-            # The janitor handles the row at its deadline.
+            # The janitor handles the row when it expires.
             log.warning("object left to the janitor", key=holding.key, reason=error.message)
 
     async def remove(self, key: str) -> None:
         """Remove an object after its removal was leased."""
         await self._pins.delete(key)
         async with self._database.connection() as connection:
-            await objects_sql.forget(connection, key)
+            await objects_sql.delete_object_row(connection, key)
 
 
 def container_key(job_id: bytes) -> str:
-    """Return the key of a job's container. There is one per job, because the job's id commits to its content."""
+    """Return the key of a job's container. The job's id is enough, because the id commits to the container's
+    content."""
     return f"containers/{job_id.hex()}"
 
 
 def result_key(job_id: bytes, result: bytes) -> str:
-    """Return the key of a result. There is one per content: a job does not commit to a result, and a later attempt
-    must not overwrite the settled one."""
+    """Return the key of a result. It contains the result's hash, because a job does not commit to a result, and a later
+    attempt must not overwrite the settled result."""
     return f"results/{job_id.hex()}/{hashlib.sha256(result).hexdigest()}"

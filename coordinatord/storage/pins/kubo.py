@@ -2,7 +2,7 @@
 
     add      multipart form with one part; answers lines of JSON, the last one with the content id in `Hash`
     cat      the content, or `length` bytes of it from `offset`
-    pin/rm   allows the next garbage collection to remove it; pin/add, pin/ls
+    pin/rm   lets the next garbage collection remove the content; pin/add, pin/ls
     every call is a POST; a failure is a 500 with `{"Message": …, "Code": 0, "Type": "error"}`
 
 Kubo chooses the content id, and serves the content only by that id. The import options request the coordinator's layout
@@ -22,35 +22,44 @@ import anyio
 import attrs
 import msgspec
 
-from common.cid import Cid, read_cid
+from common.cid import Cid, read_store_cid
 from common.daemon.secrets import Secret
 from common.refusal import Refused
-from common.strict_json import UNREADABLE
+from common.strict_json import DECODE_ERRORS
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
 from coordinatord.storage.pins.pinned_sql import KeyBook
-from coordinatord.storage.pins.requests import StoreClock, insist, missing, observed, payload_of, rejected, unavailable
+from coordinatord.storage.pins.requests import (
+    StoreClock,
+    build_payload,
+    missing_error,
+    observe_request,
+    rejected_error,
+    retry_unavailable,
+    unavailable_error,
+)
 from coordinatord.storage.pins.store import (
     PART_BYTES,
     BeforePart,
-    ComingContent,
     Pinned,
-    no_parts,
-    require_of_content,
+    StreamedContent,
+    ignore_parts,
+    require_cid_of_content,
 )
 
-_CONNECTIONS: Final = 32
-# A client that reads slowly occupies a connection for long.
-_STREAM_CONNECTIONS: Final = 128
-_ATTEMPTS: Final = 3
+_MAX_CONNECTIONS: Final = 32
+# Many, because a client that reads slowly occupies a connection for long.
+_MAX_STREAM_CONNECTIONS: Final = 128
+_MAX_ATTEMPTS: Final = 3
 # Limit of content that is read whole.
 _MAX_CONTENT_BYTES: Final = 32 << 20
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _ANSWER_TIMEOUT_S: Final = 90.0
-# Only shown to operators. Requests to Kubo are not signed.
-_CLOCK: Final = StoreClock()
-# The same layout for all versions of Kubo, because Kubo's default has changed. The node chooses the layout of links.
-_IMPORT: Final = {
+# Measures the clock difference for operators only. Requests to Kubo are not signed.
+_STORE_CLOCK: Final = StoreClock()
+# Request the same layout from all versions of Kubo, because Kubo's default has changed. The node chooses the layout of
+# links.
+_IMPORT_OPTIONS: Final = {
     "pin": "true",
     "cid-version": "1",
     "raw-leaves": "true",
@@ -58,10 +67,10 @@ _IMPORT: Final = {
     "progress": "false",
     "quieter": "true",
 }
-# Missing content must not be searched for in the whole network.
-_OFFLINE: Final = {"offline": "true"}
-_UNPINNED: Final = "not pinned"
-_NOT_HERE: Final = ("not found locally", "could not find", "not found", "offline", "no link named")
+# Do not search the whole network for missing content.
+_OFFLINE_OPTION: Final = {"offline": "true"}
+_UNPINNED_MESSAGE: Final = "not pinned"
+_MISSING_MESSAGES: Final = ("not found locally", "could not find", "not found", "offline", "no link named")
 
 
 class _Added(msgspec.Struct):
@@ -86,18 +95,22 @@ class KuboStore:
     endpoint: str
     authorization: str | None
     keys: KeyBook
-    attempts: int = _ATTEMPTS
+    attempts: int = _MAX_ATTEMPTS
 
     async def put(self, key: str, content: bytes) -> Pinned:
-        answer = await insist(self.attempts, lambda: self._whole("put", "add", _IMPORT, _form((content,))))
-        cid = _added(answer)
-        require_of_content(cid, await payload_of(content))
-        return await self._pinned(key, cid, len(content))
+        answer = await retry_unavailable(
+            self.attempts, lambda: self._send_once("put", "add", _IMPORT_OPTIONS, _build_form((content,)))
+        )
+        cid = _parse_added_cid(answer)
+        require_cid_of_content(cid, await build_payload(content))
+        return await self._pin_content(key, cid, len(content))
 
-    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
-        content = await ComingContent.begin(pieces)
-        if content.whole:
-            return await self.put(key, b"".join(content.begun))
+    async def put_pieces(
+        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_parts
+    ) -> Pinned:
+        content = await StreamedContent.begin(pieces)
+        if content.is_whole:
+            return await self.put(key, b"".join(content.buffered))
 
         failed: list[Exception] = []
 
@@ -116,7 +129,7 @@ class KuboStore:
 
         # No retry, because streamed content cannot be sent again. Kubo discards an interrupted upload.
         try:
-            cid = _added(await self._whole("put", "add", _IMPORT, _form(all_pieces())))
+            cid = _parse_added_cid(await self._send_once("put", "add", _IMPORT_OPTIONS, _build_form(all_pieces())))
         except Retryable:
             # The HTTP client hides why the request broke off.
             if failed:
@@ -124,8 +137,8 @@ class KuboStore:
             raise
         # Content of this size is never a single block.
         if cid.codec == "raw":
-            raise rejected("its content id is another content's")
-        return await self._pinned(key, cid, content.size)
+            raise rejected_error("the content id belongs to other content")
+        return await self._pin_content(key, cid, content.size)
 
     async def abort(self, key: str, upload: str) -> None:
         """Do nothing: an interrupted upload leaves nothing behind."""
@@ -135,7 +148,7 @@ class KuboStore:
         if cid is None:
             return False
         try:
-            await self._ask("head", "pin/ls", {"arg": cid, "type": "recursive", **_OFFLINE})
+            await self._run_command("head", "pin/ls", {"arg": cid, "type": "recursive", **_OFFLINE_OPTION})
         except Retryable as error:
             if error.code == "object_missing":
                 return False
@@ -143,77 +156,79 @@ class KuboStore:
         return True
 
     async def get(self, key: str) -> bytes:
-        return await self._ask("get", "cat", {"arg": await self._cid(key), **_OFFLINE})
+        return await self._run_command("get", "cat", {"arg": await self._read_cid(key), **_OFFLINE_OPTION})
 
     @asynccontextmanager
     async def read(self, key: str, *, first: int = 0, last: int | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
-        wanted = {"arg": await self._cid(key), **_OFFLINE}
+        wanted = {"arg": await self._read_cid(key), **_OFFLINE_OPTION}
         if first:
             wanted["offset"] = str(first)
         if last is not None:
             wanted["length"] = str(last - first + 1)
         async with AsyncExitStack() as stack:
-            response = await insist(self.attempts, lambda: self._opened(wanted, stack))
+            response = await retry_unavailable(self.attempts, lambda: self._open_content(wanted, stack))
             try:
                 yield response.pieces
             except NoResponse as error:
-                raise unavailable(str(error)) from error
+                raise unavailable_error(str(error)) from error
 
     async def delete(self, key: str) -> None:
         await self.keys.unpin(key, self._unpin)
 
-    async def repo_stat(self) -> RepoStat:
-        """Return how full the node's store is."""
-        answer = await self._ask("stat", "repo/stat", {"size-only": "true"})
+    async def read_repo_stat(self) -> RepoStat:
+        """Return the size and the limit of the node's store."""
+        answer = await self._run_command("stat", "repo/stat", {"size-only": "true"})
         try:
             # Some nodes write numbers as text.
             return msgspec.json.decode(answer, type=RepoStat, strict=False)
-        except UNREADABLE as broken:
-            raise rejected(f"its answer is not that of Kubo: {broken}") from broken
+        except DECODE_ERRORS as broken:
+            raise rejected_error(f"the answer to repo/stat is malformed: {broken}") from broken
 
-    async def _pinned(self, key: str, cid: Cid, size: int) -> Pinned:
-        """Record the key, then pin the content again: the removal of another key may have unpinned the same content
-        between its addition and this record."""
+    async def _pin_content(self, key: str, cid: Cid, size: int) -> Pinned:
+        """Record the key, then pin the content again. The removal of another key may have unpinned the same content
+        after the upload and before this record."""
         replaced = await self.keys.pin(key, str(cid))
-        await self._ask("pin", "pin/add", {"arg": str(cid), **_OFFLINE})
+        await self._run_command("pin", "pin/add", {"arg": str(cid), **_OFFLINE_OPTION})
         if replaced is not None:
             await self.keys.unpin(replaced, self._unpin)
         return Pinned(str(cid), size)
 
     async def _unpin(self, cid: str) -> None:
         try:
-            await self._ask("delete", "pin/rm", {"arg": cid})
+            await self._run_command("delete", "pin/rm", {"arg": cid})
         except Retryable as error:
             if error.code != "object_missing":
                 raise
 
-    async def _cid(self, key: str) -> str:
+    async def _read_cid(self, key: str) -> str:
         cid = await self.keys.cid_of(key)
         if cid is None:
-            raise missing(key)
+            raise missing_error(key)
         return cid
 
-    async def _ask(self, operation: str, command: str, arguments: dict[str, str]) -> bytes:
-        return await insist(self.attempts, lambda: self._whole(operation, command, arguments, _NO_FORM))
+    async def _run_command(self, operation: str, command: str, arguments: dict[str, str]) -> bytes:
+        return await retry_unavailable(
+            self.attempts, lambda: self._send_once(operation, command, arguments, _EMPTY_FORM)
+        )
 
-    async def _whole(self, operation: str, command: str, arguments: dict[str, str], form: "_Form") -> bytes:
+    async def _send_once(self, operation: str, command: str, arguments: dict[str, str], form: "_Form") -> bytes:
         max_bytes = _MAX_CONTENT_BYTES if command == "cat" else _MAX_ANSWER_BYTES
-        with observed(operation):
+        with observe_request(operation):
             async with self.http("POST", self._url(command, arguments), self._headers(form), form.body) as response:
                 with anyio.fail_after(_ANSWER_TIMEOUT_S):
                     answer = await response.read(max_bytes)
-                    _CLOCK.look(response.headers)
-                _require_done(response.status, command, answer)
+                    _STORE_CLOCK.compare_if_due(response.headers)
+                _require_success(response.status, command, answer)
         return answer
 
-    async def _opened(self, wanted: dict[str, str], stack: AsyncExitStack) -> HttpResponse:
-        with observed("read"):
+    async def _open_content(self, wanted: dict[str, str], stack: AsyncExitStack) -> HttpResponse:
+        with observe_request("read"):
             async with AsyncExitStack() as opening:
-                asked = self.streams("POST", self._url("cat", wanted), self._headers(_NO_FORM), ())
+                asked = self.streams("POST", self._url("cat", wanted), self._headers(_EMPTY_FORM), ())
                 response = await opening.enter_async_context(asked)
                 if response.status != HTTPStatus.OK:
-                    _require_done(response.status, "cat", await response.read(_MAX_ANSWER_BYTES))
-                response.require_plain()
+                    _require_success(response.status, "cat", await response.read(_MAX_ANSWER_BYTES))
+                response.require_unencoded()
                 await stack.enter_async_context(opening.pop_all())
         return response
 
@@ -235,10 +250,10 @@ class _Form:
     body: Sequence[bytes] | AsyncIterable[bytes]
 
 
-_NO_FORM: Final = _Form({}, ())
+_EMPTY_FORM: Final = _Form({}, ())
 
 
-def _form(content: Sequence[bytes] | AsyncIterable[bytes]) -> _Form:
+def _build_form(content: Sequence[bytes] | AsyncIterable[bytes]) -> _Form:
     boundary = secrets.token_hex(16)
     head = (
         f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="content"\r\n'
@@ -247,40 +262,40 @@ def _form(content: Sequence[bytes] | AsyncIterable[bytes]) -> _Form:
     tail = f"\r\n--{boundary}--\r\n".encode()
     headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
     if isinstance(content, AsyncIterable):
-        return _Form(headers, _around(head, content, tail))
+        return _Form(headers, _wrap_pieces(head, content, tail))
     return _Form(headers, (head, *content, tail))
 
 
-async def _around(head: bytes, content: AsyncIterable[bytes], tail: bytes) -> AsyncIterator[bytes]:
+async def _wrap_pieces(head: bytes, content: AsyncIterable[bytes], tail: bytes) -> AsyncIterator[bytes]:
     yield head
     async for piece in content:
         yield piece
     yield tail
 
 
-def _added(answer: bytes) -> Cid:
+def _parse_added_cid(answer: bytes) -> Cid:
     """Return the content id from the last line. After status 200, a failure appears there in place of the id."""
     lines = answer.strip().splitlines()
     try:
         text = msgspec.json.decode(lines[-1], type=_Added).Hash if lines else ""
-        return read_cid(text, "cid")
-    except (*UNREADABLE, Refused) as wrong:
-        raise rejected(f"its answer names no content id: {wrong}") from wrong
+        return read_store_cid(text, "cid")
+    except (*DECODE_ERRORS, Refused) as wrong:
+        raise rejected_error(f"the answer has no valid content id: {wrong}") from wrong
 
 
-def _require_done(status: int, command: str, answer: bytes) -> None:
+def _require_success(status: int, command: str, answer: bytes) -> None:
     if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return
     try:
         message = msgspec.json.decode(answer, type=_Failure).Message
-    except UNREADABLE:
+    except DECODE_ERRORS:
         message = ""
-    absent = (_UNPINNED,) if command.startswith("pin/") else (*_NOT_HERE, _UNPINNED)
+    absent = (_UNPINNED_MESSAGE,) if command.startswith("pin/") else (*_MISSING_MESSAGES, _UNPINNED_MESSAGE)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR and any(words in message for words in absent):
-        raise missing(command)
+        raise missing_error(command)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-        raise unavailable(f"HTTP {status} {message}".strip())
-    raise rejected(f"HTTP {status} {message}".strip())
+        raise unavailable_error(f"HTTP {status} {message}".strip())
+    raise rejected_error(f"HTTP {status} {message}".strip())
 
 
 @asynccontextmanager
@@ -289,12 +304,12 @@ async def open_kubo(
 ) -> AsyncIterator[KuboStore]:
     """Open a Kubo store. `user` and `password` are for basic authorisation. Both may be empty.
 
-    `timeout_s` is the longest wait between two reads. Connecting gets a third of it.
+    `timeout_s` is the longest wait between two reads. The timeout of connecting is a third of that.
     """
     named = f"{user.reveal()}:{password.reveal()}"
     authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
     async with (
-        open_http(connections=_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
-        open_http(connections=_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
+        open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
+        open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
     ):
         yield KuboStore(http, streams, endpoint, authorization, keys)

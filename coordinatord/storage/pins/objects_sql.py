@@ -1,5 +1,5 @@
-"""Rows of containers and results in the pin store: held for an op, attached to a job, or leased for removal. Also
-the sums of stored content per owner."""
+"""Queries on containers and results in the pin store, which are held for an op, attached to a job, or leased for
+removal. Also the sums of stored content per owner."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -10,34 +10,34 @@ import attrs
 from common.api.states import JobState
 from coordinatord.storage.database.connections import Connection
 
-# Far longer than the wait for a receipt. A relay that is still under way then extends it.
-HOLD: Final = timedelta(minutes=15)
+# Life of a row that is not attached. Far longer than the wait for a receipt, and extended while a relay is pending.
+HOLD_TIME: Final = timedelta(minutes=15)
 # Far longer than the timeouts of the store client.
 REMOVAL_LEASE: Final = timedelta(seconds=120)
 
-# An object is needed by a relay under way for its job, by an unfinished batch line (its post may be dropped and queued
-# again), or by a job that names it.
-_NEEDED: Final = (
+# An object is needed by a pending relay of its job, by an unfinished batch line (its post may be dropped and queued
+# again), or by a job that names the object.
+_IS_NEEDED: Final = (
     "(exists (select 1 from relays r where r.subject = o.subject and r.state in ('queued', 'signed')"
     " and r.kind in ('post', 'settle'))"
     " or exists (select 1 from batch_lines l where l.job_id = o.subject and l.relay_id is not null"
     " and l.code is null and l.result is null) or {named})"
 )
-_NAMED: Final = (
+_IS_NAMED_BY_JOB: Final = (
     "exists (select 1 from jobs j where j.job_id = o.subject and (j.task_cid = o.cid or j.result_cid = o.cid))"
 )
 
 
 @attrs.frozen(slots=True)
 class HeldObject:
-    """Row of an upload, with the content id that the store already holds under its key, if any."""
+    """Held object. `cid` is the content id that the store already holds under the object's key, if any."""
 
     cid: str | None
 
 
-async def attach(connection: Connection, holds: Mapping[str, int], retention_seconds: int) -> None:
-    """Keep objects for the retention period, because their ops took effect. End `holds` of the caller's holds per
-    key."""
+async def attach_objects(connection: Connection, holds: Mapping[str, int], retention_seconds: int) -> None:
+    """Keep objects for the retention period, because their ops took effect. `holds` says how many of the caller's holds
+    to end, by key."""
     await connection.execute(
         "update objects set attached = true, decided = false, holders = holders - n.holds,"
         " expires_at = created_at + $3 * interval '1 second'"
@@ -48,16 +48,17 @@ async def attach(connection: Connection, holds: Mapping[str, int], retention_sec
     )
 
 
-async def release(connection: Connection, key: str) -> None:
-    """End the caller's hold. After the deadline, the janitor decides whether to remove the object."""
+async def release_hold(connection: Connection, key: str) -> None:
+    """End the caller's hold. After the deadline of the row, the janitor decides whether to remove the object."""
     await connection.execute("update objects set holders = holders - 1 where key = $1", key)
 
 
 async def lease_removal(connection: Connection, key: str) -> bool:
-    """End the caller's hold. Return True if no one needs or holds the object, so that the caller may remove it now."""
+    """End the caller's hold. Return True if nothing needs the object and no other caller holds it, so that the caller
+    may remove it now."""
     leased: bool | None = await connection.fetchval(
         f"with o as (select key, not attached and holders <= 1 and removing_until is null"
-        f" and not {_NEEDED.format(named=_NAMED)} as unneeded from objects o where key = $1 for update)"
+        f" and not {_IS_NEEDED.format(named=_IS_NAMED_BY_JOB)} as unneeded from objects o where key = $1 for update)"
         " update objects set holders = holders - 1,"
         " removing_until = case when o.unneeded then clock_timestamp() + $2 else removing_until end"
         " from o where objects.key = o.key returning o.unneeded",
@@ -67,30 +68,31 @@ async def lease_removal(connection: Connection, key: str) -> bool:
     return leased is True
 
 
-async def forget(connection: Connection, key: str) -> None:
-    """Delete the row of an object that was removed from the store, unless a new upload has taken over the row."""
+async def delete_object_row(connection: Connection, key: str) -> None:
+    """Delete the row of an object that was removed from the store, unless a new upload holds the row by now."""
     await connection.execute("delete from objects where key = $1 and removing_until is not null", key)
 
 
-async def settle_expired(connection: Connection, retention_seconds: int) -> None:
+async def attach_or_extend_expired(connection: Connection, retention_seconds: int) -> None:
     """Attach unattached rows past their deadline if a job names them. Extend rows that a pending relay needs."""
     await connection.execute(
         "update objects o set attached = named.named,"
         " expires_at = case when named.named then o.created_at + $1 * interval '1 second'"
         " else clock_timestamp() + $2 end"
-        f" from (select key, {_NAMED} as named from objects o where not attached and expires_at < statement_timestamp()"
-        f" and {_NEEDED.format(named=_NAMED)}) as named where named.key = o.key",
+        f" from (select key, {_IS_NAMED_BY_JOB} as named from objects o"
+        " where not attached and expires_at < statement_timestamp()"
+        f" and {_IS_NEEDED.format(named=_IS_NAMED_BY_JOB)}) as named where named.key = o.key",
         retention_seconds,
-        HOLD,
+        HOLD_TIME,
     )
 
 
-async def lease_expired(connection: Connection, limit: int) -> list[str]:
-    """Return keys past their deadline that nothing needs, for the caller to remove from the store."""
+async def lease_expired_objects(connection: Connection, limit: int) -> list[str]:
+    """Lease to the caller the expired keys that nothing needs. The caller removes their objects from the store."""
     rows = await connection.fetch(
         "update objects set removing_until = clock_timestamp() + $2 where key in (select key from objects o"
         " where expires_at < statement_timestamp() and (removing_until is null or removing_until < clock_timestamp())"
-        f" and (attached or not {_NEEDED.format(named=_NAMED)})"
+        f" and (attached or not {_IS_NEEDED.format(named=_IS_NAMED_BY_JOB)})"
         " order by expires_at limit $1 for update skip locked) returning key",
         limit,
         REMOVAL_LEASE,
@@ -109,7 +111,7 @@ class NewObject:
     owner: bytes
 
 
-async def hold_many(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
+async def hold_objects(connection: Connection, new: Sequence[NewObject]) -> dict[str, str | None]:
     """Hold keys before their uploads, each key once. Return the content id that the store already holds for each key,
     if any.
 
@@ -133,7 +135,7 @@ async def hold_many(connection: Connection, new: Sequence[NewObject]) -> dict[st
         [one.subject for one in new],
         [one.size for one in new],
         [one.sha256 for one in new],
-        HOLD,
+        HOLD_TIME,
         [one.owner for one in new],
     )
     return {row["key"]: row["cid"] for row in rows}
@@ -147,15 +149,15 @@ async def set_cids(connection: Connection, cids: Mapping[str, str]) -> None:
     )
 
 
-async def release_many(connection: Connection, keys: Sequence[str]) -> None:
-    """End holds after their posts are stored in the outbox. The outbox keeps their objects from now on."""
+async def release_holds(connection: Connection, keys: Sequence[str]) -> None:
+    """End holds whose posts are now in the outbox. From then on, the relay in the outbox keeps the object."""
     await connection.execute("update objects set holders = holders - 1 where key = any($1::text[])", keys)
 
 
-_ALIVE: Final = f"(j.state = {JobState.CLAIMED} or (j.state = {JobState.OPEN} and j.expires_at >= p.block_time))"
-# Job that the outbox or a batch may still post, or that was posted in a block not indexed yet. Relays under way and
+_IS_ALIVE: Final = f"(j.state = {JobState.CLAIMED} or (j.state = {JobState.OPEN} and j.expires_at >= p.block_time))"
+# True for a job that the outbox or a batch may still post, or that was posted in a block not indexed yet. Pending and
 # mined relays are looked up separately, because each has an index.
-_COMING: Final = (
+_MAY_BE_POSTED: Final = (
     "(exists (select from relays r where r.subject = t.subject and r.kind = 'post' and r.state in ('queued', 'signed'))"
     " or exists (select from relays r where r.subject = t.subject and r.kind = 'post' and r.state = 'mined')"
     " or exists (select from batch_lines l where l.job_id = t.subject and l.relay_id is not null"
@@ -163,7 +165,7 @@ _COMING: Final = (
 )
 
 
-async def decide(connection: Connection, *, retention_seconds: int, unsettled_seconds: int) -> None:
+async def shorten_lifetimes(connection: Connection, *, retention_seconds: int, unsettled_seconds: int) -> None:
     """Shorten the life of attached objects if their job ended without a result or was never posted.
 
     Nothing changes while the index is being rebuilt. When a reorg revives a job, its objects are kept as before. Files
@@ -173,7 +175,7 @@ async def decide(connection: Connection, *, retention_seconds: int, unsettled_se
         "update objects t set decided = false, expires_at = t.created_at + $1 * interval '1 second'"
         " from jobs j cross join index_position p where t.attached and t.decided and t.removing_until is null"
         " and t.expires_at < statement_timestamp() and t.created_at + $1 * interval '1 second' > clock_timestamp()"
-        f" and j.job_id = t.subject and (j.state = {JobState.SETTLED} or {_ALIVE})",
+        f" and j.job_id = t.subject and (j.state = {JobState.SETTLED} or {_IS_ALIVE})",
         retention_seconds,
     )
     await connection.execute(
@@ -182,17 +184,17 @@ async def decide(connection: Connection, *, retention_seconds: int, unsettled_se
         " from (select t.ctid as place, j.state is not distinct from 2 as settled from index_position p,"
         " objects t left join jobs j on j.job_id = t.subject"
         " where t.attached and not t.decided and t.subject is not null and not p.rebuilding"
-        f" and case when j.job_id is null then not {_COMING} else not {_ALIVE} end) e"
+        f" and case when j.job_id is null then not {_MAY_BE_POSTED} else not {_IS_ALIVE} end) e"
         " where t.ctid = e.place",
         unsettled_seconds,
     )
 
 
-KINDS: Final = ("containers", "results", "inputs", "batch_files", "batches")
+STORED_KINDS: Final = ("containers", "results", "inputs", "batch_files", "batches")
 
 
 @attrs.frozen(slots=True)
-class StoredFor:
+class StoredSums:
     """Sums for one owner, maintained by triggers on files, objects and batches. `earned` means that the owner has a
     settled job or is a listed provider."""
 
@@ -201,7 +203,7 @@ class StoredFor:
     earned: bool
 
 
-async def stored_for(connection: Connection, owner: bytes) -> StoredFor:
+async def read_stored_sums(connection: Connection, owner: bytes) -> StoredSums:
     """Return the sums of an owner, in the transaction that has just added to them. The lock on the rows makes other
     transactions of the same owner wait."""
     row = await connection.fetchrow(
@@ -209,19 +211,20 @@ async def stored_for(connection: Connection, owner: bytes) -> StoredFor:
         " where owner = $1",
         owner,
     )
-    return StoredFor(*row)
+    return StoredSums(*row)
 
 
-async def stored_for_newcomers(connection: Connection) -> tuple[int, int]:
-    """Return the bytes and rows of all wallets together that had earned nothing when the janitor last looked."""
+async def read_newcomer_sums(connection: Connection) -> tuple[int, int]:
+    """Return the bytes and rows of all wallets together that `mark_earners` had not marked when the janitor last ran
+    it."""
     row = await connection.fetchrow(
         "select coalesce(sum(bytes), 0)::bigint, coalesce(sum(rows), 0)::bigint from stored where not earned"
     )
     return row[0], row[1]
 
 
-async def mark_earned(connection: Connection) -> None:
-    """Mark wallets that have earned, so that the totals of newcomers exclude them."""
+async def mark_earners(connection: Connection) -> None:
+    """Mark wallets that have a settled job or are listed providers, so that the totals of newcomers exclude them."""
     await connection.execute(
         "update stored s set earned = true from (select owner, kind from stored where not earned and has_earned(owner)"
         " order by owner, kind for update skip locked) e where (s.owner, s.kind) = (e.owner, e.kind)"
@@ -229,16 +232,16 @@ async def mark_earned(connection: Connection) -> None:
 
 
 async def has_earned(connection: Connection, wallet: bytes) -> bool:
-    """True for a wallet with a settled job, or of a listed provider."""
+    """Return True for a wallet with a settled job or a listed provider."""
     found: bool = await connection.fetchval("select has_earned($1)", wallet)
     return found
 
 
-async def bytes_by_kind(connection: Connection) -> dict[str, int]:
+async def read_bytes_by_kind(connection: Connection) -> dict[str, int]:
     """Return the stored bytes of every kind, including kinds without content."""
     rows = await connection.fetch("select kind, sum(bytes)::bigint as bytes from stored group by kind")
-    return dict.fromkeys(KINDS, 0) | {row["kind"]: row["bytes"] for row in rows}
+    return dict.fromkeys(STORED_KINDS, 0) | {row["kind"]: row["bytes"] for row in rows}
 
 
-async def drop_empty(connection: Connection) -> None:
+async def drop_empty_sums(connection: Connection) -> None:
     await connection.execute("delete from stored where bytes = 0 and rows = 0")

@@ -1,8 +1,8 @@
-"""Keys for content in stores that know only content ids. Content is removed with its last key, under a lock.
+"""Map keys to content ids, for stores that know only content ids. Content is removed together with its last key.
 
-Another client may store the bytes of someone's container under different keys. So content stays while any key holds it:
-a key is recorded before its content is stored, and content is removed under a lock that excludes new keys for it. A
-client that stores the content later uploads it again.
+Two clients may store the same bytes under different keys. So content stays while any key holds it: a key is recorded
+before its content is stored, and content is removed under a lock that excludes new keys for it. A client that stores
+the content after its removal uploads it again.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,8 +12,8 @@ import attrs
 
 from coordinatord.storage.database.connections import Connection, Database
 
-_REPLACED: Final = "replaced/"
-_LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('pinned:' || $1, 0))"
+_REPLACED_PREFIX: Final = "replaced/"
+_LOCK_CONTENT: Final = "select pg_advisory_xact_lock(hashtextextended('pinned:' || $1, 0))"
 
 
 class KeyBook(Protocol):
@@ -50,9 +50,9 @@ class PinnedKeys:
 
     async def pin(self, key: str, cid: str) -> str | None:
         async def body(connection: Connection) -> str | None:
-            await connection.execute(_LOCK, cid)
+            await connection.execute(_LOCK_CONTENT, cid)
             before = await connection.fetchval("select cid from pinned_keys where key = $1 for update", key)
-            replaced = None if before in (None, cid) else f"{_REPLACED}{key}/{before}"
+            replaced = None if before in (None, cid) else f"{_REPLACED_PREFIX}{key}/{before}"
             if replaced is not None:
                 await connection.execute(
                     "insert into pinned_keys (key, cid) values ($1, $2) on conflict do nothing", replaced, before
@@ -72,16 +72,16 @@ class PinnedKeys:
                 # In byte order, '0' is the first character after '/'.
                 "select key, cid from pinned_keys where key = $1 or (key >= $2 and key < $3)",
                 key,
-                f"{_REPLACED}{key}/",
-                f"{_REPLACED}{key}0",
+                f"{_REPLACED_PREFIX}{key}/",
+                f"{_REPLACED_PREFIX}{key}0",
             )
-        # One at a time, because holding two locks could deadlock.
+        # One transaction for each, because holding two locks could deadlock.
         for row in rows:
             await self._forget(row["key"], row["cid"], remove)
 
     async def _forget(self, key: str, cid: str, remove: Callable[[str], Awaitable[None]]) -> None:
         async def body(connection: Connection) -> None:
-            await connection.execute(_LOCK, cid)
+            await connection.execute(_LOCK_CONTENT, cid)
             await connection.execute("delete from pinned_keys where key = $1 and cid = $2", key, cid)
             held = await connection.fetchval("select exists (select from pinned_keys where cid = $1)", cid)
             if not held:

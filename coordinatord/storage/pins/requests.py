@@ -1,7 +1,7 @@
-"""Signed requests to the pin store, with retries and named failures.
+"""Send signed requests to the pin store, with retries and with an error code for each kind of failure.
 
-`store_unavailable`: no answer, or a 5xx. `store_rejected`: the store declined. `object_missing`: the store does not
-hold the key.
+`store_unavailable`: no answer, or a 5xx. `store_rejected`: the store refused the request or sent an unusable answer.
+`object_missing`: the store does not hold the key.
 """
 
 import hashlib
@@ -32,19 +32,19 @@ _MAX_CONTENT_BYTES: Final = 32 << 20
 _MAX_ANSWER_BYTES: Final = 1 << 20
 # Timeout of an answer that is read whole.
 _ANSWER_TIMEOUT_S: Final = 90.0
-# Hashing more than this would block the event loop for too long.
+# Larger content is hashed in a thread, so that the event loop is not blocked.
 _INLINE_HASH_BYTES: Final = 1 << 16
-_COMPARE_INTERVAL_S: Final = 60.0
-# Stores reject signatures that are 15 minutes old.
-_TOLERATED_S: Final = 60.0
-# Upper limit of the first pause. Each further pause is twice as long.
-_FIRST_PAUSE_S: Final = 0.1
-_MAX_PAUSE_S: Final = 2.0
+_CLOCK_COMPARE_INTERVAL_S: Final = 60.0
+# Clock difference up to which the time is not corrected. Stores reject signatures that are 15 minutes old.
+_CLOCK_TOLERANCE_S: Final = 60.0
+# Maximum of the first random pause. The maximum doubles with each further pause.
+_FIRST_RETRY_PAUSE_S: Final = 0.1
+_MAX_RETRY_PAUSE_S: Final = 2.0
 
 
 @attrs.frozen(slots=True)
-class Answered:
-    """Answer of the store, read whole."""
+class StoreResponse:
+    """Response of the store with its whole body."""
 
     status: int
     headers: Mapping[str, str]
@@ -68,7 +68,7 @@ class Payload:
         self.pieces.append(piece)
         self.size += len(piece)
         if thread is not None:
-            await thread.take(self._digest.update, piece)
+            await thread.queue_work(self._digest.update, piece)
         elif len(piece) > _INLINE_HASH_BYTES:
             await to_thread.run_sync(self._digest.update, piece)
         else:
@@ -79,7 +79,7 @@ class Payload:
         return self._digest.digest()
 
 
-async def payload_of(*pieces: bytes) -> Payload:
+async def build_payload(*pieces: bytes) -> Payload:
     payload = Payload()
     for piece in pieces:
         await payload.add(piece)
@@ -87,24 +87,24 @@ async def payload_of(*pieces: bytes) -> Payload:
 
 
 class StoreClock:
-    """Local clock, corrected by the `Date` header of the store's answers, because the store rejects requests signed
-    with a clock far from its own."""
+    """Local clock, corrected by the `Date` header of the store's answers, because the store rejects requests that are
+    signed with a clock far from the store's clock."""
 
     def __init__(self, local: Callable[[], float] = time.time) -> None:
         self._local = local
-        # 0 while the difference is within tolerance.
+        # Correction of the local clock. 0 while the difference is within _CLOCK_TOLERANCE_S.
         self._local_ahead_s = 0.0
-        self._next_look = 0.0
+        self._next_compare_at = 0.0
 
     def now(self) -> float:
         """Return Unix seconds, corrected."""
         return self._local() - self._local_ahead_s
 
-    def look(self, headers: Mapping[str, str]) -> None:
-        """Compare the clocks at most once in `_COMPARE_INTERVAL_S`, or when the local clock was set back."""
+    def compare_if_due(self, headers: Mapping[str, str]) -> None:
+        """Compare the clocks once in `_CLOCK_COMPARE_INTERVAL_S`, and also when the local clock was set back."""
         now = self._local()
-        if not self._next_look - _COMPARE_INTERVAL_S <= now < self._next_look:
-            self._next_look = now + _COMPARE_INTERVAL_S
+        if not self._next_compare_at - _CLOCK_COMPARE_INTERVAL_S <= now < self._next_compare_at:
+            self._next_compare_at = now + _CLOCK_COMPARE_INTERVAL_S
             self.compare(headers)
 
     def compare(self, headers: Mapping[str, str]) -> bool:
@@ -116,16 +116,16 @@ class StoreClock:
         # The header has whole seconds, rounded down.
         ahead = self._local() - (date + 0.5)
         metrics.clock_ahead.labels("pin store").set(ahead)
-        correction = ahead if abs(ahead) > _TOLERATED_S else 0.0
-        if abs(correction - self._local_ahead_s) <= _TOLERATED_S:
+        correction = ahead if abs(ahead) > _CLOCK_TOLERANCE_S else 0.0
+        if abs(correction - self._local_ahead_s) <= _CLOCK_TOLERANCE_S:
             return False
         self._local_ahead_s = correction
         return True
 
 
-_SIGNED: Final = "host;x-amz-content-sha256;x-amz-date"
-# Clients omit the default port from the header.
-_OWN_PORTS: Final = {"http": ":80", "https": ":443"}
+_SIGNED_HEADERS: Final = "host;x-amz-content-sha256;x-amz-date"
+# Default ports, which clients omit from the host header.
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 class RequestSigner:
@@ -133,10 +133,10 @@ class RequestSigner:
 
         signature  HMAC-SHA256(key, "AWS4-HMAC-SHA256" ⏎ time ⏎ scope ⏎ hex(sha256(request)))
         scope      date / region / s3 / aws4_request
-        key        the secret, and then each part of the scope, by HMAC one after another: the same for a day
+        key        derived from the secret with one HMAC per part of the scope; valid for one day
         request    method ⏎ path ⏎ query, in order of names ⏎ signed headers ⏎ ⏎ their names ⏎ hex(sha256(content))
 
-    A batch signs a request for every line: botocore's signer takes ten times as long, and is the oracle of the tests.
+    A batch signs a request for every line, and botocore's signer takes ten times as long. Tests compare with botocore.
     """
 
     def __init__(
@@ -153,21 +153,21 @@ class RequestSigner:
     ) -> dict[str, str]:
         """Return the headers that authorise this request for the next minutes.
 
-        `sha256` is the hash of the content. Path and query of `url` must be quoted, and every parameter must have its
-        `=`. `more` are further headers to sign, in lower case. S3 requires that for all headers that begin with
-        `x-amz-`.
+        `sha256` is the hash of the content. Path and query of `url` must be percent-encoded, and every parameter must
+        have its `=`. `more` are further headers to sign, in lower case. S3 requires a signature for all headers that
+        begin with `x-amz-`.
         """
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock.now()))
         parts, content = urlsplit(url), sha256.hex()
-        host = parts.netloc.removesuffix(_OWN_PORTS.get(parts.scheme, ""))
+        host = parts.netloc.removesuffix(_DEFAULT_PORTS.get(parts.scheme, ""))
         query = "&".join(sorted(parts.query.split("&")))
         named = {"host": host, "x-amz-content-sha256": content, "x-amz-date": at, **more}
-        signed = ";".join(sorted(named)) if more else _SIGNED
+        signed = ";".join(sorted(named)) if more else _SIGNED_HEADERS
         headers = "".join(f"{name}:{named[name]}\n" for name in signed.split(";"))
         request = f"{method}\n{parts.path}\n{query}\n{headers}\n{signed}\n{content}"
         scope = f"{at[:8]}/{self._region}/s3/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
-        signature = _hmac(self._key_of(at[:8]), text).hex()
+        signature = _hmac(self._signing_key(at[:8]), text).hex()
         credential = f"Credential={self._access_key}/{scope}"
         return {
             "x-amz-date": at,
@@ -176,7 +176,7 @@ class RequestSigner:
             **more,
         }
 
-    def _key_of(self, date: str) -> bytes:
+    def _signing_key(self, date: str) -> bytes:
         if self._date != date:
             key = _hmac(b"AWS4" + self._secret_key.encode(), date)
             self._date, self._key = date, _hmac(_hmac(_hmac(key, self._region), "s3"), "aws4_request")
@@ -189,11 +189,11 @@ def _hmac(key: bytes, text: str) -> bytes:
 
 T = TypeVar("T")
 
-_NOTHING: Final = hashlib.sha256().digest()
+_EMPTY_SHA256: Final = hashlib.sha256().digest()
 
 
 class StoreRequests:
-    """Requests to one bucket, addressed by path.
+    """Sends requests to one bucket, which URLs name by path.
 
     `streams` opens separate connections for objects that clients read slowly, so that orders do not wait for them.
     """
@@ -216,25 +216,27 @@ class StoreRequests:
         query: str = "",
         payload: Payload | None = None,
         more: Mapping[str, str] = MappingProxyType({}),
-    ) -> Answered:
+    ) -> StoreResponse:
         """Return the whole answer to a successful request. `operation` labels the metric. `more` are headers in
         lower case."""
         url = f"{self._root}/{quote(key, safe='/')}{'?' + query if query else ''}"
         content = payload if payload is not None else Payload()
-        return await insist(self._attempts, lambda: self._once(operation, method, url, content, more))
+        return await retry_unavailable(self._attempts, lambda: self._send_once(operation, method, url, content, more))
 
     def path(self, key: str) -> str:
-        """Return the key in the form that names the source of a copy."""
+        """Return the percent-encoded path of a key for the header `x-amz-copy-source`."""
         return f"{urlsplit(self._root).path}/{quote(key, safe='/')}"
 
-    async def _once(self, operation: str, method: str, url: str, payload: Payload, more: Mapping[str, str]) -> Answered:
+    async def _send_once(
+        self, operation: str, method: str, url: str, payload: Payload, more: Mapping[str, str]
+    ) -> StoreResponse:
         # The length prevents chunked encoding, which S3 does not accept.
         headers = {**self._signer.headers(method, url, payload.sha256, more), "content-length": str(payload.size)}
         max_bytes = _MAX_CONTENT_BYTES if method == "GET" else _MAX_ANSWER_BYTES
-        with observed(operation):
+        with observe_request(operation):
             async with self._http(method, url, headers, payload.pieces) as response:
                 with anyio.fail_after(_ANSWER_TIMEOUT_S):
-                    answered = Answered(response.status, response.headers, await response.read(max_bytes))
+                    answered = StoreResponse(response.status, response.headers, await response.read(max_bytes))
             self._require_success(answered.status, answered.headers, method, url)
         return answered
 
@@ -244,38 +246,42 @@ class StoreRequests:
     ) -> AsyncIterator[HttpResponse]:
         """Open the object, or its bytes from `first` to `last` inclusive.
 
-        Retry until the head of the answer has arrived. A failure while reading raises the same Retryable.
+        Retry until the head of the answer has arrived. A failure while the block reads the body is raised as Retryable
+        `store_unavailable`, and not retried.
         """
         url = f"{self._root}/{quote(key, safe='/')}"
         wanted = {} if first == 0 and last is None else {"range": f"bytes={first}-{'' if last is None else last}"}
         async with AsyncExitStack() as stack:
-            response = await insist(self._attempts, lambda: self._opened(operation, url, wanted, stack))
+            response = await retry_unavailable(self._attempts, lambda: self._open_answer(operation, url, wanted, stack))
             try:
                 yield response
             except NoResponse as error:
-                raise unavailable(str(error)) from error
+                raise unavailable_error(str(error)) from error
 
-    async def _opened(self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack) -> HttpResponse:
-        """Return an opened answer, closed with `stack`."""
-        headers = {**self._signer.headers("GET", url, _NOTHING), **wanted}
-        with observed(operation):
+    async def _open_answer(
+        self, operation: str, url: str, wanted: Mapping[str, str], stack: AsyncExitStack
+    ) -> HttpResponse:
+        """Return an open response, which is closed together with `stack`."""
+        headers = {**self._signer.headers("GET", url, _EMPTY_SHA256), **wanted}
+        with observe_request(operation):
             async with AsyncExitStack() as opening:
                 response = await opening.enter_async_context(self._streams("GET", url, headers))
                 self._require_success(response.status, response.headers, "GET", url)
-                response.require_plain()
+                response.require_unencoded()
                 await stack.enter_async_context(opening.pop_all())
         return response
 
     def _require_success(self, status: int, headers: Mapping[str, str], method: str, url: str) -> None:
-        """Raise Retryable for a failure. A rejection that corrects the clock is worth another attempt."""
+        """Raise Retryable for a failure. A rejection that reveals a wrong clock is retryable, because the next attempt
+        uses the corrected time."""
         if HTTPStatus.OK <= status < HTTPStatus.BAD_REQUEST:
-            self._signer.clock.look(headers)
+            self._signer.clock.compare_if_due(headers)
         elif self._signer.clock.compare(headers):
-            raise unavailable(f"HTTP {status}, and its clock differs from this machine's")
+            raise unavailable_error(f"HTTP {status}, and the store's clock differs from this machine's")
         _require_success(status, method, url)
 
 
-async def insist(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
+async def retry_unavailable(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
     """Call `once` until it succeeds, up to `attempts` times.
 
     A plain loop, because tenacity adds a tenth to the cost of a request, and a batch sends one request per line.
@@ -286,13 +292,13 @@ async def insist(attempts: int, once: Callable[[], Awaitable[T]]) -> T:
         except Retryable as error:
             if error.code != "store_unavailable":
                 raise
-        await anyio.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _MAX_PAUSE_S)))  # noqa: S311 - keeps no secret
+        await anyio.sleep(random.uniform(0, min(_FIRST_RETRY_PAUSE_S * 2**attempt, _MAX_RETRY_PAUSE_S)))  # noqa: S311 - keeps no secret
     return await once()
 
 
 @contextmanager
-def observed(operation: str) -> Iterator[None]:
-    """Measure one request, and turn its failures into Retryable."""
+def observe_request(operation: str) -> Iterator[None]:
+    """Record the duration of one request, and raise its failures as Retryable."""
     started = time.perf_counter()
     outcome = "unavailable"
     try:
@@ -303,26 +309,26 @@ def observed(operation: str) -> Iterator[None]:
         raise
     except UnfitResponse as error:
         outcome = "store_rejected"
-        raise rejected(str(error)) from error
+        raise rejected_error(str(error)) from error
     except (NoResponse, TimeoutError) as error:
-        raise unavailable(str(error) or type(error).__name__) from error
+        raise unavailable_error(str(error) or type(error).__name__) from error
     finally:
         metrics.store_requests.labels(operation, outcome).observe(time.perf_counter() - started)
 
 
-def unavailable(why: str) -> Retryable:
+def unavailable_error(why: str) -> Retryable:
     return Retryable("pinner_unavailable", f"the object store did not answer ({why})", "store_unavailable")
 
 
-def rejected(why: str) -> Retryable:
+def rejected_error(why: str) -> Retryable:
     return Retryable("pinner_unavailable", f"the object store refused ({why})", "store_rejected")
 
 
-def missing(key: str) -> Retryable:
+def missing_error(key: str) -> Retryable:
     return Retryable("pinner_unavailable", f"the object store does not hold {key}", "object_missing")
 
 
-def cid_header(headers: Mapping[str, str]) -> str | None:
+def cid_from_headers(headers: Mapping[str, str]) -> str | None:
     return headers.get("x-amz-meta-cid")
 
 
@@ -330,7 +336,7 @@ def _require_success(status: int, method: str, url: str) -> None:
     if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return
     if status == HTTPStatus.NOT_FOUND and method in ("GET", "HEAD", "DELETE"):
-        raise missing(urlsplit(url).path)
+        raise missing_error(urlsplit(url).path)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-        raise unavailable(f"HTTP {status}")
-    raise rejected(f"HTTP {status}")
+        raise unavailable_error(f"HTTP {status}")
+    raise rejected_error(f"HTTP {status}")

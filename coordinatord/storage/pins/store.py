@@ -1,4 +1,4 @@
-"""Pin store: objects by key. The store returns the content id of each object.
+"""Pin store: objects by key, each with a content id that the store returns.
 
 An upload fails if the content id is missing or cannot belong to the content, so that every posted job's content can be
 fetched.
@@ -16,7 +16,7 @@ import anyio
 import attrs
 import structlog
 
-from common.cid import Cid, dag_leaf, read_cid
+from common.cid import Cid, dag_pb_leaf_cid, read_store_cid
 from common.daemon.secrets import Secret
 from common.refusal import Refused
 from coordinatord.base.concurrency import read_ahead
@@ -24,107 +24,108 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
 from coordinatord.base.thread_pipe import ThreadPipe, thread_pipe
 from coordinatord.storage.pins.requests import (
-    Answered,
     Payload,
     RequestSigner,
     StoreRequests,
-    cid_header,
-    payload_of,
-    rejected,
+    StoreResponse,
+    build_payload,
+    cid_from_headers,
+    rejected_error,
 )
 
 log = structlog.get_logger(__name__)
 
-# Smallest part that stores accept, except for the last part.
+# Minimum size of a part, except for the last part.
 PART_BYTES: Final = 5 << 20
-_UPLOAD_ID: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
+_UPLOAD_ID_PATTERN: Final = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 BeforePart: TypeAlias = Callable[[str], Awaitable[None]]
 """Called with the store's id of the upload before each part is sent."""
-_CONNECTIONS: Final = 32
-# For clients that read slowly.
-_STREAM_CONNECTIONS: Final = 128
+_MAX_CONNECTIONS: Final = 32
+# Separate connections for clients that read slowly.
+_MAX_STREAM_CONNECTIONS: Final = 128
 # Content up to this size is sent in one request.
-SINGLE_BYTES: Final = 8 << 20
+MAX_SINGLE_BYTES: Final = 8 << 20
 _PIECE_BYTES: Final = 1 << 20
-# All stores import content up to this size as one block.
-_ONE_BLOCK_BYTES: Final = 1 << 18
+# All stores import content of up to this size as one block, so its content id can be checked.
+_MAX_ONE_BLOCK_BYTES: Final = 1 << 18
 
 
 async def put_in_parts(
     requests: StoreRequests, key: str, pieces: AsyncIterable[bytes], before_part: BeforePart
-) -> Answered:
-    """Store `pieces`, more than one part, under `key`. Return the store's answer to the complete upload.
+) -> StoreResponse:
+    """Store `pieces`, which must fill more than one part, under `key`. Return the store's answer to the complete
+    upload.
 
     At most two parts are in memory: one is sent while the next arrives. If the content does not arrive whole, the
     store's upload is aborted, because the store would keep its parts and charge for them.
     """
     created = await requests.send("upload", "POST", key, query="uploads=")
-    found = _UPLOAD_ID.search(created.content)
+    found = _UPLOAD_ID_PATTERN.search(created.content)
     if found is None:
-        raise rejected("it began an upload without an id")
+        raise rejected_error("it started a multipart upload without an id")
     upload = found[1].decode("ascii", "replace")
-    async with _aborted_unless_done(requests, key, upload):
+    async with _abort_unless_done(requests, key, upload):
         etags: list[str] = []
-        async with thread_pipe() as thread, read_ahead(_parts(pieces, thread)) as parts:
+        async with thread_pipe() as thread, read_ahead(_split_parts(pieces, thread)) as parts:
             async for part in parts:
                 await before_part(upload)
-                query = f"partNumber={len(etags) + 1}&{_named(upload)}"
+                query = f"partNumber={len(etags) + 1}&{_upload_query(upload)}"
                 response = await requests.send("part", "PUT", key, query=query, payload=part)
                 etags.append(response.headers.get("etag", ""))
         listed = "".join(
             f"<Part><PartNumber>{n}</PartNumber><ETag>{escape(etag)}</ETag></Part>" for n, etag in enumerate(etags, 1)
         )
         completion = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
-        payload = await payload_of(completion)
-        response = await requests.send("complete", "POST", key, query=_named(upload), payload=payload)
+        payload = await build_payload(completion)
+        response = await requests.send("complete", "POST", key, query=_upload_query(upload), payload=payload)
         # S3 sends status 200 before the parts are joined.
         if b"<Error>" in response.content:
-            raise rejected("it could not put the parts together")
+            raise rejected_error("it could not join the parts of the upload")
         return response
 
 
-async def abort(requests: StoreRequests, key: str, upload: str) -> None:
+async def abort_upload(requests: StoreRequests, key: str, upload: str) -> None:
     """Abort an upload. An upload that has already ended is not an error."""
     try:
-        await requests.send("abort", "DELETE", key, query=_named(upload))
+        await requests.send("abort", "DELETE", key, query=_upload_query(upload))
     except Retryable as error:
         if error.code != "object_missing":
             raise
 
 
 @asynccontextmanager
-async def _aborted_unless_done(requests: StoreRequests, key: str, upload: str) -> AsyncIterator[None]:
+async def _abort_unless_done(requests: StoreRequests, key: str, upload: str) -> AsyncIterator[None]:
     try:
         yield
     except BaseException:
         with anyio.move_on_after(5, shield=True):
             try:
-                await abort(requests, key, upload)
+                await abort_upload(requests, key, upload)
             except Retryable as error:
                 # The caller gets the original error.
                 log.warning("upload not aborted", key=key, reason=error.message)
         raise
 
 
-async def _parts(pieces: AsyncIterable[bytes], thread: ThreadPipe) -> AsyncIterator[Payload]:
+async def _split_parts(pieces: AsyncIterable[bytes], thread: ThreadPipe) -> AsyncIterator[Payload]:
     part = Payload()
     async for piece in pieces:
         await part.add(piece, thread)
         if part.size >= PART_BYTES:
-            await thread.idle()
+            await thread.wait_until_idle()
             yield part
             part = Payload()
     if part.size:
-        await thread.idle()
+        await thread.wait_until_idle()
         yield part
 
 
-def _named(upload: str) -> str:
+def _upload_query(upload: str) -> str:
     return f"uploadId={quote(upload, safe='')}"
 
 
-async def no_parts(_: str) -> None:
+async def ignore_parts(_: str) -> None:
     pass
 
 
@@ -141,7 +142,9 @@ class PinStore(Protocol):
         """Store content in memory. Large content is sent in parts."""
         ...
 
-    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
+    async def put_pieces(
+        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_parts
+    ) -> Pinned:
         """Store streamed content in constant memory. If the content does not arrive whole, the store keeps nothing."""
         ...
 
@@ -167,28 +170,29 @@ class PinStore(Protocol):
 
 
 @attrs.define(slots=True)
-class ComingContent:
-    """Streamed content, read ahead up to the size of one request. `whole` means that this was all of it."""
+class StreamedContent:
+    """Streamed content, read ahead up to the size of one request. `is_whole` is True if the content ended within that
+    size."""
 
     _rest: AsyncIterator[bytes]
-    begun: deque[bytes] = attrs.field(factory=deque)
+    buffered: deque[bytes] = attrs.field(factory=deque)
     size: int = 0
-    whole: bool = False
+    is_whole: bool = False
 
     @classmethod
-    async def begin(cls, pieces: AsyncIterable[bytes]) -> "ComingContent":
+    async def begin(cls, pieces: AsyncIterable[bytes]) -> "StreamedContent":
         content = cls(aiter(pieces))
         async for piece in content._rest:
-            content.begun.append(piece)
+            content.buffered.append(piece)
             content.size += len(piece)
-            if content.size > SINGLE_BYTES:
+            if content.size > MAX_SINGLE_BYTES:
                 return content
-        content.whole = True
+        content.is_whole = True
         return content
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        while self.begun:
-            yield self.begun.popleft()
+        while self.buffered:
+            yield self.buffered.popleft()
         async for piece in self._rest:
             self.size += len(piece)
             yield piece
@@ -202,44 +206,46 @@ class PinningStore:
 
     async def put(self, key: str, content: bytes) -> Pinned:
         """Store content in memory. Large content is sent in parts."""
-        if len(content) > SINGLE_BYTES:
-            return await self.put_pieces(key, pieces_of(content))
-        return await self._put_whole(key, await payload_of(content))
+        if len(content) > MAX_SINGLE_BYTES:
+            return await self.put_pieces(key, split_into_pieces(content))
+        return await self._put_whole(key, await build_payload(content))
 
-    async def put_pieces(self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = no_parts) -> Pinned:
+    async def put_pieces(
+        self, key: str, pieces: AsyncIterable[bytes], *, before_part: BeforePart = ignore_parts
+    ) -> Pinned:
         """Store streamed content in constant memory. If the content does not arrive whole, the store keeps nothing.
 
         Pieces of a few hundred KiB are fastest: each is hashed in a thread and sent without a copy.
         """
-        content = await ComingContent.begin(pieces)
-        if content.whole:
-            return await self._put_whole(key, await payload_of(*content.begun))
+        content = await StreamedContent.begin(pieces)
+        if content.is_whole:
+            return await self._put_whole(key, await build_payload(*content.buffered))
 
-        cid = await self._cid(await put_in_parts(self._requests, key, content.pieces(), before_part), key)
+        cid = await self._read_cid(await put_in_parts(self._requests, key, content.pieces(), before_part), key)
         # Content of this size is never a single block.
         if cid.codec == "raw":
-            raise rejected("its content id belongs to other content")
+            raise rejected_error("the content id belongs to other content")
         return Pinned(str(cid), content.size)
 
     async def abort(self, key: str, upload: str) -> None:
         """Abort the store's upload with the id passed to `before_part`, if it has not ended."""
-        await abort(self._requests, key, upload)
+        await abort_upload(self._requests, key, upload)
 
     async def _put_whole(self, key: str, payload: Payload) -> Pinned:
         response = await self._requests.send("put", "PUT", key, payload=payload)
         # The id of a single raw block is the digest of the content. The id of larger content depends on the store's
         # layout.
         own = str(Cid("raw", payload.sha256))
-        # The usual case for batch lines: nothing is left to read or check.
-        if cid_header(response.headers) == own:
+        # Batch lines usually end here: the content id is known and correct.
+        if cid_from_headers(response.headers) == own:
             return Pinned(own, payload.size)
-        cid = await self._cid(response, key)
-        require_of_content(cid, payload)
+        cid = await self._read_cid(response, key)
+        require_cid_of_content(cid, payload)
         return Pinned(str(cid), payload.size)
 
     async def cid_of(self, key: str) -> str | None:
         """Return the content id of `key`. Raise Retryable `object_missing` if the store does not hold it."""
-        return cid_header((await self._requests.send("head", "HEAD", key)).headers)
+        return cid_from_headers((await self._requests.send("head", "HEAD", key)).headers)
 
     async def holds(self, key: str) -> bool:
         try:
@@ -268,15 +274,15 @@ class PinningStore:
             if error.code != "object_missing":
                 raise
 
-    async def _cid(self, response: Answered, key: str) -> Cid:
-        text = cid_header(response.headers) or await self.cid_of(key)
+    async def _read_cid(self, response: StoreResponse, key: str) -> Cid:
+        text = cid_from_headers(response.headers) or await self.cid_of(key)
         try:
-            return read_cid(text, "cid")
+            return read_store_cid(text, "cid")
         except Refused as wrong:
-            raise rejected(f"its content id {text!r} is malformed: {wrong}") from wrong
+            raise rejected_error(f"the content id {text!r} is malformed: {wrong}") from wrong
 
 
-def require_of_content(cid: Cid, payload: Payload) -> None:
+def require_cid_of_content(cid: Cid, payload: Payload) -> None:
     """Raise Retryable if this cannot be the content's id.
 
     One block is a raw leaf or, in CIDv0, a dag-pb node. The id of several blocks depends on the store's layout and
@@ -284,18 +290,20 @@ def require_of_content(cid: Cid, payload: Payload) -> None:
     """
     if cid.digest == payload.sha256 and cid.codec == "raw":
         return
-    if cid.codec == "raw" or (payload.size <= _ONE_BLOCK_BYTES and cid != dag_leaf(b"".join(payload.pieces))):
-        raise rejected("its content id belongs to other content")
+    if cid.codec == "raw" or (
+        payload.size <= _MAX_ONE_BLOCK_BYTES and cid != dag_pb_leaf_cid(b"".join(payload.pieces))
+    ):
+        raise rejected_error("the content id belongs to other content")
 
 
-async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
+async def split_into_pieces(content: bytes) -> AsyncIterator[bytes]:
     with memoryview(content) as view:
         for start in range(0, len(content), _PIECE_BYTES):
             yield bytes(view[start : start + _PIECE_BYTES])
 
 
 def bucket_url(endpoint: str, bucket: str) -> str:
-    """Return the bucket's URL, by path. A bucket as a host name would need a DNS entry."""
+    """Return the bucket's URL, with the bucket in the path. A bucket in the host name would need a DNS entry."""
     return f"{endpoint}/{quote(bucket, safe='')}"
 
 
@@ -303,8 +311,8 @@ def bucket_url(endpoint: str, bucket: str) -> str:
 async def open_pin_store(
     endpoint: str, bucket: str, access_key: Secret, secret_key: Secret, region: str, *, timeout_s: float = 30.0
 ) -> AsyncIterator[PinningStore]:
-    """Open a pinning store. `timeout_s` is the longest wait between two reads. Connecting gets a third of
-    it."""
+    """Open a pinning store. `timeout_s` is the longest wait between two reads. The timeout of connecting is a third of
+    that."""
     async with open_bucket(endpoint, bucket, access_key, secret_key, region, timeout_s=timeout_s) as requests:
         yield PinningStore(requests)
 
@@ -316,7 +324,7 @@ async def open_bucket(
     """Open connections to one bucket. `timeout_s` is the longest wait between two reads."""
     signer = RequestSigner(access_key, secret_key, region)
     async with (
-        open_http(connections=_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
-        open_http(connections=_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
+        open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
+        open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
     ):
         yield StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams)

@@ -7,9 +7,9 @@ import anyio
 import attrs
 import click
 
-from svc.cli.connection import Connection, connected
-from svc.cli.exit_codes import Exit
-from svc.cli.json_form import wire_form
+from svc.cli.connection import Connection, takes_connection
+from svc.cli.exit_codes import ExitCode
+from svc.cli.json_form import to_plain_values
 from svc.cli.output import Output
 from svc.errors import ApiError, ConnectionFailed
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@connected
-async def verify(connection: Connection, job_id: str) -> Exit:
+@takes_connection
+async def verify(connection: Connection, job_id: str) -> ExitCode:
     """Show how each fact of a job is verified, if at all.
 
     With a node of the chain (--rpc-url, SVC_RPC_URL; several must agree), reads the job from the registry's events and
-    checks the owner's signature over the payment. Ends with 3 if the coordinator contradicts the chain. Without a node
-    only the id is checked, and the command ends with 9.
+    checks the owner's signature over the payment. Exits with status 3 if the coordinator contradicts the chain.
+    Without a node, checks only the id and exits with status 9.
     """
     async with connection.client(wallet=None) as client:
         verified = await client.verify(job_id)
-    # Import tables late: a wrong command line then fails in a third of the time.
+    # Imported late, so that a wrong command line fails faster.
     from svc.cli import tables  # noqa: PLC0415
 
-    connection.output.table(tables.vouched(verified.facts), wire_form(attrs.asdict(verified)))
+    connection.output.table(tables.vouching_table(verified.facts), to_plain_values(attrs.asdict(verified)))
     if verified.checked_on_chain:
-        return Exit.DONE
+        return ExitCode.DONE
     connection.output.warn("not checked against the chain: set SVC_RPC_URL or --rpc-url to a node")
-    return Exit.UNHEALTHY
+    return ExitCode.UNHEALTHY
 
 
 @click.command()
@@ -51,7 +51,7 @@ async def verify(connection: Connection, job_id: str) -> Exit:
 @click.option("--summary", is_flag=True, help="Show totals instead.")
 @click.option("--watch", is_flag=True, help="Keep the list up to date until Ctrl-C.")
 @click.option("--every", type=click.FloatRange(0.1), default=2.0, help="Seconds between updates of --watch.")
-@connected
+@takes_connection
 async def jobs(
     connection: Connection, *, state: Any, owner: str | None, limit: int, summary: bool, watch: bool, every: float
 ) -> None:
@@ -65,19 +65,19 @@ async def jobs(
     output = connection.output
     async with connection.client(wallet=owner is None) as client:
         from svc.cli import tables  # noqa: PLC0415
-        from svc.cli.commands.market import model_names  # noqa: PLC0415
+        from svc.cli.commands.market import read_model_names  # noqa: PLC0415
         from svc.cli.money import format_amount  # noqa: PLC0415
 
         address = owner or client.address
-        names = await model_names(client)
+        names = await read_model_names(client)
         if watch:
-            await _watch(
+            await _show_updates(
                 output, _poll_jobs(client, output, every, owner=address, state=state, limit=limit), names, client.now
             )
             return
         if not summary:
             listed = await client.jobs.book(owner=address, state=state, order="newest", limit=limit)
-            output.table(tables.jobs(listed, names, client.now()), wire_form(listed))
+            output.table(tables.jobs_table(listed, names, client.now()), to_plain_values(listed))
             return
         totals, chain = await client.jobs.summary(address), await client.chain()
     facts: list[tuple[str, str | None]] = [
@@ -86,14 +86,14 @@ async def jobs(
         ("escrowed at most", format_amount(totals.escrowed, chain)),
     ]
     facts += [
-        (f"  {tables.name_of(each.model_id, names)}", f"{each.completed} of {each.jobs} completed")
+        (f"  {tables.model_name_of(each.model_id, names)}", f"{each.completed} of {each.jobs} completed")
         for each in totals.by_model
     ]
-    output.facts(facts, wire_form(totals))
+    output.facts(facts, to_plain_values(totals))
 
 
 async def _poll_jobs(client: "Client", output: Output, every: float, **query: Any) -> "AsyncIterator[list[BookRow]]":
-    """Yield the list at intervals. An unreachable coordinator is retried, with one warning."""
+    """Yield the list of jobs at intervals. If the coordinator is unreachable, warn once and retry."""
     unreachable = False
     while True:
         try:
@@ -108,15 +108,15 @@ async def _poll_jobs(client: "Client", output: Output, every: float, **query: An
         await anyio.sleep(every)
 
 
-async def _watch(
+async def _show_updates(
     output: Output, updates: "AsyncIterator[list[BookRow]]", names: dict[int, str], now: Callable[[], float]
 ) -> None:
     from svc.cli import tables  # noqa: PLC0415
 
-    if output.to_terminal:
+    if output.is_on_terminal:
         with output.live() as draw:
             async for rows in updates:
-                draw(tables.jobs(rows, names, now()))
+                draw(tables.jobs_table(rows, names, now()))
     seen: dict[str, str] = {}
     async for rows in updates:
         for row in reversed(rows):  # oldest first
@@ -124,7 +124,7 @@ async def _watch(
             if seen.get(row.job_id) != status:
                 seen[row.job_id] = status
                 if output.as_json:
-                    output.json_line(wire_form(row) | {"status": status})
+                    output.write_json_line(to_plain_values(row) | {"status": status})
                 else:
-                    output.table(tables.jobs([row], names, now()), None)
+                    output.table(tables.jobs_table([row], names, now()), None)
         output.flush()

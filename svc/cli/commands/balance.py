@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from common.scalars import hex_of, read_hex
-from svc.cli.connection import Connection, connected
-from svc.cli.json_form import wire_form
+from svc.cli.connection import Connection, takes_connection
+from svc.cli.json_form import to_plain_values
 from svc.errors import OrderRefused
 
 if TYPE_CHECKING:
     from common.quotes import FeeTerms
     from svc.records import BookRow
 
-_MAX_JOBS: Final = 1000  # open and claimed jobs that are added up
+_MAX_JOBS_PER_STATE: Final = 1000  # at most this many open jobs and as many claimed jobs are added up
 
 
 @click.command()
 @click.option("--owner", metavar="ADDRESS", help="Show this address instead of yours.")
-@connected
+@takes_connection
 async def balance(connection: Connection, owner: str | None) -> None:
     """Show the wallet's balance and what open jobs may spend.
 
     The balance is read from a node of the chain (--rpc-url, SVC_RPC_URL). The payment of an open job is authorised but
     still in the wallet. The payment of a claimed job is held by the job registry, which pays the provider or refunds
-    it.
+    you.
     """
     async with connection.client(wallet=owner is None) as client:
         from svc.chain import facts  # noqa: PLC0415
@@ -37,12 +37,13 @@ async def balance(connection: Connection, owner: str | None) -> None:
         address = read_hex(owner or client.address, 20, "owner")
         chain = await client.chain()
         token = read_hex(chain.contracts.paytoken, 20, "paytoken")
-        terms = await facts.fees(node.later(), read_hex(chain.contracts.job_registry, 20, "job_registry"))
-        held = await facts.balance(node, token, address)
+        terms = await facts.read_fees(node.new_snapshot(), read_hex(chain.contracts.job_registry, 20, "job_registry"))
+        held = await facts.read_balance(node, token, address)
         rows_by_state = [
-            await client.jobs.book(owner=hex_of(address), state=state, limit=_MAX_JOBS) for state in ("Open", "Claimed")
+            await client.jobs.book(owner=hex_of(address), state=state, limit=_MAX_JOBS_PER_STATE)
+            for state in ("Open", "Claimed")
         ]
-    authorised, collected = (sum(_amount(row, terms) for row in rows) for rows in rows_by_state)
+    authorised, collected = (sum(_authorised_amount(row, terms) for row in rows) for rows in rows_by_state)
     free = max(0, held - authorised)
     rows = [
         ("wallet", hex_of(address)),
@@ -56,10 +57,10 @@ async def balance(connection: Connection, owner: str | None) -> None:
     ]
     amounts = {"balance": held, "authorised": authorised, "free": free, "held": collected}
     members = {"wallet": hex_of(address), "token": hex_of(token), "decimals": chain.decimals}
-    connection.output.facts(rows, wire_form(members | {name: str(value) for name, value in amounts.items()}))
+    connection.output.facts(rows, to_plain_values(members | {name: str(value) for name, value in amounts.items()}))
 
 
-def _amount(row: "BookRow", terms: "FeeTerms") -> int:
+def _authorised_amount(row: "BookRow", terms: "FeeTerms") -> int:
     """Return the amount authorised for a job, at the current charges."""
     from common import quotes  # noqa: PLC0415
 

@@ -18,13 +18,13 @@ from svc.batches.preparation import PreparedBatch
 from svc.batches.results import BatchResult
 from svc.cli import tables
 from svc.cli.ceiling import pay_within_ceiling
-from svc.cli.commands.market import model_names
-from svc.cli.connection import Connection, connected
+from svc.cli.commands.market import read_model_names
+from svc.cli.connection import Connection, takes_connection
 from svc.cli.destinations import open_output
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.cli.failures import hint_for
 from svc.cli.inputs import read_bytes
-from svc.cli.json_form import wire_form
+from svc.cli.json_form import to_plain_values
 from svc.cli.money import cost_json
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
@@ -34,11 +34,11 @@ from svc.core.bundles import line_count
 from svc.errors import PlanShort
 from svc.records import Batch
 
-_FILE = click.argument("file", help="JSONL file, or - for standard input.")
+_FILE_ARGUMENT = click.argument("file", help="JSONL file, or - for standard input.")
 _NOTHING_SENT: Final = NextStep("nothing was posted, and nothing is owed")
-_FILE_PATH = click.Path(path_type=Path, dir_okay=False)
-_BATCH = click.argument("batch_id", help="Id of the batch.")
-_WINDOW = click.option(
+_FILE_PATH_TYPE = click.Path(path_type=Path, dir_okay=False)
+_BATCH_ARGUMENT = click.argument("batch_id", help="Id of the batch.")
+_WINDOW_OPTION = click.option(
     "--window", "-w", type=click.Choice(("1h", "async", "24h", "batch")), default="24h", help="Time limit."
 )
 
@@ -62,8 +62,8 @@ def batch() -> None:
     """
 
 
-def _takes_offer(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that set the offer for lines without rates, and pass that offer to `command`."""
+def _add_offer_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options for an offer to lines without rates. `command` gets the offer as its argument `offer`."""
 
     @click.option("--rate-in", type=click.IntRange(0), help="For lines without rates: base units per 10^6 of input.")
     @click.option("--rate-out", type=click.IntRange(0), help="For lines without rates: base units per 10^6 of output.")
@@ -78,20 +78,20 @@ def _takes_offer(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_offer
 
 
-_BUNDLE = click.option(
+_BUNDLE_OPTION = click.option(
     "--bundle",
     type=click.IntRange(1, MAX_ITEMS),
-    help="Highest number of lines in a job (1: no bundles).",
+    help="Maximum number of lines in a job (1: no bundles).",
 )
 
 
-def _takes_batch(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the file and the terms of a new batch. `command` gets them as `order`."""
+def _add_batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for the file and terms of a new batch. `command` gets them as its argument `order`."""
 
-    @_FILE
-    @_WINDOW
-    @_takes_offer
-    @_BUNDLE
+    @_FILE_ARGUMENT
+    @_WINDOW_OPTION
+    @_add_offer_options
+    @_BUNDLE_OPTION
     @click.option(
         "--provider",
         "providers",
@@ -103,18 +103,18 @@ def _takes_batch(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--max-amount",
         type=click.IntRange(1),
-        help="Highest amount of all lines in base units (default: ten tokens).",
+        help="Maximum for all lines in base units (default: ten tokens).",
     )
     @click.option(
         "--max-line-amount",
         type=click.IntRange(1),
-        help="Highest amount of a line.  [env: SVC_MAX_AMOUNT]",
+        help="Maximum amount of a line.  [env: SVC_MAX_AMOUNT]",
     )
     @functools.wraps(command)
     def with_terms(*, file: str, metadata: tuple[str, ...], **options: Any) -> Any:
-        pairs = _pairs(metadata)
+        pairs = _read_metadata(metadata)
         terms = {name: options.pop(name) for name in ("window", "offer", "providers", "bundle", "max_line_amount")}
-        return command(order=_BatchOrder(_lines(file), pairs, options.pop("max_amount"), terms), **options)
+        return command(order=_BatchOrder(_read_lines(file), pairs, options.pop("max_amount"), terms), **options)
 
     return with_terms
 
@@ -130,38 +130,39 @@ class _BatchOrder:
 
 
 @batch.command()
-@_FILE
-@_WINDOW
-@_takes_offer
-@_BUNDLE
-@connected
-async def plan(connection: Connection, file: str, window: str, offer: LineOffer | None, bundle: int | None) -> Exit:
+@_FILE_ARGUMENT
+@_WINDOW_OPTION
+@_add_offer_options
+@_BUNDLE_OPTION
+@takes_connection
+async def plan(connection: Connection, file: str, window: str, offer: LineOffer | None, bundle: int | None) -> ExitCode:
     """Show which providers would take the lines, and at what price.
 
-    Plans the lines without rates. Nothing is reserved. Ends with 4 if the network has no capacity for all of them.
+    Plans only lines that have no rates of their own. Nothing is reserved. Exits with status 4 if the network has no
+    capacity for some of these lines.
     """
-    lines = _lines(file)
+    lines = _read_lines(file)
     async with connection.client(wallet=True) as client:
-        names = await model_names(client)
+        names = await read_model_names(client)
         planned = await client.batches.plan(lines, window=window, offer=offer, bundle=bundle)
-    connection.output.table(tables.plan(planned, names), wire_form(planned))
+    connection.output.table(tables.plan_table(planned, names), to_plain_values(planned))
     unplaced = sum(each.lines - sum(share.lines for share in each.allocation) for each in planned)
     if unplaced:
-        connection.output.warn(f"{unplaced} lines find no provider in this window now")
+        connection.output.warn(f"no provider has capacity for {unplaced} lines in this window now")
         connection.output.say(hint_for(PlanShort("", 0, 0)) or "")
-        return Exit.TRY_AGAIN
-    return Exit.DONE
+        return ExitCode.TRY_AGAIN
+    return ExitCode.DONE
 
 
 @batch.command()
-@_takes_batch
-@connected
+@_add_batch_options
+@takes_connection
 async def create(connection: Connection, order: _BatchOrder) -> None:
     """Start a batch and write its id.
 
-    Plans, seals, signs and pays every line. A wrong line rejects the whole file before anything is sent. With --market
-    or rates, lines without rates wait for any provider at these rates, instead of being rejected when the network has
-    no capacity for all of them.
+    Plans, seals, signs and pays every line. If one line is wrong, the whole file is rejected before anything is sent.
+    With --market or rates, lines without rates are offered to any provider and wait for capacity. Without these
+    options, the batch is rejected if the network has no capacity for all of its lines now.
 
     Only the named provider can read a line. An open line (rates and no --provider) is readable by the provider that
     claims the job and by the coordinator's operator.
@@ -172,18 +173,18 @@ async def create(connection: Connection, order: _BatchOrder) -> None:
             prepared, created = await _create(connection, client, order, progress_bar)
     output.next = None
     if output.as_json:
-        output.json(wire_form(created) | {"amount": str(prepared.amount), "job_ids": list(prepared.job_ids)})
+        output.json(to_plain_values(created) | {"amount": str(prepared.amount), "job_ids": list(prepared.job_ids)})
     else:
         output.text(created.id)
 
 
 @batch.command("run")
-@_takes_batch
+@_add_batch_options
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @click.option("--every", type=click.FloatRange(0.1), default=5.0, help="Seconds between status requests.")
-@click.option("--out", type=_FILE_PATH, help="Write the results to this file.")
+@click.option("--out", type=_FILE_PATH_TYPE, help="Write the results to this file.")
 @click.option("--again", metavar="BATCH", help="Order only the lines that failed in this batch of the same file.")
-@connected
+@takes_connection
 async def run_(
     connection: Connection,
     *,
@@ -192,11 +193,11 @@ async def run_(
     every: float,
     out: Path | None,
     again: str | None,
-) -> Exit:
+) -> ExitCode:
     """Start a batch, wait for it, and write its results.
 
-    Runs svc batch create, wait and results. Progress is on standard error. Ends with 5 if some lines have no result.
-    Lines share jobs, which costs less, where their provider takes bundles: --bundle 1 turns this off.
+    Runs svc batch create, wait and results. Shows progress on standard error. Exits with status 5 if some lines have
+    no result. Several lines share a job if the provider accepts bundles. This costs less; --bundle 1 turns bundles off.
 
     \b
       svc batch run pages.jsonl --window 1h > answers.jsonl
@@ -208,13 +209,13 @@ async def run_(
         client.require_readable()
         numbers = list(range(1, len(order.lines) + 1))
         if again is not None:
-            numbers = await _failed_lines(client, again, len(order.lines))
+            numbers = await _find_failed_lines(client, again, len(order.lines))
             if not numbers:
                 output.say(f"no line of {again} failed")
-                return Exit.DONE
+                return ExitCode.DONE
             order = attrs.evolve(order, lines=[order.lines[number - 1] for number in numbers])
         with ExitStack() as stack, output.progress_bar(shares_terminal=out is None) as progress_bar:
-            write = output.json_line if out is None else _line_writer(stack.enter_context(open_output(out)))
+            write = output.write_json_line if out is None else _line_writer(stack.enter_context(open_output(out)))
             prepared, created = await _create(connection, client, order, progress_bar)
             output.say(f"batch {created.id}")
             progress_bar.start_stage()
@@ -228,18 +229,20 @@ async def run_(
             output.next = NextStep(f"the batch is {ended.status}; its results can be read again", (results_command,))
             results = client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees)
             outcomes = await _write_results(results, prepared.lines, write, progress_bar, numbers)
-    return _report_ends(output, outcomes)
+    return _report_outcomes(output, outcomes)
 
 
-async def _failed_lines(client: Client, batch_id: str, lines: int) -> list[int]:
-    """Return the numbers of the lines of an ended batch that failed, and cost nothing."""
+async def _find_failed_lines(client: Client, batch_id: str, lines: int) -> list[int]:
+    """Return the numbers of the lines of an ended batch that failed and cost nothing."""
     failed, seen = [], 0
     async for each in client.batches.results(batch_id):
         seen += 1
         if each.error is not None and not each.settled:
             failed.append(each.line)
     if seen != lines:
-        raise click.UsageError(f"{batch_id} has {seen} lines, the file has {lines}: --again needs the same file")
+        raise click.UsageError(
+            f"{batch_id} has {seen} lines, but the file has {lines}: use --again with the file of that batch"
+        )
     return sorted(failed)
 
 
@@ -260,7 +263,8 @@ async def _create(
         )
 
     prepared = await pay_within_ceiling(output, progress_bar, order.max_amount, prepare)
-    chain = await client.chain()  # read it first, so that no error hides the id of the batch
+    # Read the deployment before the batch exists, so that no error hides the id of the batch.
+    chain = await client.chain()
     progress_bar.start_stage()
     progress_bar.show("uploading")
     output.next = NextStep("the batch may have been created; check with", (connection.command_line("batch", "list"),))
@@ -271,7 +275,7 @@ async def _create(
     )
     output.next = NextStep("the batch continues, and its results are kept for you", commands)
     for name in prepared.unlisted:
-        output.warn(f"the model does not list the parameter {name!r}; it was sent unchanged")
+        output.warn(f"the model does not list the parameter {name!r}, which was sent unchanged")
     max_amount = tables.format_amount(prepared.amount, chain.decimals, chain.token_domain.name)
     output.say(f"{prepared.lines} lines, {max_amount} at most")
     return prepared, created
@@ -280,34 +284,34 @@ async def _create(
 @batch.command("list")
 @click.option("--limit", type=click.IntRange(1, 100), default=20, help="Maximum number of batches, newest first.")
 @click.option("--after", metavar="BATCH", help="Only batches older than this one.")
-@connected
+@takes_connection
 async def list_(connection: Connection, limit: int, after: str | None) -> None:
     """List your batches."""
     async with connection.client(wallet=True) as client:
         page = await client.batches.list(limit=limit, after=after)
-    connection.output.table(tables.batches(page.data), wire_form(page))
+    connection.output.table(tables.batches_table(page.data), to_plain_values(page))
 
 
 @batch.command()
-@_BATCH
-@connected
+@_BATCH_ARGUMENT
+@takes_connection
 async def status(connection: Connection, batch_id: str) -> None:
     """Show one of your batches."""
     async with connection.client(wallet=True) as client:
         current = await client.batches.get(batch_id)
-    connection.output.facts(_facts(current), wire_form(current))
+    connection.output.facts(_batch_facts(current), to_plain_values(current))
 
 
 @batch.command()
-@_BATCH
+@_BATCH_ARGUMENT
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @click.option("--every", type=click.FloatRange(0.1), default=60.0, help="Seconds between status requests.")
-@connected
-async def wait(connection: Connection, batch_id: str, timeout_seconds: float | None, every: float) -> Exit:
+@takes_connection
+async def wait(connection: Connection, batch_id: str, timeout_seconds: float | None, every: float) -> ExitCode:
     """Wait until a batch has ended.
 
-    Ends with 0 only if the batch was completed. Single lines may still have failed: see svc batch results. Without
-    --timeout, waits for the rest of the window.
+    Exits with status 0 only if the batch was completed. Single lines may still have failed: see svc batch results.
+    Without --timeout, waits for the rest of the window.
     """
     output = connection.output
     commands = (
@@ -324,30 +328,30 @@ async def wait(connection: Connection, batch_id: str, timeout_seconds: float | N
                 progress=lambda current: _show_progress(progress_bar, current, 0),
             )
     output.next = None
-    output.facts(_facts(ended), wire_form(ended))
-    return Exit.DONE if ended.status == "completed" else Exit.NO_RESULT
+    output.facts(_batch_facts(ended), to_plain_values(ended))
+    return ExitCode.DONE if ended.status == "completed" else ExitCode.NO_RESULT
 
 
 @batch.command()
-@_BATCH
+@_BATCH_ARGUMENT
 @click.option("--lines", metavar="FILE", help="Input file of the batch, to add the custom_id to each result.")
-@click.option("--out", type=_FILE_PATH, help="Write the results to this file.")
-@connected
-async def results(connection: Connection, batch_id: str, lines: str | None, out: Path | None) -> Exit:
+@click.option("--out", type=_FILE_PATH_TYPE, help="Write the results to this file.")
+@takes_connection
+async def results(connection: Connection, batch_id: str, lines: str | None, out: Path | None) -> ExitCode:
     """Write a JSON line for each line of a batch.
 
-    Writes the settled lines in file order, then the failed ones. Ends with 5 if some lines have no result, and with 6
-    while the batch is running.
+    Writes the settled lines in file order, then the failed lines. Exits with status 5 if some lines have no result, and
+    with status 6 while the batch is running.
     """
-    custom_ids = _custom_ids(lines) if lines is not None else {}
+    custom_ids = _read_custom_ids(lines) if lines is not None else {}
     output = connection.output
     async with connection.client(wallet=True) as client:
         current = await client.batches.get(batch_id)
         with ExitStack() as stack, output.progress_bar(shares_terminal=out is None) as progress_bar:
-            write = output.json_line if out is None else _line_writer(stack.enter_context(open_output(out)))
+            write = output.write_json_line if out is None else _line_writer(stack.enter_context(open_output(out)))
             found = client.batches.results(current, custom_ids=custom_ids)
             outcomes = await _write_results(found, _line_count(current), write, progress_bar)
-    return _report_ends(output, outcomes)
+    return _report_outcomes(output, outcomes)
 
 
 async def _write_results(
@@ -357,20 +361,20 @@ async def _write_results(
     progress_bar: ProgressBar,
     numbers: Sequence[int] | None = None,
 ) -> Counter[str]:
-    """Write the result of every line. Return how many were `read`, paid but `unread`, or `failed`.
+    """Write the result of every line. Return the number of lines that were `read`, `unread` (paid) or `failed`.
 
-    `numbers`: numbers of the lines in the file, if only some of them were ordered.
+    `numbers`: line numbers in the file, if only some lines of the file were ordered.
     """
     outcomes: Counter[str] = Counter()
     progress_bar.start_stage()
     async for each in results:
-        write(_result_line(each, each.line if numbers is None else numbers[each.line - 1]))
+        write(_result_json(each, each.line if numbers is None else numbers[each.line - 1]))
         outcomes["read" if each.error is None else "unread" if each.settled else "failed"] += 1
         progress_bar.show("results", outcomes.total(), lines)
     return outcomes
 
 
-def _report_ends(output: Output, outcomes: Counter[str]) -> Exit:
+def _report_outcomes(output: Output, outcomes: Counter[str]) -> ExitCode:
     """Report the number of results, and return the exit code."""
     output.next = None
     output.say(f"{outcomes['read']} with a result, {outcomes['unread'] + outcomes['failed']} without")
@@ -378,24 +382,24 @@ def _report_ends(output: Output, outcomes: Counter[str]) -> Exit:
         output.say(f"{outcomes['failed']} failed lines cost nothing")
     if outcomes["unread"]:
         output.say(f"{outcomes['unread']} lines are paid but could not be read: retry with svc batch results")
-    return Exit.NO_RESULT if outcomes["unread"] + outcomes["failed"] else Exit.DONE
+    return ExitCode.NO_RESULT if outcomes["unread"] + outcomes["failed"] else ExitCode.DONE
 
 
 @batch.command()
-@_BATCH
-@connected
+@_BATCH_ARGUMENT
+@takes_connection
 async def cancel(connection: Connection, batch_id: str) -> None:
     """Stop posting lines of a batch. Posted lines continue; cancel an open one with svc cancel."""
     async with connection.client(wallet=True) as client:
         current = await client.batches.cancel(batch_id)
-    connection.output.facts(_facts(current), wire_form(current))
+    connection.output.facts(_batch_facts(current), to_plain_values(current))
 
 
-def _lines(file: str) -> list[bytes]:
+def _read_lines(file: str) -> list[bytes]:
     return [line for line in read_bytes(file, sys.stdin.buffer).splitlines() if line.strip()]
 
 
-def _pairs(metadata: tuple[str, ...]) -> dict[str, str]:
+def _read_metadata(metadata: tuple[str, ...]) -> dict[str, str]:
     pairs = {}
     for pair in metadata:
         name, equals, value = pair.partition("=")
@@ -405,18 +409,18 @@ def _pairs(metadata: tuple[str, ...]) -> dict[str, str]:
     return pairs
 
 
-def _custom_ids(file: str) -> dict[int, str]:
-    """Return the custom_id of each line. They are sealed in the batch, so only the input file has them."""
-    read = read_lines(_lines(file), "batch")
+def _read_custom_ids(file: str) -> dict[int, str]:
+    """Return the custom_id of each line of the input file. The coordinator has only sealed custom_ids."""
+    read = read_lines(_read_lines(file), "batch")
     return {line.number: line.request.custom_id for line in read if line.request.custom_id is not None}
 
 
-def _result_line(ended: BatchResult, number: int) -> dict[str, Any]:
+def _result_json(ended: BatchResult, number: int) -> dict[str, Any]:
     line: dict[str, Any] = {"line": number, "custom_id": ended.custom_id, "job_id": ended.job_id}
     if ended.result is None:
-        return line | {"output": None, "error": wire_form(ended.error)}
+        return line | {"output": None, "error": to_plain_values(ended.error)}
     members = {"output": ended.result.output, "usage": ended.result.usage, "error": None}
-    return line | dict(wire_form(members | cost_json(ended.result.cost_parts)))
+    return line | dict(to_plain_values(members | cost_json(ended.result.cost_parts)))
 
 
 def _line_writer(file: IO[bytes]) -> Callable[[dict[str, Any]], object]:
@@ -424,7 +428,7 @@ def _line_writer(file: IO[bytes]) -> Callable[[dict[str, Any]], object]:
 
 
 def _show_progress(progress_bar: ProgressBar, current: Batch, jobs: int) -> None:
-    """Show the progress in jobs. `jobs` is the total until the coordinator has read the file, or 0 if unknown."""
+    """Show the progress in jobs. Until the coordinator has counted the jobs, `jobs` is the total (0: unknown)."""
     counts = current.request_counts
     progress_bar.show(current.status.replace("_", " "), counts.completed + counts.failed, counts.total or jobs)
 
@@ -433,7 +437,7 @@ def _line_count(current: Batch) -> int:
     return line_count(current.metadata, current.request_counts.total)
 
 
-def _facts(current: Batch) -> list[tuple[str, str | None]]:
+def _batch_facts(current: Batch) -> list[tuple[str, str | None]]:
     counts = current.request_counts
     return [
         ("batch", current.id),

@@ -6,11 +6,11 @@ from typing import Final
 import click
 
 from svc.cli import money, tables
-from svc.cli.connection import Connection, connected
-from svc.cli.exit_codes import Exit
-from svc.cli.json_form import wire_form
+from svc.cli.connection import Connection, takes_connection
+from svc.cli.exit_codes import ExitCode
+from svc.cli.json_form import to_plain_values
 from svc.cli.output import Output
-from svc.core.windows import window_words
+from svc.core.windows import format_window
 from svc.records import Checked, Deployment, Why
 
 _CHANGE_TEMPLATES: Final = {
@@ -23,22 +23,22 @@ _CHANGE_TEMPLATES: Final = {
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@connected
+@takes_connection
 async def why(connection: Connection, job_id: str) -> None:
     """Explain why a job is unclaimed, and what would change that.
 
     Shows each provider that polls or has an ask for the job's model, with its reasons. A signed order cannot be
-    changed: cancel the job and order again.
+    changed. To change the terms, cancel the job and order again.
     """
     output = connection.output
     async with connection.client() as client:
         report = await client.jobs.why(job_id)
     if output.as_json:
-        output.json(wire_form(report))
+        output.json(to_plain_values(report))
         return
     output.text(report.said)
     if report.providers:
-        output.table(tables.why(report), None)
+        output.table(tables.why_table(report), None)
     for line in _suggestions(report):
         output.text(line)
 
@@ -48,28 +48,28 @@ def _suggestions(report: Why) -> list[str]:
     for suggestion in report.would_help:
         values = {name: str(value) for name, value in suggestion.value.items()}
         if "sla_secs" in suggestion.value:
-            values["window"] = window_words(suggestion.value["sla_secs"])
+            values["window"] = format_window(suggestion.value["sla_secs"])
         template = _CHANGE_TEMPLATES.get(suggestion.change)
         change = template.format_map(defaultdict(lambda: "?", values)) if template is not None else suggestion.change
         provider_count = f"{suggestion.providers} provider{'' if suggestion.providers == 1 else 's'}"
-        lines.append(f"would help: {change} ({provider_count} could then accept it)")
+        lines.append(f"would help: {change} ({provider_count} could then accept the job)")
     return lines
 
 
-def show_checked(output: Output, checked: Checked, chain: Deployment) -> Exit:
+def show_checked(output: Output, checked: Checked, chain: Deployment) -> ExitCode:
     """Show the failed checks of an order with their remedies, its price, and the live providers."""
     if output.as_json:
-        output.json(wire_form(checked))
-        return Exit.DONE if checked.ok else Exit.REFUSED
+        output.json(to_plain_values(checked))
+        return ExitCode.DONE if checked.ok else ExitCode.REFUSED
     for failure in checked.failures:
         output.text(f"{failure.code or failure.param or 'refused'}: {failure.message}")
         output.text(f"  {failure.remedy}")
     facts = [
         ("price", f"{money.format_amount(checked.quote.amount, chain)} at most" if checked.quote is not None else None)
     ]
-    output.facts([*facts, ("live now", tables.live(checked.candidates))], None)
+    output.facts([*facts, ("live now", tables.describe_live_providers(checked.candidates))], None)
     if checked.ok:
         output.say("all checks passed; nothing was posted, and nothing is owed")
-        return Exit.DONE
+        return ExitCode.DONE
     output.say("nothing was posted, and nothing is owed")
-    return Exit.REFUSED
+    return ExitCode.REFUSED

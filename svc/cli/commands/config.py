@@ -7,16 +7,16 @@ from pathlib import Path
 import click
 
 from common.refusal import Refused
-from common.settings.listing import rows, settings_json, settings_text
+from common.settings.listing import describe_settings, settings_json, settings_text
 from common.text_table import terminal_columns
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.profile_changes import SETTINGS, change_setting
-from svc.profiles import DEFAULT_PROFILE, NAME_VARIABLE, overridden, profiles_of, profiles_path, sources_of
+from svc.profiles import DEFAULT_PROFILE, NAME_VARIABLE, find_overrides, open_sources, profiles_path, read_profiles
 from svc.settings import Settings
-from svc.variables import Variables, variable_of
+from svc.variables import Variables, variable_name
 
-_PROFILE = click.option("--profile", metavar="NAME", help="Name of the profile.  [env: SVC_PROFILE]")
-_KEY = click.argument(
+_PROFILE_OPTION = click.option("--profile", metavar="NAME", help="Name of the profile.  [env: SVC_PROFILE]")
+_KEY_ARGUMENT = click.argument(
     "key", type=click.Choice(tuple(SETTINGS)), metavar="KEY", help="Name of a setting (see svc config show)."
 )
 
@@ -37,65 +37,65 @@ def config() -> None:
 
 
 @config.command()
-@_PROFILE
+@_PROFILE_OPTION
 @click.option("--json", "as_json", is_flag=True, help="Write a list of settings as JSON.")
-def show(profile: str | None, as_json: bool) -> Exit:
+def show(profile: str | None, as_json: bool) -> ExitCode:
     """Show every setting and where it comes from. Keys are not shown."""
     try:
         environment = {**os.environ, NAME_VARIABLE: profile} if profile else os.environ
-        sources = sources_of(environment)
-        _, profiles = profiles_of(environment)
+        sources = open_sources(environment)
+        _, profiles = read_profiles(environment)
     except Refused as refused:
         raise click.UsageError(refused.message) from None
-    found = rows(Variables, *sources)
+    found = describe_settings(Variables, *sources)
     click.echo(settings_json(found) if as_json else settings_text(found, terminal_columns()))
     name = sources[1].profile
-    for key, variable in overridden(environment, profiles.get(name, {})).items():
+    for key, variable in find_overrides(environment, profiles.get(name, {})).items():
         click.echo(f"svc: warning: {variable} overrides {key} of profile {name}", err=True)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @config.command()
-def path() -> Exit:
+def path() -> ExitCode:
     """Show the path of the profiles file, which may not exist yet."""
     click.echo(_profiles_path(os.environ))
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @config.command()
-def profiles() -> Exit:
+def profiles() -> ExitCode:
     """List the names of the profiles."""
     try:
-        _, names = profiles_of(os.environ)
+        _, names = read_profiles(os.environ)
     except Refused as refused:
         raise click.UsageError(refused.message) from None
     for name in sorted(names):
         click.echo(name)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @config.command("set")
-@_KEY
+@_KEY_ARGUMENT
 @click.argument("value", help="The value; separate several nodes or gateways with commas.")
-@_PROFILE
-def set_(key: str, value: str, profile: str | None) -> Exit:
+@_PROFILE_OPTION
+def set_(key: str, value: str, profile: str | None) -> ExitCode:
     """Set a value in a profile. Creates the file if it is missing.
 
     Do not store keys in it: set wallet_key_file or signer_command instead.
     """
-    _require_usable(key, value)
-    return _change(key, value, profile)
+    _require_valid_value(key, value)
+    return _change_profile(key, value, profile)
 
 
 @config.command()
-@_KEY
-@_PROFILE
-def unset(key: str, profile: str | None) -> Exit:
+@_KEY_ARGUMENT
+@_PROFILE_OPTION
+def unset(key: str, profile: str | None) -> ExitCode:
     """Remove a value from a profile."""
-    return _change(key, None, profile)
+    return _change_profile(key, None, profile)
 
 
-def _change(key: str, value: str | None, profile: str | None) -> Exit:
+def _change_profile(key: str, value: str | None, profile: str | None) -> ExitCode:
     profile_name = profile or os.environ.get(NAME_VARIABLE) or DEFAULT_PROFILE
     profiles_file = _profiles_path(os.environ)
     try:
@@ -107,18 +107,18 @@ def _change(key: str, value: str | None, profile: str | None) -> Exit:
     click.echo(
         f"{key} is {'no longer set' if value is None else 'set'} in profile {profile_name} of {profiles_file}", err=True
     )
-    hidden_by = overridden(os.environ, {key: value}).get(key)
+    hidden_by = find_overrides(os.environ, {key: value}).get(key)
     if value is not None and hidden_by:
         click.echo(
-            f"svc: warning: {hidden_by} in the environment overrides it: unset it to use the profile",
+            f"svc: warning: {hidden_by} in the environment overrides this value: unset {hidden_by} to use the profile",
             err=True,
         )
-    return Exit.DONE
+    return ExitCode.DONE
 
 
-def _require_usable(key: str, value: str) -> None:
-    """Reject a value that every command would reject. The wallet is not opened."""
-    environment = {"SVC_CONFIG": "", "SVC_INSECURE_HTTP": "1", variable_of(key): value}
+def _require_valid_value(key: str, value: str) -> None:
+    """Reject a value that every other command would reject. The wallet is not opened."""
+    environment = {"SVC_CONFIG": "", "SVC_INSECURE_HTTP": "1", variable_name(key): value}
     try:
         Settings.resolve(environment=environment, without_wallet=True)
     except Refused as refused:

@@ -6,15 +6,15 @@ from typing import Any, Final
 import click
 
 from svc.cli import tables
-from svc.cli.connection import Connection, connected
-from svc.cli.destinations import Destination, not_writable, takes_destination
-from svc.cli.exit_codes import Exit
-from svc.cli.json_form import wire_form
+from svc.cli.connection import Connection, takes_connection
+from svc.cli.destinations import Destination, not_writable_error, takes_destination
+from svc.cli.exit_codes import ExitCode
+from svc.cli.json_form import to_plain_values
 from svc.cli.money import cost_json, describe_end, describe_money
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
 from svc.core.answers import ReadableAnswer, as_text, read_answer
-from svc.core.windows import window_words
+from svc.core.windows import format_window
 from svc.errors import (
     NotFound,
     PostRefused,
@@ -23,12 +23,12 @@ from svc.errors import (
 )
 from svc.jobs import require_posted
 from svc.progress import require_settled
-from svc.records import ENDED_BECAUSE, Deployment, Job, Progress
+from svc.records import CODE_BY_END, Deployment, Job, Progress
 from svc.results import Result
 
-# For the index to show a mined cancellation.
+# How long to wait until the index shows a mined cancellation.
 _INDEX_TIMEOUT_S: Final = 30.0
-_FILE_PATH = click.Path(path_type=Path, dir_okay=False)
+_FILE_PATH_TYPE = click.Path(path_type=Path, dir_okay=False)
 NOT_POSTED: Final = NextStep("nothing was posted, and nothing is owed")
 
 
@@ -40,14 +40,14 @@ async def wait_for_end(
     output.next = running_next_step(connection, job_id)
     try:
         return await client.wait(
-            job_id, timeout=timeout_seconds, on_change=lambda seen: progress_bar.show(progress_words(seen))
+            job_id, timeout=timeout_seconds, on_change=lambda seen: progress_bar.show(describe_progress(seen))
         )
     except PostRefused:
         output.next = NOT_POSTED
         raise
 
 
-def progress_words(job: Job) -> str:
+def describe_progress(job: Job) -> str:
     ends = tables.format_time(job.svc.reclaimable_at)
     return job.status.replace("_", " ") + (f", to be settled by {ends}" if ends is not None else "")
 
@@ -58,20 +58,29 @@ def running_next_step(connection: Connection, job_id: str) -> NextStep:
     return NextStep(where, (connection.command_line("wait", job_id), connection.command_line("result", job_id)))
 
 
-def deliver(output: Output, result: Result, destination: Destination, paths: list[Path], extra: dict[str, Any]) -> None:
-    """Show the answer to people and pipes, or everything known about it as JSON."""
-    answer = read_answer(result.output)
+def write_result(
+    output: Output, result: Result, destination: Destination, paths: list[Path], extra: dict[str, Any]
+) -> None:
+    """Write the answer to standard output. With --json, write an object that also has the job's facts and `extra`."""
+    members = {"job_id": result.job_id, "status": result.job.status, "usage": result.usage}
+    write_output(output, result.output, destination, paths, members | extra)
+
+
+def write_output(
+    output: Output, model_output: Any, destination: Destination, paths: list[Path], members: dict[str, Any]
+) -> None:
+    """Write a model's output to standard output. With --json, write an object that also has `members`."""
+    answer = read_answer(model_output)
     if destination.out is not None:
         output.say(f"written to {destination.out}")
     if answer.remark is not None and not destination.raw:
         output.say(answer.remark)
     if output.as_json:
-        members = {"job_id": result.job_id, "status": result.job.status, "output": result.output, "usage": result.usage}
         files = {"files": [str(path) for path in paths]} if paths else {}
-        output.json(wire_form(members | files | extra))
+        output.json(to_plain_values(members | {"output": model_output} | files))
     elif destination.out is None:
         if destination.raw or not paths or answer.text is not None:
-            output.text(as_text(result.output, ReadableAnswer() if destination.raw else answer))
+            output.text(as_text(model_output, ReadableAnswer() if destination.raw else answer))
         for path in paths:
             output.text(str(path))
     output.next = None
@@ -79,7 +88,7 @@ def deliver(output: Output, result: Result, destination: Destination, paths: lis
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@connected
+@takes_connection
 async def status(connection: Connection, job_id: str) -> None:
     """Show any job.
 
@@ -93,47 +102,47 @@ async def status(connection: Connection, job_id: str) -> None:
                 progress = await client.jobs.progress(job_id)
             except NotFound:
                 raise unknown from None
-            connection.output.facts(_steps(progress), wire_form(progress))
+            connection.output.facts(_step_facts(progress), to_plain_values(progress))
             return
         chain, now = await client.chain(), client.now()
-    connection.output.facts(_facts(job, chain, now), wire_form(job))
+    connection.output.facts(_job_facts(job, chain, now), to_plain_values(job))
 
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @click.option("--result", "result_cid", metavar="CID", help="Content id of a provisional result.")
-@connected
-async def wait(connection: Connection, job_id: str, timeout_seconds: float | None, result_cid: str | None) -> Exit:
+@takes_connection
+async def wait(connection: Connection, job_id: str, timeout_seconds: float | None, result_cid: str | None) -> ExitCode:
     """Wait until a job has ended.
 
-    Waits until the job has ended on the chain. Ends with 0 only if the job was completed. Without --timeout, waits as
-    long as the job can last. With --result, which svc run prints with a provisional answer, ends with 0 only if that
-    result was settled.
+    Waits until the job has ended on the chain. Exits with status 0 only if the job was completed. Without --timeout,
+    waits as long as the job can last. With --result, exits with status 0 only if this result was settled. svc run
+    prints the value of --result with a provisional answer.
     """
     output = connection.output
     async with connection.client() as client:
         with output.progress_bar() as progress_bar:
             job = await wait_for_end(connection, client, job_id, timeout_seconds, progress_bar)
         chain, now = await client.chain(), client.now()
-    output.facts(_facts(job, chain, now), wire_form(job))
+    output.facts(_job_facts(job, chain, now), to_plain_values(job))
     output.next = None
     if result_cid is not None:
         require_settled(job, result_cid)
-    return Exit.DONE if job.status == "completed" else Exit.NO_RESULT
+    return ExitCode.DONE if job.status == "completed" else ExitCode.NO_RESULT
 
 
 @click.command("result")
 @click.argument("job_id", help="The job's id.")
 @takes_destination
-@click.option("--whole", type=_FILE_PATH, help="Write the complete opened result to this file, of any size.")
-@connected
+@click.option("--whole", type=_FILE_PATH_TYPE, help="Write the complete opened result to this file, of any size.")
+@takes_connection
 async def result_(
     connection: Connection, *, job_id: str, out: Path | None, folder: Path | None, raw: bool, whole: Path | None
 ) -> None:
     """Show the result of one of your jobs, as svc run does.
 
-    The result is read from the gateway, and opened with the wallet of the order on any machine.
+    The result is read from the gateway. Any machine with the wallet that placed the order can open it.
     """
     if out is not None and whole is not None:
         raise click.UsageError("use either --out or --whole, not both")
@@ -141,22 +150,22 @@ async def result_(
     async with connection.client(wallet=True) as client:
         job = await _get_posted_job(client, job_id)
         if whole is not None:
-            await _save(connection.output, client, job, whole)
+            await _save_result(connection.output, client, job, whole)
             return
         with destination.open_for_writing() as destination_files:
             result = await client.open(job)
             paths = destination_files.write_answer(job.id, result.output)
-    deliver(connection.output, result, destination, paths, cost_json(result.cost_parts))
+    write_result(connection.output, result, destination, paths, cost_json(result.cost_parts))
 
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@connected
-async def cancel(connection: Connection, job_id: str) -> Exit:
+@takes_connection
+async def cancel(connection: Connection, job_id: str) -> ExitCode:
     """Cancel one of your jobs that no provider has claimed yet.
 
-    A cancelled job costs nothing. A claimed job cannot be cancelled. Ends with 3 if the job was already completed and
-    paid.
+    A cancelled job costs nothing. A claimed job cannot be cancelled. Exits with status 3 if the job was already
+    completed and paid.
     """
     output = connection.output
     async with connection.client(wallet=True) as client:
@@ -164,24 +173,24 @@ async def cancel(connection: Connection, job_id: str) -> Exit:
         job, chain = await _wait_for_index(client, cancelled.job_id), await client.chain()
     end = "cancelled; the index does not show it yet" if job is None else describe_end(job, chain)
     rows = [("job", cancelled.job_id), ("outcome", end), ("transaction", cancelled.tx_hash)]
-    members = {"status": None, "ended_because": None} if job is None else _end_of(job)
-    output.facts(rows, wire_form(cancelled) | members)
+    members = {"status": None, "ended_because": None} if job is None else _end_json(job)
+    output.facts(rows, to_plain_values(cancelled) | members)
     if job is None or job.status != "completed":
-        return Exit.DONE
+        return ExitCode.DONE
     output.say(f"the job was already completed and paid; read it with {connection.command_line('result', job.id)}")
-    return Exit.REFUSED
+    return ExitCode.REFUSED
 
 
 async def _wait_for_index(client: Client, job_id: str) -> Job | None:
-    """Return the job once the index shows its end, or None if that takes too long."""
+    """Return the job once the index shows its end, or None after a timeout."""
     try:
         return await client.wait(job_id, timeout=_INDEX_TIMEOUT_S)
     except WaitTimedOut:
         return None
 
 
-def _end_of(job: Job) -> dict[str, object]:
-    return {"status": job.status, "ended_because": ENDED_BECAUSE.get(job.svc.ended_because)}
+def _end_json(job: Job) -> dict[str, object]:
+    return {"status": job.status, "ended_because": CODE_BY_END.get(job.svc.ended_because)}
 
 
 async def _get_posted_job(client: Client, job_id: str) -> Job:
@@ -199,17 +208,17 @@ async def _get_posted_job(client: Client, job_id: str) -> Job:
     raise ResultUnreadable(f"job {job_id} is in no block yet and has no result", code="no_result")
 
 
-async def _save(output: Output, client: Client, job: Job, path: Path) -> None:
+async def _save_result(output: Output, client: Client, job: Job, path: Path) -> None:
     try:
         length = await client.save(job, path)
     except OSError as error:
-        raise not_writable(path, error) from None
+        raise not_writable_error(path, error) from None
     output.say(f"{length} bytes written to {path}")
     if output.as_json:
         output.json({"job_id": job.id, "file": str(path), "bytes": length})
 
 
-def _steps(progress: Progress) -> list[tuple[str, str | None]]:
+def _step_facts(progress: Progress) -> list[tuple[str, str | None]]:
     """Return the expected status of a job, and how far each of its steps is."""
     rows: list[tuple[str, str | None]] = [
         ("job", progress.job_id),
@@ -221,7 +230,7 @@ def _steps(progress: Progress) -> list[tuple[str, str | None]]:
     return rows
 
 
-def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | None]]:
+def _job_facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | None]]:
     order = job.svc
     settled = job.status == "completed"
     return [
@@ -231,7 +240,7 @@ def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | Non
         ("owner", order.owner),
         ("provider", str(order.provider_id) if order.provider_id else None),
         ("designated", str(order.designated) if order.designated else None),
-        ("window", window_words(order.sla_secs)),
+        ("window", format_window(order.sla_secs)),
         ("claimed", tables.format_time(job.in_progress_at)),
         (
             "expires",
@@ -243,7 +252,7 @@ def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | Non
             "to be settled",
             _format_deadline(order.reclaimable_at, now, "then anyone may reclaim it, and the payment is refunded"),
         ),
-        ("reclaimable", _estimated(order.reclaimable_block)),
+        ("reclaimable", _format_estimate(order.reclaimable_block)),
         ("ended", tables.format_time(order.ended_at)),
         ("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units"),
         ("units", f"{order.units_in} in, {order.completion_tok if settled else order.units_out} out"),
@@ -252,12 +261,12 @@ def _facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | Non
     ]
 
 
-def _estimated(block: int | None) -> str | None:
+def _format_estimate(block: int | None) -> str | None:
     return None if block is None else f"from about block {block}"
 
 
 def _format_deadline(at: int | None, now: float, then: str) -> str | None:
-    """Describe a deadline: when it is, how far away, and what happens then."""
+    """Describe a deadline: the time left, the date, and what happens after the deadline."""
     if at is None:
         return None
     remaining = f"in {tables.format_duration(at - now)}" if at > now else "over"

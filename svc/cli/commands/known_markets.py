@@ -9,8 +9,8 @@ from anyio import to_thread
 from common.address_book import AddressBook
 from common.api.chain import reported_book
 from common.refusal import Refused
-from svc.cli.connection import Connection, connected
-from svc.cli.exit_codes import Exit
+from svc.cli.connection import Connection, takes_connection
+from svc.cli.exit_codes import ExitCode
 from svc.client import Client
 from svc.core.known_market import KnownMarket, fingerprint, read_key
 from svc.errors import OrderRefused, SvcError
@@ -37,27 +37,27 @@ def market() -> None:
 
 @market.command()
 @click.option("--all", "show_all", is_flag=True, help="Show every known market, without connecting to a coordinator.")
-@connected
+@takes_connection
 async def show(connection: Connection, show_all: bool) -> None:
     """Show the remembered facts of a market, and their changes."""
     output = connection.output
     async with connection.client() as client:
-        known = await _in_thread(client.vouching.known.all)
+        known = await _run_in_thread(client.vouching.known.all)
         if show_all:
-            output.facts([(url, _summary(each)) for url, each in known.items()], _markets_json(known))
+            output.facts([(url, _describe_market(each)) for url, each in known.items()], _markets_json(known))
             return
         url = client.vouching.url
         reported = await _read_deployment(client)
     entry = known.get(url)
     facts: list[tuple[str, str | None]] = [("market", url)]
     if entry is None:
-        facts.append(("known", "no: the first use remembers it"))
+        facts.append(("known", "no: svc remembers a market when you first use it"))
     else:
-        facts += list(entry.deployment.described.items())
+        facts += list(entry.deployment.labelled_values.items())
         facts += [("escrow's key", f"{key} ({kind})") for key, kind in entry.escrow_keys.items()]
         facts += [(f"key of provider {each}", f"0x{key}") for each, key in sorted(entry.box_keys.items())]
-    if reported is not None and (entry is None or reported.described != entry.deployment.described):
-        facts += [(f"reported now: {fact}", value) for fact, value in reported.described.items()]
+    if reported is not None and (entry is None or reported.labelled_values != entry.deployment.labelled_values):
+        facts += [(f"reported now: {fact}", value) for fact, value in reported.labelled_values.items()]
         facts.append(("accept with", f"svc market accept --coordinator {url} --deployment {fingerprint(reported)}"))
     output.facts(facts, _markets_json({url: entry} if entry is not None else {}))
 
@@ -67,46 +67,46 @@ async def show(connection: Connection, show_all: bool) -> None:
 @click.option("--escrow", metavar="HEX", help="Additional key of the escrow.")
 @click.option("--provider", type=click.IntRange(1, 2**32 - 1), help="Provider of --box-key.")
 @click.option("--box-key", metavar="HEX", help="New key of the provider.")
-@connected
+@takes_connection
 async def accept(
     connection: Connection, *, deployment: str | None, escrow: str | None, provider: int | None, box_key: str | None
-) -> Exit:
-    """Accept a change that its operator or provider announced.
+) -> ExitCode:
+    """Accept a change that the operator or provider announced.
 
-    The command contains the new value, so that you accept exactly the value that was shown. Accepting another
-    deployment forgets all keys of the old one.
+    You pass the new value, so that you accept the value that the error showed and no later one. Accepting another
+    deployment forgets all keys of the old deployment.
     """
     if (provider is None) != (box_key is None) or not (deployment or escrow or box_key):
         raise click.UsageError("set --deployment, --escrow, or --provider with --box-key")
     async with connection.client() as client:
-        book = None if deployment is None else await _deployment(client, deployment)
+        book = None if deployment is None else await _require_deployment(client, deployment)
 
         def change(entry: KnownMarket | None) -> KnownMarket | None:
             if book is not None:
                 entry = KnownMarket(book)
             if entry is None:
-                raise Refused("this market is not known yet: its first use remembers it")
+                raise Refused("this market is not known yet: svc remembers a market when you first use it")
             if escrow is not None:
                 entry = entry.with_escrow_key(read_key(escrow, "escrow"), "static-coordinator-v1")
             if provider is not None:
                 entry = entry.with_box_key(provider, read_key(box_key, "box_key"))
             return entry
 
-        await _in_thread(lambda: client.vouching.known.change(client.vouching.url, change))
+        await _run_in_thread(lambda: client.vouching.known.change(client.vouching.url, change))
         connection.output.say(f"accepted for {client.vouching.url}")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 @market.command()
-@connected
+@takes_connection
 async def forget(connection: Connection) -> None:
-    """Forget the coordinator's market. The next use remembers it again."""
+    """Forget the coordinator's market. The next command remembers the market again."""
     async with connection.client() as client:
-        await _in_thread(lambda: client.vouching.known.change(client.vouching.url, lambda _: None))
+        await _run_in_thread(lambda: client.vouching.known.change(client.vouching.url, lambda _: None))
         connection.output.say(f"{client.vouching.url} forgotten")
 
 
-async def _deployment(client: Client, expected: str) -> AddressBook:
+async def _require_deployment(client: Client, expected: str) -> AddressBook:
     reported = reported_book(await client.reported_deployment())
     if fingerprint(reported) != expected.lower():
         message = (
@@ -125,7 +125,7 @@ async def _read_deployment(client: Client) -> AddressBook | None:
         return None
 
 
-async def _in_thread(read: Callable[[], T]) -> T:
+async def _run_in_thread(read: Callable[[], T]) -> T:
     try:
         return await to_thread.run_sync(read)
     except Refused as refusal:
@@ -134,7 +134,7 @@ async def _in_thread(read: Callable[[], T]) -> T:
         raise OrderRefused(f"cannot access the known markets: {error}", param="SVC_KNOWN_MARKETS") from None
 
 
-def _summary(each: KnownMarket) -> str:
+def _describe_market(each: KnownMarket) -> str:
     book = each.deployment
     keys = f"{len(each.escrow_keys)} keys of its escrow, {len(each.box_keys)} of providers"
     return f"chain {book.chain_id}, job registry 0x{book.job_registry.hex()}; {keys}"

@@ -9,38 +9,48 @@ import click
 from svc.cli import tables
 from svc.cli.ceiling import pay_within_ceiling
 from svc.cli.commands.checks import show_checked
-from svc.cli.commands.jobs import NOT_POSTED, deliver, progress_words, running_next_step, wait_for_end
-from svc.cli.connection import Connection, connected
+from svc.cli.commands.jobs import (
+    NOT_POSTED,
+    describe_progress,
+    running_next_step,
+    wait_for_end,
+    write_output,
+    write_result,
+)
+from svc.cli.commands.tabs import ask_in_tab, reply_cost
+from svc.cli.connection import Connection, takes_connection, trace_command
 from svc.cli.destinations import Destination, takes_destination
-from svc.cli.exit_codes import Exit
-from svc.cli.json_form import wire_form
+from svc.cli.exit_codes import ExitCode
+from svc.cli.json_form import to_plain_values
 from svc.cli.money import cost_json, describe_payment, format_amount, payment_of, refunded_amount
 from svc.cli.order_options import OrderOptions, check_window, takes_order
 from svc.cli.order_readers import describe_readers
 from svc.cli.output import NextStep, ProgressBar
 from svc.client import Client
 from svc.core.orders import PreparedOrder
-from svc.core.windows import window_words
+from svc.core.windows import format_window
 from svc.errors import (
     ChainContradicts,
     ConnectionFailed,
     JobFailed,
     NodeFailed,
+    OrderRefused,
     OverCeiling,
     PostRefused,
     ReceiptTimeout,
     SvcError,
 )
 from svc.orders import Submitted
-from svc.records import ENDED_BECAUSE, Deployment, Job, Quoted
+from svc.records import CODE_BY_END, Deployment, Job, Quoted
 from svc.results import Result
+from svc.tabs.tabs import TabOptions
 
-# The job may have been posted in spite of these errors.
+# After these errors, the job may have been posted nevertheless.
 _UNCERTAIN_ERRORS: Final = (ConnectionFailed, ReceiptTimeout, ChainContradicts, NodeFailed)
 
 
-_FINAL = click.option("--final", is_flag=True, help="Show the answer only after the chain has settled it.")
-# Progress of the settle of a provisional result.
+_FINAL_OPTION = click.option("--final", is_flag=True, help="Show the answer only after the chain has settled it.")
+# How far the settle of a provisional result is, by `rests_on`.
 _SETTLE_PROGRESS: Final = {
     "stored": "stored by the coordinator",
     "broadcast": "sent to the chain",
@@ -51,29 +61,38 @@ _SETTLE_PROGRESS: Final = {
 @click.command()
 @takes_order
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
-@_FINAL
+@_FINAL_OPTION
+@click.option(
+    "--tab", "in_tab", is_flag=True, help="Use an open tab of the model, or open a new tab and leave it open."
+)
 @takes_destination
-@connected
+@takes_connection
+@trace_command
 async def run(
     connection: Connection,
     *,
     order: OrderOptions,
     timeout_seconds: float | None,
     final: bool,
+    in_tab: bool,
     out: Path | None,
     folder: Path | None,
     raw: bool,
 ) -> None:
     """Order one job, wait for it, and show its answer.
 
-    The answer is shown as soon as the provider has delivered it, some blocks before the chain settles it. It is then
-    provisional, and the command that confirms it is printed. With --final, the answer is shown once it is settled.
+    The answer is shown as soon as the provider has delivered it, some blocks before the chain settles the job. It is
+    then provisional, and svc prints the command that confirms it. With --final, the answer is shown once the job is
+    settled.
 
     Text of chats and responses is shown as text. Images and clips are written to files in the current folder or
     --out-dir. Anything else, or everything with --raw, is shown as the model's JSON.
 
-    Without rates and provider, the order goes to the best live provider at its ask. With rates alone it is open to any
-    provider, and the coordinator's operator can read it.
+    With --tab, the request is sent in a tab. The request waits for no block, and many requests share the cost of one
+    job. The tab is settled after a minute without requests (see svc tab).
+
+    Without rates and provider, the order goes to the best live provider at its ask. With rates alone, the order is open
+    to any provider, and the coordinator's operator can read it.
 
     \b
       svc run demo/text-small "Why is the sky blue?" --window 1h
@@ -85,6 +104,9 @@ async def run(
     output.next = NOT_POSTED
     async with connection.client(wallet=True) as client:
         client.require_readable()
+        if in_tab:
+            await _run_in_tab(connection, client, order, destination)
+            return
         with destination.open_for_writing() as destination_files, output.progress_bar() as progress_bar:
             progress_bar.show("sealing")
             await check_window(client, output, order.terms)
@@ -106,10 +128,27 @@ async def run(
     # The connection is closed. Only local output follows.
     output.say(describe_payment(paid, chain, provisional=result.provisional))
     money = cost_json(paid.parts) | {"authorised": paid.authorised, "returned": paid.returned}
-    deliver(output, result, destination, paths, {**money, **_provisional_json(result)})
+    write_result(output, result, destination, paths, {**money, **_provisional_json(result)})
     if result.provisional:
         output.say(f"not final yet (settle {_SETTLE_PROGRESS[result.rests_on]}); confirm with:")
         output.say(f"  {connection.command_line('wait', prepared.id, '--result', result.job.result_cid or '')}")
+
+
+async def _run_in_tab(connection: Connection, client: Client, order: OrderOptions, destination: Destination) -> None:
+    """Answer one request in a tab, and leave the tab open."""
+    output = connection.output
+    refused = sorted(order.terms.keys() & {"rate_in", "rate_out", "units_out", "endpoint", "custom_id"})
+    if refused:
+        name = refused[0].replace("_", "-")
+        raise OrderRefused(f"an order with --tab cannot set {name}: omit {name}, or omit --tab")
+    options: TabOptions = {**order.terms, "max_amount": order.max_amount}  # type: ignore[typeddict-item] # checked above
+    with destination.open_for_writing() as files:
+        opened, reply = await ask_in_tab(connection, client, order.model, await order.input(client), options)
+        paths = files.write_answer(opened.id, reply.output)
+    chain, cost = await client.chain(), reply_cost(opened.file, reply)
+    output.say(f"cost {format_amount(cost, chain)} in tab {opened.id}, which stays open for a minute")
+    members = {"job_id": opened.id, "request": reply.id, "units": reply.units, "cost": cost}
+    write_output(output, reply.output, destination, paths, {"usage": reply.usage, **members})
 
 
 async def _wait_for_answer(
@@ -128,7 +167,7 @@ async def _wait_for_answer(
     output.next = running_next_step(connection, prepared.id)
     try:
         return await client.first_result(
-            prepared, timeout=timeout_seconds, on_change=lambda seen: progress_bar.show(progress_words(seen))
+            prepared, timeout=timeout_seconds, on_change=lambda seen: progress_bar.show(describe_progress(seen))
         )
     except PostRefused:
         output.next = NOT_POSTED
@@ -138,11 +177,11 @@ async def _wait_for_answer(
 async def _open_settled(
     connection: Connection, client: Client, job: Job, quoted: Quoted, progress_bar: ProgressBar
 ) -> Result:
-    """Return the result of an ended job. Raises JobFailed if it has none."""
+    """Return the result of an ended job. Raises JobFailed if the job has no result."""
     output, chain = connection.output, await client.chain()
     if job.status != "completed":
         output.next = None
-        because = ENDED_BECAUSE.get(job.svc.ended_because, job.status)
+        because = CODE_BY_END.get(job.svc.ended_because, job.status)
         raise JobFailed(job.id, because, refunded_amount(job, chain))
     paid = payment_of(job, quoted.quote)
     result_again = connection.command_line("result", job.id)
@@ -189,7 +228,7 @@ async def _submit(
 
 @click.command()
 @takes_order
-@connected
+@takes_connection
 async def quote(connection: Connection, order: OrderOptions) -> None:
     """Show the price of an order without paying for it.
 
@@ -209,7 +248,7 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
             output.warn(error.message)
         chain, readers = await client.chain(), await describe_readers(client, prepared.terms.designated)
     if output.as_json:
-        output.json(wire_form(quoted))
+        output.json(to_plain_values(quoted))
         return
     output.facts(_price_facts(quoted, chain), None)
     terms = prepared.terms
@@ -217,10 +256,10 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
         [
             ("rates", f"{terms.rates.rate_in} in, {terms.rates.rate_out} out, per 10^6 units"),
             ("units", f"{terms.units.units_in} in, at most {terms.units.units_out} out"),
-            ("window", window_words(terms.sla_secs)),
+            ("window", format_window(terms.sla_secs)),
             ("provider", str(terms.designated) if terms.designated else "open to any provider"),
             ("readable by", readers),
-            ("live now", tables.live(quoted.candidates)),
+            ("live now", tables.describe_live_providers(quoted.candidates)),
         ],
         None,
     )
@@ -230,18 +269,21 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
 @takes_order
 @click.option("--check", "only_check", is_flag=True, help="Check the order without posting it.")
 @click.option("--final", is_flag=True, help="Wait until the job is in a block.")
-@connected
-async def submit(connection: Connection, order: OrderOptions, *, only_check: bool, final: bool) -> Exit:
+@takes_connection
+@trace_command
+async def submit(connection: Connection, order: OrderOptions, *, only_check: bool, final: bool) -> ExitCode:
     """Order one job and write its id.
 
-    Ends once the coordinator has stored the order, which it then sends to the chain. With --final, ends once the job is
-    in a block and, with --rpc-url, a node confirms it. Continue with svc wait or svc result.
+    Returns once the coordinator has stored the order. The coordinator then sends the order to the chain. With --final,
+    returns once the job is in a block, and with --rpc-url also checks the job on a node. Continue with svc wait or svc
+    result.
 
     With --provider or without rates, only one provider can read the input. An open order (rates and no provider) is
     readable by the provider that claims it and by the coordinator's operator. The maximum amount is --max-amount,
     SVC_MAX_AMOUNT or one token.
 
-    With --check, runs every check of a post without signing a payment or posting. Ends with 3 if a check fails.
+    With --check, runs every check of a post without signing a payment or posting. Exits with status
+    3 if a check fails.
 
     \b
       job=$(svc submit demo/text-small --file prompt.txt)
@@ -258,8 +300,8 @@ async def submit(connection: Connection, order: OrderOptions, *, only_check: boo
             connection.output.say(f"readable by: {await describe_readers(client, 0)}")
         submitted = await _submit(connection, client, prepared, order.max_amount, final=final)
     if connection.output.as_json:
-        connection.output.json(wire_form(attrs.asdict(submitted)))
-        return Exit.DONE
+        connection.output.json(to_plain_values(attrs.asdict(submitted)))
+        return ExitCode.DONE
     if submitted.on_chain:
         connection.output.say("job verified on the chain")
     if submitted.rests_on == "stored":
@@ -267,7 +309,7 @@ async def submit(connection: Connection, order: OrderOptions, *, only_check: boo
     if submitted.rests_on == "broadcast":
         connection.output.say("sent to the chain, but not mined within a minute; follow it with svc wait")
     connection.output.text(submitted.job_id)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _price_facts(quoted: Quoted, chain: Deployment) -> list[tuple[str, str | None]]:

@@ -9,11 +9,11 @@ import click
 import httpx
 
 from common.address_book import AddressBook
-from common.receipt import Fact, verified
+from common.receipt import ProvedFact, verify_receipt
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
 from svc.chain.node import Chain
-from svc.cli.connection import Connection, connected
+from svc.cli.connection import Connection, takes_connection
 from svc.cli.destinations import open_output
 from svc.errors import OrderRefused, ResultUnreadable
 from svc.receipts import check_blocks, check_hashes
@@ -21,7 +21,7 @@ from svc.settings import node_urls
 from svc.wire.connections import open_client
 from svc.wire.json_rpc import Node
 
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_FILE_PATH_TYPE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 class _WriteCommandByDefault(click.Group):
@@ -43,18 +43,20 @@ def receipt() -> None:
       svc receipt verify job.receipt.json --block-hash 0x…   checks it with block hashes alone
 
     A receipt holds the signed order and payment, and Merkle proofs of the chain's events under block hashes. It reveals
-    nothing of the sealed content. Verifying it needs no coordinator.
+    nothing of the sealed content, unless it has the --transcript of a tab. Anyone can verify a receipt without the
+    coordinator.
     """
 
 
 @receipt.command("write")
 @click.argument("job_id", metavar="JOB", help="Id of the job.")
-@click.option("--out", type=_FILE, help="Write the receipt to this file.")
-@connected
-async def write(connection: Connection, job_id: str, out: Path | None) -> None:
+@click.option("--out", type=_FILE_PATH_TYPE, help="Write the receipt to this file.")
+@click.option("--transcript", is_flag=True, help="Prove what a tab charged. The receipt shows the tab's answers.")
+@takes_connection
+async def write(connection: Connection, job_id: str, out: Path | None, *, transcript: bool) -> None:
     """Write the receipt of an ended job (same as `svc receipt JOB`)."""
-    async with connection.client() as client:
-        raw = await client.receipt(job_id)
+    async with connection.client(wallet=transcript) as client:
+        raw = await client.receipt(job_id, transcript=transcript)
     if out is None:
         connection.output.text(raw.decode().rstrip("\n"))
         return
@@ -68,19 +70,19 @@ async def write(connection: Connection, job_id: str, out: Path | None) -> None:
 @click.option(
     "--block-hash", "hashes", multiple=True, metavar="HEX", help="Hash of a block of the chain; may be repeated."
 )
-@click.option("--market", type=_FILE, help="Address book of the market; reject receipts of other markets.")
-@connected
+@click.option("--market", type=_FILE_PATH_TYPE, help="Address book of the market; reject receipts of other markets.")
+@takes_connection
 async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], market: Path | None) -> None:
     """Verify a receipt, and show what proves each of its facts.
 
     Needs only the file and the hashes of its blocks, from a node or from --block-hash.
     """
     hashes_given, book = _read_options(hashes, market)
-    nodes = () if hashes_given else _nodes_of(connection)
+    nodes = () if hashes_given else _node_urls_of(connection)
     if not hashes_given and not nodes:
-        raise OrderRefused("set --rpc-url or --block-hash, which the blocks of the receipt are checked against")
+        raise OrderRefused("set --rpc-url or --block-hash, to check the blocks of the receipt")
     try:
-        receipt_data = verified(await anyio.Path(file).read_bytes())
+        receipt_data = verify_receipt(await anyio.Path(file).read_bytes())
         if book is not None:
             receipt_data.require_market(book)
     except Refused as refusal:
@@ -93,13 +95,13 @@ async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], ma
     source = (
         "given with --block-hash" if hashes_given else f"the node {', '.join(httpx.URL(url).host for url in nodes)}"
     )
-    facts = [Fact("job", hex_of(receipt_data.job_id), "hash of owner and commitment"), *receipt_data.facts]
-    facts += [Fact(f"block {block.number}", hex_of(block.hash), source) for block in receipt_data.blocks]
+    facts = [ProvedFact("job", hex_of(receipt_data.job_id), "hash of owner and commitment"), *receipt_data.facts]
+    facts += [ProvedFact(f"block {block.number}", hex_of(block.hash), source) for block in receipt_data.blocks]
     rows = [(fact.name, f"{fact.value}  ({fact.rests_on})") for fact in facts]
     connection.output.facts(rows, [attrs.asdict(fact) for fact in facts])
 
 
-def _nodes_of(connection: Connection) -> tuple[str, ...]:
+def _node_urls_of(connection: Connection) -> tuple[str, ...]:
     try:
         return node_urls(connection.rpc_url, connection.insecure_http or None)
     except Refused as refusal:

@@ -1,4 +1,4 @@
-"""Command `svc serve`."""
+"""Command `svc serve`: run the local server of OpenAI's API, or print a link to its page."""
 
 import os
 import signal
@@ -9,47 +9,69 @@ import anyio
 import attrs
 import click
 
-from common.extras import missing_extra
+from common.extras import missing_extra_message
 from common.refusal import Refused
-from svc.cli.connection import Connection, connected
+from svc.cli.connection import Connection, takes_connection
+from svc.cli.exit_codes import ExitCode
+from svc.cli.output import Output
 from svc.errors import OrderRefused
+from svc.serve.page.access import link_of_running_server
 from svc.serve.settings import ServeSettings, read_settings, state_folder
 
-STATE = click.option(
+STATE_OPTION = click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the ledger, key and files (default: ~/.config/svc/serve).",
 )
 
 
-@click.command()
+class _RunByDefault(click.Group):
+    """Group that runs `svc serve …` as `svc serve run …`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_RunByDefault)
+def serve() -> None:
+    """Serve OpenAI's API on this machine from sealed jobs.
+
+    The server also has a page to try models in a browser. The server prints a link that opens the page once, within
+    five minutes.
+
+    \b
+      svc serve                                   runs the server (svc serve run --help lists its options)
+      svc serve --config serve.toml --port 8080
+      svc serve link                              prints a new link to the page of the running server
+    """
+
+
+@serve.command("run")
 @click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Settings file (default: ~/.config/svc/serve.toml).",
 )
-@STATE
+@STATE_OPTION
 @click.option("--host", help="Listen on this address instead of loopback. Requires keys in the settings.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port (default 8403; 0: any free port).")
-@connected
-async def serve(
+@takes_connection
+async def run(
     connection: Connection, *, config_file: Path | None, state: Path | None, host: str | None, port: int | None
 ) -> None:
-    """Serve OpenAI's API on this machine from sealed jobs.
+    """Run the server (same as `svc serve`).
 
     Works with any OpenAI client: set base_url to the printed address and api_key to the printed key. Supports chat
     completions, responses, embeddings, images, files and batches, with streaming. Prompts are sealed on this machine,
     and only the provider can read them.
-
-    \b
-      svc serve
-      svc serve --config serve.toml --port 8080
     """
     try:
         from svc.serve import serving  # noqa: PLC0415 - hypercorn is in an optional extra
     except ModuleNotFoundError as error:
-        raise OrderRefused(missing_extra(error, "svc serve", "client,serve")) from None
+        raise OrderRefused(missing_extra_message(error, "svc serve", "client,serve")) from None
 
     output = connection.output
     try:
@@ -68,12 +90,33 @@ async def serve(
                     output.say(f"paying from {client.address}; budgets: {'; '.join(served.trade.budgets.descriptions)}")
                     if served.key_file is not None:
                         output.say(f"api_key: in the file {served.key_file}")
+                    # The link grants access, so it is printed only on a terminal and never into a log.
+                    page = served.new_link() if sys.stderr.isatty() else "run svc serve link, and open the printed link"
+                    output.say(f"page: {page}")
                     output.text(f"base_url: {serving.base_url(settings.server, port)}")
                     output.flush()
                     await serving.serve_until(served, listening, settings, _wait_for_signal)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
     output.say("stopped; running jobs continue, and the next start resumes them")
+
+
+@serve.command("link")
+@STATE_OPTION
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+def link(state: Path | None, as_json: bool) -> ExitCode:
+    """Print a new link to the page of the running server. The link opens the page once, within five minutes."""
+    output = Output(as_json=as_json, quiet=False)
+    try:
+        url = link_of_running_server(state_folder(state, os.environ))
+    except Refused as refusal:
+        output.fail(refusal.message, None, {"message": refusal.message, "code": refusal.code})
+        return ExitCode.USAGE
+    if as_json:
+        output.json({"link": url})
+    else:
+        output.text(url)
+    return ExitCode.DONE
 
 
 def _with_address(settings: ServeSettings, host: str | None, port: int | None) -> ServeSettings:

@@ -15,9 +15,9 @@ import attrs
 import click
 
 from common.refusal import Refused
-from svc.cli.commands.serve import STATE
+from svc.cli.commands.serve import STATE_OPTION
 from svc.cli.drawing import Table
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
 from svc.core.money import format_token
 from svc.serve.ledger import Ledger, SpendEntry
@@ -34,24 +34,26 @@ _GROUPINGS: Final[dict[str, Callable[[SpendEntry], str]]] = {
 
 @attrs.define
 class _Total:
+    """Sums of one group of jobs. `authorised` is the amount of the running jobs."""
+
     jobs: int = 0
     paid: int = 0
-    unpaid: int = 0
-    under_way: int = 0
+    free_jobs: int = 0
+    running_jobs: int = 0
     authorised: int = 0
 
     def add(self, entry: SpendEntry) -> None:
         self.jobs += 1
         if entry.cost is None:
-            self.under_way += 1
+            self.running_jobs += 1
             self.authorised += entry.amount
         else:
             self.paid += entry.cost
-            self.unpaid += entry.cost == 0
+            self.free_jobs += entry.cost == 0
 
 
 @click.command()
-@STATE
+@STATE_OPTION
 @click.option(
     "--by", multiple=True, type=click.Choice(tuple(_GROUPINGS)), default=("day", "model", "key"), help="Group by."
 )
@@ -59,9 +61,9 @@ class _Total:
 @click.option("--csv", "as_csv", is_flag=True, help="Write every job as a line of CSV, with amounts in base units.")
 @click.option("--decimals", type=click.IntRange(0, 36), help="Show amounts in whole tokens with this many decimals.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
-def spend(  # noqa: PLR0917 - options come as arguments
+def spend(  # noqa: PLR0917 - click passes each option as an argument
     state: Path | None, by: tuple[str, ...], days: int, as_csv: bool, decimals: int | None, as_json: bool
-) -> Exit:
+) -> ExitCode:
     """Show what svc serve spent, by day, model and key.
 
     Amounts are base units of the payment token. A running job counts with its authorised amount.
@@ -76,24 +78,24 @@ def spend(  # noqa: PLR0917 - options come as arguments
         ledger = Ledger.open_read_only(state_folder(state, os.environ))
     except Refused as refusal:
         output.fail(refusal.message, None, {"message": refusal.message, "code": refusal.code})
-        return Exit.USAGE
+        return ExitCode.USAGE
     try:
         entries = anyio.run(ledger.list_since, time.time() - days * 86_400)
     finally:
         ledger.close()
     if as_csv:
-        output.text(_csv(entries))
-        return Exit.DONE
+        output.text(_spend_csv(entries))
+        return ExitCode.DONE
     totals: dict[tuple[str, ...], _Total] = defaultdict(_Total)
     for entry in entries:
         totals[tuple(_GROUPINGS[grouping](entry) for grouping in by)].add(entry)
     rows = sorted(totals.items())
-    output.table(_table(by, rows, decimals), [_plain(by, names, total) for names, total in rows])
-    return Exit.DONE
+    output.table(_spend_table(by, rows, decimals), [_json_row(by, names, total) for names, total in rows])
+    return ExitCode.DONE
 
 
-def _table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], decimals: int | None) -> Table:
-    def money(amount: int) -> str:
+def _spend_table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], decimals: int | None) -> Table:
+    def format_money(amount: int) -> str:
         return str(amount) if decimals is None else format_token(amount, decimals)
 
     return Table(
@@ -102,10 +104,10 @@ def _table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], decima
             (
                 *names,
                 str(total.jobs),
-                str(total.unpaid),
-                str(total.under_way),
-                money(total.paid),
-                money(total.authorised),
+                str(total.free_jobs),
+                str(total.running_jobs),
+                format_money(total.paid),
+                format_money(total.authorised),
             )
             for names, total in rows
         ],
@@ -113,23 +115,23 @@ def _table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], decima
     )
 
 
-def _plain(by: Sequence[str], names: tuple[str, ...], total: _Total) -> dict[str, Any]:
-    known = {"jobs": total.jobs, "cost_nothing": total.unpaid, "under_way": total.under_way}
+def _json_row(by: Sequence[str], names: tuple[str, ...], total: _Total) -> dict[str, Any]:
+    known = {"jobs": total.jobs, "cost_nothing": total.free_jobs, "under_way": total.running_jobs}
     return {**dict(zip(by, names, strict=True)), **known, "spent": str(total.paid), "authorised": str(total.authorised)}
 
 
-def _csv(entries: Sequence[SpendEntry]) -> str:
-    """Return the entries as CSV. Fields that a spreadsheet could read as a formula get a leading quote."""
+def _spend_csv(entries: Sequence[SpendEntry]) -> str:
+    """Return the entries as CSV. A field that a spreadsheet could run as a formula gets a leading quote."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("time", "key", "kind", "asked_for", "model", "job_id", "provider", "amount", "cost", "state"))
     for entry in entries:
         at = datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="seconds")
-        names = [_cell(text) for text in (entry.key, entry.kind, entry.name, entry.model)]
+        names = [_csv_cell(text) for text in (entry.key, entry.kind, entry.name, entry.model)]
         cost = "" if entry.cost is None else entry.cost
         writer.writerow((at, *names, entry.job_id, entry.provider, entry.amount, cost, entry.state))
     return text.getvalue().rstrip("\n")
 
 
-def _cell(text: str) -> str:
+def _csv_cell(text: str) -> str:
     return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text

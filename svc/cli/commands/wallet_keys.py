@@ -11,10 +11,10 @@ import click
 from common.refusal import Refused
 from common.scalars import hex_of
 from svc.cli.connection import ask_password
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.key_files import create_wallet
 from svc.profiles import read_variables
-from svc.wallets import PASSWORD_FILE, read_password, read_signer
+from svc.wallets import PASSWORD_FILE_VARIABLE, read_password, read_signer
 
 
 @click.command()
@@ -22,7 +22,7 @@ from svc.wallets import PASSWORD_FILE, read_password, read_signer
     "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("wallet.key"), help="File to write."
 )
 @click.option("--encrypted", is_flag=True, help="Write a JSON keystore, encrypted with a password.")
-def keygen(out: Path, encrypted: bool) -> Exit:
+def keygen(out: Path, encrypted: bool) -> ExitCode:
     """Create a wallet key file.
 
     An existing file is never overwritten. Jobs are paid from the wallet's balance of the payment token; the account
@@ -48,13 +48,13 @@ def keygen(out: Path, encrypted: bool) -> Exit:
     protection = "encrypted" if encrypted else "readable only by you"
     click.echo(f"wallet key written to {out} ({protection}; back it up)", err=True)
     click.echo(hex_of(wallet.address))
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _new_password(out: Path) -> str:
     """Return the password of SVC_KEYSTORE_PASSWORD_FILE, or prompt for it twice."""
-    if os.environ.get(PASSWORD_FILE):
-        return read_password(out, os.environ[PASSWORD_FILE], None)
+    if os.environ.get(PASSWORD_FILE_VARIABLE):
+        return read_password(out, os.environ[PASSWORD_FILE_VARIABLE], None)
     password: str = click.prompt(f"Password for {out}", hide_input=True, confirmation_prompt=True, err=True)
     return password
 
@@ -66,14 +66,14 @@ def _new_password(out: Path) -> str:
     required=False,
     help="Key file or keystore (default: the configured wallet).",
 )
-def address(key: Path | None) -> Exit:
+def address(key: Path | None) -> ExitCode:
     """Show the address of a key file or of the wallet."""
     try:
         signer = read_signer(read_variables(os.environ), key, ask_password)
     except Refused as error:
         click.echo(f"svc: {error}", err=True)
-        return Exit.NO_KEY
+        return ExitCode.NO_KEY
     if signer is None:
         raise click.UsageError("no wallet: give a key file, or set SVC_WALLET_KEY_FILE or SVC_SIGNER_COMMAND")
     click.echo(hex_of(signer.address))
-    return Exit.DONE
+    return ExitCode.DONE

@@ -10,22 +10,22 @@ import attrs
 import click
 
 from svc.cli import tables
-from svc.cli.connection import Connection, connected
+from svc.cli.connection import Connection, takes_connection
 from svc.cli.drawing import Screen, Table
-from svc.cli.json_form import wire_form
+from svc.cli.json_form import to_plain_values
 from svc.cli.key_presses import read_key_presses
 from svc.client import Client
 from svc.core.money import format_token
-from svc.core.windows import window_words
+from svc.core.windows import format_window
 from svc.errors import ApiError, ConnectionFailed, SvcError
-from svc.records import LIVE_JOB, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
-from svc.wire.events import ChangeListener, changes_of, unauthorised
+from svc.records import LIVE_JOB_STATUSES, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
+from svc.wire.events import ChangeListener, call_without_session, open_change_listener
 
 PANES: Final = ("book", "jobs", "models", "providers", "market")
-_JOB_PANES: Final = ("book", "jobs", "providers")  # panes that change with jobs
-# While the event stream is open but silent.
-_IDLE_REFRESH_S: Final = 10.0
-_MIN_REFRESH_S: Final = 0.5
+_JOB_PANES: Final = ("book", "jobs", "providers")  # panes that are refreshed when a job changes
+# Refresh interval while the event stream is open but silent.
+_IDLE_REFRESH_INTERVAL_S: Final = 10.0
+_MIN_REFRESH_INTERVAL_S: Final = 0.5
 _MAX_ROWS: Final = 200
 _MAX_FOLLOWED_JOBS: Final = 8  # provisional statuses are shown for this many open jobs
 _KEYS_HELP: Final = "tab next  1-5 choose  r refresh  q quit"
@@ -34,7 +34,7 @@ _NO_WALLET_TEXT: Final = "no wallet: set SVC_WALLET_KEY_FILE to see your jobs he
 
 @attrs.frozen
 class PaneData:
-    """Data of the visible pane and of the head line."""
+    """Data of the visible pane and of the status line."""
 
     ready: Readiness
     chain: Deployment
@@ -44,7 +44,7 @@ class PaneData:
 
 
 @click.command()
-@click.option("--pane", type=click.Choice(PANES), default="book", help="Pane to start with, or to write in a pipe.")
+@click.option("--pane", type=click.Choice(PANES), default="book", help="Pane to show first, or to write to a pipe.")
 @click.option("--once", is_flag=True, help="Write the pane once and end, also on a terminal.")
 @click.option(
     "--every",
@@ -52,17 +52,17 @@ class PaneData:
     default=2.0,
     help="Seconds between reads, if no changes are reported.",
 )
-@connected
+@takes_connection
 async def watch(connection: Connection, *, pane: str, once: bool, every: float) -> None:
     """Watch the book, your jobs, models, providers and deployment.
 
     On a terminal, fills the screen until q is pressed: tab and the arrow keys change the pane, 1 to 5 choose one, r
-    refreshes. Jobs are refreshed when the coordinator reports a change, everything else every --every seconds. In a
-    pipe, with --json or with --once, writes one pane and ends.
+    refreshes. Jobs are refreshed when the coordinator reports a change. Everything else is refreshed every --every
+    seconds. In a pipe, with --json or with --once, writes one pane and ends.
     """
     output = connection.output
     async with connection.client(wallet=None) as client:
-        if once or not output.to_terminal:
+        if once or not output.is_on_terminal:
             shown = await load_pane(client, pane, brief=False)
             output.table(shown.table, shown.data)
             return
@@ -81,12 +81,12 @@ class _WatchScreen:
     shown: PaneData | None = None
     error_message: str | None = None
     failure: SvcError | None = None
-    refresh: anyio.Event = attrs.field(factory=anyio.Event)
+    refresh_requested: anyio.Event = attrs.field(factory=anyio.Event)
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._refresh_until_error, tasks.cancel_scope)
-            async with aclosing(read_key_presses()) as keys:  # restore the terminal first
+            async with aclosing(read_key_presses()) as keys:  # closing restores the terminal
                 async for key in keys:
                     if key in ("q", "Q", "\x03"):
                         break
@@ -105,8 +105,8 @@ class _WatchScreen:
         elif key not in ("r", "R"):
             return
         self.shown = None if key not in ("r", "R") else self.shown
-        self._show()
-        self.refresh.set()
+        self._draw()
+        self.refresh_requested.set()
 
     async def _refresh_until_error(self, scope: anyio.CancelScope) -> None:
         try:
@@ -120,11 +120,11 @@ class _WatchScreen:
             pane = PANES[self.pane_index]
             of_wallet = pane == "jobs" and self.client.signer is not None
             path = f"/evm/events?owner={self.client.address}" if of_wallet else "/evm/events"
-            async with changes_of(self.client.jobs.account.transport, path, unauthorised) as changes:
+            async with open_change_listener(self.client.jobs.account.transport, path, call_without_session) as changes:
                 if pane in _JOB_PANES:
                     changes.listen()
                 while pane == PANES[self.pane_index]:
-                    self.refresh = anyio.Event()
+                    self.refresh_requested = anyio.Event()
                     await self._refresh(pane)
                     await self._wait_for_refresh(changes)
 
@@ -139,7 +139,7 @@ class _WatchScreen:
             self.error_message = None
             if pane == PANES[self.pane_index]:  # the user may have changed the pane
                 self.shown = shown
-        self._show()
+        self._draw()
 
     async def _wait_for_refresh(self, changes: ChangeListener) -> None:
         """Wait for a key press, a reported change or the refresh interval."""
@@ -147,20 +147,26 @@ class _WatchScreen:
 
             async def refresh_when_due() -> None:
                 started = anyio.current_time()
-                await changes.pause(self.every, max(self.every, _IDLE_REFRESH_S))
-                await anyio.sleep_until(started + min(self.every, _MIN_REFRESH_S))
+                await changes.pause(self.every, max(self.every, _IDLE_REFRESH_INTERVAL_S))
+                await anyio.sleep_until(started + min(self.every, _MIN_REFRESH_INTERVAL_S))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(refresh_when_due)
-            await self.refresh.wait()
+            await self.refresh_requested.wait()
             tasks.cancel_scope.cancel()
 
-    def _show(self) -> None:
+    def _draw(self) -> None:
         self.draw(
-            Screen(PANES, self.pane_index, self._status(), None if self.shown is None else self.shown.table, _KEYS_HELP)
+            Screen(
+                PANES,
+                self.pane_index,
+                self._status_line(),
+                None if self.shown is None else self.shown.table,
+                _KEYS_HELP,
+            )
         )
 
-    def _status(self) -> str:
+    def _status_line(self) -> str:
         if self.error_message is not None:
             return f"reconnecting: {self.error_message}"
         if self.shown is None:
@@ -170,15 +176,15 @@ class _WatchScreen:
 
 
 async def load_pane(client: Client, pane: str, *, brief: bool) -> PaneData:
-    """Read a pane. `brief` leaves out columns that are only useful for copying."""
+    """Read the data of a pane. `brief` leaves out columns that are only useful for copying."""
     ready, chain = await client.readiness(), await client.reported_deployment()
     listed = await client.models.list(limit=None)
     names = {model.svc.model_id: model.id for model in listed}
-    table, data = await _pane(client, pane, (ready, chain, listed, names), brief=brief)
+    table, data = await _read_pane(client, pane, (ready, chain, listed, names), brief=brief)
     return PaneData(ready, chain, names, table, data)
 
 
-async def _pane(
+async def _read_pane(
     client: Client, pane: str, known: tuple[Readiness, Deployment, list[Model], dict[int, str]], *, brief: bool
 ) -> tuple[Table, Any]:
     ready, chain, listed, names = known
@@ -188,25 +194,25 @@ async def _pane(
         owner = client.address if pane == "jobs" else None
         rows = await client.jobs.book(owner=owner, order="newest", limit=_MAX_ROWS)
         if not brief:
-            return tables.jobs(rows, names, time.time()), wire_form(rows)
-        provisional_statuses = await _provisional_statuses(client, rows) if pane == "jobs" else {}
-        return short_jobs(rows, names, chain, time.time(), provisional_statuses), wire_form(rows)
+            return tables.jobs_table(rows, names, time.time()), to_plain_values(rows)
+        provisional_statuses = await _read_provisional_statuses(client, rows) if pane == "jobs" else {}
+        return short_jobs_table(rows, names, chain, time.time(), provisional_statuses), to_plain_values(rows)
     if pane == "models":
         floors, asks = await client.market.floors(limit=None), await client.market.asks(limit=None)
-        return model_prices(listed, floors, asks, chain), wire_form(listed)
+        return model_prices_table(listed, floors, asks, chain), to_plain_values(listed)
     if pane == "providers":
         providers = await client.market.providers(limit=None)
-        return (short_providers(providers, names) if brief else tables.providers(providers, names)), wire_form(
-            providers
-        )
-    return deployment_facts(ready, chain), wire_form(chain)
+        return (
+            short_providers_table(providers, names) if brief else tables.providers_table(providers, names)
+        ), to_plain_values(providers)
+    return deployment_table(ready, chain), to_plain_values(chain)
 
 
-async def _provisional_statuses(client: Client, rows: Sequence[BookRow]) -> dict[str, str]:
-    """Return the provisional statuses of the newest open jobs, with how far their last step is."""
+async def _read_provisional_statuses(client: Client, rows: Sequence[BookRow]) -> dict[str, str]:
+    """Return the provisional statuses of the newest running jobs, with the state of their last step."""
     statuses: dict[str, str] = {}
 
-    async def shown(job_id: str) -> None:
+    async def read_status(job_id: str) -> None:
         try:
             progress = await client.jobs.progress(job_id)
         except (ApiError, ConnectionFailed):  # the status of the index is shown instead
@@ -214,38 +220,38 @@ async def _provisional_statuses(client: Client, rows: Sequence[BookRow]) -> dict
         if progress.provisional and progress.steps:
             statuses[job_id] = f"{progress.status} ({progress.steps[-1].rests_on})"
 
-    running = [row.job_id for row in rows if tables.status_of(row) in LIVE_JOB]
+    running = [row.job_id for row in rows if tables.status_of(row) in LIVE_JOB_STATUSES]
     if client.jobs.account.supports_progress is not False:
         async with anyio.create_task_group() as tasks:
             for job_id in running[:_MAX_FOLLOWED_JOBS]:
-                tasks.start_soon(shown, job_id)
+                tasks.start_soon(read_status, job_id)
     return statuses
 
 
-def short_jobs(
+def short_jobs_table(
     rows: Sequence[BookRow],
     names: dict[int, str],
     chain: Deployment,
     now: float,
     provisional_statuses: Mapping[str, str],
 ) -> Table:
-    """Return the jobs with status and time left, to follow on a screen."""
+    """Return a table of jobs that is narrow enough for the screen."""
     cells = [
         (
             f"{row.job_id[:10]}…{row.job_id[-4:]}",
-            tables.name_of(row.model_id, names),
+            tables.model_name_of(row.model_id, names),
             provisional_statuses.get(row.job_id) or tables.status_of(row),
             str(row.provider_id or row.designated or "") or None,
             format_token(-(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), chain.decimals),
-            _left(row, now),
+            _time_left(row, now),
         )
         for row in rows
     ]
     return Table(("job", "model", "status", "provider", "at most", "left"), cells, frozenset({"provider", "at most"}))
 
 
-def _left(row: BookRow, now: float) -> str | None:
-    if tables.status_of(row) not in LIVE_JOB:
+def _time_left(row: BookRow, now: float) -> str | None:
+    if tables.status_of(row) not in LIVE_JOB_STATUSES:
         return None
     ends = row.expires_at if row.claimed_at == 0 else row.claimed_at + row.sla_secs
     left = max(0, round(ends - now))
@@ -253,7 +259,9 @@ def _left(row: BookRow, now: float) -> str | None:
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
-def model_prices(listed: Sequence[Model], floors: Sequence[Floor], asks: Sequence[Ask], chain: Deployment) -> Table:
+def model_prices_table(
+    listed: Sequence[Model], floors: Sequence[Floor], asks: Sequence[Ask], chain: Deployment
+) -> Table:
     """Return the models with their lowest asks, in tokens per million units."""
     rows = []
     for model in listed:
@@ -266,14 +274,14 @@ def model_prices(listed: Sequence[Model], floors: Sequence[Floor], asks: Sequenc
                 format_token(min(floor.rate_in for floor in model_floors), chain.decimals) if model_floors else None,
                 format_token(min(floor.rate_out for floor in model_floors), chain.decimals) if model_floors else None,
                 str(len(ask_providers)),
-                ", ".join(window_words(floor.sla) for floor in model_floors) or None,
+                ", ".join(format_window(floor.sla) for floor in model_floors) or None,
             )
         )
     columns = ("model", "enabled", "in from", "out from", "providers", "windows")
     return Table(columns, rows, frozenset({"in from", "out from", "providers"}))
 
 
-def short_providers(listed: Sequence[Provider], names: dict[int, str]) -> Table:
+def short_providers_table(listed: Sequence[Provider], names: dict[int, str]) -> Table:
     rows = [
         (
             str(provider.provider_id),
@@ -282,15 +290,15 @@ def short_providers(listed: Sequence[Provider], names: dict[int, str]) -> Table:
             str(provider.reputation),
             "all"
             if provider.allow_all_models
-            else ", ".join(tables.name_of(each, names) for each in provider.allowed_models),
+            else ", ".join(tables.model_name_of(each, names) for each in provider.allowed_models),
         )
         for provider in listed
     ]
     return Table(("provider", "listed", "busy", "reputation", "models"), rows, frozenset({"busy", "reputation"}))
 
 
-def deployment_facts(ready: Readiness, chain: Deployment) -> Table:
-    windows = ", ".join(window_words(each) for each in chain.windows) if chain.windows else None
+def deployment_table(ready: Readiness, chain: Deployment) -> Table:
+    windows = ", ".join(format_window(each) for each in chain.windows) if chain.windows else None
     rows = [
         ("index", f"{'ready' if ready.ready else ready.reason}, block {ready.cursor}, {ready.lag} behind the head"),
         ("chain", str(chain.chain_id)),

@@ -5,14 +5,14 @@ from typing import Final
 
 import click
 
-from common.api.webhooks import WANTED
+from common.api.webhooks import SELECTABLE_EVENTS
 from svc.cli import tables
-from svc.cli.connection import Connection, connected
+from svc.cli.connection import Connection, takes_connection
 from svc.cli.drawing import Table
-from svc.cli.json_form import wire_form
+from svc.cli.json_form import to_plain_values
 from svc.webhooks import ListedWebhook
 
-_WEBHOOK: Final = click.argument("webhook_id", help="The endpoint's id.")
+_WEBHOOK_ARGUMENT: Final = click.argument("webhook_id", help="The endpoint's id.")
 
 
 @click.group()
@@ -28,38 +28,43 @@ def webhooks() -> None:
 
 @webhooks.command()
 @click.argument("url", help="Address to post to: https, port 443, a public host.")
-@click.argument("events", nargs=-1, type=click.Choice(WANTED), help="Events to post (default: all).")
+@click.argument("events", nargs=-1, type=click.Choice(SELECTABLE_EVENTS), help="Events to post (default: all).")
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="File with your own signing secret (whsec_…).",
 )
-@connected
+@takes_connection
 async def add(connection: Connection, *, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
     """Add an endpoint. Shows its signing secret, only this once."""
-    secret = _secret(secret_file) if secret_file is not None else None
+    secret = _read_secret(secret_file) if secret_file is not None else None
     async with connection.client(wallet=True) as client:
         added = await client.webhooks.add(url, events, secret=secret)
-    facts = [("webhook", added.id), ("url", added.url), ("events", _events(added.events)), ("secret", added.secret)]
-    connection.output.facts(facts, wire_form(added))
+    facts = [
+        ("webhook", added.id),
+        ("url", added.url),
+        ("events", _format_events(added.events)),
+        ("secret", added.secret),
+    ]
+    connection.output.facts(facts, to_plain_values(added))
     connection.output.say(f"Verify messages with this secret. Try it with: svc webhooks test {added.id}")
 
 
 @webhooks.command(name="list")
-@connected
+@takes_connection
 async def list_(connection: Connection) -> None:
     """List your endpoints and the state of their deliveries."""
     async with connection.client(wallet=True) as client:
         found = await client.webhooks.list()
     columns = ("id", "status", "answer", "delivered", "waiting", "dropped", "last attempt", "url", "events")
     right = frozenset(("answer", "delivered", "waiting", "dropped"))
-    rows = [_row(each) for each in found]
-    connection.output.table(Table(columns, rows, right, frozenset(("id", "url"))), wire_form(found))
+    rows = [_webhook_row(each) for each in found]
+    connection.output.table(Table(columns, rows, right, frozenset(("id", "url"))), to_plain_values(found))
 
 
 @webhooks.command()
-@_WEBHOOK
-@connected
+@_WEBHOOK_ARGUMENT
+@takes_connection
 async def remove(connection: Connection, *, webhook_id: str) -> None:
     """Remove an endpoint and its waiting messages."""
     async with connection.client(wallet=True) as client:
@@ -68,8 +73,8 @@ async def remove(connection: Connection, *, webhook_id: str) -> None:
 
 
 @webhooks.command()
-@_WEBHOOK
-@connected
+@_WEBHOOK_ARGUMENT
+@takes_connection
 async def test(connection: Connection, *, webhook_id: str) -> None:
     """Send a message of type webhook.test, and write its id."""
     async with connection.client(wallet=True) as client:
@@ -77,17 +82,17 @@ async def test(connection: Connection, *, webhook_id: str) -> None:
     connection.output.say("Message queued. See its delivery with: svc webhooks list")
 
 
-def _secret(path: Path) -> str:
+def _read_secret(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def _row(webhook: ListedWebhook) -> tuple[str | None, ...]:
+def _webhook_row(webhook: ListedWebhook) -> tuple[str | None, ...]:
     status = webhook.status if webhook.disabled_because is None else f"disabled: {webhook.disabled_because}"
     answer = None if webhook.last_status is None else str(webhook.last_status)
     counts = (str(webhook.delivered), str(webhook.waiting), str(webhook.dropped))
     at = tables.format_time(webhook.last_attempt_at)
-    return webhook.id, status, answer, *counts, at, webhook.url, _events(webhook.events)
+    return webhook.id, status, answer, *counts, at, webhook.url, _format_events(webhook.events)
 
 
-def _events(events: list[str]) -> str:
+def _format_events(events: list[str]) -> str:
     return " ".join(events) or "all"

@@ -18,55 +18,55 @@ from svc.errors import ChainContradicts, NodeFailed, OrderRefused
 from svc.records import Deployment
 from svc.wire.json_rpc import NodeRefusal
 
-_STALE_BLOCK_SECONDS: Final = 300  # an active chain has a newer block
-_MAX_PROVIDERS: Final = 100
+_MAX_BLOCK_AGE_S: Final = 300  # an older newest block is reported
+_MAX_CHECKED_PROVIDERS: Final = 100
 _NODE_REMEDY: Final = "set a node of the market's chain with SVC_RPC_URL or --rpc-url"
 _CONTRADICTION_REMEDY: Final = "sign nothing here: the coordinator contradicts the chain; ask its operator"
-_UNCHECKED: Final = "contracts, fees, models, providers' keys and your balance are unverified"
+_UNCHECKED_FACTS: Final = "contracts, fees, models, providers' keys and your balance are unverified"
 
 
 async def check_chain(client: Client, chain: Chain | None, wallet: bytes | None) -> list[CheckRow]:
-    """Run the checks. Raises SvcError if the coordinator does not report its deployment."""
+    """Run the checks of the chain. Raises SvcError if the coordinator does not report its deployment."""
     if chain is None:
-        return [unknown("chain", _UNCHECKED, _NODE_REMEDY)]
+        return [unknown("chain", _UNCHECKED_FACTS, _NODE_REMEDY)]
     deployment = await client.reported_deployment()
     try:
         book = reported_book(deployment)
     except Refused as refusal:
         raise OrderRefused.because(refusal, "the coordinator's deployment") from None
     try:
-        findings = [*await _same_chain(chain, book)]
+        findings = [*await _check_chain_id(chain, book)]
         if any(finding.remedy for finding in findings):
             return findings
-        findings += await _contracts(chain, book, deployment)
-        findings += await _models(client, chain, book)
-        findings += await _providers(client, chain, book)
-        findings += [] if wallet is None else await _wallet(chain, deployment, wallet)
+        findings += await _check_contracts(chain, book, deployment)
+        findings += await _check_models(client, chain, book)
+        findings += await _check_providers(client, chain, book)
+        findings += [] if wallet is None else await _check_wallet(chain, deployment, wallet)
     except NodeFailed as error:
         return [wrong("chain", error.message, hint_for(error) or _NODE_REMEDY)]
     return findings
 
 
-async def _same_chain(chain: Chain, book: AddressBook) -> list[CheckRow]:
+async def _check_chain_id(chain: Chain, book: AddressBook) -> list[CheckRow]:
     seen = await chain.chain_id()
     nodes = "the node is" if len(chain.nodes) == 1 else f"{len(chain.nodes)} nodes agree and are"
     if seen != book.chain_id:
-        return [wrong("chain", f"{nodes} of chain {seen}, the market on {book.chain_id}", _NODE_REMEDY)]
+        return [wrong("chain", f"{nodes} of chain {seen}, but the market is on chain {book.chain_id}", _NODE_REMEDY)]
     age = int(time.time()) - await chain.block_time()
-    if abs(age) > _STALE_BLOCK_SECONDS:
+    if abs(age) > _MAX_BLOCK_AGE_S:
         when = f"{age} s old" if age > 0 else f"{-age} s ahead of this clock"
         remedy = "check this machine's clock; if it is right, the node has stopped following the chain"
         return [unknown("chain", f"chain {seen}, but its latest block is {when}", remedy)]
     return [right("chain", f"{nodes} of chain {seen}, the latest block {abs(age)} s old")]
 
 
-async def _contracts(chain: Chain, book: AddressBook, deployment: Deployment) -> list[CheckRow]:
+async def _check_contracts(chain: Chain, book: AddressBook, deployment: Deployment) -> list[CheckRow]:
     try:
         await check_deployment(chain, book)
     except ChainContradicts as error:
         return [wrong("domains", error.message, _CONTRADICTION_REMEDY)]
     findings = [right("domains", "code, signing domains and token of the contracts are verified by the chain")]
-    fees_on_chain = await facts.fees(chain, book.job_registry)
+    fees_on_chain = await facts.read_fees(chain, book.job_registry)
     if fees_on_chain.fee_bps != deployment.fee_bps:
         seen = f"the coordinator reports {deployment.fee_bps} basis points, the chain {fees_on_chain.fee_bps}"
         return [*findings, wrong("fees", seen, _CONTRADICTION_REMEDY)]
@@ -77,36 +77,38 @@ async def _contracts(chain: Chain, book: AddressBook, deployment: Deployment) ->
     ]
 
 
-async def _models(client: Client, chain: Chain, book: AddressBook) -> list[CheckRow]:
-    """Compare each model's number and name with the registry's events."""
+async def _check_models(client: Client, chain: Chain, book: AddressBook) -> list[CheckRow]:
+    """Check that each model's number and name are in the registry's events, and that the model is enabled."""
     first = 0 if client.settings.addresses is None else client.settings.addresses.deploy_block
-    others, models = [], [model for model in await client.models.list(limit=None) if model.svc.enabled]
+    mismatched, models = [], [model for model in await client.models.list(limit=None) if model.svc.enabled]
     for model in models:
         try:
-            name = await facts.model_name(chain, book.job_registry, model.svc.model_id, first)
+            name = await facts.find_model_name(chain, book.job_registry, model.svc.model_id, first)
         except NodeRefusal as refusal:
             remedy = "use a node that keeps all logs, or set an address book (--addresses), which has the first block"
             return [unknown("models", refusal.message, remedy)]
-        if name != model.id or not await facts.model_enabled(chain, book.job_registry, model.svc.model_id):
-            others.append(model.id)
-    if others:
+        if name != model.id or not await facts.is_model_enabled(chain, book.job_registry, model.svc.model_id):
+            mismatched.append(model.id)
+    if mismatched:
         return [
             wrong(
-                "models", f"the chain has other models under the numbers of {', '.join(others)}", _CONTRADICTION_REMEDY
+                "models",
+                f"the chain has other models under the numbers of {', '.join(mismatched)}",
+                _CONTRADICTION_REMEDY,
             )
         ]
     return [right("models", f"the numbers of all {len(models)} models are verified by the chain")]
 
 
-async def _providers(client: Client, chain: Chain, book: AddressBook) -> list[CheckRow]:
-    others, providers = [], await client.market.providers(limit=_MAX_PROVIDERS)
+async def _check_providers(client: Client, chain: Chain, book: AddressBook) -> list[CheckRow]:
+    mismatched, providers = [], await client.market.providers(limit=_MAX_CHECKED_PROVIDERS)
     for each in providers:
-        on_chain = await facts.provider(chain, book.provider_registry, each.provider_id)
+        on_chain = await facts.read_provider(chain, book.provider_registry, each.provider_id)
         reported_key = bytes(32) if each.box_key is None else read_hex(each.box_key, 32, "box_key")
         if (on_chain.box_key, on_chain.listed) != (reported_key, each.listed):
-            others.append(str(each.provider_id))
-    if others:
-        seen = f"the chain has another key or listing for: {', '.join(others)}"
+            mismatched.append(str(each.provider_id))
+    if mismatched:
+        seen = f"the chain has another key or listing for providers {', '.join(mismatched)}"
         return [
             wrong(
                 "providers",
@@ -117,9 +119,9 @@ async def _providers(client: Client, chain: Chain, book: AddressBook) -> list[Ch
     return [right("providers", f"keys and listings of {len(providers)} providers are verified by the chain")]
 
 
-async def _wallet(chain: Chain, deployment: Deployment, wallet: bytes) -> list[CheckRow]:
+async def _check_wallet(chain: Chain, deployment: Deployment, wallet: bytes) -> list[CheckRow]:
     name = deployment.token_domain.name
-    held = await facts.balance(chain, read_hex(deployment.contracts.paytoken, 20, "paytoken"), wallet)
+    held = await facts.read_balance(chain, read_hex(deployment.contracts.paytoken, 20, "paytoken"), wallet)
     amount = tables.format_amount(held, deployment.decimals, name)
     findings = [
         right("balance", f"the wallet holds {amount}")

@@ -10,10 +10,10 @@ from svc.cli import tables
 from svc.cli.failures import hint_for
 from svc.cli.order_readers import open_order_readers
 from svc.client import Client
-from svc.core.clock import MAX_SKEW_SECONDS
+from svc.core.clock import MAX_SKEW_S
 from svc.errors import ConnectionFailed, EscrowUntrusted, SvcError
 
-_CLOCK_TOLERANCE_SECONDS: Final = 5.0  # network delay and rounding to seconds
+_CLOCK_TOLERANCE_S: Final = 5.0  # covers network delay and rounding to seconds
 _UNREACHABLE_REMEDY: Final = "check that the coordinator runs at this address; set SVC_BASE_URL or --coordinator"
 _WRONG_SERVICE_REMEDY: Final = "another service answers at this address: set SVC_BASE_URL or --coordinator"
 _GENERIC_REMEDY: Final = "see the message"
@@ -21,11 +21,11 @@ _GENERIC_REMEDY: Final = "see the message"
 Check = Callable[[Client], Awaitable[list[CheckRow]]]
 
 
-async def versions(_: Client) -> list[CheckRow]:
+async def check_versions(_: Client) -> list[CheckRow]:
     return [right("versions", f"svc {version('sealed-job-coordinator')} on Python {platform.python_version()}")]
 
 
-async def coordinator(client: Client) -> list[CheckRow]:
+async def check_coordinator(client: Client) -> list[CheckRow]:
     """Check that the coordinator answers and that its index has caught up."""
     url = client.settings.base_url
     readiness = await client.readiness()
@@ -36,18 +36,18 @@ async def coordinator(client: Client) -> list[CheckRow]:
     return [wrong("coordinator", f"{url} is not ready: {readiness.code or readiness.reason}{behind}", remedy)]
 
 
-async def clock(client: Client) -> list[CheckRow]:
+async def check_clock(client: Client) -> list[CheckRow]:
     await client.readiness()
     skew = client.clock_skew()
     seen = f"the coordinator's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one"
-    if abs(skew) <= _CLOCK_TOLERANCE_SECONDS:
+    if abs(skew) <= _CLOCK_TOLERANCE_S:
         return [right("clock", "agrees with the coordinator's clock")]
-    if abs(skew) <= MAX_SKEW_SECONDS:
+    if abs(skew) <= MAX_SKEW_S:
         return [fact("clock", f"{seen}; svc corrects for it", "set this machine's clock by NTP")]
     return [wrong("clock", seen, "set this machine's clock by NTP: its signatures would be rejected as stale")]
 
 
-async def deployment(client: Client) -> list[CheckRow]:
+async def check_deployment(client: Client) -> list[CheckRow]:
     chain = await client.chain()
     name, fee = chain.token_domain.name, chain.fee_bps / 100
     where = f"chain {chain.chain_id}, job registry {chain.contracts.job_registry}"
@@ -58,24 +58,24 @@ async def deployment(client: Client) -> list[CheckRow]:
     return [unknown("deployment", f"{seen}; reported by the coordinator at the first use", remedy)]
 
 
-async def session(client: Client) -> list[CheckRow]:
+async def check_session(client: Client) -> list[CheckRow]:
     """Check that the coordinator accepts this wallet's session signature."""
     granted = await client.session()
     return [right("session", f"signed in as {client.address} until {tables.format_time(granted.expires_at)}")]
 
 
-async def market(client: Client) -> list[CheckRow]:
+async def check_market(client: Client) -> list[CheckRow]:
     models = [model for model in await client.models.list(limit=None) if model.svc.enabled]
     asks = await client.market.asks(limit=None)
-    asking = len({ask.provider_id for ask in asks})
-    seen = f"{len(models)} models accept orders; providers with a price: {asking}"
+    asking_providers = len({ask.provider_id for ask in asks})
+    seen = f"{len(models)} models accept orders; providers with a price: {asking_providers}"
     if models and asks:
         return [right("market", seen)]
     return [fact("market", seen, "no provider has a price now; an open offer waits until a provider claims it")]
 
 
-async def signing(client: Client) -> list[CheckRow]:
-    """Check the signatures of order and payment with a quote, which costs nothing."""
+async def check_signing(client: Client) -> list[CheckRow]:
+    """Sign a test order and request its quote, which costs nothing."""
     enabled = next((model for model in await client.models.list(limit=None) if model.svc.enabled), None)
     provider = next((each for each in await client.market.providers(limit=None) if each.box_key is not None), None)
     if enabled is None or provider is None:
@@ -85,7 +85,7 @@ async def signing(client: Client) -> list[CheckRow]:
     return [right("signing", f"an order was signed and quoted ({amount} base units); nothing was posted")]
 
 
-async def escrow(client: Client) -> list[CheckRow]:
+async def check_escrow(client: Client) -> list[CheckRow]:
     try:
         offered = await client.escrow()
     except EscrowUntrusted as error:
@@ -101,19 +101,19 @@ async def escrow(client: Client) -> list[CheckRow]:
     return [right("escrow", f"key {key}, release {offered.evidence.release}; open orders are readable by {readers}")]
 
 
-COORDINATOR: Final[Mapping[str, Check]] = {
-    "versions": versions,
-    "coordinator": coordinator,
-    "clock": clock,
-    "deployment": deployment,
-    "market": market,
-    "escrow": escrow,
+COORDINATOR_CHECKS: Final[Mapping[str, Check]] = {
+    "versions": check_versions,
+    "coordinator": check_coordinator,
+    "clock": check_clock,
+    "deployment": check_deployment,
+    "market": check_market,
+    "escrow": check_escrow,
 }
-WALLET: Final[Mapping[str, Check]] = {"session": session, "signing": signing}
+WALLET_CHECKS: Final[Mapping[str, Check]] = {"session": check_session, "signing": check_signing}
 
 
 async def check_reachable(client: Client) -> CheckRow | None:
-    """Return None if the coordinator answers, otherwise the finding that explains why not."""
+    """Return None if the coordinator answers. Otherwise return a finding with the reason."""
     try:
         await client.readiness()
     except ConnectionFailed as error:
@@ -124,7 +124,7 @@ async def check_reachable(client: Client) -> CheckRow | None:
 
 
 async def run_checks(client: Client, checks: Mapping[str, Check]) -> list[CheckRow]:
-    """Run the checks. A check that raises becomes a finding."""
+    """Run the checks. If a check raises an error, the error becomes a finding."""
     findings: list[CheckRow] = []
     for name, check in checks.items():
         try:

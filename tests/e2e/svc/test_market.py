@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from tests.e2e.svc.conftest import Svc
 
 
@@ -29,12 +29,12 @@ def test_escrow_key_is_shown_with_its_evidence(svc: Svc) -> None:
     assert shown["verified"] is True
     assert shown["evidence"]["type"] == "static-coordinator-v1"
     pinned = svc("escrow", "--escrow-key", "00" * 32)
-    assert (pinned.code, pinned.out) == (Exit.REFUSED, "")
+    assert (pinned.code, pinned.out) == (ExitCode.REFUSED, "")
 
 
 def test_doctor_finds_a_market_that_is_well(svc: Svc) -> None:
     ended = svc("doctor", "--json")
-    assert ended.code == Exit.DONE, ended.out
+    assert ended.code == ExitCode.DONE, ended.out
     results = {row["what"]: row["result"] for row in json.loads(ended.out)}
     for check in ("coordinator", "clock", "session", "signing", "escrow", "domains", "balance"):
         assert results[check] == "right", results
@@ -43,7 +43,7 @@ def test_doctor_finds_a_market_that_is_well(svc: Svc) -> None:
 def test_doctor_says_what_is_wrong_and_what_to_do(svc: Svc) -> None:
     poor = "0x" + "17" * 32
     ended = svc("doctor", "--json", "--gateway", "http://127.0.0.1:1", SVC_WALLET_KEY=poor)
-    assert ended.code == Exit.UNHEALTHY
+    assert ended.code == ExitCode.UNHEALTHY
     wrong = {row["what"]: row["remedy"] for row in json.loads(ended.out) if row["result"] == "WRONG"}
     assert wrong.keys() == {"gateway", "balance"}
     assert "SVC_PIN_GATEWAY" in wrong["gateway"]
@@ -52,5 +52,5 @@ def test_doctor_says_what_is_wrong_and_what_to_do(svc: Svc) -> None:
 
 def test_doctor_reports_only_the_silent_coordinator(svc: Svc) -> None:
     ended = svc("doctor", "--json", SVC_BASE_URL="http://127.0.0.1:1")
-    assert ended.code == Exit.UNHEALTHY
+    assert ended.code == ExitCode.UNHEALTHY
     assert [row["what"] for row in json.loads(ended.out)] == ["coordinator"]

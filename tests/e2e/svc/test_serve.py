@@ -1,6 +1,7 @@
 """`svc serve` in a complete market, with OpenAI's Python client: each call once, sealed and paid for.
 
-The market's demo provider echoes its input as JSON. `make serve-clients` tests third-party clients with a real model.
+The market's demo provider echoes its input as JSON. `python -m tests.peers.clients` tests third-party clients with a
+real model.
 """
 
 import base64
@@ -15,12 +16,14 @@ import attrs
 import openai
 import pytest
 
-from svcd.payload.picture_size import Picture, measure
+from svcd.payload.picture_size import PictureSize, measure_picture
 from tests.e2e.svc.conftest import Market, Svc
 
 MODEL = "demo/text-small"
 LINE = {"method": "POST", "url": "/v1/chat/completions"}
 SETTINGS = """
+tabs = "off"
+
 [models.gpt-4o-mini]
 model = "demo/text-small"
 max_output_tokens = 16
@@ -113,7 +116,7 @@ def test_images_are_pictures(server: Server) -> None:
     with server.client() as client:
         answer = client.images.generate(model="demo/image-small", prompt="a cat", n=2, size="512x512")
     pictures = [base64.b64decode(row.b64_json or "") for row in answer.data or []]
-    assert [measure(picture) for picture in pictures] == [Picture(64, 64)] * 2
+    assert [measure_picture(picture) for picture in pictures] == [PictureSize(64, 64)] * 2
 
 
 async def _both(client: openai.AsyncOpenAI) -> AsyncIterator[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.exposition import exposition
 from tests.integration.promtool import PROMTOOL, promtool
+from tests.support.fakes.exposition import exposition
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,14 +11,14 @@ from common.address_book import AddressBook
 from common.daemon.secrets import Secret
 from common.domains import Domains
 from coordinatord.api.escrow.handover import Operators
-from coordinatord.api.escrow.peer import NoKeys, Peer
+from coordinatord.api.escrow.peer import FailedPull, Peer
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
 from coordinatord.chain.rpc import client as transport
 from coordinatord.chain.rpc.client import RpcCall, open_rpc
 from coordinatord.storage.pins.store import open_pin_store
 from devnet.ports import LOOPBACK
-from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
+from tests.support.faults.bomb_server import BombServer, bomb_server, flat_memory
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
@@ -110,11 +110,11 @@ async def test_stores_answers_without_a_body_end_each_time(server: BombServer) -
 @pytest.mark.parametrize("status", [200, 403])
 async def test_peers_encoded_answer_brings_no_keys_and_is_left_unread(status: int) -> None:
     domains = Domains.of(AddressBook.parse(ENVIRONMENT["ADDRESSES_JSON"].encode()))
-    operators = Operators.of(domains, (Secret("0a" * 32),))
+    operators = Operators.from_keys(domains, (Secret("0a" * 32),))
     with bomb_server(status) as server:
         async with open_http(connections=1, timeout_s=10) as http:
             with flat_memory():
-                pulled = await Peer(http, server.url, operators, 3, lambda: 1_800_000_000).pull()
-        assert isinstance(pulled, NoKeys)
+                pulled = await Peer(http, server.url, operators, 3, lambda: 1_800_000_000).pull_keys()
+        assert isinstance(pulled, FailedPull)
         assert "content encoding gzip, gzip" in pulled.reason
         assert server.asked_for_no_encoding()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_SECONDS
-from devnet.contracts import at, connected
+from devnet.catalogue import FEE_BPS, GAS_FEE, MODELS, SLA_WINDOWS_S
+from devnet.contracts import connected, contract_at
 from devnet.market import CLIENT_FUNDS
 from devnet.world import World
 
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.anyio
 
 async def test_catalogue_holds_models_windows_and_fees(world: World) -> None:
     async with connected(world.anvil.rpc_url) as chain:
-        jobs = at(chain, "JobRegistry", world.market.jobs).functions
+        jobs = contract_at(chain, "JobRegistry", world.market.jobs).functions
         assert await jobs.fees().call() == [FEE_BPS, GAS_FEE]
-        assert [await jobs.slaAllowed(seconds).call() for seconds in (*SLA_SECONDS, 61)] == [
-            *(True for _ in SLA_SECONDS),
+        assert [await jobs.slaAllowed(seconds).call() for seconds in (*SLA_WINDOWS_S, 61)] == [
+            *(True for _ in SLA_WINDOWS_S),
             False,
         ]
         assert [await jobs.modelEnabled(model.model_id).call() for model in MODELS] == [True] * len(MODELS)
@@ -31,7 +31,7 @@ async def test_relayers_may_relay_on_every_registry(world: World) -> None:
             ("ProviderRegistry", market.providers),
             ("AskRegistry", market.asks),
         ):
-            registry = at(chain, name, address).functions
+            registry = contract_at(chain, name, address).functions
             assert [await registry.isRelayer(relayer.address).call() for relayer in relayers] == [True, True]
 
 
@@ -39,7 +39,7 @@ async def test_providers_are_listed_for_all_models_with_their_box_keys(world: Wo
     wallets = world.cast.with_role("provider")
     assert len(wallets) >= 2
     async with connected(world.anvil.rpc_url) as chain:
-        providers = at(chain, "ProviderRegistry", world.market.providers).functions
+        providers = contract_at(chain, "ProviderRegistry", world.market.providers).functions
         for wallet in wallets:
             provider_id = await providers.providerIdOf(wallet.address).call()
             assert provider_id == world.market.provider_ids[wallet.address]
@@ -52,7 +52,7 @@ async def test_clients_hold_the_payment_token(world: World) -> None:
     clients = world.cast.with_role("client")
     assert len(clients) >= 3
     async with connected(world.anvil.rpc_url) as chain:
-        token = at(chain, "DevToken", world.market.token).functions
+        token = contract_at(chain, "DevToken", world.market.token).functions
         for client in clients:
             assert await token.balanceOf(client.address).call() == CLIENT_FUNDS
 
@@ -60,7 +60,7 @@ async def test_clients_hold_the_payment_token(world: World) -> None:
 async def test_address_book_names_the_tokens_domain(world: World) -> None:
     book = world.market.address_book
     async with connected(world.anvil.rpc_url) as chain:
-        token = at(chain, "DevToken", book["paytoken"]).functions
+        token = contract_at(chain, "DevToken", book["paytoken"]).functions
         _, name, version, chain_id, contract, *_ = await token.eip712Domain().call()
         assert book["tokenDomain"] == {"name": name, "version": version}
         assert (book["chainId"], book["paytoken"]) == (chain_id, contract)

@@ -20,8 +20,8 @@ child.wait()
 """
 WATCHED = f"""
 import os, subprocess, sys
-watch = "import sys; sys.path.insert(0, sys.argv[2]); from devnet.parent_watch import watch_over; " \\
-    "watch_over(int(sys.argv[1]), 15, ['/bin/sh', '-c', 'echo $$; exec sleep 600'])"
+watch = "import sys; sys.path.insert(0, sys.argv[2]); from devnet.parent_watch import run_until_parent_dies; " \\
+    "run_until_parent_dies(int(sys.argv[1]), 15, ['/bin/sh', '-c', 'echo $$; exec sleep 600'])"
 root = {str(Path(parent_watch.__file__).parents[1])!r}
 child = subprocess.Popen([sys.executable, "-c", watch, str(os.getpid()), root])
 child.wait()

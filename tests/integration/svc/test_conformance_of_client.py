@@ -57,12 +57,12 @@ async def test_svc_is_right_in_every_market() -> None:
 
 
 async def test_client_that_signs_other_terms_than_it_sends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = PreparedOrder.body
+    body = PreparedOrder.quote_body
 
     def changed(order: PreparedOrder) -> dict[str, Any]:
         return {**body(order), "units_out": 65}
 
-    monkeypatch.setattr(PreparedOrder, "body", changed)
+    monkeypatch.setattr(PreparedOrder, "quote_body", changed)
     report = await judged(buying(), "ordinary purchase")
     wrong = {tried(row): row.detail for row in report.wrong}
     assert "not signed by its owner over these terms" in wrong["orders"]

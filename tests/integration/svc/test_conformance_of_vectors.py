@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from common.checks import Result
+from common.checks import CheckResult
 from common.refusal import Refused
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from tests.conformance.__main__ import conformance
 from tests.conformance.vectors import try_vectors
 from tests.conformance.verdicts import Report
@@ -64,9 +64,9 @@ async def test_right_program_is_right_and_what_it_skips_is_unknown() -> None:
     report = await try_vectors(FOLDER, ["job_id", "scalars", "strict_json"], program(), Report())
     results = {row.what: row.result for row in report.rows}
     assert results == {
-        "vectors: job_id.json": Result.RIGHT,
-        "vectors: scalars.json": Result.UNKNOWN,
-        "vectors: strict_json.json": Result.RIGHT,
+        "vectors: job_id.json": CheckResult.RIGHT,
+        "vectors: scalars.json": CheckResult.UNKNOWN,
+        "vectors: strict_json.json": CheckResult.RIGHT,
     }
 
 
@@ -105,13 +105,13 @@ def test_command_exits_0_when_right_and_9_when_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked = ["vectors", "--folder", str(FOLDER), "--only", "job_id"]
-    assert run([*asked, "--json", "--", *program()]) == Exit.DONE
+    assert run([*asked, "--json", "--", *program()]) == ExitCode.DONE
     said = capsys.readouterr()
     assert [row["what"] for row in json.loads(said.out)] == ["vectors: job_id.json"]
     assert "1 right, 0 WRONG, 0 unknown" in said.err
-    assert run([*asked, "--", *program("answer = {}")]) == Exit.UNHEALTHY
+    assert run([*asked, "--", *program("answer = {}")]) == ExitCode.UNHEALTHY
     assert capsys.readouterr().out.startswith("WRONG    vectors: job_id.json  ")
-    assert run([*asked, "--", *program("answer = {'skip': True}")]) == Exit.UNHEALTHY  # nothing was checked
+    assert run([*asked, "--", *program("answer = {'skip': True}")]) == ExitCode.UNHEALTHY  # nothing was checked
 
 
 @pytest.mark.parametrize(
@@ -128,5 +128,5 @@ def test_command_exits_0_when_right_and_9_when_wrong(
 def test_command_that_cannot_be_begun_says_why(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(arguments) == Exit.USAGE
+    assert run(arguments) == ExitCode.USAGE
     assert said in capsys.readouterr().err

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from svc.client import Client
-from svc.core.sealing import INLINE_BYTES
+from svc.core.sealing import MAX_INLINE_CONTAINER_BYTES
 from svc.errors import InvalidRequest, NotFound
 from svc.orders import UnlistedParameter
 from tests.integration.svc.working_provider import WorkingProvider
@@ -26,7 +26,7 @@ async def test_large_container_is_uploaded_and_its_result_saved(
 ) -> None:
     with pytest.warns(UnlistedParameter):
         prepared = await client.prepare(
-            "demo/text-small", {"input": "large", "padding": "x" * INLINE_BYTES}, window="async"
+            "demo/text-small", {"input": "large", "padding": "x" * MAX_INLINE_CONTAINER_BYTES}, window="async"
         )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(provider.work)

@@ -48,7 +48,7 @@ def anyio_backend() -> str:
 
 @attrs.define
 class Recorder:
-    """A wallet that records what it signs."""
+    """A wallet that records the messages it signs."""
 
     wallet: Wallet
     asked: list[SigningRequest] = attrs.field(factory=list)

@@ -10,7 +10,7 @@ import pytest
 from anyio import to_thread
 from click.testing import CliRunner
 
-from common.receipt import verified
+from common.receipt import verify_receipt
 from svc.cli.main import svc
 from svc.client import Client
 from svc.errors import OrderRefused, ResultUnreadable
@@ -40,7 +40,7 @@ async def settled(client: Client, provider: WorkingProvider) -> str:
 
 async def test_receipt_of_a_settled_job_is_proved_by_blocks(client: Client, provider: WorkingProvider) -> None:
     job = await client.jobs.row(await settled(client, provider))
-    proved = verified(await client.receipt(job.job_id))
+    proved = verify_receipt(await client.receipt(job.job_id))
     facts = {fact.name: fact.value for fact in proved.facts}
     assert "0x" + proved.job_id.hex() == job.job_id
     assert facts["owner"] == client.address.lower()
@@ -48,17 +48,17 @@ async def test_receipt_of_a_settled_job_is_proved_by_blocks(client: Client, prov
     assert facts["claimed"].startswith(f"by provider {job.provider_id},")
     chain = client.vouching.chain
     assert chain is not None
-    await check_blocks(chain.later(), proved)
-    receipts = Receipts(chain.later(), (await client._account.market()).for_receipts)
-    with pytest.raises(ResultUnreadable, match="no post of the job from block") as unproved:
-        await receipts.make(proved.job_id, job.posted_block + 1)
+    await check_blocks(chain.new_snapshot(), proved)
+    receipts = Receipts(chain.new_snapshot(), (await client._account.market()).receipt_market)
+    with pytest.raises(ResultUnreadable, match="but the chain has no such post") as unproved:
+        await receipts.build_receipt(proved.job_id, job.posted_block + 1)
     assert unproved.value.code == "receipt_unproved"
     higher = attrs.evolve(proved, blocks=(attrs.evolve(proved.blocks[0], number=1 << 40),))
     with pytest.raises(ResultUnreadable, match="the chain ends at block"):
-        await check_blocks(chain.later(), higher)
+        await check_blocks(chain.new_snapshot(), higher)
     other = attrs.evolve(proved, blocks=(attrs.evolve(proved.blocks[0], hash=bytes(32)),))
     with pytest.raises(ResultUnreadable, match="in the receipt; the chain has 0x"):
-        await check_blocks(chain.later(), other)
+        await check_blocks(chain.new_snapshot(), other)
     with pytest.raises(ResultUnreadable, match="not one of the given hashes"):
         check_hashes([bytes(32)], proved)
 
@@ -75,7 +75,7 @@ async def test_receipt_of_a_cancelled_job_shows_no_payment(
         await client.receipt(prepared.id)
     assert early.value.code == "no_receipt"
     await client.cancel(prepared.id)
-    facts = {fact.name: fact.value for fact in verified(await client.receipt(prepared.id)).facts}
+    facts = {fact.name: fact.value for fact in verify_receipt(await client.receipt(prepared.id)).facts}
     assert facts["ended"].startswith("JobCancelled")
     assert "collected" not in facts
 

@@ -14,7 +14,7 @@ import pytest
 
 from common.refusal import Refused
 from svc.serve import serving
-from svc.serve.settings import BudgetSettings, KeySettings, Server, ServeSettings
+from svc.serve.settings import BudgetSettings, HttpServerSettings, KeySettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, provider
 from tests.unit.svc.serve.conftest import spoken
 from tests.unit.svc.serve.market import GATEWAY, ServedMarket, candidate, until
@@ -42,9 +42,10 @@ class Listening:
 async def listening(market: ServedMarket, folder: Path, **server: Any) -> AsyncIterator[Listening]:
     (folder / "key").write_text(SECRET)
     settings = ServeSettings(
-        server=Server(port=0, **server),
+        server=HttpServerSettings(port=0, **server),
         keys={"tests": KeySettings(file=str(folder / "key"))},
         budget=BudgetSettings(per_day=10**12),
+        tabs="off",
     )
     serving.check_tls(settings.server)
     stop = anyio.Event()

@@ -13,9 +13,9 @@ import attrs
 import httpx
 import pytest
 
-from tests.faults.descriptors import idle_connections, limited
-from tests.faults.full_disk import full_disk
 from tests.integration.svc.conftest import Shop
+from tests.support.faults.descriptors import idle_connections, limited
+from tests.support.faults.full_disk import full_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 

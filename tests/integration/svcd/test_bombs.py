@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 import trio
 
-from common.checks import Result
+from common.checks import CheckResult
 from svc.wire.connections import open_client
 from svc.wire.gateways import Gateways
 from svcd.backends.build import open_backend
-from svcd.backends.load_request import fetch
+from svcd.backends.load_request import fetch_body
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.errors import Unavailable
 from svcd.config import MetricsTable
-from svcd.coordinator.client import read_deployment, transport_of
-from svcd.operator.status import look
+from svcd.coordinator.client import open_transport, read_deployment
+from svcd.operator.status import check_status
 from svcd.payload.gateway import PayloadGateways
 from svcd.payload.spool import Spool
-from tests.fakes.backend_settings import read_backend
-from tests.fakes.provider_work import work_on
-from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
+from tests.support.fakes.backend_settings import read_backend
+from tests.support.fakes.provider_work import work_on
+from tests.support.faults.bomb_server import BombServer, bomb_server, flat_memory
 
 pytestmark = pytest.mark.trio
 
@@ -36,7 +36,7 @@ def server() -> Iterator[BombServer]:
 async def test_coordinators_encoded_answer_is_none_and_is_left_unread(server: BombServer) -> None:
     async with open_client(base_url=server.url) as http:
         with flat_memory(), pytest.raises(Unavailable, match=NAMED):
-            await read_deployment(transport_of(http))
+            await read_deployment(open_transport(http))
     assert server.asked_for_no_encoding()
 
 
@@ -73,7 +73,7 @@ async def test_gateway_redirects_are_followed_with_bodies_unread(server: BombSer
 async def test_look_at_a_gateway_reads_nothing_of_it(server: BombServer) -> None:
     async with open_client() as http:
         with flat_memory():
-            assert await PayloadGateways(Gateways(http, [server.url])).reachable(server.url) is None
+            assert await PayloadGateways(Gateways(http, [server.url])).find_fault(server.url) is None
 
 
 BACKENDS: dict[str, dict[str, object]] = {
@@ -109,12 +109,12 @@ async def test_results_file_that_comes_encoded_is_left_unread() -> None:
 async def test_probes_encoded_answer_is_no_reading(server: BombServer) -> None:
     async with open_client() as http:
         with flat_memory():
-            assert await fetch(http, server.url, 5) is None
+            assert await fetch_body(http, server.url, 5) is None
     assert server.asked_for_no_encoding()
 
 
 async def test_encoded_status_of_a_foreign_server_is_left_unread(server: BombServer, tmp_path: Path) -> None:
     port = int(server.url.rpartition(":")[2])
     with flat_memory():
-        found = await trio.to_thread.run_sync(look, tmp_path, MetricsTable(port=port))
-    assert (found[0].what, found[0].result) == ("daemon", Result.WRONG)
+        found = await trio.to_thread.run_sync(check_status, tmp_path, MetricsTable(port=port))
+    assert (found[0].what, found[0].result) == ("daemon", CheckResult.WRONG)

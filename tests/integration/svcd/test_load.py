@@ -2,8 +2,8 @@ import pytest
 
 from svcd.backends.load import open_load
 from svcd.base import metrics
-from tests.fakes.backend_settings import read_probe
-from tests.fakes.model_server import Reply, running_model_server
+from tests.support.fakes.backend_settings import read_probe
+from tests.support.fakes.model_server import Reply, running_model_server
 
 pytestmark = pytest.mark.trio
 

@@ -57,4 +57,4 @@ def before_call(context: Any, case: Any, **kwargs: Any) -> None:
 def prepared_requests_hold(context: Any, response: Any, case: Any) -> None:
     due = _due.get(case.id)
     if due is not None and response.status_code not in due:
-        raise AssertionError(f"a request that holds got {response.status_code} and not {due}: {response.text[:500]}")
+        raise AssertionError(f"a valid request got {response.status_code}, expected {due}: {response.text[:500]}")

@@ -12,16 +12,15 @@ from common.api.states import JobState
 from common.quotes import FeeTerms
 from common.scalars import base64_of
 from devnet.catalogue import FEE_BPS, GAS_FEE
-from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.simulation.plan import Post
 from tests.simulation.trace import Trace
+from tests.support.fakes.submissions import Submitter, jsonl
 
 _AGAIN: Final = (425, 429, 500, 502, 503, 504)
-_INSISTS: Final = 600.0  # seconds
+_RETRY_TIMEOUT_S: Final = 600.0
 _POLLS_EVERY: Final = 3.0
 _SLOTS: Final = 3
-_ORDERS_LIVE: Final = 7200
 
 
 @attrs.define
@@ -56,7 +55,7 @@ class Insisting:
     only: int = 0  # the only provider that orders go to, or whose orders are taken
 
     async def ask(
-        self, method: str, path: str, *, session: bool = False, patience: float = _INSISTS, **request: Any
+        self, method: str, path: str, *, session: bool = False, patience: float = _RETRY_TIMEOUT_S, **request: Any
     ) -> httpx.Response | None:
         """Return None if no conclusive response came in time."""
         loop = asyncio.get_running_loop()

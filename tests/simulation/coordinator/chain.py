@@ -24,7 +24,7 @@ from tests.simulation.plan import Fault
 
 BLOCK_SECONDS: Final = 2.0
 BASE_FEE: Final = 10**9
-_PATIENCE: Final = 10.0  # the coordinator's timeout for one response
+_RPC_TIMEOUT_S: Final = 10.0  # of the coordinator
 _SEND: Final = "eth_sendRawTransaction"
 _BLACKLISTED: Final = abi.selector("blacklisted(address)")
 _SET_BLACKLISTED: Final = abi.selector("setBlacklisted(address,bool)")
@@ -93,7 +93,7 @@ class SimulatedChain:
             if not self.faults.is_live(owner):
                 raise NoResponse("this process is no more")
             if self.away:
-                await asyncio.sleep(self.chance.choice((0.0, _PATIENCE)))
+                await asyncio.sleep(self.chance.choice((0.0, _RPC_TIMEOUT_S)))
                 raise NoResponse("the node is away")
             answer = await self._answered(body)
             await asyncio.sleep(self.delay())
@@ -114,13 +114,13 @@ class SimulatedChain:
         if fault.kind in ("lost", "hang_after"):
             self._done(body, calls)
         if fault.kind in ("hang", "hang_after"):
-            await asyncio.sleep(_PATIENCE)
+            await asyncio.sleep(_RPC_TIMEOUT_S)
         if fault.kind in ("unreached", "lost", "hang", "hang_after"):
             raise NoResponse(fault.kind)
         if fault.kind in _INSTEAD:
             return _INSTEAD[fault.kind]
         if fault.kind == "late":
-            await asyncio.sleep(min(fault.seconds, 0.9 * _PATIENCE))
+            await asyncio.sleep(min(fault.seconds, 0.9 * _RPC_TIMEOUT_S))
         if fault.kind in _ERRORS:
             if fault.kind == "known":
                 self._done(body, calls)
@@ -207,12 +207,12 @@ class SimulatedChain:
         while (now := self._loop.time()) < noisy or self._is_refused(account, token):
             wanted = now < min(until, noisy)
             if self._is_refused(account, token) != wanted:
-                data = abi.call(_SET_BLACKLISTED, abi.address(bytes.fromhex(account[2:])), abi.uint(int(wanted)))
+                data = abi.call_data(_SET_BLACKLISTED, abi.address(bytes.fromhex(account[2:])), abi.uint(int(wanted)))
                 self._send(token.issuer, {"to": token.address, "data": hex_of(data), "gas": hex(100_000)})
             await asyncio.sleep(BLOCK_SECONDS)
 
     def _is_refused(self, account: str, token: Token) -> bool:
-        data = hex_of(abi.call(_BLACKLISTED, abi.address(bytes.fromhex(account[2:]))))
+        data = hex_of(abi.call_data(_BLACKLISTED, abi.address(bytes.fromhex(account[2:]))))
         return bool(int(self.node.call("eth_call", {"to": token.address, "data": data}, "latest"), 16))
 
     def _send(self, account: str, transaction: dict[str, str]) -> None:

@@ -1,5 +1,4 @@
-"""`make simulate-coordinatord SEEDS=200`: simulate complete coordinators with svcd and clients, once per seed. Exits
-with 1 when a promise broke.
+"""Simulate complete coordinators with svcd and clients, once per seed. Exit with 1 when a promise broke.
 
     python -m tests.simulation.coordinator [--seeds 200] [--first 0] [--until-found] [--processes 2]
     python -m tests.simulation.coordinator --seed 17 [--trace]
@@ -24,7 +23,7 @@ from tests.simulation.coordinator.run import Outcome, simulate
 from tests.simulation.plan import Fault, Kill, Plan, Post
 from tests.simulation.shrinking import shrunk
 
-_TRIES: Final = 120  # runs of several seconds each
+_SHRINKING_RUNS: Final = 120  # of several seconds each
 
 _standing = ExitStack()
 _grounds: list[Ground] = []
@@ -105,7 +104,7 @@ def _shortened(outcome: Outcome, given: Ground | None = None) -> str:
     short = shrunk(
         outcome.plan,
         lambda plan: bool(wanted & {_kind(found) for found in simulate(plan, standing).broken}),
-        _TRIES,
+        _SHRINKING_RUNS,
     )
     broken = simulate(short, standing).broken
     return "\n".join(

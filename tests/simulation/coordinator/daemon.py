@@ -18,8 +18,6 @@ from svcd.backends.discount import AskRates
 from svcd.base.end_reasons import WorkFailed
 from svcd.config import AheadTable, DaemonConfig
 from svcd.journal.work import ModelWork, WorkOutput
-from tests.fakes.market import request_name
-from tests.fakes.streamed import StreamedTransport, streamed
 from tests.integration.coordinatord.scene.party import wallet_of
 from tests.simulation.coordinator.actors import Told
 from tests.simulation.coordinator.clocks import START
@@ -27,11 +25,13 @@ from tests.simulation.coordinator.ground import Ground
 from tests.simulation.coordinator.guest import Guest, heard
 from tests.simulation.coordinator.loop import SimulatedLoop
 from tests.simulation.coordinator.ways import COORDINATOR, GATEWAY, Ways
-from tests.simulation.daemon import GRACE, DaemonLives, small_rows
+from tests.simulation.daemon import GRACE_S, DaemonLives, small_rows
 from tests.simulation.disk import Disk
 from tests.simulation.plan import OF_SVCD, Plan
 from tests.simulation.promises import JournalPromises
 from tests.simulation.trace import Trace
+from tests.support.fakes.market import request_name
+from tests.support.fakes.streamed import StreamedTransport, streamed
 from tests.unit.svcd.stages.running import Backend, config_for, model_for
 
 MODEL: Final = "demo/text-small"
@@ -135,7 +135,7 @@ class SimulatedDaemon:
             models=(
                 model_for(MODEL, {"text"}, asks=asks, margin_seconds=15.0, poll_seconds=3.0, ahead=self._runs_ahead),
             ),
-            shutdown_grace_seconds=GRACE,
+            shutdown_grace_seconds=GRACE_S,
         )
 
     async def _work(self, work: ModelWork) -> WorkOutput:

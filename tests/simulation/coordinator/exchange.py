@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import httpx
 
-_LONGEST_ANSWER: Final = 100.0  # seconds that a caller waits for the next piece
+_PIECE_TIMEOUT_S: Final = 100.0  # of a caller, for each piece
 _GONE: Final = {"type": "gone"}
 
 
 class Exchange(httpx.AsyncByteStream):
-    """A request whose response body is read once, as a stream."""
+    """A request with a response body that is read once, as a stream."""
 
     def __init__(self, request: httpx.Request) -> None:
         self._request = request
@@ -75,7 +75,7 @@ class Exchange(httpx.AsyncByteStream):
 
     async def _next(self) -> dict[str, Any]:
         try:
-            message = await asyncio.wait_for(self._come.get(), _LONGEST_ANSWER)
+            message = await asyncio.wait_for(self._come.get(), _PIECE_TIMEOUT_S)
         except TimeoutError:
             raise httpx.ReadTimeout("no answer") from None
         if message is _GONE:

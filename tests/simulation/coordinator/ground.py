@@ -18,7 +18,7 @@ from coordinatord.storage.database.migration import migrate
 from devnet import accounts
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
-from devnet.app import deployed_market
+from devnet.app import deploy_market
 from devnet.market import DevnetMarket
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, running_postgres
@@ -29,7 +29,7 @@ from tests.simulation.coordinator.wire import Address, ControlConnection
 from tests.soak.audits import install_audits
 
 _TEMPLATE: Final = "simulated"
-_BEFORE: Final = 1_000_000  # age of the market in seconds when a run begins
+_MARKET_AGE_S: Final = 1_000_000  # when a run begins
 
 
 @attrs.define
@@ -109,11 +109,11 @@ async def _parts(folder: Path) -> AsyncIterator[tuple[Anvil, Postgres, DevnetMar
         running_anvil(pick_free(), folder / "anvil", folder / "logs") as anvil,
         running_postgres(pick_free(), folder / "pg", folder / "logs", *SETTINGS) as postgres,
     ):
-        cast = accounts.derive()
+        cast = accounts.derive_cast()
         # Advance one second per block, independent of real time, so the chain's time is the same in every process.
-        await anvil.call("evm_setTime", int(START) - _BEFORE)
+        await anvil.call("evm_setTime", int(START) - _MARKET_AGE_S)
         await anvil.call("anvil_setBlockTimestampInterval", 1)
-        market = await deployed_market(anvil, cast)
+        market = await deploy_market(anvil, cast)
         await anvil.call("anvil_removeBlockTimestampInterval")
         await anvil.call("evm_setAutomine", False)
         await postgres.execute(f"create database {_TEMPLATE}")

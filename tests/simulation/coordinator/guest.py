@@ -98,7 +98,7 @@ class Guest:
 
 
 async def heard(guest: Guest, act: Awaitable[Any]) -> Any:
-    """Run `act` in the loop and return its result to a trio task. Cancelling the task cancels `act`."""
+    """Run `act` in the loop, and return its result to the calling trio task. Cancelling that task cancels `act`."""
     done = trio.Event()
     task = guest.task(act)
     task.add_done_callback(lambda _: done.set())

@@ -1,7 +1,7 @@
 """Lives of coordinators: `coordinatord.run.app.run` without its sockets and signals.
 
-A killed life is not heard any more, however its code unwinds: its sessions end, and its requests and answers reach no
-party.
+Nothing that a killed life does while it unwinds has an effect: its database sessions are closed, and its requests and
+responses are dropped.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from tests.simulation.coordinator.loop import SimulatedLoop, inline
 from tests.simulation.coordinator.postgres import SimulatedServer
 from tests.simulation.coordinator.store import SimulatedStore
 
-_RESTARTED_AFTER: Final = 12.0  # seconds at most
-_BATCHES_LOOKED_FOR_EVERY: Final = 2.0  # otherwise a third of all statements
+_MAX_RESTART_S: Final = 12.0
+_BATCH_POLL_S: Final = 2.0  # by default, polls would be a third of all statements
 
 LIFE: ContextVar["Life | None"] = ContextVar("life", default=None)
 
@@ -121,7 +121,7 @@ class Coordinator:
             done.cancel()
             life.die()
             self.life = None
-            await asyncio.sleep(self._chance.uniform(0, _RESTARTED_AFTER))
+            await asyncio.sleep(self._chance.uniform(0, _MAX_RESTART_S))
 
     def kill(self) -> None:
         if self.life is not None:
@@ -190,7 +190,7 @@ def in_place_of_the_world(
             (nodes, "open_transport", chain.open_transport),
             (pins, "open_http", store.open_http),
             (anyio.to_thread, "run_sync", inline),
-            (worker, "POLL_S", _BATCHES_LOOKED_FOR_EVERY),
+            (worker, "POLL_INTERVAL_S", _BATCH_POLL_S),
         ):
             stack.enter_context(patch.object(target, name, stand_in))
         yield

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-_HANDLES: Final = 20_000_000  # limit of steps per run; more means a loop without progress of time
+_MAX_STEPS: Final = 20_000_000  # of a run; more means a loop without progress of time
 
 
 class NumberedTask(asyncio.Task[Any]):
@@ -88,7 +88,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
                 self.steps += 1
                 handle._run()
                 self.stepped()
-        if self.steps > _HANDLES:
+        if self.steps > _MAX_STEPS:
             raise RuntimeError("no time passes any more")
 
     def _in_turn(self, ready: list[Any]) -> list[Any]:

@@ -49,8 +49,8 @@ SEARCH_PATH: Final = "public, pg_catalog"
 
 _CANCEL: Final = 80877102
 _FLUSH: Final = b"H\0\0\0\4"
-_LOOKED_AT_EVERY: Final = 0.004  # seconds of the real clock
-_SURELY_WAITS: Final = 0.03  # longer than `deadlock_timeout`, so the session that closes a cycle detects it
+_POLL_S: Final = 0.004  # of the real clock
+_LOCK_WAIT_S: Final = 0.03  # longer than `deadlock_timeout`, so the session that closes a cycle detects it
 SETTINGS: Final = (
     "deadlock_timeout=10ms",
     "autovacuum=off",
@@ -239,9 +239,9 @@ class SimulatedServer:
         """Read the response. Return False if the statement waits for another session's lock."""
         waited = 0.0
         while request.left:
-            if not session.wire.readable(_LOOKED_AT_EVERY):
-                waited += _LOOKED_AT_EVERY
-                if waited > _SURELY_WAITS and self.admin.is_blocked(session.pid):
+            if not session.wire.readable(_POLL_S):
+                waited += _POLL_S
+                if waited > _LOCK_WAIT_S and self.admin.is_blocked(session.pid):
                     return False
                 continue
             self._hear(session, request, *session.wire.message())

@@ -15,18 +15,6 @@ from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import PinningStore
-from tests.invariants import market_log, nonces
-from tests.invariants.batches import broken_batches
-from tests.invariants.exits import exit_violations
-from tests.invariants.funds import fund_violations
-from tests.invariants.jobs import job_violations
-from tests.invariants.market_log import read_market_log
-from tests.invariants.nonces import nonce_violations
-from tests.invariants.registries import registry_violations
-from tests.invariants.relays import relay_violations
-from tests.invariants.replay import replay_violations
-from tests.invariants.sessions import session_violations
-from tests.invariants.transfers import transfer_violations
 from tests.simulation.coordinator.actors import Told
 from tests.simulation.coordinator.chain import SimulatedChain
 from tests.simulation.coordinator.clocks import START
@@ -34,8 +22,20 @@ from tests.simulation.coordinator.ground import Ground
 from tests.simulation.coordinator.store import SimulatedStore
 from tests.simulation.coordinator.wire import ControlConnection
 from tests.soak.audits import lease_violations, opened_without_nonce
+from tests.support.invariants import market_log, nonces
+from tests.support.invariants.batches import broken_batches
+from tests.support.invariants.exits import exit_violations
+from tests.support.invariants.funds import fund_violations
+from tests.support.invariants.jobs import job_violations
+from tests.support.invariants.market_log import read_market_log
+from tests.support.invariants.nonces import nonce_violations
+from tests.support.invariants.registries import registry_violations
+from tests.support.invariants.relays import relay_violations
+from tests.support.invariants.replay import replay_violations
+from tests.support.invariants.sessions import session_violations
+from tests.support.invariants.transfers import transfer_violations
 
-_SETTLED_AGAIN: Final = 150.0  # seconds, including all faults
+_SETTLE_AGAIN_S: Final = 150.0  # including all faults
 _UNDER_WAY: Final = "select count(*) from relays where state in ('queued', 'signed')"
 _UNENDED: Final = "select count(*) from jobs where state in (0, 1)"
 _BATCHES: Final = (
@@ -201,7 +201,7 @@ class Promises:
         ((claimed_at, window),) = self.admin.query(
             f"select claimed_at, sla_secs from jobs where job_id = '\\x{job[2:]}'"  # noqa: S608 - a digest
         )
-        return int(claimed_at) + int(window) > START + self.told.settled[job] + _SETTLED_AGAIN
+        return int(claimed_at) + int(window) > START + self.told.settled[job] + _SETTLE_AGAIN_S
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
         return self.chain.node.raw(body)

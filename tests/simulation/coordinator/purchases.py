@@ -16,9 +16,9 @@ from tests.simulation.plan import Post
 from tests.simulation.trace import Trace
 
 T = TypeVar("T")
-_INSISTS: Final = 240.0  # seconds for a step
-_WAITS: Final = 330.0  # for a result, and for its block
-_ENOUGH: Final = 10**9
+_STEP_TIMEOUT_S: Final = 240.0
+_RESULT_TIMEOUT_S: Final = 330.0  # for a result and its block
+_UNLIMITED: Final = 10**9
 
 
 @attrs.define
@@ -48,7 +48,7 @@ class Purchase:
         self.told.sealed.add(job)
         final = self.chance.random() < 0.3
         submitted = await self._insist(
-            f"submit of {named}", lambda: client.submit(prepared, max_amount=_ENOUGH, final=final)
+            f"submit of {named}", lambda: client.submit(prepared, max_amount=_UNLIMITED, final=final)
         )
         if submitted is None:
             return
@@ -57,30 +57,30 @@ class Purchase:
         if submitted.mined:
             self.told.promised.add(job)
         try:
-            found = await client.first_result(prepared, timeout=_WAITS)
+            found = await client.first_result(prepared, timeout=_RESULT_TIMEOUT_S)
             result = found if isinstance(found, Result) else await client.open(found)
             self._judge(job, text, result)
             if result.provisional:
-                result = await client.settled(result, timeout=_WAITS)
+                result = await client.settled(result, timeout=_RESULT_TIMEOUT_S)
                 self._judge(job, text, result)
             self.told.settled[job] = asyncio.get_running_loop().time()
         except (JobFailed, ResultTakenBack) as ended:
-            self.trace.add(f"{named} came to nothing: {ended.code}")
+            self.trace.add(f"{named} failed: {ended.code}")
         except WaitTimedOut:
-            self.trace.add(f"{named} is waited for no longer")
+            self.trace.add(f"{named} timed out")
             await self._insist(f"cancel of {named}", lambda: client.cancel(job))
 
     def _judge(self, job: str, text: str, result: Result) -> None:
         self.trace.add(f"{self.told.named(job)} is opened, {'provisional' if result.provisional else 'settled'}")
         output = result.output
         if not isinstance(output, dict) or output.get("input") != text:
-            self.breaks(f"{self.told.named(job)} is answered with something else than was asked")
+            self.breaks(f"{self.told.named(job)} got an answer to another request")
         self.told.opened[job] = not result.provisional
 
     async def _insist(self, what: str, act: Callable[[], Awaitable[T]]) -> T | None:
         """Return None if refused, or if no conclusive response came in time."""
         loop = asyncio.get_running_loop()
-        until, said = loop.time() + _INSISTS, "nothing"
+        until, said = loop.time() + _STEP_TIMEOUT_S, "nothing"
         while loop.time() < until:
             try:
                 return await act()

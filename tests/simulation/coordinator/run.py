@@ -34,9 +34,9 @@ from tests.simulation.disk import empty_folder
 from tests.simulation.plan import OF_SVCD, Fault, Kill, Plan
 from tests.simulation.trace import Trace
 
-_PATIENCE: Final = 500.0  # seconds without faults until all work must have ended
+_QUIET_TIMEOUT_S: Final = 500.0  # after the last fault, for all work to end
 _PROVIDERS: Final = 2
-_LONGEST: Final = 3600.0  # httpx never times out, because the simulation controls delays
+_HTTP_TIMEOUT_S: Final = 3600.0  # never reached, because the simulation controls delays
 
 
 @attrs.frozen
@@ -110,7 +110,7 @@ class _Run:
             tasks += [asyncio.create_task(self._alone(part)) for part in (self.chain.mine(), self._weather())]
             ways = Ways(Front(self.coordinators, self.faults, plan.seed), self.store, self.faults)
             async with (
-                httpx.AsyncClient(transport=ways, base_url=COORDINATOR, timeout=_LONGEST) as http,
+                httpx.AsyncClient(transport=ways, base_url=COORDINATOR, timeout=_HTTP_TIMEOUT_S) as http,
                 self._svcd(ways),
             ):
                 self._ordering = [asyncio.create_task(self._alone(part)) for part in self._buyers(http)]
@@ -308,7 +308,7 @@ class _Run:
     async def _until_rest(self) -> None:
         await asyncio.sleep(self.plan.noisy + 2 * BLOCK_SECONDS)
         while not (all(one.done() for one in self._ordering) and self._at_rest()):
-            if self.loop.time() > self.plan.noisy + _PATIENCE:
+            if self.loop.time() > self.plan.noisy + _QUIET_TIMEOUT_S:
                 break
             await asyncio.sleep(BLOCK_SECONDS)
         await asyncio.sleep(5 * BLOCK_SECONDS)
@@ -327,7 +327,7 @@ class _Run:
 @contextmanager
 def _quiet() -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # of pools whose database is unreachable
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # of pools with an unreachable database
     try:
         yield
     finally:

@@ -12,12 +12,12 @@ import httpx
 
 from common.cid import cid_of
 from coordinatord.base.http_client import Http, HttpResponse, NoResponse
-from tests.fakes.streamed import streamed
 from tests.simulation.coordinator.faults import Faults
+from tests.support.fakes.streamed import streamed
 
 _FOUND: Final = 200
 _MISSING: Final = 404
-_UNSOUND: Final = 0.2  # share of a gateway's responses
+_UNSOUND_SHARE: Final = 0.2  # of a gateway's responses
 
 
 class SimulatedStore:
@@ -64,7 +64,7 @@ class SimulatedStore:
     async def served(self, request: httpx.Request, *, is_sound: bool) -> httpx.Response:
         """Answer as a gateway. It has everything ever stored, unless a fault hides it."""
         await asyncio.sleep(self._chance.expovariate(1 / 0.02))
-        if not is_sound and self._chance.random() < _UNSOUND:
+        if not is_sound and self._chance.random() < _UNSOUND_SHARE:
             if self._chance.random() < 0.5:
                 raise httpx.ConnectError("the gateway is away")
             return httpx.Response(self._chance.choice((404, 503)))

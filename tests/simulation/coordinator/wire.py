@@ -16,7 +16,7 @@ import attrs
 STARTUP: Final = 196608
 AUTHENTICATED: Final = (0, 12)
 _ANSWER_BYTES: Final = 1 << 16
-_ENDING: Final = 5.0  # seconds of the real clock for a backend to end
+_BACKEND_EXIT_S: Final = 5.0  # of the real clock
 
 
 class ServerGone(Exception):
@@ -70,7 +70,7 @@ class Wire:
         """Wait until the backend has exited and released its locks. It closes its side of the connection last."""
         try:
             self.send(b"X", struct.pack("!i", 4))
-            self.socket.settimeout(_ENDING)
+            self.socket.settimeout(_BACKEND_EXIT_S)
             while self.socket.recv(_ANSWER_BYTES):
                 pass
         except OSError:
@@ -83,7 +83,7 @@ def message(kind: bytes, body: bytes) -> bytes:
 
 
 def field_of(told: bytes, name: bytes) -> str:
-    """One field of an error or a notice."""
+    """Return a field of an error or a notice, or an empty string."""
     for field in told[5:].split(b"\0"):
         if field[:1] == name:
             return field[1:].decode()

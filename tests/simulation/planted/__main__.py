@@ -1,4 +1,4 @@
-"""`make simulate-planted`: plant faults in svcd and coordinatord one by one. A simulation must find each.
+"""Plant faults in svcd and coordinatord one by one. A simulation must find each.
 
     python -m tests.simulation.planted [name …]
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import anyio
 from web3.exceptions import ContractLogicError, TimeExhausted, Web3RPCError
 
-from devnet.contracts import MarketChain, at, connected
+from devnet.contracts import MarketChain, connected, contract_at
 from tests.soak.ground import Ground
 from tests.soak.programs import JOURNAL_BLOCKS
 
@@ -15,7 +15,7 @@ _DEEPEST: Final = 50
 _USUAL_DEPTH: Final = 8
 _SEND_ATTEMPTS: Final = 4  # of half a minute each
 _GWEI: Final = 10**9
-_MOST_AHEAD: Final = 240  # seconds
+_MAX_AHEAD_S: Final = 240
 
 
 async def reorganised(ground: Ground, random: Random, _seconds: float) -> None:
@@ -44,7 +44,7 @@ async def _let_all_pay(ground: Ground) -> None:
     """Repeat the issuer's unblocking, because a reorg may have removed it."""
     admin = ground.cast.admin.address
     async with connected(ground.anvil.rpc_url) as chain:
-        token = at(chain, "DevToken", ground.market.token)
+        token = contract_at(chain, "DevToken", ground.market.token)
         if await token.functions.paused().call():
             await _sent(chain, token, admin, "unpause")
         for client in ground.cast.with_role("client"):
@@ -107,7 +107,7 @@ async def clock_ahead(ground: Ground, random: Random, _seconds: float) -> None:
     """The chain's clock jumps ahead of every machine's. It never comes back, so all jumps together stay well inside the
     window of signed times."""
     block = await ground.anvil.call("eth_getBlockByNumber", "latest", False)
-    room = _MOST_AHEAD - (int(block["timestamp"], 16) - time.time())
+    room = _MAX_AHEAD_S - (int(block["timestamp"], 16) - time.time())
     await ground.anvil.call("evm_increaseTime", max(0, min(random.randint(1, 20), int(room))))
 
 
@@ -115,7 +115,7 @@ async def owner_blacklisted(ground: Ground, random: Random, seconds: float) -> N
     """The issuer blacklists a buyer. Nothing can be collected from the buyer, and refunds become credit."""
     buyer = random.choice(ground.cast.with_role("client")[1:]).address  # the first one funds strangers
     async with connected(ground.anvil.rpc_url) as chain:
-        token = at(chain, "DevToken", ground.market.token)
+        token = contract_at(chain, "DevToken", ground.market.token)
         await _sent(chain, token, ground.cast.admin.address, "setBlacklisted", buyer, True)
         try:
             await anyio.sleep(seconds)
@@ -127,7 +127,7 @@ async def owner_blacklisted(ground: Ground, random: Random, seconds: float) -> N
 async def token_paused(ground: Ground, _random: Random, seconds: float) -> None:
     """Pause the token. No claim can collect, but all exits must still work."""
     async with connected(ground.anvil.rpc_url) as chain:
-        token = at(chain, "DevToken", ground.market.token)
+        token = contract_at(chain, "DevToken", ground.market.token)
         await _sent(chain, token, ground.cast.admin.address, "pause")
         try:
             await anyio.sleep(seconds)

@@ -45,8 +45,8 @@ _RELOAD: Final = "select pg_reload_conf()"
 _TERMINATE: Final = (
     f"select count(pg_terminate_backend(pid)) from pg_stat_activity where usename = '{COORDINATORS_ROLE}'"  # noqa: S608 - constants
 )
-_TAKEN_AT_ONCE: Final = 25
-_MOST_CONNECTIONS: Final = 250  # above the server's limit
+_CONNECTIONS_PER_STEP: Final = 25
+_MAX_CONNECTIONS: Final = 250  # above the server's limit
 
 
 async def install_trouble(database_url: str) -> None:
@@ -96,12 +96,12 @@ async def connections_exhausted(ground: Ground, _random: Random, seconds: float)
             taken.append(await asyncpg.connect(ground.database_url, timeout=10))
 
     try:
-        for _ in range(_MOST_CONNECTIONS // _TAKEN_AT_ONCE):
+        for _ in range(_MAX_CONNECTIONS // _CONNECTIONS_PER_STEP):
             before = len(taken)
             async with anyio.create_task_group() as takers:
-                for _ in range(_TAKEN_AT_ONCE):
+                for _ in range(_CONNECTIONS_PER_STEP):
                     takers.start_soon(take)
-            if len(taken) < before + _TAKEN_AT_ONCE:  # the limit is reached
+            if len(taken) < before + _CONNECTIONS_PER_STEP:  # the limit is reached
                 break
         await anyio.sleep(seconds)
     finally:

@@ -23,6 +23,7 @@ KINDS: Final[dict[str, Kind]] = {
     "rpc_swallowed": Kind(rpc.swallowed),
     "rpc_truncated": Kind(rpc.truncated),
     "rpc_lies": Kind(rpc.lies),
+    "rpc_absurd_tips": Kind(rpc.absurd_tips),
     "nodes_disagree": Kind(rpc.disagreement),
     "nodes_down": Kind(rpc.nodes_down),
     "reorg": Kind(chain.reorganised, 0, 0),

@@ -15,9 +15,9 @@ from tests.soak.daemon import Daemon
 from tests.soak.ground import Ground
 from tests.soak.shifted_clock import write_shift
 
-_FEWER_THAN_OPEN: Final = 3  # below the number that every daemon has open
-_CLOCK_OFF: Final = 900.0  # seconds at most
-_COMES_WITHIN: Final = 8.0  # timeout in seconds to wait for the moment, after which the process is killed anyway
+_DESCRIPTOR_LIMIT: Final = 3  # fewer than any daemon has open
+_MAX_CLOCK_SHIFT_S: Final = 900.0
+_MOMENT_TIMEOUT_S: Final = 8.0  # without the moment, the process is killed anyway
 
 Strike = Callable[[Ground, Random, float], Awaitable[None]]
 
@@ -53,7 +53,7 @@ def killed_at_entry(entry: str) -> Strike:
 async def _killed_at(method: str, ground: Ground, random: Random, seconds: float, *, answered: bool) -> None:
     daemon = random.choice(ground.coordinators)
     with ground.rpc.moment(daemon.name, method, answered=answered) as moment:
-        with anyio.move_on_after(_COMES_WITHIN):
+        with anyio.move_on_after(_MOMENT_TIMEOUT_S):
             await moment.met.wait()
         await daemon.kill()
     await _again(daemon, seconds)
@@ -68,7 +68,7 @@ async def _killed_at_entry(entry: str, ground: Ground, random: Random, seconds: 
             await connection.add_listener(
                 OUTBOX_MOVED, lambda *notice: heard.set() if str(notice[-1]).startswith(entry) else None
             )
-            with anyio.move_on_after(_COMES_WITHIN):
+            with anyio.move_on_after(_MOMENT_TIMEOUT_S):
                 await heard.wait()
             await daemon.kill()
         finally:
@@ -88,7 +88,7 @@ async def provider_restarted(ground: Ground, random: Random, seconds: float) -> 
 async def machine_clock(ground: Ground, random: Random, seconds: float) -> None:
     """Set one machine's clock wrong, and later right. Its signatures and checks use the wrong time."""
     clock = ground.clocks / random.choice(ground.daemons).name
-    write_shift(clock, random.choice((-1, 1)) * random.uniform(5, _CLOCK_OFF))
+    write_shift(clock, random.choice((-1, 1)) * random.uniform(5, _MAX_CLOCK_SHIFT_S))
     await anyio.sleep(seconds)
     write_shift(clock, 0.0)
 
@@ -100,7 +100,7 @@ async def descriptors_exhausted(ground: Ground, random: Random, seconds: float) 
         return
     with suppress(ProcessLookupError):  # another lane may kill it
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (_FEWER_THAN_OPEN, limits[1]))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (_DESCRIPTOR_LIMIT, limits[1]))
         await anyio.sleep(seconds)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 

@@ -4,24 +4,33 @@ from random import Random
 
 import anyio
 
-from tests.faults.rpc_proxy import (
+from tests.soak.ground import Ground
+from tests.support.faults.rpc_proxy import (
     ANY,
     ErrorAnswer,
     Fault,
     Hang,
     HttpStatus,
     Refuse,
+    Rewrite,
     SwallowAnswer,
     Truncate,
     logs_of_another_block,
     older_head,
     withheld_logs,
 )
-from tests.soak.ground import Ground
 
 _METHODS = (ANY, "eth_call", "eth_getLogs", "eth_sendRawTransaction", "eth_getTransactionReceipt")
 _ERRORS = ((-32005, "limit exceeded"), (-32603, "Internal error"))
 _STATUSES = (403, 429, 502, 503)
+_ABSURD_TIP = hex(5 * 10**12)  # 5,000 gwei
+_ABSURD_TIPS = (
+    Rewrite("eth_maxPriorityFeePerGas", lambda _params, _tip: _ABSURD_TIP),
+    Rewrite(
+        "eth_feeHistory",
+        lambda _params, history: {**history, "reward": [[_ABSURD_TIP] for _ in history["gasUsedRatio"]]},
+    ),
+)
 
 
 async def errors(ground: Ground, random: Random, seconds: float) -> None:
@@ -61,6 +70,11 @@ async def nodes_down(ground: Ground, _random: Random, seconds: float) -> None:
     """Take every node down. Connections close without a response."""
     with ground.rpc.fault(Refuse(ANY)), ground.second_rpc.fault(Refuse(ANY)):
         await anyio.sleep(seconds)
+
+
+async def absurd_tips(ground: Ground, _random: Random, seconds: float) -> None:
+    """The node advises an absurd tip, and reports that others paid it."""
+    await _for(ground, seconds, *_ABSURD_TIPS)
 
 
 async def _for(ground: Ground, seconds: float, *faults: Fault) -> None:

@@ -61,14 +61,14 @@ class Planned:
     random: Random = attrs.field(eq=False)
 
 
-def lanes(kinds: Iterable[str], seed: int, every: float) -> list[Lane]:
+def lanes(kinds: Iterable[str], seed: int | str, every: float) -> list[Lane]:
     chosen = list(kinds)
     processes = [kind for kind in chosen if kind in _PROCESSES]
     others = [kind for kind in chosen if kind not in _PROCESSES]
     return [Lane(lane, f"{seed}/{n}", every) for n, lane in enumerate((others, processes)) if lane]
 
 
-def crowded_lanes(kinds: Iterable[str], seed: int, every: float) -> list[Lane]:
+def crowded_lanes(kinds: Iterable[str], seed: int | str, every: float) -> list[Lane]:
     """Return lanes that together start a fault every `every` seconds on average."""
     by_service: dict[str, list[str]] = {}
     for kind in kinds:
@@ -103,9 +103,12 @@ async def strike_until_cancelled(ground: Ground, lane: Lane, timeline: Timeline)
             due += pause
             pause = max(due - anyio.current_time(), _LEAST_PAUSE_SHARE * pause)
         await anyio.sleep(pause)
+        since = timeline.now
         # Undo a started strike before the run ends, because the verdict needs working services.
         with anyio.CancelScope(shield=True), timeline.fault(strike.kind):
             try:
                 await KINDS[strike.kind].strike(ground, strike.random, strike.seconds)
             except (UncleanExit, DevnetError) as broken:
                 timeline.complain(str(broken))
+            except Exception as failed:
+                timeline.finished("fault", since, f"{strike.kind}: {type(failed).__name__}")

@@ -4,8 +4,8 @@ from random import Random
 
 import anyio
 
-from tests.faults.tcp_proxy import Trouble
 from tests.soak.ground import Ground
+from tests.support.faults.tcp_proxy import Trouble
 
 
 async def store_trouble(ground: Ground, random: Random, seconds: float) -> None:

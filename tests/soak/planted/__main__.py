@@ -1,4 +1,4 @@
-"""`make soak-selftest`: plant faults in the market one by one. The soak has to find each.
+"""Plant faults in the market one by one. The soak must find each.
 
     python -m tests.soak.planted [name …]
 
@@ -23,8 +23,8 @@ ROOT: Final = Path(__file__).parents[3]
 PATCHES: Final = Path(__file__).parent
 WORK: Final = ROOT / "build" / "planted-soak"
 _COPIED: Final = ("common", "coordinatord", "svcd")  # folders that patches change; all others are linked
-_LONGEST: Final = 1200  # seconds
-_PATIENCE: Final = 40.0  # timeout in seconds; later ends count as violations
+_TIMEOUT_S: Final = 1200
+_PATIENCE_S: Final = 40.0  # jobs that end later are violations
 
 
 @attrs.frozen
@@ -40,7 +40,7 @@ class Planted:
 
 
 PLANTED: Final = {
-    "every_job_fails": Planted("I13", "came to its end within"),
+    "every_job_fails": Planted("I13", "finished within"),
     "broadcast_before_stored": Planted("I10", "before its bytes were committed"),
     "undo_skips_a_table": Planted("I4", "", ("reorg",)),
     "cost_read_wrongly": Planted("I4", "'cost'"),
@@ -67,14 +67,14 @@ def found(name: str) -> str | None:
     if planted.compiles:
         _compile(tree)
     out = tree / "out"
-    options = ["--minutes", f"{planted.minutes:g}", "--patience", f"{_PATIENCE:g}"]
+    options = ["--minutes", f"{planted.minutes:g}", "--patience", f"{_PATIENCE_S:g}"]
     options += ["--faults", ",".join(planted.faults) or "none", "--fault-every", "3"]
     run = subprocess.run(
         [sys.executable, "-m", "tests.soak", *options, "--out", str(out)],
         cwd=tree,
         capture_output=True,
         text=True,
-        timeout=_LONGEST,
+        timeout=_TIMEOUT_S,
         check=False,
     )
     if not (out / "soak.json").exists():
@@ -115,7 +115,7 @@ def _compile(tree: Path) -> None:
 
 
 def tried(chosen: Sequence[str]) -> list[str]:
-    """Soak and report each fault. Return those that were not found."""
+    """Soak and report each fault. Return the faults that were not found."""
     missed = []
     for name in chosen:
         began = time.monotonic()

@@ -1,13 +1,13 @@
 """Batches that run to their end, or are cancelled halfway."""
 
 import secrets
-from random import Random
 from typing import Any, Final
 
 import anyio
 import attrs
 
 from devnet.catalogue import MODELS
+from svc.batches.preparation import PreparedBatch
 from svc.errors import InvalidRequest, SvcError
 from svc.records import Batch
 from tests.soak.programs import RATE_IN, RATE_OUT
@@ -15,7 +15,7 @@ from tests.soak.timeline import Timeline
 from tests.soak.traffic.buyer import Buyer
 
 _LINES: Final = (5, 20)
-_TAKEN_BACK_AFTER: Final = (0.0, 3.0)  # seconds: from before the first post until after the last
+_CANCEL_AFTER_S: Final = (0.0, 3.0)  # from before the first post until after the last
 
 
 @attrs.frozen
@@ -23,16 +23,17 @@ class BatchWork:
     timeline: Timeline
 
     async def batch(self, buyer: Buyer) -> str:
-        """Order some lines with rates for any provider, and some that the plan assigns."""
-        count = buyer.random.randint(*_LINES)
-        batch = await self._ended(buyer, await self._created(buyer, count))
-        if batch.request_counts.total != count:
-            self.timeline.complain(f"I6: batch {batch.id} has {batch.request_counts.total} of {count} lines")
+        """Order lines with rates for any provider, and then lines that the plan assigns, which share jobs."""
+        prepared, created = await self._created(buyer, buyer.random.randint(*_LINES))
+        batch = await self._ended(buyer, created)
+        total, jobs = batch.request_counts.total, len(prepared.job_ids)
+        if total != jobs:
+            self.timeline.complain(f"I6: batch {batch.id} has {total} of {jobs} jobs")
         return batch.status
 
     async def cancelled_batch(self, buyer: Buyer) -> str:
-        created = await self._created(buyer, buyer.random.randint(*_LINES))
-        await anyio.sleep(buyer.random.uniform(*_TAKEN_BACK_AFTER))
+        _, created = await self._created(buyer, buyer.random.randint(*_LINES))
+        await anyio.sleep(buyer.random.uniform(*_CANCEL_AFTER_S))
         try:
             async with buyer.anywhere() as client:
                 await client.batches.cancel(created.id)
@@ -41,11 +42,13 @@ class BatchWork:
                 raise
         return (await self._ended(buyer, created)).status
 
-    async def _created(self, buyer: Buyer, count: int) -> Batch:
+    async def _created(self, buyer: Buyer, count: int) -> tuple[PreparedBatch, Batch]:
         buyer.doing = "preparing"
-        lines = [_line(n, buyer.random) for n in range(count)]
+        rated = buyer.random.randint(0, count)
+        lines = [_line(n, is_rated=n < rated) for n in range(count)]
         async with buyer.anywhere() as client:
-            return await client.batches.create(await client.batches.prepare(lines, window="1h"))
+            prepared = await client.batches.prepare(lines, window="1h")
+            return prepared, await client.batches.create(prepared)
 
     async def _ended(self, buyer: Buyer, batch: Batch) -> Batch:
         buyer.doing = f"waiting for {batch.id}"
@@ -60,8 +63,8 @@ class BatchWork:
         return batch
 
 
-def _line(n: int, random: Random) -> dict[str, Any]:
+def _line(n: int, *, is_rated: bool) -> dict[str, Any]:
     body: dict[str, Any] = {"model": MODELS[0].name, "input": f"Line {secrets.token_hex(16)}", "max_output_tokens": 64}
-    if random.random() < 0.7:
+    if is_rated:
         body |= {"rate_in": str(RATE_IN), "rate_out": str(RATE_OUT)}
     return {"custom_id": f"line-{n}", "body": body}

@@ -11,11 +11,6 @@ import attrs
 import httpx
 
 from svc.errors import SvcError
-from tests.abuse.hoarding import JunkFiles
-from tests.abuse.pictures import Pictures
-from tests.abuse.sockets import IdleConnections, OddMessages, SilentBodies
-from tests.abuse.spending import PostsAndCancels, PostsOnOneBalance, UnwantedOrders, Upkeep, UploadedBatch
-from tests.abuse.target import Attack, Target
 from tests.soak.ground import Ground
 from tests.soak.options import Options
 from tests.soak.timeline import Timeline
@@ -28,11 +23,25 @@ from tests.soak.traffic.idlers import Idler
 from tests.soak.traffic.operator import Operator
 from tests.soak.traffic.readers import Reader
 from tests.soak.traffic.streams import StreamWork
+from tests.soak.traffic.tabs import TabWork
 from tests.soak.traffic.work import Work, outcome_of
 from tests.soak.useful import USEFUL
+from tests.support.attacks.hoarding import JunkFiles
+from tests.support.attacks.pictures import Pictures
+from tests.support.attacks.sockets import IdleConnections, OddMessages, SilentBodies
+from tests.support.attacks.spending import (
+    FullBatches,
+    PostsAndCancels,
+    PostsOnOneBalance,
+    UnwantedOrders,
+    Upkeep,
+    UploadedBatch,
+)
+from tests.support.attacks.target import Attack, Target
 
-_PAUSE: Final = 0.3  # seconds between two pieces of a client's work
-_LONG_PAUSE: Final = 5.0  # pause after expensive pieces of work
+_PAUSE_S: Final = 0.3  # between two pieces of a client's work
+_LONG_PAUSE_S: Final = 5.0  # after expensive pieces of work
+_RARE_PAUSE_S: Final = 240.0  # between pieces of content that is kept for days
 _SOLD_WITHIN: Final = 60.0
 _BUYING_WALLETS: Final = 4  # of clients, see `_buyers`
 
@@ -43,7 +52,7 @@ Act = Callable[[int], Awaitable[str]]
 class Client:
     what: str
     act: Act
-    pause: float = _PAUSE
+    pause: float = _PAUSE_S
     buyer: Buyer | None = None
 
     @property
@@ -63,8 +72,16 @@ class Crowd:
     def promised(self) -> set[bytes]:
         return self._work.promised
 
+    @property
+    def jobs(self) -> int:
+        return self._work.jobs
+
+    def end_round(self) -> None:
+        self._work.end_round()
+
     async def run(self) -> None:
         """Run until every client has finished its work after `close`."""
+        self._closing = anyio.Event()
         async with anyio.create_task_group() as clients:
             for client in (*self._buyers(), *self._others()):
                 clients.start_soon(self._again, client)
@@ -88,33 +105,30 @@ class Crowd:
         """Start no new work."""
         self._closing.set()
 
-    async def until_enough(self, seconds: float) -> None:
-        until = anyio.current_time() + seconds
-        while anyio.current_time() < until and not 0 < self._options.jobs <= len(self.promised):  # noqa: ASYNC110 - the time has no event
-            await anyio.sleep(0.2)
-
     def _buyers(self) -> Iterator[Client]:
         """Return the buyers, some of which share a wallet."""
         work, batches, files = self._work, BatchWork(self._timeline), FileWork(self._timeline)
         kinds: list[tuple[str, Callable[[Buyer], Awaitable[str]], int, int, float]] = [
-            ("open job", work.open_job, 0, 4, _PAUSE),
-            ("market job", work.market_job, 1, 3, _PAUSE),
-            ("designated job", work.designated_job, 1, 1, _PAUSE),
-            ("cancelled job", work.cancelled_job, 2, 1, _PAUSE),
-            ("job posted twice", work.job_posted_twice, 2, 1, _PAUSE),
+            ("open job", work.open_job, 0, 4, _PAUSE_S),
+            ("market job", work.market_job, 1, 3, _PAUSE_S),
+            ("designated job", work.designated_job, 1, 1, _PAUSE_S),
+            ("cancelled job", work.cancelled_job, 2, 1, _PAUSE_S),
+            ("job posted twice", work.job_posted_twice, 2, 1, _PAUSE_S),
             ("uploaded job", work.uploaded_job, 3, 1, 1.0),
-            ("large job", work.large_job, 3, 1, 6 * _LONG_PAUSE),
-            ("quote", work.quoted, 0, 1, _PAUSE),
-            ("batch", batches.batch, 3, 1, _PAUSE),
-            ("cancelled batch", batches.cancelled_batch, 2, 1, _LONG_PAUSE),
+            ("large job", work.large_job, 3, 1, _RARE_PAUSE_S),
+            ("quote", work.quoted, 0, 1, _PAUSE_S),
+            ("batch", batches.batch, 3, 1, _PAUSE_S),
+            ("cancelled batch", batches.cancelled_batch, 2, 1, _LONG_PAUSE_S),
+            ("tab", TabWork(work, self._timeline).tab, 2, 2, _PAUSE_S),
             ("file", files.file, 1, 1, 1.0),
-            ("event stream", self.streams.followed, 0, 2, _PAUSE),
-            ("webhook test", self.hooks.tested, 0, 1, _PAUSE),
+            ("event stream", self.streams.followed, 0, 2, _PAUSE_S),
+            ("webhook test", self.hooks.tested, 0, 1, _PAUSE_S),
         ]
         wallets = self._ground.cast.with_role("client")
         for what, act, wallet, how_many, pause in kinds:
             for n in range(how_many):
-                buyer = Buyer(self._ground, wallets[wallet], self._random(f"{what}/{n}"))
+                name = f"{what}/{n}"
+                buyer = Buyer(self._ground, wallets[wallet], self._random(name), name)
                 yield Client(what, _acting(act, buyer), pause, buyer)
 
     def _others(self) -> Iterator[Client]:
@@ -122,31 +136,34 @@ class Crowd:
         hostile = Hostile(ground, timeline)
         yield Client("nonce twice", hostile.one_nonce_twice)
         yield Client("operator", Operator(ground).change, 1.0)
-        yield Client("many sessions", hostile.many_sessions, _LONG_PAUSE)
-        yield Client("outlived session", hostile.outlived_session, _LONG_PAUSE)
+        yield Client("many sessions", hostile.many_sessions, _LONG_PAUSE_S)
+        yield Client("outlived session", hostile.outlived_session, _LONG_PAUSE_S)
         yield Client("garbage", hostile.garbage)
         yield Client("no session", hostile.not_theirs)
         yield Client("reader", Reader(ground, timeline).look, 0.1)
         for attack, pause in self._attacks():
             yield Client(attack.name, attack.strike, pause)
         for n, wallet in enumerate(ground.strangers):
-            yield Client("idle provider", Idler(ground, timeline, wallet, self._random(f"idle/{n}")).poll, _LONG_PAUSE)
+            yield Client(
+                "idle provider", Idler(ground, timeline, wallet, self._random(f"idle/{n}")).poll, _LONG_PAUSE_S
+            )
 
     def _attacks(self) -> "Iterator[tuple[Attack, float]]":
         """Return strangers who make others pay for gas, storage or memory."""
         ground = self._ground
         patron = ground.cast.with_role("client")[0].address
         target = Target(ground.base_urls, ground.anvil, ground.book, patron, self._timeline)
-        yield Upkeep(target), _PAUSE
-        yield PostsOnOneBalance(target), _LONG_PAUSE
+        yield Upkeep(target), _PAUSE_S
+        yield PostsOnOneBalance(target), _LONG_PAUSE_S
         yield PostsAndCancels(target), 2.0
         yield UploadedBatch(target, lines=200, wallet_lasts=20), 2.0
         yield UnwantedOrders(target, provider_id=1), 1.0
         yield JunkFiles(target, piece_bytes=9_000_000), 2.0
-        yield SilentBodies(target, patience=12.0), _LONG_PAUSE
-        yield IdleConnections(target), _LONG_PAUSE
+        yield SilentBodies(target, patience=12.0), _LONG_PAUSE_S
+        yield IdleConnections(target), _LONG_PAUSE_S
         yield OddMessages(target), 1.0
-        yield Pictures(target), _LONG_PAUSE
+        yield Pictures(target), _LONG_PAUSE_S
+        yield FullBatches(target, at_once=40), 6 * _LONG_PAUSE_S
 
     def _random(self, name: str) -> Random:
         return Random(f"{self._options.seed}/{name}")  # noqa: S311 - to be foreseen is its purpose
@@ -164,13 +181,13 @@ class Crowd:
         with anyio.move_on_after(patience):
             while not met or met[-1] not in USEFUL[client.what].done:
                 if met:
-                    await anyio.sleep(client.pause)
+                    await anyio.sleep(min(client.pause, _LONG_PAUSE_S))
                 since = self._timeline.now
                 met.append(await self._outcome(client, len(met)))
                 self._timeline.finished(f"{client.what}, in quiet", since, met[-1])
             return
         self._timeline.complain(
-            f"I13: no {client.what} came to its end within {patience:g} s after the last fault: {dict(Counter(met))},"
+            f"I13: no {client.what} finished within {patience:g} s after the last fault: {dict(Counter(met))},"
             f" now {client.at}"
         )
 
@@ -181,7 +198,7 @@ class Crowd:
                 break
             since = self._timeline.now
             self._timeline.finished(client.what, since, await self._outcome(client, n))
-            with anyio.move_on_after(client.pause):
+            with anyio.move_on_after(client.pause * self._options.pause):
                 await self._closing.wait()
         self._at_work.remove(client)
 
@@ -192,6 +209,9 @@ class Crowd:
             return outcome_of(trouble, self._timeline, client.what)
         except httpx.TransportError as gone:
             return type(gone).__name__
+        except Exception as broken:
+            self._timeline.complain(f"{client.what} broke off: {broken!r}")
+            return "broke off"
 
 
 def _acting(act: Callable[[Buyer], Awaitable[str]], buyer: Buyer) -> Act:

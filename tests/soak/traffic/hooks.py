@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Final
 
 import anyio
@@ -30,7 +31,7 @@ _EVENTS: Final = "select id from events where owner = $1 and id > $2"
 _BATCHES: Final = (
     "select id, case when failed_at is not null then 'failed' when completed_at is not null then 'completed'"
     " when expired_at is not null then 'expired' else 'cancelled' end as status from batches where owner = $1"
-    " and coalesce(failed_at, completed_at, expired_at, cancelled_at) is not null"
+    " and coalesce(failed_at, completed_at, expired_at, cancelled_at) > $2"
 )
 _DROPPED: Final = "select sum(dropped) from webhooks where owner = $1"
 
@@ -75,12 +76,13 @@ async def receiving() -> AsyncIterator[Receiver]:
 
 @attrs.frozen
 class Hook:
-    """Endpoint of one wallet, added when `after` was the newest event."""
+    """Endpoint of one wallet. Only events after `after`, and batches that ended after `since`, remain to be checked."""
 
     id: str
     secret: str
     owner: bytes
     after: int
+    since: datetime
 
 
 @attrs.define
@@ -90,16 +92,16 @@ class HookWork:
     hooks: dict[str, Hook] = attrs.field(factory=dict)  # by the owner's address
 
     async def add(self, buyer: Buyer) -> None:
-        """Add the endpoint of the buyer's wallet, before there is trouble."""
+        """Add the endpoint of the buyer's wallet, before the first fault."""
         connection = await asyncpg.connect(buyer.ground.database_url)
         try:
-            newest = await connection.fetchval("select max(id) from events")
+            newest, now = await _position(connection)
         finally:
             await connection.close()
         address = buyer.wallet.address.lower()
         async with buyer.anywhere() as client:
             added = await client.webhooks.add(f"{self.receiver.url}/{address}")
-        self.hooks[address] = Hook(added.id, added.secret, bytes.fromhex(address[2:]), newest)
+        self.hooks[address] = Hook(added.id, added.secret, bytes.fromhex(address[2:]), newest, now)
 
     async def tested(self, buyer: Buyer) -> str:
         """Order a test message, and wait until it is delivered."""
@@ -115,8 +117,8 @@ class HookWork:
         return "not delivered"
 
     async def undelivered(self, database_url: str, patience: float) -> list[str]:
-        """Events and ends of batches that were not posted, once no message waits; and messages with a wrong
-        signature."""
+        """Wait until no message is queued. Return events and ends of batches that were not posted, and messages with a
+        wrong signature. The next call checks only newer ones."""
         connection = await asyncpg.connect(database_url)
         try:
             with anyio.move_on_after(patience):
@@ -124,7 +126,11 @@ class HookWork:
                     await anyio.sleep(0.25)
             if waiting := await connection.fetchval(_UNSENT):
                 return [f"I1: {waiting} messages still wait for webhooks {patience:g} s after the last fault"]
-            return [line for hook in self.hooks.values() for line in await self._undelivered(connection, hook)]
+            newest, now = await _position(connection)
+            found = [line for hook in self.hooks.values() for line in await self._undelivered(connection, hook)]
+            self.hooks = {owner: attrs.evolve(hook, after=newest, since=now) for owner, hook in self.hooks.items()}
+            self.receiver.inboxes.clear()
+            return found
         finally:
             await connection.close()
 
@@ -145,8 +151,8 @@ class HookWork:
         if missing := {each for each in logged if each > reset} - events:
             found.append(f"I1: {len(missing)} events were not posted to the {name}: {sorted(missing)[:5]}")
         if extra := {each for each in events if each > reset} - logged:
-            found.append(f"I1: events that are not logged were posted to the {name}: {sorted(extra)[:5]}")
-        ended = {(row["id"], row["status"]) for row in await connection.fetch(_BATCHES, hook.owner)}
+            found.append(f"I1: events that are not in the log were posted to the {name}: {sorted(extra)[:5]}")
+        ended = {(row["id"], row["status"]) for row in await connection.fetch(_BATCHES, hook.owner, hook.since)}
         if missing_ends := ended - batches:
             found.append(f"I1: ends of batches were not posted to the {name}: {sorted(missing_ends)[:5]}")
         if dropped := await connection.fetchval(_DROPPED, hook.owner):
@@ -154,8 +160,8 @@ class HookWork:
         return found
 
     def _messages(self, hook: Hook, found: list[str]) -> list[dict[str, Any]]:
-        """Messages that came to the endpoint. A wrong signature is added to `found`. The timestamp may be that of a
-        shifted clock."""
+        """Return the messages that the endpoint received. Add wrong signatures to `found`. Any timestamp is accepted,
+        because a coordinator's clock may be shifted."""
         messages = []
         for message_id, got in self.receiver.got_at(hex_of(hook.owner)).items():
             try:
@@ -164,6 +170,12 @@ class HookWork:
                 found.append(f"I1: a webhook message {message_id} has a wrong signature: {refused}")
             messages.append(json.loads(got.body))
         return messages
+
+
+async def _position(connection: "asyncpg.Connection[asyncpg.Record]") -> tuple[int, datetime]:
+    row = await connection.fetchrow("select max(id), clock_timestamp() from events")
+    assert row is not None
+    return row[0], row[1]
 
 
 async def add_hooks(hooks: HookWork, buyers: Sequence[Buyer]) -> None:

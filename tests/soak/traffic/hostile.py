@@ -32,7 +32,7 @@ _GARBAGE: Final = (
 # Above the limits of one address, so that a missing limit is noticed.
 _SIGN_INS: Final = 36
 _NONCES: Final = 20
-_SHORTENED: Final = 2.0  # remaining seconds of a session's lifetime
+_SESSION_S: Final = 2.0  # remaining lifetime of a shortened session
 _SHORTEN: Final = "update sessions set expires_at = clock_timestamp() + $2 * interval '1 second' where address = $1"
 
 
@@ -84,13 +84,13 @@ class Hostile:
         try:
             connection = await asyncpg.connect(self.ground.database_url, timeout=5)
             try:
-                await connection.execute(_SHORTEN, wallet.address, _SHORTENED)
+                await connection.execute(_SHORTEN, wallet.address, _SESSION_S)
             finally:
                 await connection.close(timeout=5)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return "the database is away"
         await self._with(token)  # every coordinator has seen the valid token, and may cache it
-        await anyio.sleep(_SHORTENED + 0.5)
+        await anyio.sleep(_SESSION_S + 0.5)
         answers = await self._with(token)
         if 200 in answers:
             self.timeline.complain(f"I8: a session that had expired was honoured: {answers}")

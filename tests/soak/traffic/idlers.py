@@ -16,8 +16,8 @@ from tests.soak.programs import SLA_SECONDS
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.answers import counted
 
-_CLAIMED: Final = 0.5  # of the polls that returned jobs
-_OF_ONE_BUYER: Final = 0.5
+_CLAIM_SHARE: Final = 0.5  # of the polls that returned jobs
+_ONE_BUYER_SHARE: Final = 0.5  # of the polls
 _MODEL: Final = 1
 
 
@@ -49,13 +49,13 @@ class Idler:
                 "free": self.random.randint(1, 3),
                 "limit": 10,
             }
-            if self.random.random() < _OF_ONE_BUYER:  # with short windows; the oldest jobs are from batches
+            if self.random.random() < _ONE_BUYER_SHARE:  # with short windows; the oldest jobs are from batches
                 query["owner"] = self.ground.cast.with_role("client")[0].address
             polled = await http.get("/evm/jobs", params=query, headers=party.authorization)
             jobs: list[dict[str, Any]] = polled.json()["jobs"] if polled.status_code == 200 else []
             # With an hour's window, the job would outlast the run.
             short = [job["job_id"] for job in jobs if int(job["sla_secs"]) == SLA_SECONDS]
-            if not short or self.random.random() > _CLAIMED:
+            if not short or self.random.random() > _CLAIM_SHARE:
                 return f"{counted(polled, self.timeline, {200})} {'held' if jobs else 'nothing'}"
             claimed = await party.run(party.claim(short[0]))
             return f"claim {counted(claimed, self.timeline, {201, 409, 504})}"

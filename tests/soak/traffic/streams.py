@@ -1,6 +1,6 @@
 """Event streams: read for a few seconds at one coordinator, then resumed at another.
 
-At the end of the run, each reader must have every event of the log that came after its first, once and in order. A
+At the end of a round, each reader must have every event of the log that came after its first, once and in order. A
 `reset` means that events are missing, and starts a new part of the reader's history.
 """
 
@@ -32,14 +32,15 @@ class Part:
     heard: set[int] = attrs.field(factory=set)
 
 
-@attrs.frozen
+@attrs.define
 class StreamWork:
     timeline: Timeline
-    histories: dict[int, list[Part]] = attrs.field(factory=dict)  # by the identity of the reading buyer
+    histories: dict[object, list[Part]] = attrs.field(factory=dict)  # by reader
+    heard: int = 0
 
     async def followed(self, buyer: Buyer) -> str:
         """Read one stream. It ends well when the reader leaves."""
-        parts = self.histories.setdefault(id(buyer), [])
+        parts = self.histories.setdefault(buyer.name, [])
         headers = {"last-event-id": str(parts[-1].last)} if parts else {}
         base_url = buyer.random.choice(buyer.ground.base_urls)
         buyer.doing = f"reading events after {headers.get('last-event-id')}"
@@ -63,30 +64,28 @@ class StreamWork:
         elif name is not None:
             part = parts[-1]
             if event_id <= part.last:
-                self.timeline.complain(f"I1: a stream told event {event_id} after event {part.last}")
+                self.timeline.complain(f"I1: a stream delivered event {event_id} after event {part.last}")
             part.last = max(part.last, event_id)
             part.heard.add(event_id)
+            self.heard += 1
 
-    async def untold(self, database_url: str) -> list[str]:
-        """Return events of the log that a reader missed, and delivered events that are not in the log."""
+    async def missed_events(self, database_url: str) -> list[str]:
+        """Return events of the log that a reader missed, and delivered events that are not in the log. Keep
+        only the position of each reader."""
         connection = await asyncpg.connect(database_url)
         found: list[str] = []
         try:
             for part in (part for parts in self.histories.values() for part in parts):
                 logged = {row["id"] for row in await connection.fetch(_LOGGED, part.after, part.last)}
                 if missing := logged - part.heard:
-                    found.append(
-                        f"I1: a stream left out {len(missing)} events after {part.after}: {sorted(missing)[:5]}"
-                    )
+                    found.append(f"I1: a stream missed {len(missing)} events after {part.after}: {sorted(missing)[:5]}")
                 if extra := part.heard - logged:
-                    found.append(f"I1: a stream told events that are not logged: {sorted(extra)[:5]}")
+                    found.append(f"I1: a stream delivered events that are not in the log: {sorted(extra)[:5]}")
         finally:
             await connection.close()
+        for parts in self.histories.values():
+            parts[:] = [Part(parts[-1].last, parts[-1].last)] if parts else []
         return found
-
-    @property
-    def heard(self) -> int:
-        return sum(len(part.heard) for parts in self.histories.values() for part in parts)
 
 
 async def messages(answer: httpx.Response) -> AsyncIterator[tuple[int, str | None]]:

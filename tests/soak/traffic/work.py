@@ -22,24 +22,38 @@ from tests.soak.traffic.buyer import Buyer
 
 _TEXT: Final = MODELS[0].name
 _WINDOW: Final = f"{SLA_SECONDS}s"
-_UNREADABLE_FOR: Final = 60.0  # timeout for an unreachable gateway to recover
-_MAY_APPEAR: Final = 100.0  # timeout in seconds for a sent post without a receipt, and for its whole job
-_LARGE: Final = 16_000_000  # above the inline limit, so container and result both use uploads
+_READ_TIMEOUT_S: Final = 60.0  # for an unreachable gateway to recover
+_POST_TIMEOUT_S: Final = 100.0  # for a sent post without a receipt, and for its whole job
+_LARGE_BYTES: Final = 16_000_000  # above the inline limit, so container and result both use uploads
 
 
 @attrs.define
 class Work:
-    """State shared by all buyers. `promised` holds the jobs that a 201 has confirmed."""
+    """State shared by all buyers. `promised` holds the jobs of this round and the last one that a 201 has confirmed. A
+    reorganisation may undo the last blocks of the last round."""
 
     ground: Ground
     timeline: Timeline
-    promised: set[bytes] = attrs.field(factory=set)
+    jobs: int = 0  # promised in all rounds
+    _promised: set[bytes] = attrs.field(factory=set)
+    _before: set[bytes] = attrs.field(factory=set)
+
+    @property
+    def promised(self) -> set[bytes]:
+        return self._promised | self._before
+
+    def promise(self, job_id: bytes) -> None:
+        self._promised.add(job_id)
+        self.jobs += 1
+
+    def end_round(self) -> None:
+        self._promised, self._before = set(), self._promised
 
     async def every_provider_sells(self, buyer: Buyer) -> bool:
         """Wait until each provider sells at every ordered window. From then on no order lacks a provider."""
         for window in (_WINDOW, f"{BATCH_SLA_SECONDS}s"):
             async with buyer.anywhere() as client:
-                if len(await client.probe(_TEXT, _question(), window=window)) < len(self.ground.providers):
+                if len(await client.probe(_TEXT, new_question(), window=window)) < len(self.ground.providers):
                     return False
         return True
 
@@ -57,11 +71,13 @@ class Work:
         return await self._bought(buyer, {"provider": chosen, "rate_in": RATE_IN, "rate_out": RATE_OUT})
 
     async def large_job(self, buyer: Buyer) -> str:
-        return await self._bought(buyer, {"rate_in": RATE_IN, "rate_out": RATE_OUT}, _question() + "." * _LARGE)
+        return await self._bought(
+            buyer, {"rate_in": RATE_IN, "rate_out": RATE_OUT}, new_question() + "." * _LARGE_BYTES
+        )
 
     async def uploaded_job(self, buyer: Buyer) -> str:
         """Upload the container first, and reference it."""
-        question = _question()
+        question = new_question()
         prepared = await self._prepared(buyer, question)
         async with buyer.anywhere() as client:
             amount = int((await client.quote(prepared)).quote.amount)
@@ -71,13 +87,13 @@ class Work:
         answer = await self._sent(buyer.random.choice(self.ground.base_urls), body)
         if answer.status_code != 201:
             return counted(answer, self.timeline, {409, 504})
-        self.promised.add(prepared.sealed_order.job_id)
+        self.promise(prepared.sealed_order.job_id)
         return await self._ended(buyer, prepared, question, since)
 
     async def job_posted_twice(self, buyer: Buyer) -> str:
         """Send the same submission to every coordinator at once. Only one job may result, and all successful responses
         must agree."""
-        question = _question()
+        question = new_question()
         prepared = await self._prepared(buyer, question)
         async with buyer.anywhere() as client:
             amount = int((await client.quote(prepared)).quote.amount)
@@ -97,14 +113,14 @@ class Work:
         outcomes = [counted(answer, self.timeline, {201, 409, 504}) for answer in answers]
         if "201" not in outcomes:
             return " / ".join(sorted(outcomes)) or "no answer"
-        self.promised.add(prepared.sealed_order.job_id)
+        self.promise(prepared.sealed_order.job_id)
         return await self._ended(buyer, prepared, question, since)
 
     async def quoted(self, buyer: Buyer) -> str:
         """Request quotes without buying."""
         async with buyer.anywhere() as client:
-            candidates = await client.probe(_TEXT, _question(), window=_WINDOW)
-        prepared = await self._prepared(buyer, _question())
+            candidates = await client.probe(_TEXT, new_question(), window=_WINDOW)
+        prepared = await self._prepared(buyer, new_question())
         async with buyer.anywhere() as client:
             quoted = await client.quote(prepared)
         if int(quoted.quote.amount) <= 0:
@@ -114,7 +130,7 @@ class Work:
     async def cancelled_job(self, buyer: Buyer) -> str:
         """Post a job below every ask, so that no provider claims it, and cancel it."""
         async with buyer.anywhere() as client:
-            prepared = await client.prepare(_TEXT, _question(), window=_WINDOW, rate_in=1, rate_out=1)
+            prepared = await client.prepare(_TEXT, new_question(), window=_WINDOW, rate_in=1, rate_out=1)
             await self._post(buyer, prepared)
         job_id = prepared.id
         buyer.doing = f"cancelling {job_id}"
@@ -133,17 +149,17 @@ class Work:
             return await http.post("/v1/jobs", json=body)
 
     async def _bought(self, buyer: Buyer, terms: dict[str, Any], question: str | None = None) -> str:
-        asked = question if question is not None else _question()
+        asked = question if question is not None else new_question()
         buyer.doing = "preparing"
         async with buyer.anywhere() as client:
             prepared = await client.prepare(_TEXT, asked, window=_WINDOW, **terms)
         since = self.timeline.now
         mined = await self._post(buyer, prepared)
-        return await self._ended(buyer, prepared, asked, since, None if mined else _MAY_APPEAR)
+        return await self._ended(buyer, prepared, asked, since, None if mined else _POST_TIMEOUT_S)
 
     async def _post(self, buyer: Buyer, prepared: PreparedOrder) -> bool:
-        """Until it is posted: the same order again is the same job. False when it was sent and not seen mined: then
-        nothing is promised."""
+        """Submit the order until a coordinator accepts it. A repeated order is the same job. Return False if the
+        order was sent but is not mined, because the coordinator has then promised nothing."""
         buyer.doing = f"posting {prepared.id}"
         while True:
             try:
@@ -156,7 +172,7 @@ class Work:
                 await anyio.sleep(0.5)
                 continue
             if submitted.mined:
-                self.promised.add(prepared.sealed_order.job_id)
+                self.promise(prepared.sealed_order.job_id)
             return submitted.mined
 
     async def _ended(
@@ -173,7 +189,7 @@ class Work:
 
     async def _opened(self, buyer: Buyer, job_id: str, question: str) -> str:
         buyer.doing = f"opening {job_id}"
-        until = time.monotonic() + _UNREADABLE_FOR
+        until = time.monotonic() + _READ_TIMEOUT_S
         while True:
             try:
                 async with buyer.anywhere() as client:
@@ -181,7 +197,7 @@ class Work:
                 break
             except (ResultUnreadable, ApiError, ConnectionFailed) as trouble:
                 if time.monotonic() > until:
-                    self.timeline.complain(f"I7: the result of {job_id} cannot be had: {trouble.code} {trouble}")
+                    self.timeline.complain(f"I7: the result of {job_id} cannot be read: {trouble.code} {trouble}")
                     return "unreadable"
                 await anyio.sleep(1)
         if question not in str(result.output):
@@ -207,5 +223,5 @@ async def _signed(buyer: Buyer, prepared: PreparedOrder, amount: int) -> bytes:
     return await LocalSigner(wallet).sign(prepared.payment(amount))
 
 
-def _question() -> str:
+def new_question() -> str:
     return f"What is {secrets.token_hex(16)}?"

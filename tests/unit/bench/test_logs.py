@@ -26,7 +26,7 @@ finally:
 @pytest.mark.parametrize("failing", [[], ["failing"]], ids=["ends", "fails"])
 def test_terminal_shows_tables_and_the_log_has_the_rest(tmp_path: Path, failing: list[str]) -> None:
     log = tmp_path / "build" / "bench.log"
-    for _ in range(2):  # the second run replaces the first one's log
+    for _ in range(2):  # the second run replaces the log of the first
         command = [sys.executable, "-c", RUN, str(log), *failing]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.stdout == "before\nafter\n"

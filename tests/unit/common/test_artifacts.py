@@ -11,25 +11,25 @@ from eth_utils.abi import abi_to_signature, event_abi_to_log_topic, function_abi
 from eth_utils.crypto import keccak
 
 from common import artifacts
-from tests.programs.found import node
+from tests.support.programs.found import node
 
 CONTRACTS_DIR = Path(artifacts.__file__).parent / "contracts"
 
 
 def test_artifacts_match_the_sources_in_the_tree() -> None:
     """Quick check for sources that changed after compiling. `make test-long` runs the compiler itself."""
-    for path, source in artifacts.sources()["sources"].items():
+    for path, source in artifacts.compiler_sources()["sources"].items():
         folder = CONTRACTS_DIR / "node_modules" if path.startswith("@") else CONTRACTS_DIR
         assert (folder / path).read_text(encoding="utf-8") == source, f"{path}: run `make contracts`"
     profile = tomllib.loads((CONTRACTS_DIR / "foundry.toml").read_text(encoding="utf-8"))["profile"]["default"]
-    settings = artifacts.sources()["settings"]
+    settings = artifacts.compiler_sources()["settings"]
     assert (profile["optimizer_runs"], profile["via_ir"], profile["evm_version"]) == (
         settings["optimizer"]["runs"],
         settings["viaIR"],
         settings["evmVersion"],
     )
     locked = json.loads((CONTRACTS_DIR / "package-lock.json").read_text(encoding="utf-8"))["packages"]
-    assert artifacts.sources()["compiler"].startswith(f"v{locked['node_modules/solc']['version']}+")
+    assert artifacts.compiler_sources()["compiler"].startswith(f"v{locked['node_modules/solc']['version']}+")
 
 
 @pytest.mark.long
@@ -48,7 +48,7 @@ def test_committed_artifacts_match_the_compiler(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", artifacts.CONTRACTS)
 def test_topics_selectors_and_errors_match_an_oracle(name: str) -> None:
-    artifact = artifacts.load(name)
+    artifact = artifacts.load_artifact(name)
     checked = 0
     times = Counter(entry["name"] for entry in artifact.abi if entry["type"] == "function")
     for entry in cast("tuple[Any, ...]", artifact.abi):  # the oracle's types differ by kind of entry
@@ -71,20 +71,20 @@ def test_topics_selectors_and_errors_match_an_oracle(name: str) -> None:
 
 def test_bytecode_fits_the_chains_limit_on_deployed_code() -> None:
     for name in artifacts.CONTRACTS:
-        assert 0 < len(artifacts.load(name).bytecode) <= 2 * 24_576
+        assert 0 < len(artifacts.load_artifact(name).bytecode) <= 2 * 24_576
 
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(KeyError):
-        artifacts.load("../JobRegistry")
+        artifacts.load_artifact("../JobRegistry")
     with pytest.raises(KeyError, match="JobRegistry has no event Posted"):
-        artifacts.event_topic(artifacts.load("JobRegistry"), "Posted")
+        artifacts.event_topic(artifacts.load_artifact("JobRegistry"), "Posted")
     with pytest.raises(KeyError, match="JobRegistry has no function JobPosted"):
-        artifacts.selector(artifacts.load("JobRegistry"), "JobPosted")
+        artifacts.selector(artifacts.load_artifact("JobRegistry"), "JobPosted")
 
 
 def test_overloaded_name_has_no_single_selector() -> None:
-    artifact = artifacts.load("DevToken")
+    artifact = artifacts.load_artifact("DevToken")
     [transfer] = [e for e in artifact.abi if e["type"] == "function" and e["name"] == "transfer"]
     with pytest.raises(ValueError, match="several functions named transfer"):
         artifacts.selector(attrs.evolve(artifact, abi=(*artifact.abi, transfer)), "transfer")

@@ -3,7 +3,7 @@
 import pytest
 from nacl import bindings
 
-from common.box import SEAL_OVERHEAD, PublicKey, SecretKey, open_sealed, seal
+from common.box import SEAL_OVERHEAD_BYTES, PublicKey, SecretKey, open_sealed, seal
 from common.refusal import Refused
 from tests.vectors.generate_sealing import LOW_ORDER
 from tests.vectors.vector_file import Case, cases
@@ -40,7 +40,7 @@ def test_refused_points_are_those_of_libsodium() -> None:
 def test_sealed_box_opens_and_has_the_documented_length() -> None:
     secret = SecretKey.generate()
     sealed = seal(secret.public, b"a message")
-    assert len(sealed) == len(b"a message") + SEAL_OVERHEAD
+    assert len(sealed) == len(b"a message") + SEAL_OVERHEAD_BYTES
     assert open_sealed(secret, sealed) == b"a message"
     assert open_sealed(SecretKey.generate(), sealed) is None
 

@@ -1,6 +1,6 @@
 import json
 
-from common.checks import check_json, check_lines, check_table, compared, fact, right, unknown, wrong
+from common.checks import check_json, check_lines, check_table, comparison_row, fact, right, unknown, wrong
 
 
 def test_table_marks_rows_and_names_the_wrong_ones() -> None:
@@ -21,7 +21,11 @@ def test_table_marks_rows_and_names_the_wrong_ones() -> None:
 
 
 def test_compared_values_that_differ_are_both_shown() -> None:
-    rows = [compared("fee", 250, 250), compared("paused", True, False), compared("windows", {300, 60}, ())]
+    rows = [
+        comparison_row("fee", 250, 250),
+        comparison_row("paused", True, False),
+        comparison_row("windows", {300, 60}, ()),
+    ]
     assert check_lines(rows).splitlines() == [
         "right    fee      250",
         "WRONG    paused   yes (expected no)",

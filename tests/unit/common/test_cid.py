@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.cid import Cid, ImportProfile, UnixFsHasher, cid_of, dag_leaf, parse_cid, read_cid
+from common.cid import Cid, ImportProfile, UnixFsHasher, cid_of, dag_pb_leaf_cid, parse_cid, read_store_cid
 from common.refusal import Refused
 from tests.vectors.vector_file import Case, cases, pattern
 
@@ -71,23 +71,23 @@ def test_a_profile_that_could_not_end_is_a_bug_of_the_caller(chunk_size: int, wi
     ],
 )
 def test_single_chunk_file_has_kubos_id(content: bytes, version_0: str) -> None:
-    assert dag_leaf(content) == read_cid(version_0, "cid")
-    assert str(read_cid(version_0, "cid")).startswith("bafybei")
+    assert dag_pb_leaf_cid(content) == read_store_cid(version_0, "cid")
+    assert str(read_store_cid(version_0, "cid")).startswith("bafybei")
 
 
 def test_store_s_spellings_name_the_same_block() -> None:
     in_base58 = "zb2rhZfjRh2FHHB2RkHVEvL2vJnCTcu7kwRqgVsf9gpkLgteo"
-    assert read_cid(in_base58, "cid") == cid_of(b"hello") == read_cid(str(cid_of(b"hello")), "cid")
+    assert read_store_cid(in_base58, "cid") == cid_of(b"hello") == read_store_cid(str(cid_of(b"hello")), "cid")
 
 
 def test_leading_1_of_base58_is_no_second_spelling() -> None:
     """In base58, a leading 1 is a zero byte before the id."""
     in_base58 = "zb2rhZfjRh2FHHB2RkHVEvL2vJnCTcu7kwRqgVsf9gpkLgteo"
     with pytest.raises(Refused, match="cid"):
-        read_cid(in_base58.replace("zb", "z1b"), "cid")
+        read_store_cid(in_base58.replace("zb", "z1b"), "cid")
 
 
 @pytest.mark.parametrize("text", ["Qm", "Qm" + "0" * 44, "z" * 50, "Q" + "z" * 45, "z", "", None, "bafy"])
 def test_text_that_is_no_id_in_any_spelling_is_refused(text: object) -> None:
     with pytest.raises(Refused):
-        read_cid(text, "cid")
+        read_store_cid(text, "cid")

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from common.command_line import CONTEXT, Program
+from common.command_line import CONTEXT_SETTINGS, Program
 from coordinatord.market.commands import market
 from coordinatord.run.cli import coordinatord
 from devnet.cli import devnet
@@ -51,7 +51,7 @@ def test_every_command_and_option_has_one_line_of_help(program: click.Group) -> 
     for name, command in commands_below(program, program.name or ""):
         assert command.help, name
         assert not command.get_short_help_str(_MAX_SHORT_HELP_CHARS).endswith("..."), name
-        context = click.Context(command, **CONTEXT)
+        context = click.Context(command, **CONTEXT_SETTINGS)
         for parameter in command.params:
             _, text = parameter.get_help_record(context) or ("", "")
             sentence = text.partition("  [")[0]
@@ -62,7 +62,7 @@ def test_every_command_and_option_has_one_line_of_help(program: click.Group) -> 
 
 def test_help_ends_with_the_environment_and_the_exit_codes() -> None:
     program = click.group(
-        cls=Program, context_settings=CONTEXT, environment=[("PORT", "the port")], exit_codes={0: "done"}
+        cls=Program, context_settings=CONTEXT_SETTINGS, environment=[("PORT", "the port")], exit_codes={0: "done"}
     )
     shown = CliRunner().invoke(program(lambda: None), ["-h"]).output
     assert shown.endswith("Environment:\n  PORT  the port\n\nExit codes:\n  0  done\n")

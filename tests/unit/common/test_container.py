@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from common import container
 from common.box import SecretKey
-from common.container import Commitment, Opener, Sealer
+from common.container import CommitmentHasher, Opener, Sealer
 from common.keccak import keccak256
 from common.key_derivation import data_key
 from common.refusal import Refused
@@ -20,7 +20,7 @@ SECRET = SecretKey(b"\x07" * 32)
 PLACE = (31337, REGISTRY, OWNER)
 PLAINTEXT = b'{"v":1,"input":{}}'
 CONTAINER = container.seal(SECRET.public, *PLACE, PLAINTEXT)
-COMMITTED = container.commit(CONTAINER)
+COMMITTED = container.commitment_of(CONTAINER)
 
 
 def sealed_of(case: Case) -> bytes:
@@ -38,8 +38,8 @@ def sealed_of(case: Case) -> bytes:
 
 def opened(case: Case) -> bytes:
     sealed = sealed_of(case)
-    container.check_container(sealed, bytes.fromhex(case.get("c", "")))
-    committed = container.commit(sealed)
+    container.check_commitment(sealed, bytes.fromhex(case.get("c", "")))
+    committed = container.commitment_of(sealed)
     assert committed.ct_hash.hex() == case["ct_hash"]
     assert committed.seed_wrap.hex() == case["seed_wrap"]
     assert committed.length == len(sealed)
@@ -65,13 +65,13 @@ def test_commitment_is_independent_of_chunking(plaintext: bytes, size_in: int, s
     sealed = b"".join([sealer.push(plaintext[at : at + size_in]) for at in range(0, len(plaintext), size_in)])
     sealed += sealer.finish()
     assert len(sealed) == container.sealed_length(len(plaintext))
-    opener, commitment = Opener.with_secret(SECRET, *PLACE), Commitment()
+    opener, commitment = Opener.with_secret(SECRET, *PLACE), CommitmentHasher()
     again = b""
     for at in range(0, len(sealed), size_out):
         commitment.update(sealed[at : at + size_out])
         again += opener.pull(sealed[at : at + size_out])
     assert again + opener.finish() == plaintext
-    assert commitment.finish() == container.commit(sealed)
+    assert commitment.finish() == container.commitment_of(sealed)
 
 
 def test_every_flipped_bit_is_refused() -> None:
@@ -81,7 +81,7 @@ def test_every_flipped_bit_is_refused() -> None:
         with pytest.raises(Refused):
             container.open_with_secret(SECRET, *PLACE, changed)
         with pytest.raises(Refused):
-            container.check_container(changed, COMMITTED.c)
+            container.check_commitment(changed, COMMITTED.c)
 
 
 def test_every_truncation_is_refused() -> None:
@@ -89,7 +89,7 @@ def test_every_truncation_is_refused() -> None:
         with pytest.raises(Refused):
             container.open_with_secret(SECRET, *PLACE, CONTAINER[:length])
         with pytest.raises(Refused):
-            container.check_container(CONTAINER[:length], COMMITTED.c)
+            container.check_commitment(CONTAINER[:length], COMMITTED.c)
 
 
 @given(st.binary(min_size=1, max_size=100))
@@ -111,14 +111,14 @@ def test_a_commitment_of_parts_of_other_lengths_is_refused(wrap: int, ct_hash: i
 
 
 def test_a_wrong_version_is_refused_before_the_rest_has_arrived() -> None:
-    commitment = Commitment()
+    commitment = CommitmentHasher()
     with pytest.raises(Refused) as caught:
         commitment.update(b"\x02" + bytes(121))
     assert caught.value.code == "bad_version"
 
 
 def test_too_short_container_is_reported_before_its_version() -> None:
-    for refuse in (container.commit, lambda raw: container.open_with_dek(bytes(32), raw)):
+    for refuse in (container.commitment_of, lambda raw: container.open_with_dek(bytes(32), raw)):
         with pytest.raises(Refused) as caught:
             refuse(b"\x02" + bytes(120))
         assert caught.value.code == "too_short"
@@ -129,19 +129,19 @@ def test_too_short_container_is_reported_before_its_version() -> None:
 def test_a_container_at_hand_is_judged_as_one_that_passes_by(version: int, length: int) -> None:
     raw = (bytes((version,)) + pattern(length))[:length]
 
-    def by_the_piece() -> container.Committed:
-        commitment = Commitment()
+    def by_the_piece() -> container.ContainerCommitment:
+        commitment = CommitmentHasher()
         for at in range(0, length, 50_000):
             commitment.update(raw[at : at + 50_000])
         return commitment.finish()
 
-    def judged(judge: Callable[[], container.Committed]) -> container.Committed | str | None:
+    def judged(judge: Callable[[], container.ContainerCommitment]) -> container.ContainerCommitment | str | None:
         try:
             return judge()
         except Refused as refusal:
             return refusal.code
 
-    assert judged(lambda: container.commit(raw)) == judged(by_the_piece)
+    assert judged(lambda: container.commitment_of(raw)) == judged(by_the_piece)
 
 
 def test_key_released_to_a_thief_opens_nothing() -> None:
@@ -164,4 +164,4 @@ def test_the_seed_opens_too() -> None:
 def test_two_seals_of_one_payload_share_nothing() -> None:
     other = container.seal(SECRET.public, *PLACE, PLAINTEXT)
     assert other[1:81] != CONTAINER[1:81]
-    assert container.commit(other).c != COMMITTED.c
+    assert container.commitment_of(other).c != COMMITTED.c

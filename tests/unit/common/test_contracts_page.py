@@ -38,7 +38,7 @@ def test_every_function_and_its_sender_is_listed() -> None:
     written = {
         (registry, entry["name"])
         for registry in REGISTRIES.values()
-        for entry in artifacts.load(registry).abi
+        for entry in artifacts.load_artifact(registry).abi
         if entry["type"] == "function"
         and (entry["stateMutability"] not in ("view", "pure") or entry["name"] == ATTACHED)
     }

@@ -4,7 +4,7 @@ import pytest
 
 from common.cid import Cid, cid_of
 from common.refusal import Refused
-from common.unixfs_blocks import DagBlock, read_block
+from common.unixfs_blocks import DagBlock, read_unixfs_block
 
 
 def field(number: int, value: bytes | int) -> bytes:
@@ -23,7 +23,7 @@ def node(*links: Cid, content: bytes = b"", kind: int = 2, old: bool = False) ->
 
 
 def test_raw_block_is_its_content() -> None:
-    assert read_block(cid_of(b"there"), b"there") == DagBlock(b"there", ())
+    assert read_unixfs_block(cid_of(b"there"), b"there") == DagBlock(b"there", ())
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["CIDv1", "CIDv0"])
@@ -31,14 +31,14 @@ def test_node_returns_content_and_links_in_order(old: bool) -> None:
     leaf, raw_leaf = node(content=b"one", kind=0)
     other, _ = node(content=b"two")
     root, raw = node(leaf, other, leaf, content=b"zero", old=old)
-    assert read_block(root, raw) == DagBlock(b"zero", (leaf, other, leaf))
-    assert read_block(leaf, raw_leaf) == DagBlock(b"one", ())
+    assert read_unixfs_block(root, raw) == DagBlock(b"zero", (leaf, other, leaf))
+    assert read_unixfs_block(leaf, raw_leaf) == DagBlock(b"one", ())
 
 
 def test_bytes_of_another_block_are_refused() -> None:
     root, raw = node(cid_of(b"one"))
     with pytest.raises(Refused, match="the bytes do not match block"):
-        read_block(root, raw + b"\0")
+        read_unixfs_block(root, raw + b"\0")
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_bytes_of_another_block_are_refused() -> None:
 )
 def test_block_that_is_no_part_of_a_file_is_refused(raw: bytes) -> None:
     with pytest.raises(Refused):
-        read_block(Cid("dag-pb", hashlib.sha256(raw).digest()), raw)
+        read_unixfs_block(Cid("dag-pb", hashlib.sha256(raw).digest()), raw)

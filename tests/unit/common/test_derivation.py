@@ -5,7 +5,7 @@ import pytest
 from common import key_derivation
 from tests.vectors.vector_file import Case, cases
 
-WHY = {"length": "expected 65 bytes", "signature_v": "v must be 27 or 28"}
+WHY = {"length": "must have 65 bytes", "signature_v": "v must be 27 or 28"}
 
 
 def raw(case: Case, name: str) -> bytes:
@@ -45,7 +45,7 @@ def test_hkdf_gives_the_published_output() -> None:
     [(31, 20, 20), (33, 20, 20), (32, 19, 20), (32, 21, 20), (32, 20, 21), (32, 20, 0)],
 )
 def test_field_boundaries_cannot_shift(seed: int, registry: int, bound: int) -> None:
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match="must have"):
         key_derivation.data_key(bytes(seed), 1, bytes(registry), bytes(bound))
 
 

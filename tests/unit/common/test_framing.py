@@ -12,8 +12,8 @@ from nacl import bindings
 from common.framing import (
     FRAME_BYTES,
     SEALED_FRAME_BYTES,
-    Puller,
-    Pusher,
+    FrameOpener,
+    FrameSealer,
     is_sealed_length,
     sealed_length,
 )
@@ -41,14 +41,14 @@ def in_pieces(whole: bytes, size: int) -> list[bytes]:
 
 
 def pushed(plaintext: bytes, size: int = 1 << 20, kind: type = bytes) -> bytes:
-    pusher = Pusher(KEY)
+    pusher = FrameSealer(KEY)
     return (
         pusher.header + b"".join([pusher.push(kind(piece)) for piece in in_pieces(plaintext, size)]) + pusher.finish()
     )
 
 
 def pulled(sealed: bytes, size: int = 1 << 20, kind: type = bytes) -> bytes:
-    puller = Puller(KEY)
+    puller = FrameOpener(KEY)
     return b"".join([puller.pull(kind(piece)) for piece in in_pieces(sealed, size)]) + puller.finish()
 
 
@@ -71,7 +71,7 @@ def test_any_pieces_of_any_buffer_kind_round_trip(length: int, size_in: int, siz
 def test_interleaved_streams_are_independent(size: int) -> None:
     texts = [pattern(3 * FRAME_BYTES + 5), bytes(3 * FRAME_BYTES + 5)]
     whole = [pushed(text) for text in texts]
-    pullers, opened = [Puller(KEY), Puller(KEY)], [b"", b""]
+    pullers, opened = [FrameOpener(KEY), FrameOpener(KEY)], [b"", b""]
     for at in range(0, len(whole[0]), size):
         for n, puller in enumerate(pullers):
             piece = bytearray(whole[n][at : at + size])
@@ -85,9 +85,9 @@ def test_single_bytes_round_trip() -> None:
 
 
 def test_empty_pieces_change_nothing() -> None:
-    pusher = Pusher(KEY)
+    pusher = FrameSealer(KEY)
     sealed = pusher.header + pusher.push(b"") + pusher.push(b"text") + pusher.push(b"") + pusher.finish()
-    puller = Puller(KEY)
+    puller = FrameOpener(KEY)
     assert puller.pull(b"") + puller.pull(sealed) + puller.pull(b"") + puller.finish() == b"text"
 
 
@@ -123,7 +123,7 @@ def test_a_stream_cut_at_a_frame_boundary_is_refused(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, SEALED_FRAME_BYTES, 1 << 20])
 @pytest.mark.parametrize("trailing", [1, 17, SEALED_FRAME_BYTES])
 def test_bytes_after_a_full_last_frame_are_refused_at_once(trailing: int, size: int) -> None:
-    puller = Puller(KEY)
+    puller = FrameOpener(KEY)
     assert puller.pull(pushed(pattern(FRAME_BYTES))) == pattern(FRAME_BYTES)
     with pytest.raises(Refused, match="bytes follow the last frame"):
         puller.pull(bytes(trailing)[:size])
@@ -143,10 +143,10 @@ def test_two_streams_end_to_end_are_refused() -> None:
     [
         ([(b"one", MESSAGE)], "ends before its last frame"),
         ([(pattern(FRAME_BYTES), MESSAGE)], "ends before its last frame"),
-        ([(pattern(FRAME_BYTES), MESSAGE), (b"", FINAL)], "the last frame of several is empty"),
-        ([(b"short", MESSAGE), (b"rest", FINAL)], "does not open"),
-        ([(pattern(FRAME_BYTES - 1), MESSAGE), (b"rest", FINAL)], "does not open"),
-        ([(pattern(FRAME_BYTES + 1), FINAL)], "does not open"),
+        ([(pattern(FRAME_BYTES), MESSAGE), (b"", FINAL)], "the last frame is empty, but other frames precede it"),
+        ([(b"short", MESSAGE), (b"rest", FINAL)], "cannot be decrypted"),
+        ([(pattern(FRAME_BYTES - 1), MESSAGE), (b"rest", FINAL)], "cannot be decrypted"),
+        ([(pattern(FRAME_BYTES + 1), FINAL)], "cannot be decrypted"),
         ([(b"flushed", PUSH)], "a tag that this format does not use"),
         ([(pattern(FRAME_BYTES), PUSH), (b"rest", FINAL)], "a tag that this format does not use"),
     ],
@@ -166,18 +166,18 @@ def test_frames_that_changed_places_are_refused() -> None:
 
 def test_another_key_opens_nothing() -> None:
     with pytest.raises(Refused):
-        Puller(os.urandom(32)).pull(pushed(pattern(FRAME_BYTES)))
+        FrameOpener(os.urandom(32)).pull(pushed(pattern(FRAME_BYTES)))
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
 def test_a_key_of_another_length_is_a_bug_of_the_caller(length: int) -> None:
-    for made in (Pusher, Puller):
+    for made in (FrameSealer, FrameOpener):
         with pytest.raises(ValueError, match="32 bytes"):
             made(bytes(length))
 
 
 def test_finished_stream_rejects_more_data() -> None:
-    pusher = Pusher(KEY)
+    pusher = FrameSealer(KEY)
     pusher.finish()
     with pytest.raises(RuntimeError):
         pusher.push(b"more")
@@ -188,7 +188,7 @@ def test_finished_stream_rejects_more_data() -> None:
 def test_a_refused_stream_stays_refused() -> None:
     sealed = bytearray(pushed(pattern(FRAME_BYTES + 1)))
     sealed[100] ^= 1
-    puller = Puller(KEY)
+    puller = FrameOpener(KEY)
     with pytest.raises(Refused):
         puller.pull(sealed)
     with pytest.raises(RuntimeError):
@@ -201,9 +201,9 @@ def test_stream_in_a_reference_cycle_is_collected() -> None:
     """Runs in a subprocess, because a regression would crash the interpreter during garbage collection."""
     program = """
 import gc
-from common.framing import Puller
+from common.framing import FrameOpener
 def refused():
-    puller = Puller(bytes(32))
+    puller = FrameOpener(bytes(32))
     try:
         puller.pull(bytes(200))
         puller.finish()

@@ -6,7 +6,7 @@ from eth_utils import decode_hex as raw
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from common.quotes import FeeTerms, Quote, Settlement, amount, derive_job_id, quote, settlement
+from common.quotes import FeeTerms, Quote, Settlement, amount, derive_job_id, divide_payment, quote
 from common.refusal import Refused
 from tests.vectors.vector_file import cases
 
@@ -35,7 +35,7 @@ def test_a_job_id_is_as_in_the_vectors(case):
 
 @pytest.mark.parametrize(("owner", "c"), [(19, 33), (21, 31), (20, 0), (21, 32), (32, 20)])
 def test_a_job_id_is_made_of_exactly_20_and_32_bytes(owner, c):
-    with pytest.raises(ValueError, match="20 bytes and a commitment of 32"):
+    with pytest.raises(ValueError, match="the owner must have 20 bytes"):
         derive_job_id(bytes(owner), bytes(c))
 
 
@@ -45,7 +45,7 @@ def test_quote_and_settlement_are_as_in_the_vectors(case):
         cap=int(case["cap"]), fee=int(case["fee"]), gas_fee=int(case["gas_fee"]), amount=int(case["amount"])
     )
     assert amount(*order_of(case), terms_of(case)) == int(case["amount"])
-    shares = settlement(*order_of(case), terms_of(case), completion_tok=int(case["completion_tok"]))
+    shares = divide_payment(*order_of(case), terms_of(case), completion_tok=int(case["completion_tok"]))
     assert shares == Settlement(int(case["provider"]), int(case["treasury"]), int(case["owner"]))
 
 
@@ -64,7 +64,7 @@ def test_a_cap_beyond_uint128_is_refused(case):
 @refused("too_many_units")
 def test_more_output_than_the_order_pays_for_is_refused(case):
     with pytest.raises(Refused) as refusal:
-        settlement(*order_of(case), terms_of(case), completion_tok=int(case["completion_tok"]))
+        divide_payment(*order_of(case), terms_of(case), completion_tok=int(case["completion_tok"]))
     assert refusal.value.param == "completion_tok"
 
 
@@ -89,7 +89,7 @@ def test_settlement_shares_add_up(order, terms, tok):
         quoted = quote(*order, terms)
     except Refused:
         assume(False)
-    shares = settlement(*order, terms, completion_tok=tok)
+    shares = divide_payment(*order, terms, completion_tok=tok)
     assert shares.provider + shares.treasury + shares.owner == quoted.amount
     assert 1 <= shares.provider <= quoted.cap
     assert terms.gas_fee <= shares.treasury <= quoted.fee + terms.gas_fee

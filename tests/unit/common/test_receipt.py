@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from common.receipt import verified
+from common.receipt import verify_receipt
 from common.refusal import Refused
 from tests.vectors.vector_file import cases
 
@@ -26,10 +26,10 @@ def test_receipt_proves_itself_or_names_the_field_at_fault(case: dict[str, Any])
     raw = case["receipt"].encode()
     if "refused" in case:
         with pytest.raises(Refused) as refused:
-            verified(raw)
+            verify_receipt(raw)
         assert refused.value.param == case["refused"]
         return
-    proved = verified(raw)
+    proved = verify_receipt(raw)
     said = json.loads(raw)
     assert "0x" + proved.job_id.hex() == said["job_id"]
     assert ["0x" + block.hash.hex() for block in proved.blocks] == [step["block"] for step in said["steps"]]
@@ -75,7 +75,7 @@ def test_each_field_that_is_changed_is_refused_by_its_name(at: tuple[str | int, 
         value = value[key]  # type: ignore[index,call-overload]
     for new in others(value):
         with pytest.raises(Refused) as refused:
-            verified(changed(at, new))
+            verify_receipt(changed(at, new))
         named = refused.value.param or ""
         if at[0] == "steps":  # a step is valid only as a whole
             assert named.startswith("steps") or named == "market.job_registry", (name, new, named)
@@ -88,7 +88,7 @@ def test_field_that_is_missing_and_one_too_many_are_refused(key: str) -> None:
     without = {name: value for name, value in SETTLED.items() if name != key}
     for document in (without, SETTLED | {key + "_": 1}):
         with pytest.raises(Refused):
-            verified(json.dumps(document).encode())
+            verify_receipt(json.dumps(document).encode())
 
 
 def test_every_bit_of_a_proof_counts() -> None:
@@ -98,5 +98,5 @@ def test_every_bit_of_a_proof_counts() -> None:
         for at in range(0, len(raw), 7):
             raw[at] ^= 1
             with pytest.raises(Refused):
-                verified(changed(("steps", 1, "receipt_proof", n), "0x" + raw.hex()))
+                verify_receipt(changed(("steps", 1, "receipt_proof", n), "0x" + raw.hex()))
             raw[at] ^= 1

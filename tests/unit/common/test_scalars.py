@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from common.refusal import Refused
 from common.scalars import (
     base64_of,
-    checksummed,
+    checksum_address,
     hex_of,
     read_bare_hex,
     read_base64,
@@ -88,4 +88,4 @@ def test_no_two_base64_texts_are_read_as_the_same_bytes(text):
     ],
 )
 def test_addresses_are_written_with_the_checksum_of_eip_55(written: str) -> None:
-    assert checksummed(bytes.fromhex(written[2:])) == written
+    assert checksum_address(bytes.fromhex(written[2:])) == written

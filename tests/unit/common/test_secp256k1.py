@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.refusal import Refused
-from common.secp256k1 import Wallet, recover
+from common.secp256k1 import Wallet, recover_address
 from tests.vectors.vector_file import cases
 
 ORDER = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141
@@ -23,7 +23,7 @@ secrets = st.integers(1, ORDER - 1).map(lambda number: number.to_bytes(32, "big"
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case["name"])
 def test_a_signature_recovers_to_its_signer(case):
-    assert recover(raw(case["digest"]), raw(case["signature"])) == raw(case["signer"])
+    assert recover_address(raw(case["digest"]), raw(case["signature"])) == raw(case["signer"])
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_signature_recovers_to_its_signer(case):
     ids=lambda case: f"{case['refused']}: {case['name']}",
 )
 def test_malformed_signature_recovers_no_address(case):
-    assert recover(raw(case["digest"]), raw(case["signature"])) is None
+    assert recover_address(raw(case["digest"]), raw(case["signature"])) is None
 
 
 @given(digests, st.integers(0, 2**256 - 1), st.integers(0, 2**256 - 1), st.integers(0, 255))
@@ -43,14 +43,14 @@ def test_recovery_matches_another_implementation(digest, r, s, v):
         expected = None
     if v not in {27, 28} or s > ORDER // 2:
         expected = None
-    assert recover(digest, r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([v])) == expected
+    assert recover_address(digest, r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([v])) == expected
 
 
 @given(secrets, digests)
 def test_mirrored_signature_recovers_no_address(secret, digest):
     signature = Wallet(secret).sign(digest)
     mirrored = (ORDER - int.from_bytes(signature[32:64], "big")).to_bytes(32, "big")
-    assert recover(digest, signature[:32] + mirrored + bytes([55 - signature[64]])) is None
+    assert recover_address(digest, signature[:32] + mirrored + bytes([55 - signature[64]])) is None
 
 
 @given(secrets, digests)
@@ -59,7 +59,7 @@ def test_a_wallet_signs_as_eth_account_does(secret, digest):
     account = Account.from_key(secret)
     assert wallet.address == bytes.fromhex(account.address[2:])
     assert wallet.sign(digest) == bytes(account.unsafe_sign_hash(digest).signature)
-    assert recover(digest, wallet.sign(digest)) == wallet.address
+    assert recover_address(digest, wallet.sign(digest)) == wallet.address
 
 
 @given(secrets, digests)
@@ -74,7 +74,7 @@ def test_threads_that_check_at_once_do_not_mix_their_signers_up():
     wallets = [Wallet(bytes(31) + bytes([number])) for number in range(1, 9)]
     signed = [(wallet.address, wallet.sign(digest)) for wallet in wallets] * 50
     with ThreadPoolExecutor(8) as pool:
-        recovered = list(pool.map(lambda one: recover(digest, one[1]), signed))
+        recovered = list(pool.map(lambda one: recover_address(digest, one[1]), signed))
     assert recovered == [address for address, _ in signed]
 
 
@@ -96,7 +96,7 @@ def test_a_wallet_prints_its_address_and_not_its_key():
 
 @pytest.mark.parametrize("length", [0, 64, 66])
 def test_signature_of_another_length_recovers_no_address(length):
-    assert recover(bytes(32), b"\x01" * length) is None
+    assert recover_address(bytes(32), b"\x01" * length) is None
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
@@ -105,4 +105,4 @@ def test_a_digest_of_another_length_is_a_mistake_of_the_caller(length):
     with pytest.raises(ValueError, match="32 bytes"):
         wallet.sign(bytes(length))
     with pytest.raises(ValueError, match="32 bytes"):
-        recover(bytes(length), bytes(65))
+        recover_address(bytes(length), bytes(65))

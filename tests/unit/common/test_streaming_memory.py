@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.box import SecretKey
 from common.cid import UnixFsHasher
-from common.container import Commitment, Opener, Sealer
+from common.container import CommitmentHasher, Opener, Sealer
 
 MIB = 1 << 20
 secret, place = SecretKey(bytes(range(32))), (1, bytes(20), bytes(20))
@@ -32,7 +32,7 @@ def sealed(payload: Iterator[bytes]) -> Iterator[bytes]:
 
 
 before = peak()
-opener, commitment, cid, opened = Opener.with_secret(secret, *place), Commitment(), UnixFsHasher(), 0
+opener, commitment, cid, opened = Opener.with_secret(secret, *place), CommitmentHasher(), UnixFsHasher(), 0
 for piece in sealed(bytes(MIB) for _ in range(200)):
     commitment.update(piece)
     cid.update(piece)

@@ -15,12 +15,12 @@ from tests.vectors.vector_file import Case, cases
 
 WHY = {
     "syntax": "not valid JSON",
-    "constant": "is not JSON",
+    "constant": "is not valid JSON",
     "infinite": "out of range",
     "duplicate_key": "duplicate key",
     "too_deep": "deeper than 32",
-    "nul": "no NUL",
-    "lone_surrogate": "no lone surrogates",
+    "nul": "must not contain NUL",
+    "lone_surrogate": "must not contain a lone surrogate",
     "not_utf8": "not valid UTF-8",
     "unsafe_integer": "must be within",
 }

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from common.refusal import Refused
-from common.webhooks import new_secret, read_secret, secret_text, signature_of, signed_headers, verify
+from common.webhooks import generate_secret, read_secret, secret_text, signature_of, signed_headers, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 ID, AT, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
@@ -44,7 +44,7 @@ def test_anything_else_is_refused(changed: dict[str, str], body: bytes, now: int
 
 
 def test_secrets_round_trip_and_bad_ones_are_not_shown() -> None:
-    secret = new_secret()
+    secret = generate_secret()
     assert read_secret(secret_text(secret)) == secret
     for length in (0, 23, 65):
         text = secret_text(b"x" * length)

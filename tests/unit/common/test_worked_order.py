@@ -16,7 +16,7 @@ from common.key_derivation import data_key, result_data_key, result_key_from_sig
 from common.messages.jobs import Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, job_payment
 from common.messages.sessions import ResultKey
-from common.quotes import FeeTerms, derive_job_id, quote, settlement
+from common.quotes import FeeTerms, derive_job_id, divide_payment, quote
 from common.sealed_result import open_result
 from common.secp256k1 import Wallet
 from common.strict_json import parse
@@ -81,7 +81,7 @@ def test_envelope_is_sealed_to_the_container(one: Case) -> None:
     assert base64.b64encode(made).decode() == one["container"]
     assert made[1:81] == raw(one["seed_wrap"])
     assert made[81:] == raw(one["ciphertext"])
-    committed = container.commit(made)
+    committed = container.commitment_of(made)
     assert (committed.ct_hash, committed.c) == (raw(one["ct_hash"]), raw(one["c"]))
     assert str(cid_of(made)) == one["task_cid"]
     assert container.open_with_secret(box, *place, made) == envelope.encode()
@@ -109,7 +109,7 @@ def test_amount_is_shared_out(one: Case) -> None:
     order, terms = order_of(one), FeeTerms(int(one["fee_bps"]), int(one["gas_fee"]))
     priced = (order.rate_in, order.rate_out, order.units_in, order.units_out)
     assert quote(*priced, terms).amount == int(one["amount"])
-    shares = settlement(*priced, terms, completion_tok=int(one["completion_tok"]))
+    shares = divide_payment(*priced, terms, completion_tok=int(one["completion_tok"]))
     told = [int(one[name]) for name in ("cost", "treasury", "refund")]
     assert [shares.provider, shares.treasury, shares.owner] == told
 

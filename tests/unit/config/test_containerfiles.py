@@ -12,8 +12,8 @@ import pytest
 
 from common.settings.reader import settings_of
 from coordinatord.run.config import Config
-from tests.fakes.page_shell import BLOCK, chapter
-from tests.wheel.locked import PYTHONS
+from tests.install.locks import PYTHONS
+from tests.support.fakes.page_shell import BLOCK, chapter
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "config" / "containers"

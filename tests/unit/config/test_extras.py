@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from common.extras import OWN_PACKAGES, missing_extra
+from common.extras import OWN_PACKAGES, missing_extra_message
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -22,10 +22,15 @@ MARKET = "coordinatord/market"  # the extra `market` installs the imports of thi
 OPTIONAL = {
     "eth-account": "keystore",
     "sentry-sdk": "sentry",
+    "opentelemetry-exporter-otlp-proto-http": "tracing",
+    "requests": "tracing",
     "hypercorn": "serve",
     "python-multipart": "serve",
+    "segno": "serve",
     "tenacity": "serve",
 }
+# By package that many distributions share: the one that brings the others.
+NAMESPACES = {"opentelemetry": ["opentelemetry-exporter-otlp-proto-http"]}
 # anyio imports these by name.
 BY_NAME = {"coordinator": {"uvloop"}}
 
@@ -69,7 +74,7 @@ def needed(folder: str, *, without: str | None = None) -> dict[str, str]:
                     seen.add(reached)
                     waiting.append(reached)
             elif top not in sys.stdlib_module_names:
-                for name in distributions.get(top, [top]):
+                for name in NAMESPACES.get(top) or distributions.get(top, [top]):
                     found.setdefault(canonicalize_name(name), str(file.relative_to(ROOT)))
     return found
 
@@ -106,7 +111,7 @@ def test_optional_packages_have_the_extra_that_the_pages_name() -> None:
     assert {name: extra for name, extra in OPTIONAL.items() if name in declared(extra)} == OPTIONAL
 
 
-@pytest.mark.parametrize("extra", [*PROGRAMS, "market"])
+@pytest.mark.parametrize("extra", [*PROGRAMS, "market", "tracing"])
 def test_extras_lock_has_the_tested_versions(extra: str) -> None:
     packages = locked(extra)
     assert (declared(None) | declared(extra)) - packages.keys() == set()
@@ -118,9 +123,9 @@ def test_buyer_installs_few_packages() -> None:
 
 
 def test_missing_package_names_its_extra() -> None:
-    told = missing_extra(ModuleNotFoundError("No module named 'trio'", name="trio"), "svcd", "provider")
+    told = missing_extra_message(ModuleNotFoundError("No module named 'trio'", name="trio"), "svcd", "provider")
     assert told.startswith("svcd: the Python package trio must be installed")
     assert told.endswith("pip install 'sealed-job-coordinator[provider]'")
     fault = ModuleNotFoundError("No module named 'svcd.gone'", name="svcd.gone")
     with pytest.raises(ModuleNotFoundError, match=r"svcd\.gone"):
-        missing_extra(fault, "svcd", "provider")
+        missing_extra_message(fault, "svcd", "provider")

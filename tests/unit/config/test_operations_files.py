@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.exposition import exposition, series_names
+from tests.support.fakes.exposition import exposition, series_names
 
 ROOT = Path(__file__).parents[3]
 DAEMONS = ["coordinatord", "svcd"]
 ALERT_PAGES = {"coordinatord": "docs/operators/alerts.md", "svcd": "docs/providers/reference.md"}
 
-pytestmark = pytest.mark.parametrize("daemon", DAEMONS)
+each_daemon = pytest.mark.parametrize("daemon", DAEMONS)
 
 
-def expressions_of(dashboard: dict[str, Any]) -> Iterator[str]:
-    for panel in dashboard["panels"]:
+def expressions_of(daemon: str) -> Iterator[str]:
+    board: dict[str, Any] = json.loads(dashboard(daemon))
+    for panel in board["panels"]:
         yield from (target["expr"] for target in panel.get("targets", []))
-    yield from (variable["definition"] for variable in dashboard["templating"]["list"] if "definition" in variable)
+    yield from (variable["definition"] for variable in board["templating"]["list"] if "definition" in variable)
 
 
 def series_in(text: str, daemon: str) -> set[str]:
@@ -31,38 +32,49 @@ def rules(daemon: str) -> str:
     return (ROOT / f"config/prometheus/{daemon}.rules.yml").read_text()
 
 
+def dashboard(daemon: str) -> str:
+    return (ROOT / f"config/grafana/{daemon}.json").read_text()
+
+
 def alerts(daemon: str) -> list[str]:
     return re.findall(r"- alert: (\w+)", rules(daemon))
 
 
+@each_daemon
 def test_dashboard_queries_use_served_series(daemon: str) -> None:
-    dashboard = json.loads((ROOT / f"config/grafana/{daemon}.json").read_text())
-    for expression in expressions_of(dashboard):
+    for expression in expressions_of(daemon):
         named = series_in(expression, daemon)
         assert named or expression.startswith("label_values(up{")
         assert named <= series_names(daemon), expression
 
 
+@each_daemon
 def test_the_dashboard_shows_every_metric_of_the_daemon(daemon: str) -> None:
-    shown = series_in((ROOT / f"config/grafana/{daemon}.json").read_text(), daemon)
+    shown = series_in(dashboard(daemon), daemon)
     families = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in series_names(daemon)}
     of_counters = {name.removesuffix("_total") for name in families if name.endswith("_total")}
     assert {re.sub(r"_(bucket|count)$", "", name) for name in shown} == families - of_counters
 
 
+@each_daemon
 def test_every_alert_rule_names_series_that_are_served(daemon: str) -> None:
     assert series_in(rules(daemon), daemon) <= series_names(daemon)
 
 
-def test_every_bucket_that_a_rule_or_query_names_is_one(daemon: str) -> None:
-    text = rules(daemon) + (ROOT / f"config/grafana/{daemon}.json").read_text().replace('\\"', '"')
-    for name, bound in re.findall(r'(\w+_bucket)\{[^}]*le="([^"]+)"', text):
-        assert re.search(rf'^{name}\{{.*le="{re.escape(bound)}"', exposition(daemon).decode(), re.MULTILINE), (
-            name,
-            bound,
-        )
+def test_every_bucket_that_a_rule_or_query_names_is_one() -> None:
+    selected = [
+        (daemon, name, bound)
+        for daemon in DAEMONS
+        for text in (rules(daemon), *expressions_of(daemon))
+        for name, bound in re.findall(r'(\w+_bucket)\{[^}]*le="([^"]+)"', text)
+    ]
+    assert selected
+    for daemon, name, bound in selected:
+        served = rf'^{name}\{{.*le="{re.escape(bound)}"'
+        assert re.search(served, exposition(daemon).decode(), re.MULTILINE), (name, bound)
 
 
+@each_daemon
 def test_every_alert_is_tested_firing_and_silent(daemon: str) -> None:
     text = (ROOT / f"config/prometheus/tests/{daemon}.test.yml").read_text()
     for alert in alerts(daemon):
@@ -70,6 +82,7 @@ def test_every_alert_is_tested_firing_and_silent(daemon: str) -> None:
         assert re.search(rf"alertname: {alert}\n +exp_alerts:\n +- exp_labels", text), alert
 
 
+@each_daemon
 def test_alerts_and_paragraphs_match(daemon: str) -> None:
     page = (ROOT / ALERT_PAGES[daemon]).read_text()
     explained = re.findall(r"^\*\*(\w+)\*\* +\S.{80,}?(?=\n\n|\Z)", page, re.MULTILINE | re.DOTALL)

@@ -59,7 +59,7 @@ async def test_node_of_the_market_answers_the_reads_of_a_provider(
     registry: str, function: str, words: list[bytes], expected: dict[str, object]
 ) -> None:
     market = ProviderMarket(box_key=SecretKey(b"\2" * 32).public)
-    artifact = artifacts.load(registry)
+    artifact = artifacts.load_artifact(registry)
     call = {"to": "0x" + "0a" * 20, "data": hex_of(call_data(artifact, function, *words))}
     asked = {"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": [call, "latest"]}
     reply = await market.handle(ServedRequest("POST", "/rpc", {}, {}, json.dumps(asked).encode()))

@@ -7,7 +7,7 @@ from common.box import SecretKey
 from common.domains import Domains
 from common.quotes import FeeTerms
 from common.secp256k1 import Wallet
-from tests.fakes.submissions import Submitter
+from tests.support.fakes.submissions import Submitter
 
 REGISTRY = b"\x11" * 20
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.daemon.process import Fatal
 from coordinatord.chain.relayer.fees import ceiling_of
-from coordinatord.run.config import read_config, variables
+from coordinatord.run.config import read_config, variable_names
 from coordinatord.run.constructors import relayer_settings
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
@@ -44,7 +44,7 @@ def test_integer_outside_its_range_stops_the_boot(name: str) -> None:
 
 
 def test_empty_value_counts_as_unset() -> None:
-    empty = dict.fromkeys(variables(), "")
+    empty = dict.fromkeys(variable_names(), "")
     assert read_config({**empty, **ENVIRONMENT}) == read_config(ENVIRONMENT)
 
 

@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from coordinatord.run.config import setting_rows, variables
+from coordinatord.run.config import setting_rows, variable_names
 
 _EXAMPLE = Path(__file__).parents[3] / "config" / "coordinatord.env.example"
 
@@ -14,7 +14,7 @@ def _listed() -> dict[str, tuple[str, str]]:
 
 def test_example_lists_every_setting() -> None:
     listed = re.findall(r"^#?([A-Z][A-Z0-9_]*)=", _EXAMPLE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(variables())
+    assert sorted(listed) == sorted(variable_names())
 
 
 def test_example_has_the_meaning_and_default_of_every_setting() -> None:

@@ -4,8 +4,8 @@ import pytest
 import structlog
 
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.run.checks.examine import settings_faults
-from coordinatord.run.commands import note_build
+from coordinatord.run.checks.examine import find_settings_faults
+from coordinatord.run.commands import record_build
 from coordinatord.run.config import unknown_settings
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
@@ -41,7 +41,7 @@ def test_empty_variable_counts_as_unset() -> None:
 
 def test_start_warns_of_each() -> None:
     with structlog.testing.capture_logs() as lines:
-        note_build("1.2.3", {"RELAY_MAX_DEPHT": "RELAY_MAX_DEPTH", "RELAY_X": None})
+        record_build("1.2.3", {"RELAY_MAX_DEPHT": "RELAY_MAX_DEPTH", "RELAY_X": None})
     assert [(line["event"], line["name"], line["nearest"]) for line in lines] == [
         ("unknown variable", "RELAY_MAX_DEPHT", "RELAY_MAX_DEPTH"),
         ("unknown variable", "RELAY_X", None),
@@ -50,15 +50,15 @@ def test_start_warns_of_each() -> None:
 
 
 def test_all_faults_are_named_once() -> None:
-    assert settings_faults(ENVIRONMENT) == []
-    faults = settings_faults({**ENVIRONMENT, "PORT": "0", "LOG_LEVEL": "loud", "ADDRESSES_JSON": ""})
+    assert find_settings_faults(ENVIRONMENT) == []
+    faults = find_settings_faults({**ENVIRONMENT, "PORT": "0", "LOG_LEVEL": "loud", "ADDRESSES_JSON": ""})
     assert [fault.split()[0] for fault in faults] == ["PORT", "LOG_LEVEL"]
 
 
 def test_together_rules_are_looked_at_once_each_setting_is_right() -> None:
-    assert settings_faults({**ENVIRONMENT, "ADDRESSES_JSON": ""}) == [
+    assert find_settings_faults({**ENVIRONMENT, "ADDRESSES_JSON": ""}) == [
         "exactly one of ADDRESSES_FILE and ADDRESSES_JSON must be set"
     ]
-    [fault] = settings_faults({**ENVIRONMENT, "PIN_STORE_KEY": ""})
+    [fault] = find_settings_faults({**ENVIRONMENT, "PIN_STORE_KEY": ""})
     assert fault == "PIN_STORE_KEY is required with PIN_STORE=filebase"
-    assert settings_faults({**ENVIRONMENT, "PIN_STORE": "kubo", "PIN_STORE_KEY": "", "PIN_STORE_BUCKET": ""}) == []
+    assert find_settings_faults({**ENVIRONMENT, "PIN_STORE": "kubo", "PIN_STORE_KEY": "", "PIN_STORE_BUCKET": ""}) == []

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from devnet.child import Program, start
-from devnet.failure_causes import closed_folder, find_cause, find_error_line
+from devnet.child import Program, start_program
+from devnet.failure_causes import find_cause, find_closed_folder, find_error_line
 
 PLACE = Path("/market")
 
@@ -45,7 +45,7 @@ def test_folder_that_cannot_be_entered_is_named(tmp_path: Path) -> None:
         if folder.stat().st_uid == os.geteuid() and folder.is_relative_to(tmp_path):
             folder.chmod(0o755)
     closed.chmod(0o700)
-    first = closed_folder(closed / "within")
+    first = find_closed_folder(closed / "within")
     assert first is not None
     assert closed.is_relative_to(first)  # this folder or one of its parents
     assert str(first) in str(find_cause(1, "initdb: Permission denied", closed / "within"))
@@ -70,6 +70,6 @@ def test_most_informative_line_is_shown(log: str, line: str) -> None:
 async def test_programs_ignore_the_proxies_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     look = "from urllib.request import getproxies, proxy_bypass; print(getproxies()['http'], proxy_bypass('127.0.0.1'))"
-    child = await start(Program("look", (sys.executable, "-c", look), tmp_path / "log"))
-    await child.succeed()
+    child = await start_program(Program("look", (sys.executable, "-c", look), tmp_path / "log"))
+    await child.wait_for_success()
     assert (tmp_path / "log").read_text().split() == ["http://127.0.0.1:1", "True"]

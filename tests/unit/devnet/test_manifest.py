@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from devnet.client_environment import exports
+from devnet.client_environment import export_commands
 from devnet.errors import DevnetError
 
 
@@ -18,7 +18,7 @@ def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
         "addresses": {"chainId": 5},
     }
     (tmp_path / "devnet.json").write_text(json.dumps(described))
-    words = [shlex.split(line) for line in exports(tmp_path).splitlines()]
+    words = [shlex.split(line) for line in export_commands(tmp_path).splitlines()]
     assert words == [
         ["export", "DEVNET_CHAIN_ID=5"],
         ["export", "SVC_BASE_URL=http://a"],
@@ -32,7 +32,7 @@ def test_exports_are_the_first_client_and_where_it_buys(tmp_path: Path) -> None:
 
 def test_devnet_that_is_not_up_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(DevnetError, match="start one with `make devnet`"):
-        exports(tmp_path)
+        export_commands(tmp_path)
 
 
 def test_exports_for_own_wallet_replace_the_first_clients(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_exports_for_own_wallet_replace_the_first_clients(tmp_path: Path) -> Non
         "addresses": {"chainId": 5}
     }
     (tmp_path / "devnet.json").write_text(json.dumps(described))
-    lines = exports(tmp_path, Path("my wallet.key")).splitlines()
+    lines = export_commands(tmp_path, Path("my wallet.key")).splitlines()
     assert lines[0] == "unset SVC_WALLET_KEY"
     assert f"export SVC_WALLET_KEY_FILE='{Path.cwd()}/my wallet.key'" in lines
     assert not any("0x11" in line for line in lines)

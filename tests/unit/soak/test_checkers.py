@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from tests.invariants.liveness import liveness_violations
-from tests.invariants.market_log import MarketLog, Told
-from tests.invariants.replay import Replayed, replayed
-from tests.invariants.transfers import transfer_violations
+from tests.support.invariants.liveness import liveness_violations
+from tests.support.invariants.market_log import MarketLog, Told
+from tests.support.invariants.replay import Replayed, replayed
+from tests.support.invariants.transfers import transfer_violations
 
 JOB, OWNER, OPERATOR, TREASURY, REGISTRY = (bytes([n]) * 32 for n in range(1, 6))
 AMOUNT: Final = 3_000 + 75 + 2_000  # 1000 units in at 1, 1000 out at 2; 2.5 % and the gas fee

@@ -13,10 +13,8 @@ def test_without_arguments_every_fault_strikes_a_small_market() -> None:
 
 
 def test_arguments_choose() -> None:
-    options = read_options(
-        ["--minutes", "0.5", "--seed", "9", "--faults", "reorg,rpc_hang", "--out", "here", "--jobs", "3"]
-    )
-    assert (options.minutes, options.seed, options.faults, options.jobs) == (0.5, 9, ("reorg", "rpc_hang"), 3)
+    options = read_options(["--minutes", "0.5", "--seed", "9", "--faults", "reorg,rpc_hang", "--out", "here"])
+    assert (options.minutes, options.seed, options.faults) == (0.5, 9, ("reorg", "rpc_hang"))
     assert options.out == Path("here")
 
 
@@ -37,3 +35,15 @@ def test_random_seed_is_one_that_can_be_given_back() -> None:
     seeds = {read_options(["--seed", "random"]).seed for _ in range(8)}
     assert len(seeds) == 8
     assert {read_options(["--seed", str(seed)]).seed for seed in seeds} == seeds
+
+
+@pytest.mark.parametrize(("hours", "rounds", "each"), [("0.1", 1, 6), ("1", 3, 20), ("1.1", 4, 16.5)])
+def test_long_run_has_rounds_of_equal_length(hours: str, rounds: int, each: float) -> None:
+    options = read_options(["--hours", hours])
+    assert (options.rounds, options.round_minutes) == (rounds, pytest.approx(each))
+
+
+def test_command_of_a_failed_run_repeats_it() -> None:
+    given = ["--hours", "0.5", "--seed", "9", "--faults", "reorg,rpc_hang", "--every", "1", "--pause", "2"]
+    options = read_options(given)
+    assert read_options(options.again.split()[3:]) == options

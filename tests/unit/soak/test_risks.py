@@ -1,11 +1,12 @@
-from tests.invariants.market_log import MarketLog
 from tests.soak.risks import Risk, Run, hollow, least_of
 from tests.soak.timeline import Span, Timeline
 
 
 def run_of(minutes: float, *faults: str) -> Run:
-    timeline = Timeline(faults=[Span(kind, 0.0, 1.0) for kind in faults])
-    return Run(timeline, minutes, MarketLog([], [], 0, 0), promised=0, broadcasts=0)
+    timeline = Timeline()
+    for kind in faults:
+        timeline.struck(Span(kind, 0.0, 1.0))
+    return Run(timeline, minutes, promised=0, broadcasts=0)
 
 
 def test_promise_never_at_risk_invalidates_the_run() -> None:

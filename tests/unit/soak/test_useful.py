@@ -4,7 +4,12 @@ from tests.soak.useful import EXPLAINED, USEFUL, too_little, unexplained
 
 
 def run_of(*done: Done, faults: tuple[Span, ...] = ()) -> Timeline:
-    return Timeline(done=list(done), faults=list(faults))
+    timeline = Timeline()
+    for span in faults:
+        timeline.struck(span)
+    for one in done:
+        timeline.add(one)
+    return timeline
 
 
 def all_done(**instead: str) -> Timeline:
@@ -16,14 +21,14 @@ def all_done(**instead: str) -> Timeline:
 def test_kind_of_work_that_is_never_done_is_below_its_floor() -> None:
     assert too_little(all_done(), 3) == []
     (found,) = too_little(all_done(file="expired"), 3)
-    assert found.startswith("I13: 0 of file")
+    assert found.startswith("I13: file: 0 finished")
     assert "'expired': 5" in found
 
 
 def test_floors_grow_with_the_run_and_a_glance_has_none() -> None:
-    assert {found.split(" came")[0] for found in too_little(all_done(), 10)} >= {"I13: 5 of open job"}
+    assert {found.split(" in ")[0] for found in too_little(all_done(), 10)} >= {"I13: open job: 5 finished"}
     assert too_little(run_of(), 0.5) == []
-    assert len(too_little(run_of(), 5)) == len(USEFUL)
+    assert len(too_little(run_of(), 10)) == len(USEFUL)
 
 
 def test_failure_is_explained_by_a_recent_fault() -> None:

@@ -1,5 +1,5 @@
 from common.cid import cid_of, parse_cid
-from tests.faults.tcp_proxy import with_other_cids
+from tests.support.faults.tcp_proxy import with_other_cids
 
 CID = str(cid_of(b"content"))
 

@@ -7,7 +7,7 @@ import attrs
 
 from common import abi
 from common.api.chain import reported_book
-from common.artifacts import Artifact, event_topic, load, selector
+from common.artifacts import Artifact, event_topic, load_artifact, selector
 from common.keccak import keccak256
 from common.messages.payments import job_payment
 from common.quotes import FeeTerms
@@ -19,7 +19,7 @@ from tests.unit.svc.fake_coordinator import BOX_SECRET, DEPLOYMENT, FEE_BPS, GAS
 
 NODE = "https://node.example"
 OTHER_NODE = "https://other.example"
-JOBS, PROVIDERS = load("JobRegistry"), load("ProviderRegistry")
+JOBS, PROVIDERS = load_artifact("JobRegistry"), load_artifact("ProviderRegistry")
 TOLD = reported_book(
     Deployment(
         31337,
@@ -174,7 +174,7 @@ def _word(kind: str, value: Any) -> abi.Words | abi.Tail:
     if kind == "bytes32":
         return abi.bytes32(value or bytes(32))
     if kind == "string":
-        return abi.text(value)
+        return abi.dynamic_string(value)
     if kind == "bytes":
-        return abi.dynamic(value)
+        return abi.dynamic_bytes(value)
     return abi.uint(value)

@@ -13,7 +13,7 @@ from common.scalars import hex_of
 from common.secp256k1 import Wallet
 from svc.client import Client
 from svc.sync_client import SyncClient
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.streamed import StreamedTransport
 
 WALLET = Wallet(bytes(31) + b"\x01")
 BOX_SECRET = SecretKey(bytes(range(32)))

@@ -55,7 +55,7 @@ def parameters_of(method: Any) -> list[inspect.Parameter]:
 
 
 def is_tried(name: str, method: object) -> bool:
-    """Return true for public methods, except those that require a record made by another method."""
+    """Return true for public methods, except methods that require a record made by another method."""
     public = inspect.isfunction(method) and not name.startswith("_") and name != "aclose"
     return public and all(odd_values(each) for each in parameters_of(method) if each.default is each.empty)
 

@@ -8,7 +8,7 @@ import pytest
 
 from common.scalars import hex_of
 from svc.errors import InternalError, InvalidRequest, OrderRefused, WaitTimedOut
-from svc.jobs import FIRST_POLL_SECONDS
+from svc.jobs import FIRST_POLL_PAUSE_S, seconds_left
 from tests.unit.svc.fake_coordinator import DEPLOYMENT, WALLET, Answer, FakeCoordinator, failing, job
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def test_answer_with_another_job_is_rejected() -> None:
     other = job("0x" + "08" * 32, "completed", result_cid="bafyother")
     for lie in (other, {**other, "id": JOB}):
         coordinator = FakeCoordinator({ROUTE: [Answer(200, lie)]})
-        with pytest.raises(InternalError, match="requested job"):
+        with pytest.raises(InternalError, match="the coordinator returned job"):
             await coordinator.client().jobs.wait(JOB)
 
 
@@ -71,6 +71,13 @@ async def test_wait_lasts_as_long_as_the_job_can() -> None:
         with anyio.fail_after(3600 - 600 + 600 + 10):
             await coordinator.client().jobs.wait(JOB, timeout=None)
     assert anyio.current_time() - began == pytest.approx(3600, abs=10)
+
+
+async def test_wait_for_a_job_is_capped() -> None:
+    """A coordinator may report times that are centuries ahead."""
+    longest = 2 * 86_400 + 600
+    assert seconds_left(0, None, 86_400, 86_400) == longest
+    assert [seconds_left(0, claimed_at, 10**10, 10**10) for claimed_at in (None, 10**10)] == [longest, longest]
 
 
 async def test_cancellation_uses_the_coordinators_clock() -> None:
@@ -150,13 +157,13 @@ async def test_stream_event_during_a_pause_saves_a_read() -> None:
 
     async def told() -> AsyncIterator[bytes]:
         yield message("queued")
-        await anyio.sleep(20 * FIRST_POLL_SECONDS)
+        await anyio.sleep(20 * FIRST_POLL_PAUSE_S)
         yield message("completed")
 
     coordinator.tell(EVENTS, Answer(200, told(), STREAM))
     assert (await coordinator.client().jobs.wait(JOB)).status == "completed"
     first, second = (asked.at for asked in coordinator.to(ROUTE))
-    assert second - first == pytest.approx(20 * FIRST_POLL_SECONDS)
+    assert second - first == pytest.approx(20 * FIRST_POLL_PAUSE_S)
 
 
 async def test_event_is_believed_in_nothing() -> None:

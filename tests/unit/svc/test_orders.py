@@ -6,15 +6,15 @@ from email.utils import formatdate
 import httpx
 import pytest
 
-from common.container import commit, open_with_secret
+from common.container import commitment_of, open_with_secret
 from common.envelope import Envelope
 from common.quotes import derive_job_id
 from common.scalars import hex_of, read_base64
-from common.secp256k1 import recover
+from common.secp256k1 import recover_address
 from svc.client import Client
 from svc.core.market import Market
-from svc.core.quote_check import amount_of, computed_quote, fee_terms
-from svc.core.sealing import INLINE_BYTES
+from svc.core.quote_check import compute_quote, fee_terms, order_amount
+from svc.core.sealing import MAX_INLINE_CONTAINER_BYTES
 from svc.errors import InvalidRequest, NoProvider, OrderRefused, OutcomeUnknown, QuoteRefused, RelayUnavailable
 from svc.orders import OtherWindow, UnlistedParameter
 from tests.unit.svc.fake_chain import NODE, FakeNode
@@ -81,17 +81,20 @@ async def test_submission_is_signed_sealed_and_paid(coordinator: FakeCoordinator
     submitted = await client.submit(prepared)
     (asked,) = submissions(coordinator)
     body, market = asked.body, await market_of(client)
-    container = read_base64(body["container"], INLINE_BYTES, "container")
+    container = read_base64(body["container"], MAX_INLINE_CONTAINER_BYTES, "container")
     envelope = Envelope.parse(open_with_secret(BOX_SECRET, 31337, REGISTRY, WALLET.address, container))
     assert (envelope.input, envelope.model, envelope.custom_id) == ({"input": "hello"}, "demo/text", "mine")
-    assert body["c"] == hex_of(commit(container).c)
+    assert body["c"] == hex_of(commitment_of(container).c)
     assert (
-        body["job_id"] == prepared.id == hex_of(derive_job_id(WALLET.address, commit(container).c)) == submitted.job_id
+        body["job_id"]
+        == prepared.id
+        == hex_of(derive_job_id(WALLET.address, commitment_of(container).c))
+        == submitted.job_id
     )
     order = prepared.sealed_order.order
-    assert recover(market.domains.jobs.digest(order), bytes.fromhex(body["signature"][2:])) == WALLET.address
+    assert recover_address(market.domains.jobs.digest(order), bytes.fromhex(body["signature"][2:])) == WALLET.address
     payment = prepared.payment(submitted.amount).digest
-    assert recover(payment, bytes.fromhex(body["auth_sig"][2:])) == WALLET.address
+    assert recover_address(payment, bytes.fromhex(body["auth_sig"][2:])) == WALLET.address
     assert (body["rate_in"], body["rate_out"], body["designated"]) == ("1000000", "2000000", 7)
     assert int(body["expires_at"]) - time.time() == pytest.approx(7200, abs=5)
 
@@ -186,9 +189,9 @@ async def test_local_quote_equals_the_coordinators(
     prepared = await client.prepare("demo/text", "hello")
     quoted = await client.quote(prepared)
     charges = fee_terms(quoted.quote)
-    computed = computed_quote(prepared, charges)
+    computed = compute_quote(prepared, charges)
     assert (computed.quote, computed.candidates) == (quoted.quote, ())
-    assert amount_of(prepared, charges) == quoted.quote.amount
+    assert order_amount(prepared, charges) == quoted.quote.amount
 
 
 async def test_amount_over_the_bound_is_never_paid(coordinator: FakeCoordinator) -> None:
@@ -296,7 +299,7 @@ async def test_container_too_large_for_a_body_is_uploaded_and_named(coordinator:
     file = {"id": "f", "bytes": 1, "created_at": 1, "expires_at": 2, "filename": "f", "purpose": "input"}
     coordinator.tell("POST /v1/files", Answer(200, file | {"status": "uploaded", "svc": {"cid": "bafyc", "lines": 0}}))
     client = coordinator.client()
-    await client.submit(await client.prepare("demo/text", "x" * INLINE_BYTES), max_amount=10**7)
+    await client.submit(await client.prepare("demo/text", "x" * MAX_INLINE_CONTAINER_BYTES), max_amount=10**7)
     (upload,), (submission,) = coordinator.to("POST /v1/files"), submissions(coordinator)
     assert upload.body.index(b'name="purpose"') < upload.body.index(b'name="file"')
     assert submission.body["container_cid"] == "bafyc"
@@ -347,7 +350,7 @@ async def test_unlisted_window_is_refused_after_a_fresh_read(
 
 
 async def test_unusual_window_is_signed_as_an_hour_with_a_warning(coordinator: FakeCoordinator) -> None:
-    with pytest.warns(OtherWindow, match="unknown window '7d', signed as 1h"):
+    with pytest.warns(OtherWindow, match="unknown window '7d' is signed as 1h"):
         prepared = await coordinator.client().prepare("demo/text", "hello", window="7d")
     assert prepared.terms.sla_secs == 3_600
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.refusal import Refused
 from svc.profile_changes import change_setting
-from svc.profiles import profiles_of
+from svc.profiles import read_profiles
 
 WRITTEN = """# mine
 [profile.default]
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def held(path: Path) -> dict[str, dict[str, object]]:
-    return profiles_of({"SVC_CONFIG": str(path)})[1]
+    return read_profiles({"SVC_CONFIG": str(path)})[1]
 
 
 def test_setting_changes_in_place(file: Path) -> None:
@@ -99,6 +99,6 @@ def test_setting_is_changed_in_any_style_of_toml(file: Path, text: str) -> None:
 def test_file_that_cannot_be_changed_safely_is_left_to_its_owner(file: Path) -> None:
     text = 'profile = {default = {base_url = "https://a.example"}}\n'
     file.write_text(text)
-    with pytest.raises(Refused, match="edit it by hand"):
+    with pytest.raises(Refused, match="edit the file by hand"):
         change_setting(file, "third", "base_url", "https://b.example")
     assert file.read_text() == text

@@ -8,7 +8,7 @@ import pytest
 
 from common.refusal import Refused
 from common.settings.reader import settings_of
-from svc.profiles import overridden, profiles_path, read_variables
+from svc.profiles import find_overrides, profiles_path, read_variables
 from svc.settings import Settings
 from svc.variables import Variables
 from svc.wallets import read_signer
@@ -110,7 +110,7 @@ def test_there_are_at_most_sixteen_variables() -> None:
 def test_empty_variable_hides_the_setting_of_the_profile(file: Path) -> None:
     environment = {"SVC_CONFIG": str(file), "SVC_MAX_AMOUNT": ""}
     assert read_variables(environment).max_amount is None
-    assert overridden(environment, {"max_amount": 1, "base_url": ""}) == {"max_amount": "SVC_MAX_AMOUNT"}
+    assert find_overrides(environment, {"max_amount": 1, "base_url": ""}) == {"max_amount": "SVC_MAX_AMOUNT"}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and pipes are POSIX's")

@@ -68,7 +68,7 @@ async def test_program_is_given_the_order_as_eip_712_json_and_signs_it(
     [
         ("raise SystemExit(3)", "failed with exit code 3"),
         ("print('no')", "must print a signature: 65 bytes as 0x-hex"),
-        ("print('0x' + '11' * 65)", "does not match its address"),
+        ("print('0x' + '11' * 65)", "does not match the wallet's address"),
     ],
 )
 async def test_program_without_a_valid_signature_is_refused(

@@ -6,7 +6,7 @@ import pytest
 
 from svc.core.orders import PreparedOrder, SealedOrder
 from svc.errors import ChainContradicts, InternalError, NodeFailed
-from svc.verification import Verified
+from svc.verification import VerifiedJob
 from svc.vouching import Voucher
 from tests.unit.svc.fake_chain import NODE, FakeNode, paid
 from tests.unit.svc.fake_coordinator import Answer, Asked, FakeCoordinator, posted, quoting
@@ -65,7 +65,7 @@ async def test_another_job_under_the_id_is_reported(
 
 
 def _row(prepared: PreparedOrder, **changed: Any) -> dict[str, Any]:
-    body = prepared.body()
+    body = prepared.quote_body()
     row = {
         **{name: str(body[name]) for name in ("model_id", "sla_secs", "designated", "units_in", "units_out")},
         **{name: body[name] for name in ("job_id", "owner", "c", "rate_in", "rate_out", "expires_at")},
@@ -90,7 +90,7 @@ async def _settled(coordinator: FakeCoordinator, node: FakeNode, **changed: Any)
     return prepared, amount
 
 
-def _by_fact(verified: Verified) -> dict[str, tuple[str, Voucher]]:
+def _by_fact(verified: VerifiedJob) -> dict[str, tuple[str, Voucher]]:
     return {each.fact: (each.value, each.voucher) for each in verified.facts}
 
 
@@ -101,7 +101,7 @@ async def test_each_fact_names_its_source(coordinator: FakeCoordinator, node: Fa
     on_chain = ("owner", "order", "rates", "units", "fees", "claimed by", "state", "result")
     assert {found[fact][1] for fact in on_chain} == {Voucher.CHAIN}
     assert found["result"][0].startswith("bafyresult of 3 units")
-    assert found["container"][1] is Voucher.WORD
+    assert found["container"][1] is Voucher.UNVERIFIED
     assert found["deployment"][1] is Voucher.KNOWN
 
 
@@ -118,7 +118,7 @@ async def test_without_a_node_all_facts_are_the_coordinators(coordinator: FakeCo
     prepared, _ = await _settled(coordinator, node)
     verified = await coordinator.client().verify(prepared.id)
     assert not verified.checked_on_chain
-    assert {each.voucher for each in verified.facts if each.fact != "deployment"} == {Voucher.WORD}
+    assert {each.voucher for each in verified.facts if each.fact != "deployment"} == {Voucher.UNVERIFIED}
 
 
 LIES: list[dict[str, Any]] = [
@@ -149,7 +149,7 @@ async def test_row_of_another_job_is_refused_without_a_node(
     coordinator: FakeCoordinator, node: FakeNode, lie: dict[str, Any]
 ) -> None:
     prepared, _ = await _settled(coordinator, node, **lie)
-    with pytest.raises(InternalError, match="got another"):
+    with pytest.raises(InternalError, match="returned another job"):
         await coordinator.client().verify(prepared.id)
 
 

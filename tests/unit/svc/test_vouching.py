@@ -149,7 +149,7 @@ async def test_providers_other_key_is_sealed_to_nowhere(
 
 async def test_key_of_one_provider_is_not_taken_for_another(coordinator: FakeCoordinator) -> None:
     coordinator.tell(PROVIDER, Answer(200, provider(provider_id="8")))
-    with pytest.raises(OrderRefused, match="requested provider 7, got 8"):
+    with pytest.raises(OrderRefused, match="returned provider 8 instead of 7"):
         await coordinator.client().prepare("demo/text", "hello", provider=7, rate_in=1)
     coordinator.tell(JOBS, in_turn(submitted=[], probed=[CANDIDATE | {"provider_id": "0"}]))
     with pytest.raises(OrderRefused, match="0 is not a valid provider id"):

@@ -44,7 +44,7 @@ def test_no_key_anywhere_is_no_wallet() -> None:
 @pytest.mark.parametrize(
     ("environment", "complaint"),
     [
-        ({"SVC_WALLET_KEY": _ONE, "SVC_WALLET_KEY_FILE": "x"}, "both set"),
+        ({"SVC_WALLET_KEY": _ONE, "SVC_WALLET_KEY_FILE": "x"}, "set at the same time"),
         ({"SVC_WALLET_KEY": "0xsecret"}, "does not hold a private key"),
         ({"SVC_WALLET_KEY": "00" * 32}, "does not hold a private key"),
         ({"SVC_WALLET_KEY_FILE": "/nowhere/at/all"}, "No such file"),
@@ -138,7 +138,7 @@ def test_password_file_that_others_can_read_is_refused(keystore: Path, tmp_path:
 
 def test_encrypted_key_is_written_behind_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        key_files, "write_keystore", lambda key, password: json.dumps(Account.encrypt(key, password, "pbkdf2", 2))
+        key_files, "encrypt_keystore", lambda key, password: json.dumps(Account.encrypt(key, password, "pbkdf2", 2))
     )
     path = tmp_path / "wallet.json"
     created = create_wallet(path, "open sesame")

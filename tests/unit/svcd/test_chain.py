@@ -12,19 +12,19 @@ import trio.testing
 
 from common import abi, quotes
 from common.api.states import JobState
-from common.artifacts import event_topic, load
+from common.artifacts import event_topic, load_artifact
 from common.domains import Domains
 from common.messages.payments import job_payment
 from common.secp256k1 import Wallet
 from svcd.base.errors import Unavailable
-from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
+from svcd.coordinator.chain import ChainReader, Claimed, ClaimStatus, Contradicted, NotClaimed
 from svcd.journal.book_row import Job
-from tests.fakes.market import BOOK
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.market import BOOK
+from tests.support.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.trio
 
-JOBS = load("JobRegistry")
+JOBS = load_artifact("JobRegistry")
 OWNER = Wallet(b"\x21" * 32)
 C = b"\x0c" * 32
 PROVIDER = 7
@@ -109,8 +109,8 @@ class FakeNode:
             **{"unitsIn": words(job.units_in), "unitsOut": words(job.units_out)},
             **{"designated": words(job.designated), "expiresAt": words(job.expires_at)},
             **{"feeBps": words(TERMS.fee_bps), "gasFee": words(TERMS.gas_fee)},
-            "taskCid": abi.text(job.task_cid),
-            "paySig": abi.dynamic(self.signer.sign(Domains.of(BOOK).token.digest(payment))),
+            "taskCid": abi.dynamic_string(job.task_cid),
+            "paySig": abi.dynamic_bytes(self.signer.sign(Domains.of(BOOK).token.digest(payment))),
         }
         (entry,) = (each for each in JOBS.abi if each["type"] == "event" and each["name"] == "JobPosted")
         data = abi.encode(*(plain[each["name"]] for each in entry["inputs"] if not each["indexed"]))
@@ -125,24 +125,24 @@ def _parsed(answer: httpx.Response) -> Any:
         return None
 
 
-async def standing(node: FakeNode, job: Job = JOB) -> Standing:
+async def claim_status(node: FakeNode, job: Job = JOB) -> ClaimStatus:
     async with httpx.AsyncClient(transport=StreamedTransport(node.reply)) as http:
-        return await ChainReader(http, "http://node.example/key", BOOK, PROVIDER).standing(job)
+        return await ChainReader(http, "http://node.example/key", BOOK, PROVIDER).claim_status(job)
 
 
 async def test_claim_that_the_chain_shows_on_the_terms_told_is_ours() -> None:
     node = FakeNode()
-    assert await standing(node) == Claimed()
+    assert await claim_status(node) == Claimed()
     (wanted,) = next(params for method, params in node.asked if method == "eth_getLogs")
     assert (wanted["fromBlock"], wanted["toBlock"]) == (hex(372), hex(628))
 
 
 async def test_claim_is_read_in_one_request_or_singly() -> None:
     node = FakeNode(batches=False)
-    assert await standing(node) == Claimed()
+    assert await claim_status(node) == Claimed()
     assert node.requests == 1 + 3
     node = FakeNode()
-    assert await standing(node) == Claimed()
+    assert await claim_status(node) == Claimed()
     assert node.requests == 1
 
 
@@ -157,10 +157,10 @@ async def test_claims_of_a_block_are_read_a_few_at_a_time(autojump_clock: trio.t
         under_way -= 1
         return node.reply(request)
 
-    found: list[Standing] = []
+    found: list[ClaimStatus] = []
 
     async def one(reader: ChainReader) -> None:
-        found.append(await reader.standing(JOB))
+        found.append(await reader.claim_status(JOB))
 
     async with httpx.AsyncClient(transport=StreamedTransport(reply)) as http, trio.open_nursery() as nursery:
         reader = ChainReader(http, "http://node.example/key", BOOK, PROVIDER)
@@ -178,7 +178,7 @@ async def test_node_that_stalls_is_unavailable_in_time_for_all(autojump_clock: t
 
     async def one(reader: ChainReader) -> None:
         try:
-            await reader.standing(JOB)
+            await reader.claim_status(JOB)
         except Unavailable as away:
             failed.append(str(away))
 
@@ -196,7 +196,7 @@ async def test_node_that_stalls_is_unavailable_in_time_for_all(autojump_clock: t
 )
 async def test_changed_term_contradicts_the_chain(name: str) -> None:
     told = attrs.evolve(JOB, **{name: getattr(JOB, name) + 1})
-    found = await standing(FakeNode(), told)
+    found = await claim_status(FakeNode(), told)
     assert isinstance(found, Contradicted)
     assert found.why.startswith(f"{name} is ")
 
@@ -205,7 +205,7 @@ async def test_changed_term_contradicts_the_chain(name: str) -> None:
     ("name", "value"), [("owner", bytes(20)), ("c", bytes(32)), ("task_cid", "bafother"), ("claimed_at", 5)]
 )
 async def test_owner_content_and_claim_time_are_checked(name: str, value: object) -> None:
-    assert isinstance(await standing(FakeNode(), attrs.evolve(JOB, **{name: value})), Contradicted)
+    assert isinstance(await claim_status(FakeNode(), attrs.evolve(JOB, **{name: value})), Contradicted)
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ async def test_owner_content_and_claim_time_are_checked(name: str, value: object
     ids=["open", "other", "unpaid"],
 )
 async def test_claim_that_the_chain_does_not_show_is_not_ours_yet(node: FakeNode) -> None:
-    assert isinstance(await standing(node), NotClaimed)
+    assert isinstance(await claim_status(node), NotClaimed)
 
 
 async def test_payment_of_another_signer_contradicts_the_order() -> None:
-    found = await standing(FakeNode(signer=Wallet(b"\x22" * 32)))
+    found = await claim_status(FakeNode(signer=Wallet(b"\x22" * 32)))
     assert isinstance(found, Contradicted)
-    assert "not signed by the owner" in found.why
+    assert "the owner did not sign" in found.why
 
 
 @pytest.mark.parametrize(
@@ -236,5 +236,5 @@ async def test_payment_of_another_signer_contradicts_the_order() -> None:
 )
 async def test_silent_node_is_unavailable_and_unnamed(answer: httpx.Response) -> None:
     with pytest.raises(Unavailable) as away:
-        await standing(FakeNode(answer=lambda _: answer))
+        await claim_status(FakeNode(answer=lambda _: answer))
     assert "key" not in str(away.value)

@@ -15,8 +15,8 @@ from svcd.journal import entries
 from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.run.cli import main
-from svcd.run.commands import _new_password
-from tests.fakes.market import START, Market
+from svcd.run.commands import _read_new_password
+from tests.support.fakes.market import START, Market
 
 
 def _configuration(state: Path, port: int) -> str:
@@ -50,7 +50,7 @@ def test_keys_are_made_once(
     assert run(monkeypatch, "keygen", "--out", str(tmp_path)) == 0
     assert "operator 0x" in capsys.readouterr().out
     assert run(monkeypatch, "keygen", "--out", str(tmp_path)) == 1
-    assert capsys.readouterr().err == f"svcd: {tmp_path}/wallet.key exists already; choose another\n"
+    assert capsys.readouterr().err == f"svcd: {tmp_path}/wallet.key already exists; choose another\n"
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 3), (("--dry-run",), 0)])
@@ -89,8 +89,8 @@ def test_status_without_keys_reads_the_journal(
     with closing(entries.open_database(tmp_path / JOURNAL_FILE)) as connection:
         for reason in ("undecryptable", "backend_error", "backend_error"):
             job = Job.read(market.jobs[market.post()])
-            connection.execute(*entries.claiming(job, "m", START))
-            connection.execute(*entries.ended(job.job_id, "failed", reason, START))
+            connection.execute(*entries.insert_claiming(job, "m", START))
+            connection.execute(*entries.mark_ended(job.job_id, "failed", reason, START))
     assert run(monkeypatch, "status", "--config", str(config)) == 1
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert said == [
@@ -147,14 +147,14 @@ def test_reader_that_has_read_enough_is_no_trouble(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("pässword".encode(), "must hold a password in ASCII characters"), (None, "cannot be read (No such file")],
+    [("pässword".encode(), "must contain a password in ASCII characters"), (None, "cannot be read (No such file")],
 )
 def test_unreadable_password_creates_no_key(content: bytes | None, said: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(Fatal, match=re.escape(said)):
-        _new_password(file)
+        _read_new_password(file)
 
 
 def test_daemon_imports_no_transaction_or_keystore_reader() -> None:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.trio
 
 @attrs.define
 class Journal:
-    works: bool = True
+    is_working: bool = True
 
 
 async def test_health_follows_the_journal_and_series_exist() -> None:
@@ -22,10 +22,10 @@ async def test_health_follows_the_journal_and_series_exist() -> None:
             nursery.start_soon(serve_metrics, health, bound)
             base = f"http://127.0.0.1:{bound.getsockname()[1]}"
             assert (await http.get(f"{base}/healthz")).status_code == 503  # not ready yet
-            health.expect("m", 2.0)
+            health.expect_polls("m", 2.0)
             healthy = await http.get(f"{base}/healthz")
             assert (healthy.status_code, healthy.text) == (200, "ok\n")
-            journal.works = False
+            journal.is_working = False
             unhealthy = await http.get(f"{base}/healthz")
             assert (unhealthy.status_code, unhealthy.text) == (503, "unhealthy\n")
             assert unhealthy.headers["x-svcd-reason"] == "the journal cannot be read or written"

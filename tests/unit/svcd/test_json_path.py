@@ -22,11 +22,11 @@ VALUE = {"data": {"items": [{"url": "a"}, {"url": "b"}, {}], "odd name": 1}, "no
     ],
 )
 def test_a_path_finds_what_is_there_and_nothing_else(path: str, found: list[object]) -> None:
-    assert JsonPath.parse(path).find(VALUE) == found
+    assert JsonPath.parse(path).select(VALUE) == found
 
 
 def test_a_list_at_the_root_is_reached_by_a_bracket() -> None:
-    assert JsonPath.parse("$[1].a").first([{}, {"a": 5}]) == 5
+    assert JsonPath.parse("$[1].a").select_first([{}, {"a": 5}]) == 5
 
 
 @pytest.mark.parametrize("path", ["", ".a", "a..b", "a.", "a b", "a[", "a[x]", "a[1.5]", "$a", "a$", 'a[""]', "[*"])

@@ -4,7 +4,7 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from svcd.base.end_reasons import HOLD_REASONS, KNOWN_REASONS
-from svcd.base.metrics import REGISTRY, count_task_failures, start_at_zero
+from svcd.base.metrics import REGISTRY, count_task_failures, create_series_at_zero
 
 _PACKAGE = Path(__file__).parents[3] / "svcd"
 
@@ -30,11 +30,13 @@ ADDED = {
     "svcd_pending_offers": ("counter", ("outcome",)),
     "svcd_unpaid_amount": ("counter", ()),
     "svcd_task_failures": ("counter", ("task",)),
+    "svcd_tabs_open": ("gauge", ("model",)),
+    "svcd_tab_requests": ("counter", ("outcome",)),
 }
 
 
 def test_metrics_have_the_specified_types_and_labels() -> None:
-    start_at_zero(["m"])
+    create_series_at_zero(["m"])
     count_task_failures("guard", 0)
     served = {
         family.name: (family.type, tuple(label for label in family.samples[0].labels if label != "le"))
@@ -44,7 +46,7 @@ def test_metrics_have_the_specified_types_and_labels() -> None:
 
 
 def test_every_series_exists_before_any_event() -> None:
-    start_at_zero(["m/never-run"])
+    create_series_at_zero(["m/never-run"])
     text = generate_latest(REGISTRY).decode()
     for name in ("model_free", "backend_load", "bid_floor_discount_pct", "load_probe_failures_total"):
         assert f'\nsvcd_{name}{{model="m/never-run"}} 0.0\n' in text

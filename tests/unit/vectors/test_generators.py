@@ -7,6 +7,7 @@ from tests.vectors import (
     generate_bundle,
     generate_receipts,
     generate_sealing,
+    generate_signing,
     generate_texts,
     generate_units,
 )
@@ -15,7 +16,15 @@ from tests.vectors.vector_file import FOLDER
 
 @pytest.mark.parametrize(
     "generator",
-    [generate_block_contents, generate_bundle, generate_receipts, generate_sealing, generate_texts, generate_units],
+    [
+        generate_block_contents,
+        generate_bundle,
+        generate_receipts,
+        generate_sealing,
+        generate_signing,
+        generate_texts,
+        generate_units,
+    ],
     ids=lambda made: made.__name__,
 )
 def test_committed_vectors_reproduce(generator: object) -> None:

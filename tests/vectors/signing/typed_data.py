@@ -17,6 +17,7 @@ DOMAINS: dict[str, dict[str, Any]] = {
     "escrow": {"name": "SVC Escrow", "version": "1"},
     "session": {"name": "SVC Session", "version": "1"},
     "results": {"name": "SVC Results", "version": "1"},
+    "tabs": {"name": "SVC Tabs", "version": "1", "contract": "job registry"},
 }
 TYPES: dict[str, tuple[str, str]] = {
     "Order": (
@@ -43,13 +44,18 @@ TYPES: dict[str, tuple[str, str]] = {
     "HandoverKeys": ("escrow", "bytes32 channelPubkey,uint64 issuedAt,bytes keys"),
     "SvcSession": ("session", "address address,string nonce"),
     "ResultKey": ("results", "string purpose"),
+    "TabKey": ("tabs", "address key,uint32 providerId,uint64 expiresAt"),
+    "TabVoucher": (
+        "tabs",
+        "bytes32 jobId,uint32 number,uint32 allowance,uint32 acknowledged,bytes32 chain",
+    ),
 }
 ASK = "uint32 modelId,uint32 sla,uint128 rateIn,uint128 rateOut"
 TYPICAL_INTEGERS = {
     "modelId": 7, "slaSecs": 3600, "rateIn": 150_000, "rateOut": 600_000, "unitsIn": 1_200, "unitsOut": 800,
     "designated": 3, "expiresAt": 1_800_003_600, "issuedAt": 1_800_000_000, "signedAt": 1_800_000_000,
     "completionTok": 512, "n": 4, "providerId": 3, "sla": 3600, "value": 123_456_789, "validAfter": 0,
-    "validBefore": 1_800_003_601,
+    "validBefore": 1_800_003_601, "number": 4, "allowance": 900, "acknowledged": 512,
 }  # fmt: skip
 
 

@@ -1,35 +1,33 @@
-// The operators' page shows the metrics of this process. They are read every few seconds while the page is open.
+// The operators' page shows the metrics of this process. It reads the metrics every few seconds while it is open.
 
 import { facts, h, hex, swap, table } from "./dom.js";
 import { read } from "./exposition.js";
+import { tellConnection } from "./frame.js";
+import { readJson } from "./http.js";
+import { timeLine } from "./series.js";
 
 const EVERY = 5_000;
 const QUEUES = { exit: "exits: settle, fail, reclaim", op: "other ops", post: "posts", batch_post: "posts of batches" };
 
 const figures = document.querySelector("#figures");
-let before = null; // the reading before: rates are differences
+let before = null; // previous sample: rates are differences of two samples
 
 async function look() {
   try {
     const answer = await fetch("metrics", { cache: "no-store", signal: AbortSignal.timeout(EVERY) });
     if (!answer.ok) throw new Error(String(answer.status));
     const now = { at: performance.now(), metrics: read(await answer.text()) };
-    swap(figures, show(now, before));
+    const history = await readJson("this process", "history.json", { cache: "no-store" });
+    swap(figures, show(now, before, history.samples));
     before = now;
-    tell("live", "live");
+    tellConnection("live", "live");
   } catch {
-    tell("reconnecting", "this process does not answer: it is stopped, or its metrics port is out of reach");
+    tellConnection("reconnecting", "this process does not answer: it is stopped, or its metrics port is out of reach");
   }
   setTimeout(look, EVERY);
 }
 
-function tell(mode, words) {
-  document.querySelector(".status").dataset.mode = mode;
-  const said = document.querySelector("#connection");
-  if (said.textContent !== words) said.textContent = words;
-}
-
-function show(now, last) {
+function show(now, last, samples) {
   const m = now.metrics;
   const wrong = problems(m);
   const perSecond = (name) => {
@@ -46,6 +44,8 @@ function show(now, last) {
       tile("Not mined", whole(m.sum("coordinatord_relay_transactions_pending")), "transactions sent"),
       tile("Index lag", whole(m.one("coordinatord_index_lag_blocks")), "blocks behind the node"),
       tile("Requests", perSecond("coordinatord_http_request_seconds_count"), "a second")),
+    h("h2", {}, "The last hour"),
+    h("div", { class: "charts" }, charts(samples)),
     h("h2", {}, "Queue"),
     table("Relays that wait, by priority", [
       { label: "Priority", cell: (each) => QUEUES[each.labels.priority] ?? each.labels.priority },
@@ -65,6 +65,8 @@ function show(now, last) {
       { label: "Role", cell: (each) => state(m.of("coordinatord_relayer_role", "account", each.labels.account), "has it", "missing") },
     ], balances(m), "This process is not relaying for any account."),
     facts(
+      ["Base fee of the next block", gasPrice(m.of("coordinatord_relay_gas_price_wei", "part", "base_fee"))],
+      ["Tip", gasPrice(m.of("coordinatord_relay_gas_price_wei", "part", "tip"))],
       ["Above the ceiling", m.one("coordinatord_relay_fees_above_ceiling") === 1 ? "yes: only exits wait, the rest is refused" : "no"],
       ["Transactions replaced", whole(m.sum("coordinatord_relay_replacements_total"))],
       ["Gas used", whole(m.sum("coordinatord_relay_gas_total"))],
@@ -80,6 +82,7 @@ function show(now, last) {
     ], m.all("coordinatord_relay_gas_total"), "No gas was used since this process started."),
     h("h2", {}, "Index"),
     facts(
+      ["Head of the node", whole(m.one("coordinatord_chain_head_block") || null)],
       ["Blocks behind the node", whole(m.one("coordinatord_index_lag_blocks"))],
       ["Reorganisations", whole(m.sum("coordinatord_index_reorg_depth_blocks_count"))],
     ),
@@ -101,6 +104,34 @@ function show(now, last) {
       ...m.all("coordinatord_clock_ahead_seconds").map((each) => [`Clock ahead of: ${each.labels.source}`, `${each.value.toFixed(1)} s`]),
     ),
   ];
+}
+
+// A rate is the difference between two samples. The rate is unknown if this process did not relay.
+function charts(samples) {
+  const points = (name) => samples.map((each) => ({ at: each.at, value: each[name] }));
+  const relayed = samples.slice(1).map((each, n) => {
+    const passed = (each.at - samples[n].at) / 60;
+    return { at: each.at, value: each.queue === null || passed <= 0 ? null : ((each.relays ?? 0) - (samples[n].relays ?? 0)) / passed };
+  });
+  const axis = samples.length > 0 ? { from: samples[0].at, to: samples.at(-1).at } : {};
+  const empty = samples.length < 3 ? "The first values come within a minute." : "This process does not relay, so it does not know.";
+  return [
+    timeLine("Waiting relays", points("queue"), short, { ...axis, empty }),
+    timeLine("Relays a minute", relayed, short, { ...axis, empty }),
+    timeLine("Gas price", points("gas_price"), gasPrice, { ...axis, empty }),
+    timeLine("Index lag, blocks", points("lag"), short, { ...axis, empty }),
+  ];
+}
+
+function short(value) {
+  return value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }).replaceAll(",", "\u202f");
+}
+
+// Show short amounts in wei, others in gwei with three significant digits.
+function gasPrice(wei) {
+  if (wei === null) return "–";
+  if (wei < 100_000) return `${whole(wei)} wei`;
+  return `${(wei / 1e9).toLocaleString("en", { maximumSignificantDigits: 3 }).replaceAll(",", "\u202f")} gwei`;
 }
 
 function problems(m) {

@@ -1,33 +1,12 @@
-// Client of the coordinator's public routes. Paths are relative to this page, so that it works below a proxy's prefix.
+// Client of the coordinator's public routes.
 
-const PATIENCE = 15_000;
+import { ApiError, TIMEOUT, address, readJson } from "./http.js";
+
 const TOKEN = "svc-session";
 
-export class ApiError extends Error {
-  constructor(status, code, message) {
-    super(message);
-    this.status = status;
-    this.code = code;
-  }
-}
-
-export function address(path) {
-  return new URL(path.replace(/^\//, ""), new URL(".", document.baseURI.split("#")[0]));
-}
-
 export async function get(path, { session = false } = {}) {
-  const headers = { accept: "application/json" };
-  if (session) headers.authorization = `Bearer ${token() ?? ""}`;
-  let answer;
-  try {
-    answer = await fetch(address(path), { headers, signal: AbortSignal.timeout(PATIENCE), credentials: "omit" });
-  } catch {
-    throw new ApiError(0, "unreachable", "The coordinator does not answer.");
-  }
-  const body = await answer.json().catch(() => null);
-  if (answer.ok) return body;
-  const error = body?.error ?? {};
-  throw new ApiError(answer.status, error.code ?? error.type ?? "", error.message ?? `The coordinator answered ${answer.status}.`);
+  const headers = session ? { authorization: `Bearer ${token() ?? ""}` } : {};
+  return readJson("The coordinator", path, { headers, credentials: "omit" });
 }
 
 // Like `get`, but a missing route or an empty answer is not an error.
@@ -42,12 +21,11 @@ export async function getIfAny(path, options) {
 
 // A 503 also carries the readiness report.
 export async function readiness() {
-  const answer = await fetch(address("/readyz"), { signal: AbortSignal.timeout(PATIENCE), credentials: "omit", cache: "no-store" });
+  const answer = await fetch(address("/readyz"), { signal: AbortSignal.timeout(TIMEOUT), credentials: "omit", cache: "no-store" });
   return answer.json();
 }
 
 export function remedy(error) {
-  if (!(error instanceof ApiError)) return "The page failed. Reload it, and report it to the operator if it fails again.";
   if (error.status === 0) return "Check your network. The page retries automatically.";
   if (error.status === 401) return "The session has ended or is not this coordinator’s: paste a new one.";
   if (error.status === 404) return "Check the id. It may belong to another market, or not be in a block yet.";

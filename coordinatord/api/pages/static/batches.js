@@ -1,9 +1,11 @@
 // Batches of one wallet. Only their owner may read them, so the page requests a session token, which stays in this tab.
 
 import { forgetToken, get, keepToken, token } from "./api.js";
-import { facts, h, hex, table } from "./dom.js";
+import { lines } from "./code.js";
+import { facts, gauge, h, hex, table } from "./dom.js";
 import { clock, number, share } from "./format.js";
-import { when } from "./parts.js";
+import { address } from "./http.js";
+import { when } from "./times.js";
 
 const WORDS = {
   validating: ["open", "Validating"],
@@ -26,7 +28,7 @@ export function batches(_, { open, refresh }) {
       return token() === null ? null : (await get("/v1/batches?limit=100", { session: true })).data;
     },
     show(rows) {
-      if (rows === null) return h("p", { class: "empty" }, "Paste a session token to see its batches. The token stays in this tab and is lost when the tab closes.");
+      if (rows === null) return tokenInstructions();
       return table("Batches, the newest first", [
         { label: "Batch", cell: (row) => h("a", { href: `#/batches/${row.id}`, title: row.id }, h("code", {}, `${row.id.slice(0, 14)}…`)) },
         { label: "Status", cell: badge },
@@ -51,7 +53,7 @@ export function batch([id], { open, refresh }) {
       return one;
     },
     show(one) {
-      if (one === null) return h("p", { class: "empty" }, "Only the owner can see a batch. Paste a session token.");
+      if (one === null) return tokenInstructions();
       const errors = one.errors?.data ?? [];
       return [
         h("p", { class: "headline" }, badge(one), " ", counts(one)),
@@ -72,6 +74,18 @@ export function batch([id], { open, refresh }) {
   };
 }
 
+// Instructions for getting a session token.
+function tokenInstructions() {
+  const market = address("/").href.replace(/\/$/, "");
+  return [
+    h("p", { class: "empty" }, "Paste a session token to see the batches of its wallet. The token stays in this tab and is lost when the tab closes."),
+    h("h2", {}, "Where the token comes from"),
+    h("p", {}, "Your wallet signs in to this coordinator and gets a token that is valid for a day. It can read your batches and files, and pays for nothing. With ", h("code", {}, "svc"), " set up as on the page ", h("a", { href: "#/buy" }, "Buy"), ", this prints one:"),
+    lines("Session token", `python -c 'from svc import SyncClient; print(SyncClient("${market}").session().token)'\n`),
+    h("p", {}, "Or follow a batch in the terminal: ", h("code", {}, "svc batch list"), " needs no token."),
+  ];
+}
+
 function badge(row) {
   const [kind, word] = WORDS[row.status] ?? ["cancelled", row.status];
   return h("span", { class: `badge ${kind}` }, word);
@@ -80,7 +94,7 @@ function badge(row) {
 function counts(row) {
   const { completed, failed, total } = row.request_counts;
   return h("span", { class: "capacity" },
-    h("meter", { min: 0, max: Math.max(total, 1), value: completed + failed, "aria-label": `${share(completed + failed, total)} of the lines have ended` }),
+    gauge(completed + failed, total, `${share(completed + failed, total)} of the lines have ended`),
     h("span", { class: "num" }, `${number(completed)} done, ${number(failed)} failed, of ${number(total)}`));
 }
 

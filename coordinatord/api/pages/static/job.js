@@ -1,9 +1,11 @@
 // One job: a timeline with its transactions, and its remaining time.
 
 import { get, getIfAny, models } from "./api.js";
+import { blockAt, blockTimes } from "./blocks.js";
 import { facts, h, hex } from "./dom.js";
 import { clock, most, number, span, stateOf, tokens } from "./format.js";
-import { badge, modelLink, providerLink, rates, when, windowOf } from "./parts.js";
+import { badge, modelLink, providerLink, rates, windowOf } from "./parts.js";
+import { left, passed, when } from "./times.js";
 
 const ENDS = {
   1: ["Settled", "The provider delivered the result and was paid for what it used. The rest was refunded."],
@@ -28,23 +30,25 @@ export function job([id]) {
       const why = row.state === 0 ? await getIfAny(`/v1/jobs/${id}/why`) : null;
       delete row.as_of_block;
       if (why) delete why.as_of_block;
-      return { row, detail, sent: sent?.transactions ?? [], why, catalogue };
+      const transactions = sent?.transactions ?? [];
+      const times = await blockTimes([row.posted_block, ...transactions.map((each) => each.block_number)]);
+      return { row, detail, sent: transactions, times, why, catalogue };
     },
-    show({ row, detail, sent, why, catalogue }, about) {
+    show({ row, detail, sent, times, why, catalogue }, about) {
       const ends = deadline(row, detail);
       return [
         h("p", { class: "headline" }, badge(row), " ", sentence(row, ends)),
-        countdown(row, ends),
+        row.state === 1 && passed(row.claimed_at, ends),
         why && waiting(why),
         h("h2", {}, "Its life"),
-        h("ol", { class: "timeline" }, ...steps(row, detail, sent, ends)),
+        h("ol", { class: "timeline" }, ...steps(row, detail, sent, times, ends)),
         h("h2", {}, "The order"),
         facts(
           ["Model", modelLink(row.model_id, catalogue)],
           ["Owner", hex(row.owner, { what: "owner" })],
-          detail?.svc.cost && ["Paid", ...paid(detail.svc, about.token_domain.name)],
-          ["At most", tokens(detail?.svc.amount ?? most(row)), h("span", { class: "faint" },
-            ` ${about.token_domain.name}${detail?.svc.amount ? ", fees included" : ", beside the market’s fees"}`)],
+          ...(detail?.svc.cost ? paid(detail.svc, about.token_domain.name)
+            : [["At most", tokens(detail?.svc.amount ?? most(row)), h("span", { class: "faint" },
+              ` ${about.token_domain.name}${detail?.svc.amount ? ", with all fees" : ", beside the market’s fees"}`)]]),
           ["Rates", rates(row), h("span", { class: "faint" }, " per million units in / out")],
           ["Units", `${number(row.units_in)} in, up to ${number(row.units_out)} out`],
           ["Window", windowOf(row.sla_secs)],
@@ -59,14 +63,17 @@ export function job([id]) {
   };
 }
 
-// Total cost of a settled job, and its recipients.
+// Total cost of a settled job with its parts, and the refunded part of the amount that its claim collected.
 function paid({ cost, cost_parts: parts, amount }, token) {
-  const shares = parts ? ` (provider ${tokens(parts.provider)}, fee ${tokens(parts.fee)}, relaying ${tokens(parts.gas_fee)})` : "";
-  const back = amount ? `; ${tokens(BigInt(amount) - BigInt(cost))} came back` : "";
-  return [tokens(cost), h("span", { class: "faint" }, ` ${token}${shares}${back}`)];
+  const faint = (words) => h("span", { class: "faint" }, words);
+  return [
+    ["Cost in all", tokens(cost), faint(` ${token}`),
+      parts && h("span", { class: "said" }, `provider ${tokens(parts.provider)}, market’s fee ${tokens(parts.fee)}, relaying ${tokens(parts.gas_fee)}`)],
+    amount && ["Came back", tokens(BigInt(amount) - BigInt(cost)), faint(` ${token}`), h("span", { class: "said" }, `of ${tokens(amount)} paid at the claim`)],
+  ];
 }
 
-// The coordinator's explanation why no provider claims an open job, and what would help.
+// The coordinator's explanation of why no provider claims an open job, and possible remedies.
 function waiting(why) {
   const known = Object.keys(HELP);
   const helps = why.would_help.filter((each) => known.includes(each.change));
@@ -107,23 +114,12 @@ function sentence(row, ends) {
   return h("span", {}, (ENDS[row.ended_because] ?? ["", "It has ended."])[1]);
 }
 
-function left(until, over) {
-  return h("strong", { class: "num", "data-until": String(until), "data-over": over }, span(Number(until) - Date.now() / 1000));
-}
-
-function countdown(row, ends) {
-  if (row.state !== 1) return null;
-  const from = Number(row.claimed_at);
-  const done = (Date.now() / 1000 - from) / Math.max(1, ends - from);
-  return h("progress", { max: 1, value: Math.min(1, Math.max(0, done)), "data-from": from, "data-to": ends, "aria-label": "Part of the window that has passed" });
-}
-
-function steps(row, detail, sent, ends) {
+function steps(row, detail, sent, times, ends) {
   const of = (...kinds) => sent.filter((each) => kinds.includes(each.kind));
   const post = of("post");
-  const list = [step("done", "Posted", post.length > 0 ? [] : [`Block ${number(row.posted_block)}`], post)];
+  const list = [step("done", "Posted", post.length > 0 && times.has(row.posted_block) ? [when(times.get(row.posted_block))] : blockAt(row.posted_block, times), post, times)];
   if (row.claimed_at !== "0") {
-    list.push(step("done", "Claimed", [when(row.claimed_at), " by ", providerLink(row.provider_id), "; the payment moved into the contract"], of("claim")));
+    list.push(step("done", "Claimed", [when(row.claimed_at), " by ", providerLink(row.provider_id), "; the payment moved into the contract"], of("claim"), times));
   }
   if (row.state === 0) {
     list.push(step("next", "Claim", [`possible until ${clock(row.expires_at)}`], []));
@@ -133,14 +129,19 @@ function steps(row, detail, sent, ends) {
     const at = detail?.ended_at ?? row.ended_at;
     const used = row.state === 2 ? `${number(row.completion_tok)} units of output. ` : "";
     const [kind] = stateOf(row);
-    list.push(step(kind, (ENDS[row.ended_because] ?? ["Ended"])[0], [at ? when(at) : "", at ? ". " : "", used], of("settle", "fail", "cancel", "reclaim", "end")));
+    list.push(step(kind, (ENDS[row.ended_because] ?? ["Ended"])[0], [at ? when(at) : "", at ? ". " : "", used], of("settle", "fail", "cancel", "reclaim", "end"), times));
   }
   return list;
 }
 
-function step(kind, name, said, transactions) {
+function step(kind, name, said, transactions, times = new Map()) {
   return h("li", { class: kind }, h("strong", {}, name), said.length > 0 && h("span", { class: "said" }, said),
-    transactions.map((each) => h("span", { class: "said" }, each.block_number ? `Block ${number(each.block_number)}, transaction ` : "Transaction ", hex(each.tx_hash, { what: "transaction" }))));
+    transactions.map((each) => h("span", { class: "said" }, each.block_number ? `Block ${number(each.block_number)}${at(each, times)}, transaction ` : "Transaction ", hex(each.tx_hash, { what: "transaction" }))));
+}
+
+function at(transaction, times) {
+  const time = times.get(transaction.block_number);
+  return time === undefined ? "" : ` (${clock(time)})`;
 }
 
 // The gateway is an unverified setting of the operator, so only http(s) URLs become links.

@@ -1,20 +1,21 @@
 // Live updates: the coordinator's event stream if available, otherwise polling of the index's position. Listeners get
 // `change` on every update. The header shows which of the two is in use.
 
-import { address, readiness } from "./api.js";
+import { readiness } from "./api.js";
+import { address } from "./http.js";
 
-const SETTLE = 200; // ms in which several events become one change,
-const APART = 1_000; // and between two changes, however much happens
-const ASKED = 3_000; // ms between two looks at the position
-const SLOWEST = 30_000;
-const EVENTS_AGAIN = 60_000; // ms after which events are tried again where there were none
+const GATHER_MS = 200; // events within this time become one `change`
+const MIN_CHANGE_INTERVAL_MS = 1_000;
+const POLL_MS = 3_000; // between two reads of the position
+const MAX_POLL_MS = 30_000;
+const EVENTS_RETRY_MS = 60_000; // until a closed event stream is opened again
 const KINDS = ["posted", "claimed", "settled", "cancelled", "failed", "reclaimed", "expired", "taken_back", "reset", "message"];
 
 export class Live extends EventTarget {
   mode = "connecting"; // live, polling, reconnecting
   cursor = null;
   #source = null;
-  #wait = ASKED;
+  #wait = POLL_MS;
   #timer = null;
   #pending = null;
   #last = -Infinity;
@@ -34,9 +35,9 @@ export class Live extends EventTarget {
     source.addEventListener("open", () => this.#become("live"));
     for (const kind of KINDS) source.addEventListener(kind, () => this.#changed());
     source.addEventListener("error", () => {
-      if (source.readyState === EventSource.CLOSED) { // there are none here: the position is asked for instead
+      if (source.readyState === EventSource.CLOSED) { // no event stream: poll the position instead
         this.#source = null;
-        setTimeout(() => this.#listen(), EVENTS_AGAIN);
+        setTimeout(() => this.#listen(), EVENTS_RETRY_MS);
       } else if (this.mode === "live") this.#become("reconnecting");
     });
   }
@@ -45,7 +46,7 @@ export class Live extends EventTarget {
     clearTimeout(this.#timer);
     try {
       const ready = await readiness();
-      this.#wait = ASKED;
+      this.#wait = POLL_MS;
       const streaming = this.#source?.readyState === EventSource.OPEN;
       const returned = this.mode === "reconnecting";
       this.#become(streaming ? "live" : "polling");
@@ -57,9 +58,9 @@ export class Live extends EventTarget {
       } else if (returned) this.#changed();
     } catch {
       this.#become("reconnecting");
-      this.#wait = Math.min(this.#wait * 2, SLOWEST);
+      this.#wait = Math.min(this.#wait * 2, MAX_POLL_MS);
     }
-    this.#lookAfter(document.hidden ? SLOWEST : this.#wait);
+    this.#lookAfter(document.hidden ? MAX_POLL_MS : this.#wait);
   }
 
   #lookAfter(wait) {
@@ -75,7 +76,7 @@ export class Live extends EventTarget {
 
   #changed() {
     if (this.#pending !== null) return;
-    const wait = Math.max(SETTLE, this.#last + APART - performance.now());
+    const wait = Math.max(GATHER_MS, this.#last + MIN_CHANGE_INTERVAL_MS - performance.now());
     this.#pending = setTimeout(() => {
       this.#pending = null;
       this.#last = performance.now();

@@ -29,6 +29,7 @@ export function market() {
         h("p", { class: "headline" },
           h("span", { class: `badge ${ready.ready ? "settled" : "failed"}` }, ready.ready ? "Ready" : "Not ready"),
           h("span", {}, CODES[ready.code] ?? REASONS[ready.reason] ?? ready.reason)),
+        h("p", {}, h("a", { href: "#/buy" }, "How to buy here"), ": lines for the command line, Python and OpenAI’s clients."),
         h("h2", {}, "Who can read what"),
         h("div", { class: "card" }, ...trust(key)),
         h("h2", {}, "Prices of the market"),
@@ -39,7 +40,7 @@ export function market() {
         ),
         h("h2", {}, "Deployment"),
         facts(
-          ["Chain", number(about.chain_id)],
+          ["Chain", about.chain_id],
           ["Payment token", `${about.token_domain.name}, ${about.decimals} decimals`, " ", hex(about.contracts.paytoken, { what: "address" })],
           ["Job registry", hex(about.contracts.job_registry, { what: "address" })],
           ["Provider registry", hex(about.contracts.provider_registry, { what: "address" })],

@@ -6,7 +6,7 @@ import { facts, h, table } from "./dom.js";
 import { span, tokens } from "./format.js";
 import { badge, jobLink, providerLink, rates, windowOf } from "./parts.js";
 
-const DRAWN = 24; // models whose line is drawn in the list
+const MAX_SPARKLINES = 24; // the first models of the list get a line of prices
 
 export function models() {
   return {
@@ -14,7 +14,7 @@ export function models() {
     lead: "What can be ordered, the lowest price that a provider asks for it now, and what was paid lately. Prices are for a million units, in and out.",
     async read() {
       const [{ data }, { floors }] = await Promise.all([get("/v1/models?limit=1000"), get("/evm/asks/floors?limit=1000")]);
-      const paid = await Promise.all(data.slice(0, DRAWN).map((one) => getIfAny(`/evm/models/${one.svc.model_id}/prices`)));
+      const paid = await Promise.all(data.slice(0, MAX_SPARKLINES).map((one) => getIfAny(`/evm/models/${one.svc.model_id}/prices`)));
       for (const each of paid) if (each) delete each.as_of_block;
       return { data, floors, paid };
     },
@@ -34,7 +34,7 @@ export function models() {
           return sparkline(medians, `median price of output, now ${tokens(medians.at(-1))}`);
         } },
         { label: "Windows", wide: true, cell: (row) => cheapest(row.svc.model_id).map((floor) => windowOf(floor.sla)).join(", ") || "–" },
-        { label: "Takes", wide: true, cell: (row) => h("code", {}, row.svc.endpoint ?? "–") },
+        { label: "Takes", wider: true, cell: (row) => h("code", {}, row.svc.endpoint ?? "–") },
         { label: "Orders", cell: (row) => h("span", { class: `badge ${row.svc.enabled ? "settled" : "cancelled"}` }, row.svc.enabled ? "taken" : "not taken") },
       ], data, "The catalogue is empty: the market’s admin has not added a model yet.");
     },

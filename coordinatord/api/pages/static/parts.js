@@ -1,7 +1,7 @@
-// Parts shared by several views: links, states, times, reliability.
+// Parts shared by several views: links, states, reliability.
 
-import { h } from "./dom.js";
-import { ago, clock, number, share, span, stateOf, tokens } from "./format.js";
+import { gauge, h } from "./dom.js";
+import { costOf, most, number, share, span, stateOf, tokens } from "./format.js";
 
 export function badge(job) {
   const [kind, word] = stateOf(job);
@@ -21,13 +21,18 @@ export function jobLink(id) {
   return h("a", { href: `#/job/${id}`, title: id }, h("code", {}, `${id.slice(0, 8)}…${id.slice(-4)}`));
 }
 
-// With the model's name below, if there is no room for a column of names.
+// Link to a job, with the model's name below for tables too narrow for a column of names.
 export function jobAndModel(row, models) {
   return [jobLink(row.job_id), h("span", { class: "under faint" }, models.get(row.model_id)?.id ?? `model ${row.model_id}`)];
 }
 
-export function when(seconds) {
-  return h("time", { datetime: new Date(Number(seconds) * 1000).toISOString(), title: clock(seconds), "data-ago": seconds }, ago(seconds));
+// Total cost of a job for its owner: {amount, words, title}. Rows of the book have no fees, so this uses the current
+// fees.
+export function price(row, about) {
+  const withFees = (base) => base + (base * BigInt(about.fee_bps)) / 10_000n + BigInt(about.gas_fee);
+  if (row.state === 2) return { amount: withFees(costOf(row)), words: "", title: "paid in all, with the market’s present fees" };
+  if (row.state === 3) return { amount: null, words: row.claimed_at === "0" ? "nothing" : "refunded", title: "the owner paid nothing" };
+  return { amount: withFees(most(row)), words: "up to ", title: "at most, with the market’s present fees" };
 }
 
 export function rates(row) {
@@ -54,7 +59,7 @@ export function reliability(row) {
 export function capacity(row) {
   const [used, all] = [Number(row.active_jobs), Number(row.capacity)];
   return h("span", { class: "capacity" },
-    h("meter", { min: 0, max: Math.max(all, 1), value: Math.min(used, all), "aria-label": `${used} of ${all} slots in use` }),
+    gauge(used, all, `${used} of ${all} slots in use`),
     h("span", { class: "num" }, `${number(used)} / ${number(all)}`));
 }
 

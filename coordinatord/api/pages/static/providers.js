@@ -3,7 +3,8 @@
 import { get, models } from "./api.js";
 import { facts, h, hex, table } from "./dom.js";
 import { number } from "./format.js";
-import { badge, capacity, jobAndModel, modelLink, rates, reliability, when, windowOf } from "./parts.js";
+import { badge, capacity, jobAndModel, modelLink, rates, reliability, windowOf } from "./parts.js";
+import { when } from "./times.js";
 
 const SHOWN_EVIDENCE = 4000;
 
@@ -22,7 +23,7 @@ export function providers() {
         { label: "Slots in use", cell: capacity },
         { label: "Reliability", wide: true, cell: reliability },
         { label: "Models", num: true, wide: true, cell: (row) => (row.allow_all_models ? "all" : number(row.allowed_models.length)) },
-        { label: "Operator", wide: true, cell: (row) => hex(row.operator, { what: "operator" }) },
+        { label: "Operator", wider: true, cell: (row) => hex(row.operator, { what: "operator" }) },
       ], rows, "No provider has registered yet.");
     },
   };

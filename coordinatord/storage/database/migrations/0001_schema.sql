@@ -10,6 +10,7 @@
 --     leasing     liveness, leases, offers before a block has the post
 --     batches     batches, their workers, their lines
 --     webhooks    endpoints, messages
+--     tabs        frames under way, their readers
 --     escrow      generations of escrow keys
 --     claims      views of what a provider may claim
 --
@@ -374,7 +375,6 @@ create type relay_state as enum (
 create table relay_txs (
     id bigint generated always as identity primary key, chain_id bigint not null, account bytea not null,
     nonce bigint not null, target bytea not null, calldata bytea not null, gas bigint not null,
-    priority smallint not null,
     -- 'fill': a self-transfer that closes a gap. 'foreign': another program used the nonce before we assigned it.
     purpose text not null check (purpose in ('relay', 'fill', 'foreign')),
     created_at timestamptz not null default clock_timestamp(),
@@ -465,6 +465,16 @@ create table job_ends (
     job_id bytea primary key, tx_hash bytea not null, kept_at timestamptz not null default now()
 );
 create index job_ends_kept on job_ends (kept_at);  -- Rows by age, for the janitor.
+
+-- Trace contexts of relays, where tracing is configured and the request's trace is sampled. A lost row costs a span, so
+-- no foreign key slows the deletion of relays down.
+create table relay_traces (
+    relay_id bigint primary key, kind text not null, subject bytea not null,
+    traceparent text not null check (length(traceparent) = 55),  -- W3C, version 00
+    kept_at timestamptz not null default clock_timestamp()
+);
+create index relay_traces_subject on relay_traces (subject, kind);  -- Contexts of a job.
+create index relay_traces_kept on relay_traces (kept_at);  -- Old contexts, for the janitor.
 
 
 -- Outbox: budgets ------------------------------------------------------------------------------------------------------
@@ -558,7 +568,8 @@ declare
     inserted boolean := false;
 begin
     perform pg_advisory_xact_lock(x'52454c4159'::bigint);
-    -- Posts of batches have a bound of their own, and never fill the queue of single requests.
+    -- Posts of batches have a bound of their own, and never fill the queue of single requests. Exits have room beyond
+    -- `max_depth`, which other requests cannot fill.
     select count(*) into depth from relays where state = 'queued' and priority < 3;
     foreach request in array submitted loop
         select r.id, r.dedupe, r.content into relay_id, same_as, content_of_same from relays r
@@ -576,7 +587,7 @@ begin
         elsif (select count(*) from relays r where r.subject = request.subject and r.state in ('queued', 'signed'))
                 >= max_per_subject then
             outcome := 'subject_busy';
-        elsif depth >= max_depth then
+        elsif depth >= max_depth + (request.priority = 0)::integer * 1024 then
             outcome := 'queue_full';
         elsif request.day_limit is not null
                 and not gas_fits(request.signer, request.budget, request.gas_estimate, request.hour_limit, request.day_limit) then
@@ -923,6 +934,30 @@ create table webhook_position (
     one boolean primary key default true check (one), event_id bigint not null
 );
 insert into webhook_position (event_id) select max(id) from events;
+
+
+-- Tabs -----------------------------------------------------------------------------------------------------------------
+--
+-- Unlogged: a crash of PostgreSQL or a failover empties the tables, and the parties of each tab make a new handshake.
+
+-- Frames that wait for the other side of a tab, for a minute. A row has consecutive frames of one post and tab.
+create unlogged table tab_frames (
+    id bigint generated always as identity,  -- the order of the frames
+    job_id bytea not null,
+    to_owner boolean not null,           -- sent by the provider
+    frames integer not null,
+    bytes integer not null,              -- of the frames in base64
+    events bytea not null,               -- the frames as messages of the reader's stream
+    sent_at timestamptz not null default clock_timestamp()
+);
+create index tab_frames_waiting on tab_frames (job_id, to_owner, id);  -- Frames that wait for a reader, in their order.
+
+-- Newest reader of each tab and direction. Frames are delivered to no other reader.
+create unlogged table tab_readers (
+    job_id bytea not null, to_owner boolean not null,
+    reader bigint not null,              -- random number of the stream
+    primary key (job_id, to_owner)
+);
 
 
 -- Escrow ---------------------------------------------------------------------------------------------------------------

@@ -15,14 +15,6 @@ from coordinatord.run.config import Config
 from devnet.catalogue import MODELS
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.abuse.hoarding import JunkFiles
-from tests.abuse.honest import HonestProcess, Times, Wish, honest_process
-from tests.abuse.pictures import Pictures
-from tests.abuse.sockets import IdleConnections, OddMessages, SilentBodies
-from tests.abuse.spending import PostsAndCancels, PostsOnOneBalance, UnwantedOrders, Upkeep, UploadedBatch
-from tests.abuse.target import Attack, Target
-from tests.faults.bomb_server import BombServer, bomb_server
-from tests.faults.rpc_proxy import Rewrite, rpc_proxy
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.scene.running import PROGRAM, Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
@@ -30,7 +22,15 @@ from tests.soak.answering import answers_ok
 from tests.soak.daemon import Daemon
 from tests.soak.programs import ORIGIN, RATE_IN, RATE_OUT, SLA_SECONDS, provider_program
 from tests.soak.timeline import Timeline
+from tests.support.attacks.hoarding import JunkFiles
+from tests.support.attacks.honest import HonestProcess, RepeatedOrder, Times, honest_process
+from tests.support.attacks.pictures import Pictures
+from tests.support.attacks.sockets import IdleConnections, OddMessages, SilentBodies
+from tests.support.attacks.spending import PostsAndCancels, PostsOnOneBalance, UnwantedOrders, Upkeep, UploadedBatch
+from tests.support.attacks.target import Attack, Target
 from tests.support.coordinator import VARIABLE, config_of
+from tests.support.faults.bomb_server import BombServer, bomb_server
+from tests.support.faults.rpc_proxy import Rewrite, rpc_proxy
 
 _ABSURD_TIP: Final = hex(5 * 10**12)  # 5,000 gwei
 _ABSURD_TIPS: Final = (
@@ -40,7 +40,7 @@ _ABSURD_TIPS: Final = (
         lambda _params, history: {**history, "reward": [[_ABSURD_TIP] for _ in history["gasUsedRatio"]]},
     ),
 )
-UNDEFENDED: Final = "tests.abuse.undefended"
+UNDEFENDED: Final = "tests.support.attacks.undefended"
 _EVERY_ORDER_IS_WANTED: Final = (
     "create or replace function meets_ask(provider bigint, model bigint, window_secs bigint, in_rate numeric,"
     " out_rate numeric) returns boolean language sql stable as 'select true'"
@@ -213,7 +213,7 @@ async def campaign(
             world.cast.demo_provider,
             folder=folder / "provider",
             coordinator=coordinator.base_url,
-            gateway='", "'.join(gateways),
+            gateways=gateways,
             metrics_port=metrics_port,
             logs=folder,
             clock=folder / "clock",
@@ -229,7 +229,7 @@ async def campaign(
         target = Target([coordinator.base_url], world.anvil, address_book(world), patron, Timeline())
         provider_id = world.market.provider_ids[world.cast.demo_provider.address]
         keys = [wallet.private_key for wallet in world.cast.with_role("client")[:buying]]
-        wish = Wish(MODELS[0].name, f"{SLA_SECONDS}s", RATE_IN, RATE_OUT)
+        wish = RepeatedOrder(MODELS[0].name, f"{SLA_SECONDS}s", RATE_IN, RATE_OUT)
         honest = await stack.enter_async_context(
             honest_process(coordinator.base_url, gateways, world.market.address_book, keys, wish)
         )

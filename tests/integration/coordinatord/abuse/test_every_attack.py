@@ -1,7 +1,7 @@
 """Every attack that strangers can run, all at once, on running processes while honest jobs go on; and the same attacks
 on processes without their defences, so that it is seen that each of them would pass its bound.
 
-ABUSE_SECONDS sets the length of the attack; `make abuse` sets it.
+ABUSE_SECONDS sets the length of the attack.
 """
 
 import math
@@ -19,19 +19,19 @@ import attrs
 import pytest
 
 from common.scalars import hex_of
-from coordinatord.chain.relayer.budgets import NEWCOMER_JOBS, GasPolicy
+from coordinatord.chain.relayer.budgets import MIN_ESTABLISHED_JOBS, GasPolicy
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.run.constructors import relayer_settings
 from devnet.anvil import TX_GAS_CAP
 from devnet.world import World
-from tests.abuse.spending import Bait, FullBatches
-from tests.fakes.budgets import UNLIMITED
 from tests.integration.coordinatord.abuse.campaign import Campaign, campaign, settings_of
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.indexer.moves import address_book
-from tests.invariants.budgets import budget_violations
-from tests.invariants.exits import exit_violations
+from tests.support.attacks.spending import Bait, FullBatches
 from tests.support.coordinator import config_of
+from tests.support.fakes.budgets import UNLIMITED
+from tests.support.invariants.budgets import budget_violations
+from tests.support.invariants.exits import exit_violations
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -41,7 +41,7 @@ BUYERS: Final = 2
 PROTECTED: Final = {
     "gas": attrs.asdict(
         attrs.evolve(
-            GasPolicy.of(500_000, 5_000_000),
+            GasPolicy.from_daily_gas(500_000, 5_000_000),
             work=60_000_000,
             upkeep=50_000_000,
             unlisted_upkeep=1_600_000,
@@ -106,7 +106,7 @@ _WAITING_BAIT: Final = (
 
 
 async def passed_bounds(over: Campaign, database_url: str) -> dict[str, list[str]]:
-    """Return by attack what was spent, kept or held beyond the limits of PROTECTED, regardless of the coordinator's
+    """Return by attack the resources that were used beyond the limits of PROTECTED, regardless of the coordinator's
     configured limits."""
     config = config_of(settings_of(over.world, database_url, over.world.anvil.rpc_url, PROTECTED))
     fetchval, wallets = over.connection.fetchval, over.attacks.target.wallets
@@ -134,7 +134,7 @@ async def passed_bounds(over: Campaign, database_url: str) -> dict[str, list[str
 async def test_honest_jobs_settle_during_bounded_attacks(world: World, database_url: str, tmp_path: Path) -> None:
     async with campaign(world, database_url, tmp_path, PROTECTED, buying=BUYERS) as over:
         # The attacks use up the budget shared by all newcomers.
-        await over.settle_first_jobs(NEWCOMER_JOBS)
+        await over.settle_first_jobs(MIN_ESTABLISHED_JOBS)
         for _ in range(ROUNDS - 1):
             await over.quiet(SECONDS / ROUNDS / 2)
             await over.attacked(SECONDS / ROUNDS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinatord.base.http_client import NoResponse, open_http, trusted
+from coordinatord.base.http_client import NoResponse, open_http, system_tls_context
 
 pytestmark = pytest.mark.anyio
 
@@ -96,10 +96,10 @@ def system_trust(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], No
     def trust(file: str) -> None:
         monkeypatch.setenv("SSL_CERT_FILE", file)
         monkeypatch.setenv("SSL_CERT_DIR", "/nowhere")
-        trusted.cache_clear()
+        system_tls_context.cache_clear()
 
     yield trust
-    trusted.cache_clear()
+    system_tls_context.cache_clear()
 
 
 async def test_https_is_verified_by_the_certificates_of_the_system(system_trust: Callable[[str], None]) -> None:

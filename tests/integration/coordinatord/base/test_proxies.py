@@ -11,7 +11,7 @@ import pytest
 from coordinatord.api.webhooks.destinations import open_destinations
 from coordinatord.base.http_client import Http, NoResponse, open_http
 from coordinatord.chain.rpc.client import open_transport
-from tests.faults.forward_proxy import ForwardProxy, forward_proxy
+from tests.support.faults.forward_proxy import ForwardProxy, forward_proxy
 
 pytestmark = pytest.mark.anyio
 

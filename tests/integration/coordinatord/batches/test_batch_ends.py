@@ -9,7 +9,7 @@ import pytest
 from coordinatord.api.batches.worker import BatchWorker
 from coordinatord.chain.relayer.budgets import GasPolicy
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
-from coordinatord.chain.relayer.queue_sql import take
+from coordinatord.chain.relayer.queue_sql import take_relays
 from coordinatord.run import app
 from devnet.world import World
 from tests.integration.coordinatord.orders.test_budgets import wallet_with
@@ -20,7 +20,7 @@ from tests.integration.coordinatord.scene.new_wallets import fund
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
-from tests.invariants.batches import broken_batches
+from tests.support.invariants.batches import broken_batches
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ async def errors(batching: Batching, batch: Body) -> list[tuple[int, str, str | 
 async def turn_all(worker: BatchWorker, stage: Stage) -> None:
     """Process every batch until none is due."""
     await stage.execute("update batch_work set due_at = clock_timestamp()")
-    while await worker.turn():
+    while await worker.run_step():
         pass
 
 
@@ -112,10 +112,10 @@ async def test_batch_adopts_a_line_posted_before_failover(batching: Batching, cl
 @shows("POST /v1/batches/{id}/cancel", 200)
 @shows("POST /v1/batches/{id}/cancel", 400, "batch_not_cancellable")
 async def test_cancel_posts_no_more_and_takes_back_what_waits(world: World, quiet: Stage) -> None:
-    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     queued, untouched = batching.submitter.lines(2), batching.submitter.lines(2)
     first = await batching.create(*queued)
-    assert await worker.turn()
+    assert await worker.run_step()
     second = await batching.create(*untouched)
     for batch in (first, second):
         cancelled = await batching.cancel(batch["id"])
@@ -135,26 +135,26 @@ async def test_cancel_posts_no_more_and_takes_back_what_waits(world: World, quie
 
 
 async def test_cancel_takes_back_what_waits_before_the_rest_is_read(world: World, quiet: Stage) -> None:
-    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     worker = attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=2))
     batch = (await batching.create(*batching.submitter.lines(6)))["id"]
-    assert await worker.turn()
+    assert await worker.run_step()
     await batching.cancel(batch)
-    assert await worker.turn()
+    assert await worker.run_step()
     assert await quiet.fetchval("select not expanded from batch_work")
     assert await quiet.fetchval("select array_agg(state::text) from relays") == ["dropped"] * 2
 
 
 async def test_cancel_is_idempotent_until_files_are_written(world: World, quiet: Stage) -> None:
-    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     batch = (await batching.create(b"no json"))["id"]
     first = (await batching.cancel(batch)).json()
     while await quiet.fetchval("select ends_as is null from batches"):
-        assert await worker.turn()
+        assert await worker.run_step()
     again = await batching.cancel(batch)
     assert again.status_code == 200
     assert (again.json()["status"], again.json()["cancelling_at"]) == ("cancelling", first["cancelling_at"])
-    assert await worker.turn()
+    assert await worker.run_step()
     assert (await batching.cancel(batch)).status_code == 400
 
 
@@ -191,9 +191,9 @@ async def test_window_that_ends_first_ends_every_line(
 
 
 async def test_window_end_ends_unposted_lines(world: World, quiet: Stage) -> None:
-    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     queued, unread = await batching.create(*batching.submitter.lines(1)), await batching.create(b"no json")
-    await worker.turn()
+    await worker.run_step()
     for batch in (queued, unread):
         await quiet.execute(END_WINDOW, batch["id"])
     await turn_all(worker, quiet)
@@ -223,9 +223,9 @@ async def test_lines_whose_jobs_end_without_a_result_say_how(batching: Batching,
 
 
 async def test_dropped_post_is_queued_again_as_one_relay(world: World, quiet: Stage) -> None:
-    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     await batching.create(*batching.submitter.lines(3))
-    await worker.turn()
+    await worker.run_step()
     await quiet.execute("update relays set state = 'dropped', reason = 'relayer_funds', ended_at = now()")
     await turn_all(worker, quiet)
     assert await quiet.fetchval("select array_agg(state::text) from relays") == ["queued"] * 3
@@ -236,12 +236,12 @@ STATES = "select array_agg(state::text order by id) from relays where priority =
 
 
 async def test_dropped_posts_return_within_the_gas_budget(world: World, database_url: str) -> None:
-    gas = attrs.asdict(attrs.evolve(GasPolicy.of(450_000, 2_000_000_000), hourly_percent=100))
+    gas = attrs.asdict(attrs.evolve(GasPolicy.from_daily_gas(450_000, 2_000_000_000), hourly_percent=100))
     config = configured(world, database_url, gas=gas)
     async with staged(world, config, [], relayer=False) as quiet:
-        batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+        batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
         await batching.create(*batching.submitter.lines(3))
-        await worker.turn()
+        await worker.run_step()
         assert await quiet.fetchval(STATES) == ["queued"] * 3
         await quiet.execute(DROP)
         # Another post uses up the room in the budget.
@@ -258,12 +258,12 @@ async def test_dropped_posts_return_within_the_gas_budget(world: World, database
 async def test_dropped_posts_return_within_the_balance(world: World, quiet: Stage) -> None:
     poor = await wallet_with(quiet, 0)
     await poor.sign_in()
-    batching, worker = await Batching.of(quiet, poor), app.batch_worker_of(quiet.ground)
+    batching, worker = await Batching.of(quiet, poor), app.build_batch_worker(quiet.ground)
     lines = batching.submitter.lines(2)
     amount = int(lines[0]["amount"])
     await fund(quiet, poor, amount * 5 // 2)
     await batching.create(*lines)
-    await worker.turn()
+    await worker.run_step()
     assert await quiet.fetchval(STATES) == ["queued"] * 2
     await quiet.execute(DROP)
     other = (
@@ -280,12 +280,13 @@ async def test_dropped_posts_return_within_the_balance(world: World, quiet: Stag
 
 async def test_posts_of_batches_leave_the_queue_of_requests_alone(world: World, quiet: Stage) -> None:
     depth = quiet.ground.config.relay_max_depth
-    batching, worker = await quiet_batching(world, quiet), app.batch_worker_of(quiet.ground)
+    batching, worker = await quiet_batching(world, quiet), app.build_batch_worker(quiet.ground)
     await batching.create(*batching.submitter.lines(depth + 1))
-    await worker.turn()
+    await worker.run_step()
     assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == depth + 1
     lone = NewRelay(RelayKind.POST, b"\1" * 32, b"lone", b"\2" * 20, b"", Priority.POST)
     async with quiet.ground.database.connection() as connection:
         assert isinstance(await submit(connection, lone, max_depth=depth), Queued)
-        taken = await take(connection, 512, 5)
-    assert [relay.priority for relay in taken] == [Priority.POST, *[Priority.BATCH_POST] * 5]
+        taken = [relay.id for relay in await take_relays(connection, 512, 5)]
+        rows = await connection.fetch("select priority from relays where id = any($1) order by priority", taken)
+    assert [row["priority"] for row in rows] == [Priority.POST, *[Priority.BATCH_POST] * 5]

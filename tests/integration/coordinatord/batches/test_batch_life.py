@@ -7,7 +7,7 @@ from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
-from tests.invariants.batches import broken_batches
+from tests.support.invariants.batches import broken_batches
 
 pytestmark = pytest.mark.anyio
 

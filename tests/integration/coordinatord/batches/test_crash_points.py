@@ -17,13 +17,13 @@ from coordinatord.api.batches.worker import BatchWorker
 from coordinatord.run import app
 from devnet.accounts import DevWallet
 from devnet.world import World
-from tests.faults.crash_points import CrashPoints
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged, until
-from tests.invariants.batches import broken_batches
-from tests.invariants.jobs import job_violations
-from tests.invariants.relays import relay_violations
+from tests.support.faults.crash_points import CrashPoints
+from tests.support.invariants.batches import broken_batches
+from tests.support.invariants.jobs import job_violations
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +81,7 @@ class Scene:
         return [self.batching.submitter.line(), named | {"container_cid": uploaded.cid}]
 
     def _worker(self) -> BatchWorker:
-        worker = app.batch_worker_of(self.on.ground)
+        worker = app.build_batch_worker(self.on.ground)
         return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=2))
 
 
@@ -138,7 +138,7 @@ async def deaths_until_none(
 @pytest.mark.timeout(600 if APART else 300)
 async def test_crashing_worker_posts_and_ends_each_line_once(on: Stage, scene: Scene) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(app.relay, on.ground)
+        tasks.start_soon(app.run_relay_task, on.ground)
         batches = await deaths_until_none(scene, settled_and_failed, "completed")
         tasks.cancel_scope.cancel()
     assert await on.fetchval("select count(*) from relays where kind = 'post'") == 2 * batches

@@ -8,10 +8,10 @@ import pytest
 from coordinatord.api.book import leases_sql, outlooks_sql
 from coordinatord.api.book.candidates_sql import Demand, read_candidates
 from coordinatord.api.book.job_pages_sql import JobFilter
-from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
+from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.liveness_sql import SeenPoll, mark_seen
 from coordinatord.api.book.registries_sql import read_asks, read_floors, read_providers
-from coordinatord.chain.indexer.expiry_sql import mark_all_expired
+from coordinatord.chain.indexer.expiry_sql import mark_all_expired_jobs
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.prepared import PreparedConnection
@@ -67,7 +67,7 @@ async def test_poll_reads_no_job_but_those_that_it_leases(database: Database) ->
     """The plan is generic for all filter values, so the planner expects few matches."""
 
     async def lease(connection: Connection) -> None:
-        _, held = await leases_sql.lease(connection, LeaseDemand(PollKey(1, 1), 4, JobFilter()), 60_000)
+        _, held = await leases_sql.lease_jobs(connection, PollKey(1, 1), 4, JobFilter(), 60_000)
         assert len(held) == 4
 
     async def poll() -> None:
@@ -119,8 +119,8 @@ async def test_waits_of_expired_jobs_are_dropped_with_their_leases(database: Dat
     """Waits of jobs without payment stay while the job is open. The index reports when the job closes."""
     async with database.connection() as connection:
         open_jobs = [row["job_id"] for row in await connection.fetch("select job_id from jobs where state = 0 limit 2")]
-        await leases_sql.hold_back(connection, open_jobs)
+        await leases_sql.hold_back_jobs(connection, open_jobs)
         await connection.execute("update jobs set expires_at = 5 where job_id = $1", open_jobs[0])
-        await mark_all_expired(connection, 6)
+        await mark_all_expired_jobs(connection, 6)
         await leases_sql.drop_expired(connection)
         assert [row["job_id"] for row in await connection.fetch("select job_id from leases")] == [open_jobs[1]]

@@ -112,12 +112,12 @@ def nodes_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
 async def test_summary_is_the_sum_over_the_owners_jobs(database: Database) -> None:
     async with database.connection() as connection:
         counted = await connection.fetch(
-            "select model_id, count(*), count(*) filter (where state = 2), count(*), sum(cap)::text from jobs"
+            "select model_id, count(*), count(*) filter (where state = 2), sum(cap)::text from jobs"
             " where owner = $1 group by grouping sets ((), (model_id)) order by 1 nulls first",
             owner_of(0),
         )
     _, sums = await read_summary(database, owner_of(0))
-    assert [(s.model_id, s.jobs, s.completed, s.priced, s.escrowed) for s in sums] == [tuple(row) for row in counted]
+    assert [tuple(row)[:4] for row in sums] == [tuple(row) for row in counted]
     assert len(sums) == 1 + MODELS
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from coordinatord.api.book import leases_sql, outlooks_sql, pending_offers_sql
 from coordinatord.api.book.job_pages_sql import JobFilter
-from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
+from coordinatord.api.book.leases_sql import LeasedJob, PollKey
 from coordinatord.api.book.outlooks_sql import PollOutlook
+from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, add_models, add_providers, begin_index
@@ -19,6 +20,15 @@ from tests.integration.coordinatord.book.market_rows import add_jobs, add_models
 pytestmark = pytest.mark.anyio
 
 PROCESSES, PROVIDERS, JOBS = 2, 40, 400
+# A claim of provider 1 waits for advisory lock 1 after it has locked the offer.
+_PAUSE_BEFORE_LEASE = """
+    create function pause() returns trigger language plpgsql as $$ begin
+        if new.provider_id = 1 then perform pg_advisory_xact_lock(1); end if;
+        return new;
+    end $$;
+    create trigger pause before insert on leases for each row execute function pause()
+"""
+_CLAIM_WAITS = "select exists (select from pg_locks where locktype = 'advisory' and objid = 1 and not granted)"
 
 
 @pytest.fixture
@@ -38,10 +48,10 @@ async def databases(database_url: str) -> AsyncIterator[list[Database]]:
 
 
 async def poll(database: Database, provider: int, free: int, wanted: JobFilter | None = None) -> list[LeasedJob]:
-    demand = LeaseDemand(PollKey(provider, 1), free, wanted or JobFilter())
+    demand = (PollKey(provider, 1), free, wanted or JobFilter())
 
     async def body(connection: Connection) -> list[LeasedJob]:
-        _, held = await leases_sql.lease(connection, demand, 60_000)
+        _, held = await leases_sql.lease_jobs(connection, *demand, 60_000)
         return held
 
     return await database.transact(body)
@@ -114,11 +124,11 @@ async def test_outlook_agrees_with_the_poll(databases: list[Database]) -> None:
     line = databases[0].prepared_connection()
     pollers = [PollKey(1, 1), PollKey(2, 1), PollKey(1, 2)]
     nothing = PollOutlook(
-        known_model=True, some_open=False, some_free=False, some_offered=False, may_claim=False, holds_some=False
+        known_model=True, has_open_jobs=False, has_free_jobs=False, has_offers=False, may_claim=False, has_leases=False
     )
-    held_by_other = attrs.evolve(nothing, some_open=True)
-    held = attrs.evolve(held_by_other, holds_some=True)
-    not_for_it = attrs.evolve(held_by_other, some_free=True)
+    held_by_other = attrs.evolve(nothing, has_open_jobs=True)
+    held = attrs.evolve(held_by_other, has_leases=True)
+    not_for_it = attrs.evolve(held_by_other, has_free_jobs=True)
     free = attrs.evolve(not_for_it, may_claim=True)
 
     async def outlooks() -> list[PollOutlook]:
@@ -164,7 +174,7 @@ async def test_provider_gets_no_job_and_no_offer_that_it_may_not_claim(databases
 
     async def offered() -> list[bytes]:
         async def body(connection: Connection) -> list[bytes]:
-            jobs = await pending_offers_sql.take(connection, PollKey(1, 1), 9, JobFilter(), milliseconds=1000)
+            jobs = await pending_offers_sql.take_offers(connection, PollKey(1, 1), 9, JobFilter(), milliseconds=1000)
             return [job.posted.order.c for job in jobs]
 
         return await database.transact(body)
@@ -182,3 +192,34 @@ async def test_provider_gets_no_job_and_no_offer_that_it_may_not_claim(databases
     assert [job.row.posted_block for job in await poll(database, 1, 9)] == [2, 3]
     assert await offered() == [job_id]
     assert await offered() == [], "it is held, and was offered to this provider"
+
+
+async def test_poll_skips_an_offer_that_a_claim_has_locked(databases: list[Database]) -> None:
+    """A claim locks the offer before the lease. A poll that locks them in the other order causes deadlocks."""
+    job_id, claimed = b"\x77" * 32, []
+    async with databases[0].connection() as connection:
+        await add_jobs(connection, 1, models=1)
+        await offer(connection, job_id)
+        await connection.execute("update pending_offers set offered_to = '{1}'")
+        await connection.execute(_PAUSE_BEFORE_LEASE)
+
+    async def claim() -> None:
+        async def body(connection: Connection) -> None:
+            claimed.append(await pending_offers_sql.claim_offer(connection, job_id, 1, seconds=60))
+
+        await databases[1].transact(body)
+
+    async def take(connection: Connection) -> list[PendingJob]:
+        await connection.execute("set local lock_timeout = '1s'")
+        return await pending_offers_sql.take_offers(connection, PollKey(2, 1), 9, JobFilter(), milliseconds=1000)
+
+    async with databases[0].connection() as gate, anyio.create_task_group() as tasks:
+        await gate.execute("select pg_advisory_lock(1)")
+        tasks.start_soon(claim)
+        with anyio.fail_after(30):
+            while not await gate.fetchval(_CLAIM_WAITS):  # noqa: ASYNC110 - the event is in another process
+                await anyio.sleep(0.01)
+        assert await databases[0].transact(take) == []
+        await gate.execute("select pg_advisory_unlock(1)")
+    assert [job is not None for job in claimed] == [True]
+    assert await databases[0].pool.fetchval("select provider_id from leases") == 1

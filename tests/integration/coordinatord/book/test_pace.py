@@ -34,24 +34,24 @@ async def test_first_block_after_a_time_is_estimated_in_the_future(
     database: Database,
 ) -> None:
     pace = BlockPace(database)
-    assert await pace.first_after(AT_100, 1_035) is None  # no blocks, no pace
+    assert await pace.estimate_block_after(AT_100, 1_035) is None  # no blocks, no pace
     await keep(database, {90: 880, 100: 1_000})
-    assert await BlockPace(database).first_after(AT_100, 1_035) == 103
-    assert await BlockPace(database).first_after(AT_100, 1_036) == 104
-    assert await BlockPace(database).first_after(AT_100, 500) == 101
+    assert await BlockPace(database).estimate_block_after(AT_100, 1_035) == 103
+    assert await BlockPace(database).estimate_block_after(AT_100, 1_036) == 104
+    assert await BlockPace(database).estimate_block_after(AT_100, 500) == 101
 
 
 async def test_pace_is_read_again_once_it_is_old(database: Database) -> None:
     now = 0.0
     pace = BlockPace(database, lambda: now)
     await keep(database, {90: 880, 100: 1_000})
-    assert await pace.first_after(AT_100, 1_035) == 103
+    assert await pace.estimate_block_after(AT_100, 1_035) == 103
     await keep(database, {80: 860})
-    assert await pace.first_after(AT_100, 1_035) == 103
+    assert await pace.estimate_block_after(AT_100, 1_035) == 103
     now = 11.0
-    assert await pace.first_after(AT_100, 1_035) == 106
+    assert await pace.estimate_block_after(AT_100, 1_035) == 106
 
 
 async def test_blocks_of_one_second_give_no_estimate(database: Database) -> None:
     await keep(database, {99: 1_000, 100: 1_000})
-    assert await BlockPace(database).first_after(AT_100, 1_035) is None
+    assert await BlockPace(database).estimate_block_after(AT_100, 1_035) is None

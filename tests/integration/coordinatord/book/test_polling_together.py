@@ -3,17 +3,17 @@
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import pytest
 
-from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.liveness import Liveness
-from coordinatord.api.book.polls import Polls, checked_poll
+from coordinatord.api.book.polls import Polls, build_poll
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
@@ -45,11 +45,13 @@ async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
 
 
 def polls_over(pool: Database) -> Polls:
-    return Polls(pool, cast(Funding, AllPaid()), lease_ms=60_000, liveness=Liveness(pool, 15_000))
+    unused: Any = None
+    funding, liveness = cast(FundsChecker, AllPaid()), Liveness(pool, 15_000)
+    return Polls(pool, funding, lease_ms=60_000, liveness=liveness, waiting=unused, places=unused, offers=unused)
 
 
 async def jobs_of(polls: Polls, provider: int, wanted: JobFilter, free: int) -> list[JobRow]:
-    poll = checked_poll(SessionRow(b"\x01", provider), wanted, free, 100, 0)
+    poll = build_poll(SessionRow(b"\x01", provider), wanted, free, 100, 0)
     assert not isinstance(poll, NotSigned)
     return (await polls.answer(poll)).rows
 
@@ -141,13 +143,13 @@ async def test_provider_stays_live_with_few_written_polls(database_url: str) -> 
                 )
                 return age
 
-        await attendance.note(PollKey(1, 1), 4)
+        await attendance.record_poll(PollKey(1, 1), 4)
         now += 2.9
-        await attendance.note(PollKey(1, 1), 4)  # too soon for another write
+        await attendance.record_poll(PollKey(1, 1), 4)  # too soon for another write
         now += 1.0
         async with pool.connection() as connection:
             await connection.execute("update liveness set seen_at = seen_at - interval '3.9 seconds'")
-        await attendance.write()
+        await attendance.store_unwritten_polls()
         assert 0.9 < await seconds_since_seen() < 1.9
 
 
@@ -177,9 +179,9 @@ async def test_waiting_poll_is_written_while_it_waits(database_url: str) -> None
             await migrate(connection)
         liveness = Liveness(pool, 40)
         poller = PollKey(1, 1)
-        await liveness.note(poller, 4)
+        await liveness.record_poll(poller, 4)
         before = len(anyio.get_running_tasks())
-        with liveness.staying(poller, 4):
+        with liveness.keep_live(poller, 4):
             assert len(anyio.get_running_tasks()) == before, "only `run` writes"
             async with pool.connection() as connection, anyio.create_task_group() as tasks:
                 noted = await connection.fetchval("select seen_at from liveness")

@@ -71,7 +71,7 @@ async def test_poll_needs_a_provider_session_state_and_model(client: Party, prov
 
 async def test_poll_is_told_everything_that_it_lacks(provider: Party, stage: Stage) -> None:
     for query, message in (
-        ("free=1", "free needs state=Open; free needs model"),
+        ("free=1", "`free` requires `state=Open`; `free` requires `model`"),
         ("free=x&model=-1", "model must be a decimal"),
     ):
         answer = await stage.http.get(f"/evm/jobs?{query}", headers=provider.authorization)

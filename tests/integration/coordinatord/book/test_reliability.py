@@ -141,13 +141,12 @@ async def test_equal_prices_are_ordered_by_turn_then_reliability(database: Datab
         assert await ranked() == [3, 2, 1, 4]
         await liveness_sql.mark_picked(database, 3, 1)
         assert await ranked() == [2, 1, 3, 4]
-        takers = await candidates_sql.read_takers(database, [1], 3600, 15_000)
-        assert [taker.provider_id for taker in takers] == [2, 4, 1, 3]
     _, asks = await read_asks(database, 1, 10, 0)
     _, providers = await read_providers(database, 10, 0)
-    for told in (asks, providers):
-        known = {each.provider_id: each.reliability for each in told}
-        assert [attrs.astuple(known[n]) for n in (1, 2, 3)] == [
+    of_asks = {row["provider_id"]: tuple(row)[5:10] for row in asks}
+    of_providers = {row.provider_id: attrs.astuple(row.reliability) for row in providers}
+    for known in (of_asks, of_providers):
+        assert [known[n] for n in (1, 2, 3)] == [
             (4, 5, 1, 9, 3),
             (0, 0, 0, None, None),
             (10, 0, 0, 7, 3),

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinatord.api.batches.plan import Plans, read_plan
+from coordinatord.api.batches.plan import BatchPlanner, read_plan
 from coordinatord.api.book.candidates_sql import Demand, read_candidates
 from coordinatord.api.book.liveness_sql import mark_picked
 from coordinatord.storage.database.connections import Connection, Database, open_database
@@ -92,5 +92,7 @@ async def test_designated_orders_take_up_room(connection: Connection, database: 
 async def test_plan_fills_only_room(connection: Connection, database: Database) -> None:
     await load(connection, p1=8, p2=6, p3=8)
     model = {"model_id": 1, "lines": 5, "units_in": 5, "units_out": 5}
-    plan = await Plans(database, LIVENESS_MS).plan(read_plan({"completion_window": "1h", "models": [model]}))
+    plan = await BatchPlanner(database, LIVENESS_MS).plan_models(
+        read_plan({"completion_window": "1h", "models": [model]})
+    )
     assert [(share.provider_id, share.lines) for share in plan.plan[0].allocation] == [("2", "2")]

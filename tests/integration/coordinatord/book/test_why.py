@@ -9,8 +9,8 @@ import pytest
 from coordinatord.api.book import candidates_sql, leases_sql, why_sql
 from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.job_pages_sql import JobFilter
-from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
-from coordinatord.api.book.why import explained
+from coordinatord.api.book.leases_sql import PollKey
+from coordinatord.api.book.why import explain_open_job
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
@@ -103,8 +103,8 @@ async def leased(database: Database, provider: int, model: int) -> set[bytes]:
         free = await connection.fetchval(
             "select free from liveness where provider_id = $1 and model_id = $2", provider, model
         )
-        demand = LeaseDemand(PollKey(provider, model), free or 0, JobFilter())
-        _, held = await leases_sql.lease(connection, demand, 60_000)
+        demand = (PollKey(provider, model), free or 0, JobFilter())
+        _, held = await leases_sql.lease_jobs(connection, *demand, 60_000)
         raise Undone({job.row.job_id for job in held})
 
     try:
@@ -141,7 +141,7 @@ async def test_why_agrees_with_polls_and_candidates(database: Database, book: in
             if job is None:
                 continue  # expired
             facts = await why_sql.read_providers(connection, job, LIVENESS_MS)
-            told = {int(one.provider_id): one for one in explained(job, facts, NO_FUNDS_KNOWN).providers}
+            told = {int(one.provider_id): one for one in explain_open_job(job, facts, NO_FUNDS_KNOWN).providers}
             for fact in facts:
                 provider, one = fact.provider_id, told[fact.provider_id]
                 codes = {reason.code for reason in one.reasons}

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from anyio.abc import SocketListener, SocketStream
 
-from common.checks import CheckRow, Result, wrong_names
+from common.checks import CheckResult, CheckRow, wrong_names
 from common.daemon.secrets import Secret
 from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.examine import examine
@@ -24,14 +24,16 @@ from coordinatord.storage.database.migration import Migration, migrate
 from coordinatord.storage.pins.store import Pinned, PinningStore, open_pin_store
 from devnet.accounts import Cast
 from devnet.anvil import Anvil, running_anvil
-from devnet.app import deployed_market
-from devnet.contracts import at, connected
+from devnet.app import deploy_market
+from devnet.contracts import connected, contract_at
 from devnet.market import DevnetMarket
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.fakes.kubo import KuboNode, running_kubo
-from tests.faults.descriptors import limited
-from tests.faults.rpc_proxy import (
+from tests.integration.conftest import Services
+from tests.integration.coordinatord.scene.stage import environment
+from tests.support.fakes.kubo import KuboNode, running_kubo
+from tests.support.faults.descriptors import limited
+from tests.support.faults.rpc_proxy import (
     ANY,
     ErrorAnswer,
     Fault,
@@ -42,36 +44,34 @@ from tests.faults.rpc_proxy import (
     older_head,
     rpc_proxy,
 )
-from tests.integration.conftest import Services
-from tests.integration.coordinatord.scene.stage import environment
 
 pytestmark = pytest.mark.anyio
 
 WELL = {
-    "settings": Result.RIGHT,
-    "variables": Result.RIGHT,
-    "database": Result.RIGHT,
+    "settings": CheckResult.RIGHT,
+    "variables": CheckResult.RIGHT,
+    "database": CheckResult.RIGHT,
     "durability": None,
-    "migrations": Result.RIGHT,
+    "migrations": CheckResult.RIGHT,
     "relayer process": None,
-    "node": Result.RIGHT,
-    "clock and chain": Result.RIGHT,
-    "contracts": Result.RIGHT,
-    "token decimals": Result.RIGHT,
-    "history": Result.RIGHT,
-    "deployBlock": Result.RIGHT,
-    "state": Result.RIGHT,
-    "log range": Result.RIGHT,
-    "gas": Result.RIGHT,
-    "relayer role": Result.RIGHT,
-    "relayer funds": Result.RIGHT,
-    "pin store": Result.RIGHT,
-    "gateway": Result.RIGHT,
-    "clock and pin store": Result.RIGHT,
+    "node": CheckResult.RIGHT,
+    "clock and chain": CheckResult.RIGHT,
+    "contracts": CheckResult.RIGHT,
+    "token decimals": CheckResult.RIGHT,
+    "history": CheckResult.RIGHT,
+    "deployBlock": CheckResult.RIGHT,
+    "state": CheckResult.RIGHT,
+    "log range": CheckResult.RIGHT,
+    "gas": CheckResult.RIGHT,
+    "relayer role": CheckResult.RIGHT,
+    "relayer funds": CheckResult.RIGHT,
+    "pin store": CheckResult.RIGHT,
+    "gateway": CheckResult.RIGHT,
+    "clock and pin store": CheckResult.RIGHT,
     "escrow": None,
     "bind host": None,
-    "port": Result.RIGHT,
-    "open files": Result.RIGHT,
+    "port": CheckResult.RIGHT,
+    "open files": CheckResult.RIGHT,
 }
 
 
@@ -83,7 +83,7 @@ def shared_anvil(services: Services) -> Iterator[Anvil]:
 
 @pytest.fixture(scope="module")
 def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
-    return services.portal.call(deployed_market, shared_anvil, cast)
+    return services.portal.call(deploy_market, shared_anvil, cast)
 
 
 @pytest.fixture
@@ -197,19 +197,19 @@ async def test_port_is_shared_with_processes_of_the_same_market_alone(
     async with answering(int(well["PORT"]), json.dumps(body).encode()):
         row = (await looked(well))["port"]
     assert says in row.detail
-    assert row.result is (Result.WRONG if other else Result.RIGHT)
+    assert row.result is (CheckResult.WRONG if other else CheckResult.RIGHT)
 
 
 async def test_port_where_another_program_listens_is_wrong(well: dict[str, str]) -> None:
     for body in (b"<h1>It works!</h1>", b" " * (1 << 17)):  # the second is longer than the read limit
         async with answering(int(well["PORT"]), body):
-            assert "something else answers" in (await looked(well))["port"].detail
+            assert "another program answers" in (await looked(well))["port"].detail
     with socket.socket() as alone:  # no other socket shares this port
         port = pick_free()
         alone.bind(("127.0.0.1", port))
         alone.listen()
         row = (await looked(well, PORT=port))["port"]
-    assert (row.result, row.remedy) == (Result.WRONG, "see PORT")
+    assert (row.result, row.remedy) == (CheckResult.WRONG, "see PORT")
 
 
 @asynccontextmanager
@@ -278,14 +278,14 @@ async def test_probe_is_removed_when_its_time_is_over(
 async def test_server_that_is_too_old_is_said_to_be_so(well: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.storage.database.migration.MIN_SERVER_VERSION", 99)
     row = (await looked(well))["database"]
-    assert row.result is Result.WRONG
+    assert row.result is CheckResult.WRONG
     assert "must be PostgreSQL 99 or newer" in row.remedy
 
 
 async def test_older_empty_newer_and_changed_databases_are_told_apart(
     well: dict[str, str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = migration.migrations()
+    files = migration.load_migrations()
     later = Migration(9000, "9000_later.sql", "-- least release: 0.1.0\n")
     async with open_database(well["DATABASE_URL"], smallest=1, largest=2) as database:
 
@@ -295,7 +295,7 @@ async def test_older_empty_newer_and_changed_databases_are_told_apart(
             return (await looked(well))["migrations"]
 
         with monkeypatch.context() as newer_release:
-            newer_release.setattr(migration, "migrations", lambda: files | {9000: later})
+            newer_release.setattr(migration, "load_migrations", lambda: files | {9000: later})
             older = await migrations_after("select 1")
         newer = await migrations_after(
             "insert into migrations (number, name, sha256, least_release) values (9000, '9000_later.sql', '', '0.1.0')"
@@ -308,9 +308,9 @@ async def test_older_empty_newer_and_changed_databases_are_told_apart(
     assert "9000_later.sql" in older.remedy
     assert newer.result is None
     assert "9000_later.sql" in newer.detail
-    assert too_new.result is Result.WRONG
-    assert "lets release 98.0.0 or later run" in too_new.detail
-    assert changed.result is Result.WRONG
+    assert too_new.result is CheckResult.WRONG
+    assert "requires release 98.0.0 or later" in too_new.detail
+    assert changed.result is CheckResult.WRONG
     assert "0001_schema.sql" in changed.detail
     assert "point DATABASE_URL to an empty database" in changed.remedy
     assert (empty.result, "empty" in empty.detail) == (None, True)
@@ -339,7 +339,7 @@ async def test_address_book_that_is_not_this_market_s_is_wrong(
 async def test_relayer_without_role_and_funds_is_told_how_to_get_them(well: dict[str, str], world: World) -> None:
     relayer, book = world.cast.with_role("relayer")[0].address, world.market.address_book
     async with connected(world.anvil.rpc_url) as chain:
-        jobs = at(chain, "JobRegistry", book["jobRegistry"])
+        jobs = contract_at(chain, "JobRegistry", book["jobRegistry"])
         await chain.send(jobs, world.cast.admin.address, "setRelayer", relayer, False)
     await world.anvil.call("anvil_setBalance", relayer, "0x1")
     rows = await looked(well)
@@ -367,7 +367,7 @@ async def test_undersized_node_error_names_the_setting(well: dict[str, str], pro
 
 async def test_every_node_is_checked_in_its_own_row(well: dict[str, str], proxy: RpcProxy) -> None:
     rows = await looked(well, RPC_URLS=proxy.url)
-    assert {name: row.result for name, row in rows.items()} == WELL | {"node 2": Result.RIGHT}
+    assert {name: row.result for name, row in rows.items()} == WELL | {"node 2": CheckResult.RIGHT}
     first = (rows[name].detail for name in ("history", "state", "log range", "gas"))
     assert all(detail in rows["node 2"].detail for detail in first)
     assert rows["node 2"].detail.startswith(proxy.url.removeprefix("http://"))
@@ -380,7 +380,7 @@ async def test_every_node_is_checked_in_its_own_row(well: dict[str, str], proxy:
         ([ErrorAnswer("eth_getLogs", -32000, "logs are pruned")], "history: the node has no blocks and logs"),
         ([ErrorAnswer("eth_getLogs", -32000, "no logs here")], "log range: the node rejects eth_getLogs"),
         ([ErrorAnswer("eth_getBalance", -32000, "missing trie node")], "state: the node has no state"),
-        ([ErrorAnswer("eth_call", -32000, "gas limit is too high")], "gas: the node tries no transaction of"),
+        ([ErrorAnswer("eth_call", -32000, "gas limit is too high")], "gas: the node does not execute a call with"),
         ([HttpStatus(ANY, 503)], "503"),
         (older_head(50), "more than 5 blocks apart"),
     ],
@@ -401,9 +401,10 @@ async def test_faulty_further_node_fails_only_its_row(
 async def test_check_falls_back_to_the_next_node(well: dict[str, str]) -> None:
     rows = await looked(well, RPC_URL="http://127.0.0.1:1", RPC_URLS=well["RPC_URL"])
     assert wrongs(rows) == {"node"}
-    assert rows["node 2"].result is Result.RIGHT
+    assert rows["node 2"].result is CheckResult.RIGHT
     assert all(
-        rows[name].result is Result.RIGHT for name in ("contracts", "token decimals", "deployBlock", "relayer role")
+        rows[name].result is CheckResult.RIGHT
+        for name in ("contracts", "token decimals", "deployBlock", "relayer role")
     )
 
 
@@ -421,15 +422,15 @@ async def test_kubo_is_probed_in_its_own_language_and_asked_for_room(well: dict[
         kubo = {"PIN_STORE": "kubo", "PIN_STORE_ENDPOINT": node.endpoint, "GATEWAY_URL": node.endpoint}
         rows = await looked(well, **kubo, PIN_STORE_KEY="", PIN_STORE_SECRET="", PIN_STORE_BUCKET="")
     assert wrongs(rows) == set()
-    assert rows["room in Kubo"].result is Result.RIGHT
+    assert rows["room in Kubo"].result is CheckResult.RIGHT
     assert node.pins == set()
 
 
 async def test_mock_escrow_and_its_peer_are_told_in_plain_words(well: dict[str, str]) -> None:
     key = "0x" + "02" * 32
     rows = await looked(well, ESCROW_MODE="mock", OPERATOR_KEY=key, PEER_URL="http://127.0.0.1:1")
-    assert "for development alone" in rows["escrow"].detail
+    assert "for development only" in rows["escrow"].detail
     assert wrongs(rows) == {"escrow peer"}
     static = await looked(well, ESCROW_MODE="static", OPERATOR_KEY=key)
-    assert "can read them" in static["escrow"].detail
-    assert static["escrow keys"].result is Result.RIGHT
+    assert "can read the orders" in static["escrow"].detail
+    assert static["escrow keys"].result is CheckResult.RIGHT

@@ -27,9 +27,9 @@ FILLED: Final = {
     "provider_models": "select n % 1000, n / 1000",
     "allowlist": f"select {_DIGEST}, 1, 'entry'",
     "reliability": "select n % 1000, n / 1000, n, 0, 0, 1, 1",
-    "relay_txs": "(chain_id, account, nonce, target, calldata, gas, priority, purpose, created_at, mined_hash,"
+    "relay_txs": "(chain_id, account, nonce, target, calldata, gas, purpose, created_at, mined_hash,"
     " block_number, block_hash, lost) select 1, case when n % 2 = 0 then '\\x01'::bytea else '\\x02' end, n, '', '', 1,"
-    f" 0, 'relay', {_AGO}, case when n > 10 then {_DIGEST} end, case when n > 10 then n end, {_DIGEST}, n % 3000 = 0",
+    f" 'relay', {_AGO}, case when n > 10 then {_DIGEST} end, case when n > 10 then n end, {_DIGEST}, n % 3000 = 0",
     "relay_tx_versions": f"select {_DIGEST}, n, '', 1, 1, false, {_AGO}",
     "relays": "(kind, subject, dedupe, target, calldata, priority, state, tx_id, call_index, created_at, queued_at,"
     " ended_at, signer, gas_estimate, newcomer, amount, mined_block)"
@@ -39,6 +39,7 @@ FILLED: Final = {
     f" {_AGO}, {_AGO}, case when n > 20 then {_AGO} end, {_ADDRESS}, 1000, n % 100 = 0, 1000,"
     " case when n > 20 then n end",
     "relay_formers": "select n, n, 0",
+    "relay_traces": f"select n, 'post', {_DIGEST}, repeat('0', 55), {_AGO}",
     "job_ends": f"select {_DIGEST}, {_DIGEST}, {_AGO}",
     "gas_bookings": f"select n, {_ADDRESS}, 'post', n % 100 = 0, 490000 + n / 500, 1",
     "nonces": f"select n::text, {_CALLER}, 'caller' || n % 700, {_AGO}, clock_timestamp() + n * interval '1 second'",
@@ -60,6 +61,8 @@ FILLED: Final = {
     "batch_work": "select 'batch_' || n, clock_timestamp() + n * interval '1 second', 0, 0, 0, false",
     "batch_lines": f"select 'batch_' || 1 + n / 400, n % 400, {_DIGEST}, case when n % 3 > 0 then n end,"
     " case when n % 3 = 0 then 'refused' end, null, false, null",
+    "tab_frames": f"(job_id, to_owner, frames, bytes, events) select {_DIGEST}, n % 2 = 0, 1, 1, ''",
+    "tab_readers": f"select {_DIGEST}, n % 2 = 0, n",
     "webhooks": f"(id, owner, url, wanted, secret, created_at, due_at) select 'wh_' || n, {_ADDRESS}, '',"
     f" array['job.settled'], '', {_AGO}, case when n % 40 = 0 then {_AGO} end",
     "webhook_messages": "(webhook_id, message_id, type, body, due_at)"

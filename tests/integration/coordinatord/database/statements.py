@@ -27,7 +27,7 @@ Parts = Mapping[str, Sequence[Mapping[str, str]]]
 
 @attrs.frozen
 class Statement:
-    """`place` is module and function, as in `book.sql.read_page`. `sql` is None if some part is unknown."""
+    """`place` is module and function, as in `book.sql.read_page`. `sql` is missing (None) if some part is unknown."""
 
     place: str
     line: int

@@ -7,7 +7,7 @@ import pytest
 
 from coordinatord.api.escrow import escrow_sql
 from coordinatord.chain.indexer import undo_sql
-from coordinatord.chain.indexer.undo_sql import KeptBlock
+from coordinatord.chain.indexer.undo_sql import IndexedBlock
 from coordinatord.run import janitor
 from coordinatord.storage.database import removal_sql
 from tests.integration.coordinatord.scene.stage import Stage
@@ -31,9 +31,9 @@ class Rule:
 
 _AGO: Final = "clock_timestamp() - $2::bigint * interval '1 second'"
 _TX: Final = (
-    "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, created_at,"
+    "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, created_at,"
     " mined_hash, block_number, block_hash) overriding system value"
-    " values (1, 'a', $1::bigint, '', '', 1, 0, 'relay', @AGO, 'h', 1, 'b')"
+    " values (1, 'a', $1::bigint, '', '', 1, 'relay', @AGO, 'h', 1, 'b')"
 )
 _BATCH: Final = (
     "insert into batches (id, owner, endpoint, input_file_id, completion_window, metadata, request_hash, expires_at,"
@@ -57,6 +57,14 @@ RULES: Final = [
         "('x' || encode(token_hash, 'hex'))::bit(64)::bigint",
     ),
     Rule("liveness", "insert into liveness values ($1, 1, 1, @AGO)", DAY, "provider_id"),
+    Rule(
+        "tab_frames",
+        "insert into tab_frames (job_id, to_owner, frames, bytes, events, sent_at)"
+        " values (int8send($1), true, 1, $1, '', @AGO)",
+        60,
+        "bytes",
+        margin=30,
+    ),
     Rule("leases", "insert into leases values (int8send($1), $1, 1, @AGO)", 0, "provider_id"),
     Rule(
         "events",
@@ -91,6 +99,12 @@ RULES: Final = [
         "@WITH_TX insert into gas_bookings select id, '', 'post', false, nonce, 1 from tx",
         7 * DAY,
         "hour",
+    ),
+    Rule(
+        "relay_traces",
+        "insert into relay_traces values ($1, 'post', '', repeat('0', 55), @AGO)",
+        2 * DAY,
+        "relay_id",
     ),
     Rule("batches", "@BATCH", 30 * DAY, "substr(id, 7)::bigint"),
     Rule("batches", _BATCH.removesuffix("1") + "0", 3 * DAY, "substr(id, 7)::bigint"),  # without a result
@@ -145,6 +159,7 @@ OTHER_TABLES: Final = {
     "pinned_keys": "removed with its object or file",
     "stored": "removed when the owner keeps nothing",
     "webhook_messages": "removed when answered or given up",
+    "tab_readers": "removed at the end of its job",
     "pending_offers": "removed at the end of its post",
 }
 
@@ -231,13 +246,13 @@ async def test_erased_generations_of_the_escrow_go_after_49_hours(stage: Stage) 
 
 async def test_the_journal_keeps_its_window_and_no_more(stage: Stage) -> None:
     async with stage.ground.database.connection() as connection, connection.transaction():
-        await undo_sql.restart_run(connection, KeptBlock(100, b"h", b"p", 1))
+        await undo_sql.restart_block_run(connection, IndexedBlock(100, b"h", b"p", 1))
         for number in range(101, 121):
             await connection.execute(
                 "insert into undo_journal (block_number, table_name, inserted, saved) values ($1, 'fees', true, '{}')",
                 number,
             )
-            await undo_sql.keep_blocks(connection, [KeptBlock(number, b"h", b"p", number)], 8)
+            await undo_sql.append_blocks(connection, [IndexedBlock(number, b"h", b"p", number)], 8)
         for table, column in (("index_blocks", "number"), ("undo_journal", "block_number")):
             found = await connection.fetchrow(f"select min({column}), max({column}) from {table}")  # noqa: S608 - ours
             assert found is not None

@@ -40,7 +40,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def installed(*files: tuple[int, str]) -> None:
         made = {number: Migration(number, f"{number:04d}_made.sql", sql) for number, sql in files}
-        monkeypatch.setattr(migration, "migrations", lambda: made)
+        monkeypatch.setattr(migration, "load_migrations", lambda: made)
 
     return installed
 
@@ -52,7 +52,7 @@ async def test_database_owner_without_further_rights_migrates(postgres: Postgres
     await postgres.execute(f"create database {name} owner {name}")
     try:
         connection = await asyncpg.connect(f"postgresql://{name}:word@127.0.0.1:{postgres.port}/{name}")
-        assert len(await migrate(connection)) == len(migration.migrations())
+        assert len(await migrate(connection)) == len(migration.load_migrations())
         assert await migrate(connection) == []
         await connection.close()
     finally:
@@ -143,7 +143,10 @@ async def test_database_of_another_version_is_refused(database_url: str) -> None
     connection = await asyncpg.connect(database_url)
     await connection.execute("create table migrations (number integer primary key, name text, sha256 bytea)")
     await connection.execute("insert into migrations values (1, '0001_index.sql', '\\x00'), (2, '0002_relays.sql', '')")
-    with pytest.raises(Fatal, match=r"another 0001_index\.sql .*: start .* or point DATABASE_URL to an empty database"):
+    with pytest.raises(
+        Fatal,
+        match=r"0001_index\.sql of the database differs from .*: start .* or point DATABASE_URL to an empty database",
+    ):
         await migrate(connection)
     assert await connection.fetchval("select to_regclass('jobs')") is None
     await connection.close()
@@ -159,21 +162,23 @@ FUTURE = (
 
 def with_future(least: str) -> dict[int, Migration]:
     """Return migrations of a future release."""
-    return migration.migrations() | {900: Migration(900, "0900_future.sql", FUTURE.format(least=least))}
+    return migration.load_migrations() | {900: Migration(900, "0900_future.sql", FUTURE.format(least=least))}
 
 
 async def test_newer_database_decides_which_releases_may_run(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = await asyncpg.connect(database_url)
-    assert len(await migrate(connection)) == len(migration.migrations())
+    assert len(await migrate(connection)) == len(migration.load_migrations())
     future = with_future("0.3.0")
     with monkeypatch.context() as newer:
-        newer.setattr(migration, "migrations", lambda: future)
+        newer.setattr(migration, "load_migrations", lambda: future)
         assert await migrate(connection, "0.4.0") == ["0900_future.sql"]
     for may_run in ("0.3.0", "0.3.1", "1.0.0", "0.10.0", "0.3.0rc1"):
         assert await migrate(connection, may_run) == []
-    with pytest.raises(Fatal, match=r"migration 0900, which lets release 0\.3\.0 or later run, and this is 0\.2\.9"):
+    with pytest.raises(
+        Fatal, match=r"migration 0900, which requires release 0\.3\.0 or later, and this is release 0\.2\.9"
+    ):
         await migrate(connection, "0.2.9")
     await connection.close()
 

@@ -75,7 +75,7 @@ async def test_topics_get_entries_in_order_and_a_reset_on_connect(database_url: 
         anyio.create_task_group() as tasks,
     ):
         for topic in (INDEX_MOVED, RELAY_QUEUED, RELAY_ENDED, BATCH_MOVED):
-            listening.always(topic, lambda payload, topic=topic: told.send_nowait((topic, payload)))
+            listening.subscribe_always(topic, lambda payload, topic=topic: told.send_nowait((topic, payload)))
 
         async def next_entries(count: int) -> list[tuple[str, str]]:
             with anyio.fail_after(30):

@@ -50,13 +50,22 @@ async def test_start_waits_while_the_login_is_refused(database_url: str, postgre
         async with open_database(dsn, smallest=1, largest=1) as database, database.connection() as connection:
             return str(await connection.fetchval("select current_user"))
 
+    rejected = anyio.Event()
+
+    async def attempt() -> str:
+        try:
+            return await opened()
+        except Retryable:
+            rejected.set()
+            raise
+
     async def restore() -> None:
-        await anyio.sleep(0.3)
+        await rejected.wait()
         await postgres.execute(f"alter role {name} login")
 
     with pytest.raises(Retryable, match="not permitted to log in"):
         await opened()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(restore)
-        assert await StartupRetry(30, pause=0.05).retry_until_ready("the database", opened) == name
+        assert await StartupRetry(30, pause=0.05).retry_until_ready("the database", attempt) == name
     await postgres.execute(f"drop role {name}")

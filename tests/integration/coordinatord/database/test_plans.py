@@ -23,7 +23,7 @@ TIMES: Final = 100
 # Bounded by work under way, by a window, by the catalogue or by providers. These tables keep their filled size.
 BOUNDED: Final = {
     "allowlist", "ask_times", "asks", "batch_work", "index_blocks", "leases", "liveness", "pending_offers",
-    "provider_models", "reliability", "undo_journal", "webhooks",
+    "provider_models", "reliability", "tab_frames", "tab_readers", "undo_journal", "webhooks",
 }  # fmt: skip
 GROWN: Final = sorted({*FILLED, "jobs"} - BOUNDED)
 _REMOVAL: Final = "a part of statements by `remove_due`, which are planned where it is called"
@@ -31,26 +31,33 @@ _PAGES: Final = "put together for each list: test_job_pages counts the rows that
 
 # Names in statements that are not constants of their module.
 PARTS: Final = {
-    "api.batches.lines_sql.ended_lines": [{"completed": "True"}, {"completed": "False"}],
+    "api.batches.lines_sql.read_ended_lines": [{"completed": "True"}, {"completed": "False"}],
     "api.batches.lines_sql.drop_finished": [
         {"table": f"'{table}'", "column": f"'{column}'"}
         for table, column in (("batch_lines", "batch_id"), ("batch_work", "batch_id"), ("batches", "id"))
     ],
-    "api.book.leases_sql._hold_back": [
+    "api.book.leases_sql._hold_back_where": [
         {"which": "'j.job_id = any($3::bytea[])'"},
         {"which": "f'j.owner = $3 and {AMOUNT} > $4::numeric'"},
     ],
-    "api.events.progress_sql": [{"which": f"_WHICH[{n}]"} for n in range(4)],
+    "api.book.registries_sql._read_page": [
+        {"page": "_ASKS", "order": "'page.provider_id, page.model_id, page.sla'"},
+        {"page": "_FLOORS", "order": "'page.model_id, page.sla'"},
+        {"page": "_PROVIDERS", "order": "'page.provider_id'"},
+        {"page": "_MODELS", "order": "'page.model_id'"},
+        {"page": "_ALLOWLIST", "order": "'page.key'"},
+    ],
+    "api.events.progress_sql": [{"which": f"_OP_CONDITIONS[{n}]"} for n in range(4)],
     "api.escrow.escrow_sql.mark_erased": [{"column": "'lost_at'"}, {"column": "'erased_at'"}],
-    "chain.relayer.queue_sql._take": [
-        {"which": "f'priority < 3 and {_NAMED}'"},
-        {"which": "f'priority = 3 and {_NAMED}'"},
+    "chain.relayer.queue_sql._select_relays": [
+        {"which": "'priority < 3 and kind = any($2::text[])'"},
+        {"which": "'priority = 3 and kind = any($2::text[])'"},
         {"which": "'id = any($2::bigint[])'"},
     ],
-    "chain.relayer.endings_sql.transactions_of": [
-        {"which": which, "relayed": "'select 1'"} for which in ("BEGINNING", "ENDING")
+    "chain.relayer.endings_sql.read_job_transactions": [
+        {"which": which, "relayed": "'select 1'"} for which in ("IS_MINED_START", "IS_MINED_EXIT")
     ],
-    "chain.relayer.transactions_sql._stored": [
+    "chain.relayer.transactions_sql._read_stored": [
         {"which": "'t.block_number is null and not t.lost'"},
         {"which": "\"t.lost and t.created_at > now() - interval '1 hour'\""},
     ],
@@ -60,24 +67,24 @@ PARTS: Final = {
 # Not planned separately.
 UNPLANNED: Final = {
     "api.book.job_pages_sql.page_statement": _PAGES,
-    "api.book.job_pages_sql._Listing.bound": _PAGES,
-    "api.book.job_pages_sql._Listing.found": _PAGES,
-    "api.book.job_pages_sql._Listing._running_counts": _PAGES,
-    "api.book.job_pages_sql._Listing._page": _PAGES,
+    "api.book.job_pages_sql._Listing.posted_before_sql": _PAGES,
+    "api.book.job_pages_sql._Listing.offset_chunk_sql": _PAGES,
+    "api.book.job_pages_sql._Listing._running_counts_sql": _PAGES,
+    "api.book.job_pages_sql._Listing._page_sql": _PAGES,
     "storage.database.removal_sql.remove_due": _REMOVAL,
     "chain.indexer.undo_sql.undo_above": "of a reorganisation, by keys that it finds in the journal",
-    "chain.indexer.events_sql": "`APPEND_MARKED`, a part of the statement that marks what expired",
+    "chain.indexer.events_sql": "`APPEND_EXPIRY_EVENTS`, a part of the statement that marks what expired",
 }
 # Partial indexes with few rows at any table size: waiting, unpaid or overdue rows.
 FEW: Final = {"batches_unreported", "relays_queue", "relays_dropped", "jobs_claimed", "jobs_designated", "jobs_due"}
 # Plans that read or sort more, with the reason.
 _SUMS: Final = "a row for each owner and kind, all of them once a minute"
 ALLOWED: Final = {
-    "storage.pins.objects_sql.bytes_by_kind": _SUMS,
-    "storage.pins.objects_sql.drop_empty": _SUMS,
-    "storage.pins.objects_sql.mark_earned": _SUMS,
-    "storage.pins.objects_sql.stored_for_newcomers": "a row for each newcomer and kind, within a twentieth of the time",
-    "chain.relayer.transactions_sql.newest_blocks": "of a window of blocks, which the planner takes for a third of all",
+    "storage.pins.objects_sql.read_bytes_by_kind": _SUMS,
+    "storage.pins.objects_sql.drop_empty_sums": _SUMS,
+    "storage.pins.objects_sql.mark_earners": _SUMS,
+    "storage.pins.objects_sql.read_newcomer_sums": "a row for each newcomer and kind, in a twentieth of the time",
+    "chain.relayer.transactions_sql.read_newest_blocks": "of a window of blocks, planned as a third of all",
 }
 
 

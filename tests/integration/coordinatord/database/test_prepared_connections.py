@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database import prepared
-from coordinatord.storage.database.connections import PREPARED_CONNECTIONS, Database, open_database
+from coordinatord.storage.database.connections import PREPARED_CONNECTION_COUNT, Database, open_database
 from coordinatord.storage.database.prepared import PreparedConnection, PreparedPool
 
 pytestmark = pytest.mark.anyio
@@ -64,13 +64,13 @@ async def test_database_that_is_away_is_retryable_until_it_is_back(database: Dat
         await line.fetch(_OWN)
     away = False
     await line.fetch(_OWN)
-    await pool.end()
+    await pool.aclose()
 
 
 async def test_read_that_outlasts_the_end_closes_its_connection(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "CLOSING_S", 0.05)
+    monkeypatch.setattr(prepared, "CLOSE_TIMEOUT_S", 0.05)
     opened, begun = list["asyncpg.Connection[asyncpg.Record]"](), anyio.Event()
 
     async def connect() -> "asyncpg.Connection[asyncpg.Record]":
@@ -83,7 +83,7 @@ async def test_read_that_outlasts_the_end_closes_its_connection(
         for _ in range(2):  # the second waits for the connection of the first
             tasks.start_soon(pool.reader().fetch, "select pg_sleep(0.3)")
         await begun.wait()
-        await pool.end()
+        await pool.aclose()
         assert not opened[0].is_closed()
     assert all(connection.is_closed() for connection in opened)
 
@@ -99,13 +99,13 @@ async def test_readers_share_a_few_connections(database: Database) -> None:
     async with anyio.create_task_group() as tasks:
         for reader in readers:
             tasks.start_soon(read, reader)
-    assert len(pids) == PREPARED_CONNECTIONS
+    assert len(pids) == PREPARED_CONNECTION_COUNT
 
 
 async def test_read_times_out_when_all_connections_are_taken(database: Database) -> None:
     slow, reader = database.prepared_connection(), database.prepared_connection(0.2)
     async with anyio.create_task_group() as tasks:
-        for _ in range(PREPARED_CONNECTIONS):
+        for _ in range(PREPARED_CONNECTION_COUNT):
             tasks.start_soon(slow.fetch, "select pg_sleep(1)")
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(Retryable), anyio.fail_after(0.9):

@@ -12,11 +12,11 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Connection, Database, open_database
-from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
+from tests.support.faults.tcp_proxy import TcpProxy, tcp_proxy
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE = 0.3  # seconds for a statement
+TIMEOUT_S = 0.3
 GIVEN_UP = 5.0  # limit until a caller gets an error
 
 
@@ -29,7 +29,7 @@ async def behind_proxy(database_url: str) -> AsyncIterator[tuple[TcpProxy, Datab
         place = parts.netloc.rpartition("@")[0] + f"@{proxy.host}:{proxy.port}"
         url = urlunsplit(parts._replace(netloc=place))
         async with open_database(
-            url, smallest=2, largest=2, acquire_timeout=PATIENCE, statement_timeout=PATIENCE
+            url, smallest=2, largest=2, acquire_timeout=TIMEOUT_S, statement_timeout=TIMEOUT_S
         ) as database:
             yield proxy, database
 
@@ -66,7 +66,7 @@ async def test_pool_of_a_silent_database_closes_in_time(database_url: str) -> No
 
 
 async def test_slow_statement_is_cancelled_in_the_database(database_url: str) -> None:
-    async with open_database(database_url, smallest=1, largest=1, statement_timeout=PATIENCE) as database:
+    async with open_database(database_url, smallest=1, largest=1, statement_timeout=TIMEOUT_S) as database:
         with pytest.raises(Retryable):
             await database.transact(lambda c: c.execute("select pg_sleep(60) as of_a_silent_database"))
         async with database.connection() as connection:
@@ -89,7 +89,7 @@ async def _ended_by_the_server(connection: Connection) -> None:
 
 async def test_migrations_and_roles_outlast_request_timeouts(database_url: str) -> None:
     async with open_database(database_url, smallest=1, largest=1, statement_timeout=0.05) as database:
-        async with database.unhurried() as connection:
+        async with database.connection_without_timeout() as connection:
             await connection.execute("select pg_sleep(0.7)")
         of_a_role = await database.connect()
         try:

@@ -26,7 +26,7 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
 
 async def announce(connection: Connection, *rows: GenerationRow) -> None:
     """Announce each key at a block of a hundred times its number."""
-    await escrow_sql.record(connection, rows)
+    await escrow_sql.record_keys(connection, rows)
     for row in rows:
         await escrow_sql.mark_announced(connection, row.public_key, 100 * row.public_key[0])
 
@@ -53,7 +53,7 @@ async def test_custody_begins_at_the_first_key_after_the_latest_loss(
 
 async def test_custody_waits_for_a_key_after_the_loss(connection: Connection) -> None:
     await announce(connection, FIRST)
-    await escrow_sql.record(connection, [SECOND])
+    await escrow_sql.record_keys(connection, [SECOND])
     await escrow_sql.mark_lost(connection, [SECOND.public_key], NOW)
     assert await custody_began(connection) == EVERYTHING
     await escrow_sql.mark_announced(connection, SECOND.public_key, 150)
@@ -63,7 +63,7 @@ async def test_custody_waits_for_a_key_after_the_loss(connection: Connection) ->
 
 async def test_key_that_was_never_announced_is_no_loss(connection: Connection) -> None:
     await announce(connection, FIRST)
-    await escrow_sql.record(connection, [SECOND])
+    await escrow_sql.record_keys(connection, [SECOND])
     assert await escrow_sql.mark_lost(connection, [FIRST.public_key], SECOND.announced_from - 1) == []
     assert await custody_began(connection) == -1
 
@@ -71,7 +71,7 @@ async def test_key_that_was_never_announced_is_no_loss(connection: Connection) -
 async def test_key_that_an_instance_holds_after_all_is_not_lost(connection: Connection) -> None:
     await announce(connection, FIRST, SECOND)
     await escrow_sql.mark_lost(connection, [SECOND.public_key], NOW)
-    await escrow_sql.record(connection, [FIRST])
+    await escrow_sql.record_keys(connection, [FIRST])
     assert await custody_began(connection) == -1
 
 

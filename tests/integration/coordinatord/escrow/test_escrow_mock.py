@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinatord.api.escrow.generations import RETENTION
+from coordinatord.api.escrow.generations import RETENTION_MS
 from devnet.world import World
 from tests.integration.coordinatord.book.test_polls import poll
 from tests.integration.coordinatord.scene.escrows import (
@@ -71,7 +71,7 @@ async def test_rotation_leaves_open_jobs_openable_everywhere(
     clock.ahead = 51 * 60
     await custody_of(stage).rotate()
     assert await announced(stage) == first, "the next generation is minted before its time"
-    await custody_of(peer).pull()
+    await custody_of(peer).pull_keys()
     clock.ahead = HOUR + 1
     second = await announced(stage)
     assert second != first
@@ -101,7 +101,7 @@ async def test_peer_mints_when_its_source_has_no_successor_key(stage: Stage, pee
     first = await announced(peer)
     clock.ahead = HOUR - 60
     await custody_of(peer).rotate()
-    assert len(custody_of(peer).held()) == 1, "it is the source's turn"
+    assert len(custody_of(peer).held_generations()) == 1, "it is the source's turn"
     clock.ahead = HOUR + 60
     await custody_of(peer).rotate()
     assert await announced(peer) != first
@@ -112,13 +112,13 @@ async def test_generation_is_erased_after_its_retention(
 ) -> None:
     container = client.container(PAYLOAD, await announced(stage))
     job = await claimed(client, provider, container)
-    old = custody_of(stage).held()[0]
+    old = custody_of(stage).held_generations()[0]
     clock.ahead = HOUR
     await custody_of(stage).rotate()
-    clock.ahead = HOUR + RETENTION / 1000 - 60
+    clock.ahead = HOUR + RETENTION_MS / 1000 - 60
     await custody_of(stage).sweep()
     assert opened(await released(stage.http, provider, job, container), container) == PAYLOAD
-    clock.ahead = HOUR + RETENTION / 1000 + 60
+    clock.ahead = HOUR + RETENTION_MS / 1000 + 60
     await custody_of(stage).sweep()
     assert old.key.copy_secret() == bytes(32)
     assert code(await released(stage.http, provider, job, container)) == (400, "unseal_failed")
@@ -153,7 +153,7 @@ async def test_jobs_sealed_to_a_lost_key_are_not_leased(
 async def test_key_erased_by_a_clock_that_runs_ahead_is_a_lost_one(
     world: World, database_url: str, seen: list[Seen], clock: Clock
 ) -> None:
-    made = mock_escrow(clock, clock_offset_ms=RETENTION + 1000)
+    made = mock_escrow(clock, clock_offset_ms=RETENTION_MS + 1000)
     config = configured(world, database_url, **MOCK)
     async with staged(world, config, seen, make_escrow=made) as stage:
         domains, registry = stage.ground.domains, config.addresses.job_registry

@@ -61,7 +61,7 @@ async def test_listed_instance_gets_keys_sealed_to_its_channel(stage: Stage, wor
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
     assert (answer.json()["key_count"], answer.json()["holder_release"]) == (1, RELEASE)
-    secret = custody_of(stage).held()[0].key.copy_secret()
+    secret = custody_of(stage).held_generations()[0].key.copy_secret()
     assert secret.hex() not in answer.text
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from common.scalars import base64_of
 from devnet.accounts import DevWallet
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 async def providers(world: World, sender: str, method: str, *arguments: object) -> None:
     async with connected(world.anvil.rpc_url) as chain:
-        await chain.send(at(chain, "ProviderRegistry", world.market.providers), sender, method, *arguments)
+        await chain.send(contract_at(chain, "ProviderRegistry", world.market.providers), sender, method, *arguments)
 
 
 async def until_operated(stage: Stage, provider_id: int, operator: str) -> None:

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from common.api.events import OUTCOMES, EventKind
+from common.api.events import OUTCOME_BY_EVENT, EventKind
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
 from coordinatord.api.events.hub import EventHub
-from coordinatord.api.events.listeners import PIECE_EVENTS, Listener
+from coordinatord.api.events.listeners import MAX_EVENTS_PER_PIECE, Listener
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
@@ -41,7 +41,7 @@ async def append(database: Database, *jobs: int, model: int = 1, kind: EventKind
                 list(jobs),
                 model,
                 int(kind),
-                *map(int, OUTCOMES[kind]),
+                *map(int, OUTCOME_BY_EVENT[kind]),
             )
         await connection.execute("select pg_notify($1, '1')", INDEX_MOVED)
     return [row["id"] for row in rows]
@@ -65,17 +65,17 @@ async def heard(listener: Listener, many: int) -> list[LoggedEvent]:
     events: list[LoggedEvent] = []
     with anyio.fail_after(30):
         while len(events) < many:
-            events += [event for news in await listener.wait() for event in news.events]
+            events += await listener.wait()
     return events
 
 
 async def test_each_who_follows_hears_what_passes_its_filter_in_order(database: Database) -> None:
     async with running(database) as hub:
         async with (
-            hub.following(EventFilter(), None) as (all_, _),
-            hub.following(EventFilter(), None) as (twin, _),
-            hub.following(EventFilter(model_id=2), None) as (second, _),
-            hub.following(EventFilter(job_id=b"\0\0\0\3"), None) as (one, _),
+            hub.follow(EventFilter(), None) as (all_, _),
+            hub.follow(EventFilter(), None) as (twin, _),
+            hub.follow(EventFilter(model_id=2), None) as (second, _),
+            hub.follow(EventFilter(job_id=b"\0\0\0\3"), None) as (one, _),
         ):
             ids = await append(database, 1, 2) + await append(database, 3, model=2)
             assert [event.id for event in await heard(all_, 3)] == ids
@@ -83,21 +83,20 @@ async def test_each_who_follows_hears_what_passes_its_filter_in_order(database: 
             assert [event.id for event in await heard(second, 1)] == ids[2:]
             assert [event.id for event in await heard(one, 1)] == ids[2:]
         assert not hub._topics
-        assert not hub._by_key
 
 
 async def test_watchers_are_notified_before_listeners_and_on_close(database: Database) -> None:
     watched: list[int] = []
-    async with running(database) as hub, hub.following(EventFilter(), None) as (listener, _):
+    async with running(database) as hub, hub.follow(EventFilter(), None) as (listener, _):
         hub.watch(lambda events: watched.append(len(events)))
         await append(database, 1, 2)
         await heard(listener, 2)
         assert sum(watched) == 2
         hub.close()
         assert watched[-1] == 0
-        assert await listener.wait() == []
+        assert not await listener.wait()
         assert listener.ended
-        async with hub.following(EventFilter(), None) as (late, _):
+        async with hub.follow(EventFilter(), None) as (late, _):
             assert late.ended
 
 
@@ -106,26 +105,26 @@ async def test_client_resuming_at_another_process_gets_missed_events(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Recent events come from memory, and older ones from the table."""
-    monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", kept)
-    async with running(database) as hub, hub.following(EventFilter(), None) as (_, since):
+    monkeypatch.setattr("coordinatord.api.events.hub.MIN_KEPT_EVENTS", kept)
+    async with running(database) as hub, hub.follow(EventFilter(), None) as (_, since):
         pass
     ids = await append(database, 1, 2, 3, 4) + await append(database, 5, model=2)
     async with running(database) as hub:
-        async with hub.following(EventFilter(model_id=1), since) as (listener, _):
+        async with hub.follow(EventFilter(model_id=1), since) as (listener, _):
             await append(database, 6)
             assert [event.id for event in await heard(listener, 5)][:4] == ids[:4]
-        async with hub.following(EventFilter(model_id=1), ids[2]) as (listener, _):
+        async with hub.follow(EventFilter(model_id=1), ids[2]) as (listener, _):
             assert [event.job_id for event in await heard(listener, 2)] == [b"\0\0\0\4", b"\0\0\0\6"]
-        async with hub.following(EventFilter(), hub.newest) as (listener, _):
-            listener.beat()
-            assert await listener.wait() == []
+        async with hub.follow(EventFilter(), hub.newest_id) as (listener, _):
+            listener.wake()
+            assert not await listener.wait()
 
 
 @pytest.mark.parametrize("lost", ["pruned", "never", "too far"])
 async def test_client_resuming_from_an_unknown_id_gets_a_reset(
     database: Database, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", 2)
+    monkeypatch.setattr("coordinatord.api.events.hub.MIN_KEPT_EVENTS", 2)
     first, *_ = await append(database, 1, 2, 3, 4, 5)
     if lost == "pruned":
         async with database.connection() as connection:
@@ -133,20 +132,20 @@ async def test_client_resuming_from_an_unknown_id_gets_a_reset(
     if lost == "too far":
         monkeypatch.setattr("coordinatord.api.events.hub.MAX_REPLAY_IDS", 3)
     after = first + 1_000_000 if lost == "never" else first
-    async with running(database) as hub, hub.following(EventFilter(model_id=7), after) as (listener, _):
+    async with running(database) as hub, hub.follow(EventFilter(model_id=7), after) as (listener, _):
         (event,) = await heard(listener, 1)
-        assert (event.kind, event.id) == (EventKind.RESET, hub.newest)
+        assert (event.kind, event.id) == (EventKind.RESET, hub.newest_id)
 
 
 async def test_reset_among_missed_events_replaces_earlier_ones(database: Database) -> None:
     async with running(database) as hub:
-        since = hub.newest
-        async with hub.following(EventFilter(), None) as (listener, _):
+        since = hub.newest_id
+        async with hub.follow(EventFilter(), None) as (listener, _):
             await append(database, 1)
             await append(database, kind=EventKind.RESET)
             await append(database, 2)
             await heard(listener, 3)
-        async with hub.following(EventFilter(job_id=b"\0\0\0\1"), since) as (listener, _):
+        async with hub.follow(EventFilter(job_id=b"\0\0\0\1"), since) as (listener, _):
             assert [event.kind for event in await heard(listener, 1)] == [EventKind.RESET]
 
 
@@ -155,20 +154,30 @@ async def test_replay_comes_in_pieces_each_in_its_turn(
     database: Database, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """Events that arrive during the replay are delivered once, after the replay."""
-    monkeypatch.setattr("coordinatord.api.events.hub.KEPT_EVENTS", kept)
+    monkeypatch.setattr("coordinatord.api.events.hub.MIN_KEPT_EVENTS", kept)
     turns = anyio.Semaphore(0)
-    before = await append(database, *range(3 * PIECE_EVENTS))
-    async with running(database) as hub, hub.following(EventFilter(), before[0], turns.acquire) as (listener, _):
-        (first,) = await listener.wait()
-        assert [event.id for event in first.events] == before[1 : PIECE_EVENTS + 1]
-        with anyio.move_on_after(0.05) as waiting:
-            await listener.wait()
-        assert waiting.cancelled_caught, "the second piece waits for its turn"
-        meanwhile = await append(database, 1, 2)
-        for _ in range(8):
-            turns.release()
-        rest = await heard(listener, len(before) - 1 - PIECE_EVENTS + 2)
-        assert [event.id for event in rest] == before[PIECE_EVENTS + 1 :] + meanwhile
+    before = await append(database, *range(3 * MAX_EVENTS_PER_PIECE))
+    waiting = anyio.Event()
+
+    async def turn() -> None:
+        waiting.set()
+        await turns.acquire()
+
+    async with running(database) as hub, hub.follow(EventFilter(), before[0], turn) as (listener, _):
+        assert [event.id for event in await listener.wait()] == before[1 : MAX_EVENTS_PER_PIECE + 1]
+        rest: list[LoggedEvent] = []
+
+        async def hear_rest() -> None:
+            rest.extend(await heard(listener, len(before) - 1 - MAX_EVENTS_PER_PIECE + 2))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hear_rest)
+            await waiting.wait()
+            meanwhile = await append(database, 1, 2)
+            assert not rest, "the second piece waits for its turn"
+            for _ in range(8):
+                turns.release()
+        assert [event.id for event in rest] == before[MAX_EVENTS_PER_PIECE + 1 :] + meanwhile
         later = await append(database, 3)
         assert [event.id for event in await heard(listener, 1)] == later
 
@@ -176,21 +185,21 @@ async def test_replay_comes_in_pieces_each_in_its_turn(
 async def test_nothing_is_followed_before_the_log_was_read(database: Database) -> None:
     hub = EventHub(database, Notices())
     with pytest.raises(Retryable, match="not loaded yet"):
-        async with hub.following(EventFilter(), None):
+        async with hub.follow(EventFilter(), None):
             pass
 
 
 async def test_each_listener_gets_a_heartbeat_once_in_a_while(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinatord.api.events.hub.BEAT_TICK_S", 0.01)
-    monkeypatch.setattr("coordinatord.api.events.hub.HEARTBEAT_INTERVAL_S", 0.1)
+    monkeypatch.setattr("coordinatord.api.events.listeners.HEARTBEAT_INTERVAL_S", 0.1)
     async with (
         running(database) as hub,
-        hub.following(EventFilter(), None) as (one, _),
-        hub.following(EventFilter(model_id=1), None) as (other, _),
+        hub.follow(EventFilter(), None) as (one, _),
+        hub.follow(EventFilter(model_id=1), None) as (other, _),
     ):
         with anyio.fail_after(30):
             for _ in range(2):
                 for listener in (one, other):
-                    assert await listener.wait() == []
+                    assert not await listener.wait()
+                    assert listener.is_idle

@@ -12,7 +12,7 @@ import asyncpg
 import attrs
 
 from coordinatord.storage.database.migration import migrate
-from devnet.child import running
+from devnet.child import run_program
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres, running_standby
 
@@ -86,7 +86,7 @@ async def replicated(folder: Path, *, synchronous: bool) -> AsyncIterator[Pair]:
 @asynccontextmanager
 async def started_again(server: Postgres) -> AsyncIterator[Postgres]:
     """Start the server again with its previous settings and folder."""
-    async with running(server.child.program) as process:
+    async with run_program(server.child.program) as process:
         again = Postgres(server.port, server.password, process)
 
         async def answers() -> bool:

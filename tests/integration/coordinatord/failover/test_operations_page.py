@@ -9,9 +9,9 @@ import asyncpg
 import pytest
 
 from devnet import parent_watch
-from devnet.postgres import binaries
-from tests.fakes.page_shell import PageShell, chapter
+from devnet.postgres import find_binaries
 from tests.integration.coordinatord.failover.servers import Pair, started_again, until_streaming
+from tests.support.fakes.page_shell import PageShell, chapter
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ async def test_failover_follows_the_page(asynchronous: Pair, tmp_path: Path) -> 
     shell = PageShell(
         root,
         {
-            "PATH": f"{binaries()}:{os.environ['PATH']}",
+            "PATH": f"{find_binaries()}:{os.environ['PATH']}",
             "AS_POSTGRES": str(_as_postgres(tmp_path, pair.primary.child.program.run_as)),
             "STANDBY_DATA": str(pair.standby.data),
             "STANDBY_URL": pair.standby.url("postgres"),

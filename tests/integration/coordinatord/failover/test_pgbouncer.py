@@ -14,10 +14,10 @@ from coordinatord.storage.database.connections import Connection, open_database
 from coordinatord.storage.database.locks import hold_role
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
 from devnet.child import Program
-from devnet.child import running as running_child
+from devnet.child import run_program as running_child
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import Postgres
-from tests.programs.found import program
+from tests.support.programs.found import program
 
 pytestmark = pytest.mark.anyio
 

@@ -15,15 +15,15 @@ import httpx
 
 from devnet.accounts import DevWallet
 from devnet.ports import pick_free
-from devnet.postgres import binaries
+from devnet.postgres import find_binaries
 from devnet.world import World
-from tests.fakes import service_manager
-from tests.fakes.page_shell import PageShell, chapter
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.faults.load import Load, submissions
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import environment, until
+from tests.support.fakes import service_manager
+from tests.support.fakes.page_shell import PageShell, chapter
 
 PROJECT = Path(__file__).parents[4]
 PAGE = PROJECT / "docs" / "operators" / "maintenance.md"
@@ -108,7 +108,7 @@ async def deployed(
     shell = PageShell(
         root,
         {
-            "PATH": f"{tools}:{binaries()}:{os.environ['PATH']}",
+            "PATH": f"{tools}:{find_binaries()}:{os.environ['PATH']}",
             **{"UNITS": " ".join(units), "URL": url, "OWNER_SIGNS": signs, "RPC_URL": world.anvil.rpc_url},
             **variables,
         },

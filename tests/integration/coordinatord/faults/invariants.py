@@ -7,16 +7,16 @@ import asyncpg
 
 from common.address_book import AddressBook
 from coordinatord.chain.indexer.position_sql import read_position
-from coordinatord.chain.rpc.client import open_rpc, quantity
-from tests.invariants.funds import fund_violations
-from tests.invariants.index import index_violations
-from tests.invariants.jobs import job_violations
-from tests.invariants.market_log import read_market_log
-from tests.invariants.nonces import nonce_violations
-from tests.invariants.registries import registry_violations
-from tests.invariants.relays import relay_violations
-from tests.invariants.replay import replay_violations
-from tests.invariants.transfers import transfer_violations
+from coordinatord.chain.rpc.client import decode_quantity, open_rpc
+from tests.support.invariants.funds import fund_violations
+from tests.support.invariants.index import index_violations
+from tests.support.invariants.jobs import job_violations
+from tests.support.invariants.market_log import read_market_log
+from tests.support.invariants.nonces import nonce_violations
+from tests.support.invariants.registries import registry_violations
+from tests.support.invariants.relays import relay_violations
+from tests.support.invariants.replay import replay_violations
+from tests.support.invariants.transfers import transfer_violations
 
 
 async def all_violations(
@@ -26,7 +26,7 @@ async def all_violations(
     connection = await asyncpg.connect(database_url)
     try:
         async with open_rpc(rpc_url) as rpc:
-            head = quantity(await rpc.call("eth_blockNumber"))
+            head = decode_quantity(await rpc.call("eth_blockNumber"))
             with anyio.fail_after(60):
                 while (position := await read_position(connection)) is None or position.block_number < head:  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.02)

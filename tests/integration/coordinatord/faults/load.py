@@ -28,7 +28,7 @@ class Load:
                 turn = first
                 while not await self._once(http, self.urls[turn % len(self.urls)], body):
                     turn += 1
-                    await anyio.sleep(0.1)  # as a client does when told to retry
+                    await anyio.sleep(0.1)  # as a client does after a retryable error
                 self.posted.add(bytes.fromhex(body["job_id"][2:]))
                 self._grown.set()
                 self._grown = anyio.Event()

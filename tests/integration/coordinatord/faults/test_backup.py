@@ -12,10 +12,10 @@ import pytest
 from devnet.accounts import DevWallet
 from devnet.postgres import Postgres
 from devnet.world import World
-from tests.fakes.page_shell import chapter
 from tests.integration.coordinatord.faults.deployment import Deployed, Deployment
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import until
+from tests.support.fakes.page_shell import chapter
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 

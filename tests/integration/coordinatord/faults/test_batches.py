@@ -14,18 +14,18 @@ from coordinatord.api.files.files_sql import object_key
 from coordinatord.run import app
 from coordinatord.storage.database.connections import open_database
 from devnet.world import World
-from tests.fakes.budgets import UNLIMITED
-from tests.faults.batch_worker_process import batch_worker_process
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, environment, staged
-from tests.invariants.batches import broken_batches
-from tests.invariants.jobs import job_violations
-from tests.invariants.relays import relay_violations
+from tests.support.fakes.budgets import UNLIMITED
+from tests.support.faults.batch_worker_process import batch_worker_process
+from tests.support.invariants.batches import broken_batches
+from tests.support.invariants.jobs import job_violations
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
-KILLS, LINES, AT_ONCE = 10, 300, 20
+KILLS, LINES, MAX_OPEN_LINES = 10, 300, 20
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def batching(world: World, quiet: Stage) -> Batching:
 
 
 def small_steps(stage: Stage, max_lines: int) -> BatchWorker:
-    worker = app.batch_worker_of(stage.ground)
+    worker = app.build_batch_worker(stage.ground)
     return attrs.evolve(worker, expansion=attrs.evolve(worker.expansion, max_lines=max_lines))
 
 
@@ -63,12 +63,12 @@ async def test_worker_killed_ten_times_posts_each_line_once(
     before = "select exists (select from batch_work where lines_done <= $1)"
     under_way = "select exists (select from relays where state <> 'mined')"
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(app.relay, quiet.ground)
+        tasks.start_soon(app.run_relay_task, quiet.ground)
         for kill in range(KILLS):
-            with batch_worker_process(settings, AT_ONCE), anyio.fail_after(60):
+            with batch_worker_process(settings, MAX_OPEN_LINES), anyio.fail_after(60):
                 while await quiet.fetchval(before, kill * LINES // KILLS):  # noqa: ASYNC110 - the event is in another process
                     await anyio.sleep(0.002)
-        with batch_worker_process(settings, AT_ONCE):
+        with batch_worker_process(settings, MAX_OPEN_LINES):
             await batching.until(created["id"], counts=(0, LINES // 2, LINES))
             with anyio.fail_after(60):
                 while await quiet.fetchval(under_way):  # noqa: ASYNC110 - the event is in another process
@@ -101,15 +101,15 @@ async def test_racing_workers_post_each_line_once(database_url: str, quiet: Stag
 async def test_store_failure_delays_only_output_files(quiet: Stage, batching: Batching) -> None:
     created = await batching.create(b"no json")
     worker = small_steps(quiet, 10)
-    assert await worker.turn()
-    assert await worker.turn()
+    assert await worker.run_step()
+    assert await worker.run_step()
     with quiet.store.answering(no_puts):
-        assert await worker.turn()
+        assert await worker.run_step()
     assert (await batching.get(f"/{created['id']}")).json()["status"] == "finalizing"
     assert await quiet.fetchval("select attempts from batch_work") == 1
     assert await quiet.fetchval("select count(*) from files where purpose = 'batch_output'") == 0
     await quiet.execute("update batch_work set due_at = clock_timestamp()")
-    assert await worker.turn()
+    assert await worker.run_step()
     done = (await batching.get(f"/{created['id']}")).json()
     assert (done["status"], len(await batching.lines(done["error_file_id"]))) == ("completed", 1)
 
@@ -119,11 +119,11 @@ async def test_store_failure_delays_only_affected_lines(quiet: Stage, batching: 
 
     worker = small_steps(quiet, 10)
     with quiet.store.answering(no_puts):
-        assert await worker.turn()
+        assert await worker.run_step()
     assert (await batching.get(f"/{created['id']}")).json()["status"] == "validating"
     assert await quiet.fetchval("select count(*) from relays") == 0
     await quiet.execute("update batch_work set due_at = clock_timestamp()")
-    assert await worker.turn()
+    assert await worker.run_step()
     assert await quiet.fetchval("select count(*) from relays where state = 'queued'") == 3
 
 
@@ -141,12 +141,12 @@ async def test_failing_batch_is_postponed_and_others_continue(
     worker = small_steps(quiet, 10)
     with monkeypatch.context() as patched:
         patched.setattr(LineChecks, "check", faulty)
-        while await worker.turn():
+        while await worker.run_step():
             pass
     assert (await batching.get(f"/{second['id']}")).json()["status"] == "completed"
     assert (await batching.get(f"/{first['id']}")).json()["status"] == "validating"
     await quiet.execute("update batch_work set due_at = clock_timestamp()")
-    while await worker.turn():
+    while await worker.run_step():
         pass
     assert (await batching.get(f"/{first['id']}")).json()["status"] == "completed"
 
@@ -156,7 +156,7 @@ async def lose_input(stage: Stage, batch: dict[str, object], worker: BatchWorker
     await stage.ground.pins.delete(object_key(str(batch["input_file_id"])))
     for _ in range(4):
         await stage.execute("update batch_work set due_at = clock_timestamp()")
-        assert await worker.turn()
+        assert await worker.run_step()
 
 
 async def test_batch_whose_input_file_is_lost_fails_as_a_whole(quiet: Stage, batching: Batching) -> None:
@@ -175,9 +175,9 @@ async def test_batch_whose_input_file_is_lost_fails_as_a_whole(quiet: Stage, bat
 async def test_lines_behind_a_loss_of_the_input_file_end_as_errors(quiet: Stage, batching: Batching) -> None:
     created = await batching.create(b"no json", b"no json", b"no json", b"no json", b"no json")
     worker = small_steps(quiet, 2)
-    assert await worker.turn()
+    assert await worker.run_step()
     await lose_input(quiet, created, worker)
-    while await worker.turn():
+    while await worker.run_step():
         pass
     done = (await batching.get(f"/{created['id']}")).json()
     assert (done["status"], done["errors"]["data"][0]["line"]) == ("completed", 3)

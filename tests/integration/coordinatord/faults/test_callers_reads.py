@@ -6,9 +6,9 @@ import pytest
 
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.faults.rpc_proxy import Hang, rpc_proxy
 from tests.integration.coordinatord.scene.running import running
 from tests.integration.coordinatord.scene.stage import environment
+from tests.support.faults.rpc_proxy import Hang, rpc_proxy
 
 pytestmark = pytest.mark.anyio
 

@@ -52,14 +52,14 @@ async def on(world: World, database_url: str, ops: Ops, cast: Cast) -> AsyncIter
 def settle(ops: Ops, provider: Wallet, job: bytes) -> NewRelay:
     message = Settle(job, 10, int(time.time()))
     signature = provider.sign(ops.domains.jobs.digest(message))
-    calldata = job_registry.settle(ops.posted[job].posted, 10, message.issued_at, CID, signature)
+    calldata = job_registry.settle_calldata(ops.posted[job].posted, 10, message.issued_at, CID, signature)
     return NewRelay(RelayKind.SETTLE, job, b"settle" + job, raw(ops.market.jobs), calldata, Priority.EXIT)
 
 
 def cancel(ops: Ops, owner: Wallet, job: bytes) -> NewRelay:
     message = Cancel(job, int(time.time()))
     signature = owner.sign(ops.domains.jobs.digest(message))
-    calldata = job_registry.cancel(ops.posted[job].posted, message.issued_at, signature)
+    calldata = job_registry.cancel_calldata(ops.posted[job].posted, message.issued_at, signature)
     return NewRelay(RelayKind.CANCEL, job, b"cancel" + job, raw(ops.market.jobs), calldata, Priority.EXIT)
 
 
@@ -122,7 +122,7 @@ async def test_settle_and_reclaim_in_one_block_end_the_job_once(
         reclaim = {
             "from": hexed(owner.address),  # any account may
             "to": world.market.jobs,
-            "data": hexed(job_registry.reclaim(ops.posted[job].posted)),
+            "data": hexed(job_registry.reclaim_calldata(ops.posted[job].posted)),
             "gas": hex(1_000_000),
         }
         sent = await world.anvil.call("eth_sendTransaction", reclaim)

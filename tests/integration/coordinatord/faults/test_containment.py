@@ -24,11 +24,11 @@ from coordinatord.run import app, janitor
 from coordinatord.storage.database import locks
 from coordinatord.storage.pins import objects_sql
 from devnet.world import World
-from tests.faults.foreign_errors import ForeignErrors, logged_exceptions
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Seen, Stage, configured, staged
 from tests.integration.coordinatord.webhooks.receiver import receiving
+from tests.support.faults.foreign_errors import ForeignErrors, logged_exceptions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -55,13 +55,13 @@ class Watched:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restart at once, and sweep all the time."""
     monkeypatch.setattr(supervision, "MAX_BACKOFF_S", 0.02)
-    monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)  # each place fails once, so readiness stays on
-    monkeypatch.setattr(locks, "CLAIM_INTERVAL_S", 0.05)
-    monkeypatch.setattr(janitor, "INTERVAL_S", 0.2)
+    monkeypatch.setattr(supervision, "FAILING_AFTER_FAILURES", math.inf)  # each place fails once, so readiness stays on
+    monkeypatch.setattr(locks, "ROLE_POLL_INTERVAL_S", 0.05)
+    monkeypatch.setattr(janitor, "SWEEP_INTERVAL_S", 0.2)
     monkeypatch.setattr(worker, "MAX_BACKOFF_S", 0.05)
-    for name in ("TURN_S", "MIN_PAUSE_S", "MAX_PAUSE_S"):
+    for name in ("TURN_LEASE_S", "MIN_FAILURE_PAUSE_S", "MAX_FAILURE_PAUSE_S"):
         monkeypatch.setattr(delivery, name, 0.5)
-    monkeypatch.setattr(delivery, "SCHEDULE", [0.5] * len(delivery.SCHEDULE))
+    monkeypatch.setattr(delivery, "RETRY_DELAYS_S", [0.5] * len(delivery.RETRY_DELAYS_S))
     for module in (files_sql, objects_sql):  # leftovers of a failed upload, until it can be stored again
         monkeypatch.setattr(module, "REMOVAL_LEASE", timedelta(seconds=0.5))
 
@@ -101,7 +101,7 @@ async def watched(
 
         return run
 
-    def watched_tasks(*arguments: Any) -> dict[str, supervision.Loop]:
+    def watched_tasks(*arguments: Any) -> dict[str, supervision.TaskFunction]:
         loops = background_tasks(*arguments)
         return {task: counting(task, errors.watch(task, loop)) for task, loop in loops.items()}
 

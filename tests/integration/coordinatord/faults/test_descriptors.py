@@ -11,8 +11,8 @@ import pytest
 
 from common.address_book import AddressBook
 from devnet.world import World
-from tests.faults.descriptors import idle_connections
 from tests.integration.coordinatord.faults.trading import RECOVERY_S, PartyAt, TradingMarket, trading, until
+from tests.support.faults.descriptors import idle_connections
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 

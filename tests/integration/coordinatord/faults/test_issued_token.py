@@ -12,13 +12,13 @@ from eth_utils.address import to_checksum_address
 from common.scalars import base64_of
 from devnet.accounts import Cast
 from devnet.anvil import CHAIN_ID, Anvil
-from devnet.contracts import MarketChain, at, connected, deploy_all
+from devnet.contracts import MarketChain, connected, contract_at, deploy_all
 from devnet.market import open_market
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
-from tests.invariants.funds import read_uint
+from tests.support.invariants.funds import read_uint
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,9 @@ async def provider_of(stage: Stage, world: World) -> Party:
 
 async def issuer(world: World, method: str, *arguments: object) -> None:
     async with connected(world.anvil.rpc_url) as chain:
-        await chain.send(at(chain, "IssuedToken", world.market.token), world.cast.admin.address, method, *arguments)
+        await chain.send(
+            contract_at(chain, "IssuedToken", world.market.token), world.cast.admin.address, method, *arguments
+        )
 
 
 async def refused(provider: Party, job: str) -> object:
@@ -79,7 +81,7 @@ async def test_life_of_a_job_with_every_trouble_that_an_issuer_makes(
     await issuer(world, "unBlacklist", owner)
     before = await read_uint(stage.ground.rpc, book.paytoken, "balanceOf(address)", client.wallet.address)
     async with connected(world.anvil.rpc_url) as chain:  # sent by an unrelated account, paid to the party
-        jobs = at(chain, "JobRegistry", world.market.jobs)
+        jobs = contract_at(chain, "JobRegistry", world.market.jobs)
         await chain.send(jobs, world.cast.admin.address, "withdraw", owner)
         await chain.send(jobs, world.cast.admin.address, "withdraw", world.cast.treasury.address)
     assert (

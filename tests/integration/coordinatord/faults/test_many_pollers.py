@@ -1,4 +1,4 @@
-"""Thousands of providers poll one coordinator over separate connections while other clients work. `make soak-pollers`
+"""Thousands of providers poll one coordinator over separate connections while other clients work. `POLLERS=10000`
 runs ten thousand. `make test` runs as many as leave room for the other tests.
 
 Promises: every poll is answered 200, no connection is lost, no job goes to two providers (I9), submissions and reads
@@ -24,11 +24,11 @@ from coordinatord.api.sessions.sessions import hash_token
 from devnet.accounts import DevWallet
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
-from tests.faults.polling_crowd import token
 from tests.integration.coordinatord.faults.load import submissions
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.running import running
 from tests.integration.coordinatord.scene.stage import environment
+from tests.support.faults.polling_crowd import token
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +85,7 @@ async def test_thousands_of_pollers_do_not_block_others(
 ) -> None:
     port = pick_free()
     settings = environment(world, database_url, MATCH_LEASE_MS=600_000, connections=POLLERS + _BESIDES)
-    crowd = [sys.executable, "-m", "tests.faults.polling_crowd", LOOPBACK, str(port)]
+    crowd = [sys.executable, "-m", "tests.support.faults.polling_crowd", LOOPBACK, str(port)]
     crowd += [str(POLLERS), "/evm/jobs?state=Open&model=1&free=1", str(PAUSE)]
     reads: list[int] = []
     async with (

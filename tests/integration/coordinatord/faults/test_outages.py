@@ -17,10 +17,10 @@ from common.address_book import AddressBook
 from devnet.ports import LOOPBACK, pick_free
 from devnet.postgres import DATABASE, SUPERUSER, Postgres, running_postgres
 from devnet.world import World
-from tests.faults.name_server import NameServer
-from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.integration.coordinatord.failover.servers import frozen
 from tests.integration.coordinatord.faults.trading import PartyAt, TradingMarket, trading
+from tests.support.faults.name_server import NameServer
+from tests.support.faults.tcp_proxy import TcpProxy, tcp_proxy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 

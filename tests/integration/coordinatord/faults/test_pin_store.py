@@ -12,7 +12,7 @@ import pytest
 
 from common.address_book import AddressBook
 from coordinatord.base.errors import Retryable
-from devnet.child import running as running_child
+from devnet.child import run_program as running_child
 from devnet.pins import PinStoreService
 from devnet.ports import pick_free
 from devnet.world import World

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -10,8 +11,9 @@ import httpx
 import pytest
 
 from common.address_book import AddressBook
+from common.scalars import base64_of
 from devnet.accounts import DevWallet
-from devnet.child import running as running_child
+from devnet.child import run_program as running_child
 from devnet.ports import pick_free
 from devnet.postgres import Postgres, running_postgres
 from devnet.world import World
@@ -20,6 +22,7 @@ from tests.integration.coordinatord.faults.load import Load, submissions
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.running import running
 from tests.integration.coordinatord.scene.stage import environment, until
+from tests.integration.coordinatord.scene.tabs import POST, path_of
 
 pytestmark = pytest.mark.anyio
 
@@ -97,3 +100,33 @@ async def test_postgres_restart_under_load_loses_nothing(
                 assert await all_violations(url, world.anvil.rpc_url, book, promised=load.posted) == []
                 coordinator.terminate()
                 assert await coordinator.exit_status() == 0
+
+
+async def test_streams_of_tabs_continue_after_a_restart(
+    world: World,
+    own_postgres: Postgres,
+    party_at: Callable[[DevWallet, httpx.AsyncClient], Party],
+) -> None:
+    """Frames that waited may be lost, and new ones arrive on the same stream."""
+    async with (
+        running(environment(world, own_postgres.url()), pick_free(), pick_free()) as coordinator,
+        httpx.AsyncClient(base_url=coordinator.base_url, trust_env=False, timeout=60) as http,
+    ):
+        client, provider = (party_at(world.cast.with_role(role)[0], http) for role in ("client", "provider"))
+        await client.sign_in()
+        await provider.sign_in("provider")
+        job = (await client.post(designated=1))["job_id"]
+        await provider.run(provider.claim(job))
+        async with http.stream("GET", path_of(job), headers=client.authorization) as response:
+            assert response.status_code == 200
+            pieces = response.aiter_text()
+            await anext(pieces)
+            await own_postgres.child.stop()
+            body = {"messages": [{"job_id": job, "body": base64_of(b"after")}]}
+            send = partial(http.post, POST, json=body, headers=provider.authorization)
+            await until(send, 503)
+            async with started_again(own_postgres):
+                await until(send, 200)
+                with anyio.fail_after(60):
+                    while base64_of(b"after") not in await anext(pieces):
+                        pass

@@ -9,8 +9,8 @@ import pytest
 
 from common.address_book import AddressBook
 from devnet.world import World
-from tests.faults.full_disk import full_disk
 from tests.integration.coordinatord.faults.trading import RECOVERY_S, PartyAt, TradingMarket, trading, until
+from tests.support.faults.full_disk import full_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 

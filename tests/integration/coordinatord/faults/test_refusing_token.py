@@ -9,12 +9,12 @@ import pytest
 
 from common.address_book import AddressBook
 from common.scalars import base64_of
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.stage import Stage, configured, staged
-from tests.invariants.funds import read_uint
+from tests.support.invariants.funds import read_uint
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,9 @@ def checksummed(world: World, party: Party) -> str:
 
 async def issuer(world: World, method: str, *arguments: object) -> None:
     async with connected(world.anvil.rpc_url) as chain:
-        await chain.send(at(chain, "DevToken", world.market.token), world.cast.admin.address, method, *arguments)
+        await chain.send(
+            contract_at(chain, "DevToken", world.market.token), world.cast.admin.address, method, *arguments
+        )
 
 
 async def claimed(client: Party, provider: Party) -> str:
@@ -106,7 +108,7 @@ async def test_token_that_refuses_the_owner_stops_claims_and_no_exit(
         assert await all_violations(database_url, world.anvil.rpc_url, book) == []
     owner = checksummed(world, client)
     async with connected(world.anvil.rpc_url) as chain:
-        await chain.send(at(chain, "JobRegistry", world.market.jobs), owner, "withdraw", owner)
+        await chain.send(contract_at(chain, "JobRegistry", world.market.jobs), owner, "withdraw", owner)
     assert await credit_of_owner() == 0
     assert await all_violations(database_url, world.anvil.rpc_url, book) == []
 

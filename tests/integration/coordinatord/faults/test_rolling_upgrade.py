@@ -9,14 +9,14 @@ import pytest
 from common.address_book import AddressBook
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.faults.next_release import ADDED
 from tests.integration.coordinatord.faults.trading import PartyAt
 from tests.integration.coordinatord.faults.witnesses import at_work, posted_again
 from tests.integration.coordinatord.scene.running import running
+from tests.support.faults.next_release import ADDED
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
-NEXT_RELEASE = ("tests.faults.next_release",)
+NEXT_RELEASE = ("tests.support.faults.next_release",)
 LINES = 12  # of each batch
 _ADDED = "select array_agg(name order by number) from migrations where number >= 900"
 _VALID = "select indisvalid from pg_index where indexrelid = 'relays_by_weight'::regclass"

@@ -16,16 +16,16 @@ from common.box import PublicKey
 from common.key_derivation import escrow_key
 from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from devnet.pins import BUCKET
 from devnet.ports import pick_free
 from devnet.postgres import Postgres
 from devnet.world import World
-from tests.fakes.page_shell import chapter, way_back
 from tests.integration.coordinatord.faults.deployment import PAGE, Deployed, Deployment
 from tests.integration.coordinatord.scene.escrows import claimed, code, opened, released
 from tests.integration.coordinatord.scene.party import Party
 from tests.support.cid_store import running_cid_store
+from tests.support.fakes.page_shell import chapter, way_back
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 
@@ -79,7 +79,7 @@ async def test_relayer_is_replaced_by_a_new_account(deployed: Deployed, world: W
         assert f"relayer           {new.lower()}" in shown
         assert {name for name in on.credentials() if "." in name} == set()
         async with connected(world.anvil.rpc_url) as chain:
-            registry = at(chain, "JobRegistry", world.market.jobs)
+            registry = contract_at(chain, "JobRegistry", world.market.jobs)
             trusted = [
                 await registry.functions.isRelayer(to_checksum_address(a)).call() for a in (new, f"0x{old.hex()}")
             ]

@@ -12,11 +12,11 @@ from common.address_book import AddressBook
 from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.faults.rpc_proxy import ANY, HttpStatus, rpc_proxy
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.running import running
 from tests.integration.coordinatord.scene.stage import environment
+from tests.support.faults.rpc_proxy import ANY, HttpStatus, rpc_proxy
 
 pytestmark = pytest.mark.anyio
 

@@ -48,7 +48,7 @@ async def upgrade(database_url: str, monkeypatch: pytest.MonkeyPatch, least: str
     future = with_future(least)
     connection = await asyncpg.connect(database_url)
     with monkeypatch.context() as newer:
-        newer.setattr(migration, "migrations", lambda: future)
+        newer.setattr(migration, "load_migrations", lambda: future)
         assert "0900_future.sql" in await migrate(connection, "99.0.0")
     await connection.close()
 
@@ -73,7 +73,7 @@ async def test_release_refuses_a_breaking_upgrade_and_names_it(
     process = start(environment(world, database_url) | ports, errors=subprocess.PIPE)
     told = process.communicate(timeout=120)[1].decode()
     assert process.returncode == 1
-    assert "migration 0900, which lets release 98.7.6 or later run" in told
+    assert "migration 0900, which requires release 98.7.6 or later" in told
     assert "docs/operators/maintenance.md" in told
 
 

@@ -26,12 +26,12 @@ from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.provider import key_variables, write_config
 from devnet.world import World
-from tests.faults.descriptors import limited
 from tests.integration.coordinatord.faults.invariants import all_violations
 from tests.integration.coordinatord.faults.load import Load
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import environment
+from tests.support.faults.descriptors import limited
 
 RECOVERY_S: Final = 5.0
 LEASE_S: Final = 1

@@ -26,18 +26,18 @@ from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.rpc.client import open_rpc
 from devnet.accounts import DevWallet
 from devnet.world import World
-from tests.fakes.submissions import Submitter, jsonl
-from tests.faults.rpc_proxy import rpc_proxy
-from tests.faults.write_ahead import WriteAhead
 from tests.integration.coordinatord.faults.trading import LEASE_S, MODEL, PartyAt, TradingMarket, trading, until
 from tests.integration.coordinatord.scene.party import Body, Party, wallet_of
-from tests.invariants.liveness import liveness_violations
-from tests.invariants.market_log import read_market_log
 from tests.soak.audits import install_audits
 from tests.soak.timeline import Timeline
 from tests.soak.traffic.streams import StreamWork, messages
 from tests.soak.verdict import Remains, violations
 from tests.support.coordinator import config_of
+from tests.support.fakes.submissions import Submitter, jsonl
+from tests.support.faults.rpc_proxy import rpc_proxy
+from tests.support.faults.write_ahead import WriteAhead
+from tests.support.invariants.liveness import liveness_violations
+from tests.support.invariants.market_log import read_market_log
 
 _ORDERS: Final = 60  # for each fault, more than are posted
 _OPEN_ORDERS: Final = 20
@@ -210,7 +210,7 @@ class Witnesses:
             *await violations(remains, promised),
             *liveness_violations(log, grace=_RECLAIM_GRACE_S),
             *await self.write_ahead.found(),
-            *await self.streams.untold(market.database_url),
+            *await self.streams.missed_events(market.database_url),
             *self.streams.timeline.complaints,
             *self.withdrawn,
             *await self.false_answers(),
@@ -347,7 +347,7 @@ async def _witnessed(market: TradingMarket, write_ahead: WriteAhead) -> AsyncIte
     owner = Party(wallet_of(wallet), Domains.of(book), book.job_registry, market.http, wallet.box_key)
     await owner.sign_in()
     async with open_rpc(market.world.anvil.rpc_url) as rpc:
-        terms = await JobRegistry(rpc, book.job_registry).fees()
+        terms = await JobRegistry(rpc, book.job_registry).read_fees()
     submitter = Submitter(owner.wallet, owner.domains, book.chain_id, book.job_registry, terms, owner.box_key)
     witnesses = Witnesses(market, write_ahead, StreamWork(Timeline()), owner, submitter)
     (unwanted,) = await witnesses.open_orders(1, rate_in=_LOW_RATE, rate_out=_LOW_RATE)

@@ -54,7 +54,7 @@ async def test_janitor_keeps_what_a_live_relay_or_a_job_needs(client: Party, sta
 
     waiting = b"\x01" * 32
     async with stage.ground.database.connection() as connection:
-        await objects_sql.hold_many(connection, [one_byte(waiting)])
+        await objects_sql.hold_objects(connection, [one_byte(waiting)])
     await stage.execute(
         "insert into relays (kind, subject, dedupe, target, calldata, priority, state, tx_id) values"
         " ('post', $1, $1, '', '', 2, 'signed', null)",
@@ -69,11 +69,11 @@ async def test_refused_attempt_keeps_an_object_held_by_another(client: Party, st
     body = await client.paid(rate_in=10**24)  # the chain refuses it because the owner has less
     job = bytes.fromhex(body["job_id"][2:])
     async with stage.ground.database.connection() as connection:
-        await objects_sql.hold_many(connection, [one_byte(job)])
-        await objects_sql.hold_many(connection, [one_byte(job)])
+        await objects_sql.hold_objects(connection, [one_byte(job)])
+        await objects_sql.hold_objects(connection, [one_byte(job)])
         assert await objects_sql.lease_removal(connection, container_key(job)) is False
         assert await objects_sql.lease_removal(connection, container_key(job)) is True
-        assert await objects_sql.hold_many(connection, [one_byte(job)]) == {}  # being removed
+        assert await objects_sql.hold_objects(connection, [one_byte(job)]) == {}  # being removed
 
 
 async def test_upload_waits_for_the_removal_of_the_same_key(client: Party, stage: Stage) -> None:
@@ -81,7 +81,7 @@ async def test_upload_waits_for_the_removal_of_the_same_key(client: Party, stage
     job = bytes.fromhex(body["job_id"][2:])
     key = container_key(job)
     async with stage.ground.database.connection() as connection:
-        await objects_sql.hold_many(connection, [one_byte(job)])
+        await objects_sql.hold_objects(connection, [one_byte(job)])
         assert await objects_sql.lease_removal(connection, key)
     statuses: list[int] = []
 
@@ -92,7 +92,7 @@ async def test_upload_waits_for_the_removal_of_the_same_key(client: Party, stage
         tasks.start_soon(post)
         await anyio.wait_all_tasks_blocked()
         async with stage.ground.database.connection() as connection:
-            await objects_sql.forget(connection, key)
+            await objects_sql.delete_object_row(connection, key)
     assert statuses == [201]
     assert await stage.stored(key)
 
@@ -107,14 +107,14 @@ async def test_burst_of_results_is_held_kept_and_let_go_each_by_itself(stage: St
     async def settle(job: bytes, took_effect: bool) -> None:
         result = b"result of " + job
         key = result_key(job, result)
-        async with containers.holding(key, job, result, provider, bounded=False) as holding:
+        async with containers.hold_content(key, job, result, provider, bounded=False) as holding:
             held.append(job)
             if len(held) == len(jobs) + 2:
                 all_held.set()
             await all_held.wait()
             assert await stage.fetchval("select cid from objects where key = $1", key) == holding.cid
             if took_effect:
-                holding.took_effect()
+                holding.mark_effective()
 
     async with anyio.create_task_group() as tasks:
         for job in jobs:
@@ -136,7 +136,7 @@ async def test_caller_that_disconnects_leaves_no_hold(stage: Stage) -> None:
 
     async def settle() -> None:
         with gone:
-            async with containers.holding(result_key(job, result), job, result, b"\x0a" * 20, bounded=False):
+            async with containers.hold_content(result_key(job, result), job, result, b"\x0a" * 20, bounded=False):
                 raise AssertionError("it has gone away")
 
     async with (

@@ -6,10 +6,10 @@ import anyio
 import openai
 import pytest
 
-from tests.fakes.submissions import jsonl
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
+from tests.support.fakes.submissions import jsonl
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +68,7 @@ async def test_expiry_must_equal_the_retention(sdk: openai.AsyncOpenAI, batching
         ),
         sdk.batches.create(**terms, output_expires_after={"anchor": "created_at", "seconds": 3600}),
     ):
-        with pytest.raises(openai.BadRequestError, match=f"created_at and {kept} seconds") as refused:
+        with pytest.raises(openai.BadRequestError, match=f"created_at and seconds {kept}") as refused:
             await refuse
         assert refused.value.param in ("expires_after", "output_expires_after")
     batch = await sdk.batches.create(**terms, output_expires_after={"anchor": "created_at", "seconds": kept})

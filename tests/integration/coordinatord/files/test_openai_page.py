@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.fakes.submissions import jsonl
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.stage import Stage
+from tests.support.fakes.submissions import jsonl
 
 pytestmark = pytest.mark.anyio
 

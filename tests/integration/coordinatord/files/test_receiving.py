@@ -10,9 +10,9 @@ import pytest
 from common.daemon.secrets import Secret
 from common.refusal import Refused
 from coordinatord.api.files.files import FileStore
-from coordinatord.api.files.files_sql import FileRow, new_id
+from coordinatord.api.files.files_sql import FileRow, new_file_id
 from coordinatord.base.errors import Retryable
-from coordinatord.http.uploads import HELD_BYTES
+from coordinatord.http.uploads import MAX_HELD_BYTES
 from coordinatord.run.janitor import Janitor
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
@@ -20,9 +20,9 @@ from coordinatord.storage.pins.containers import Containers
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import PinningStore, bucket_url, open_pin_store
 from devnet.pins import PinStoreService as DevnetPins
-from tests.fakes.streamed import http_over
-from tests.faults.upload_process import upload_process
 from tests.integration.coordinatord.scene.faults import Faults
+from tests.support.fakes.streamed import http_over
+from tests.support.faults.upload_process import upload_process
 
 pytestmark = pytest.mark.anyio
 
@@ -206,7 +206,7 @@ async def test_janitor_removes_only_the_killed_upload(
 
 
 async def test_output_stored_again_replaces_what_it_was(files: FileStore) -> None:
-    file_id = new_id()
+    file_id = new_file_id()
     await files.put_output(OWNER, "out.jsonl", pieces(b"first\n"), file_id)
     row = await files.put_output(OWNER, "out.jsonl", pieces(b"second\n", b"line\n"), file_id)
     assert (row.id, row.purpose, row.lines, row.attached) == (file_id, "batch_output", 0, True)
@@ -216,7 +216,7 @@ async def test_output_stored_again_replaces_what_it_was(files: FileStore) -> Non
 
 
 async def test_output_that_fails_the_second_time_keeps_the_first(files: FileStore, faults: Faults) -> None:
-    row = await files.put_output(OWNER, "out.jsonl", pieces(b"first\n"), new_id())
+    row = await files.put_output(OWNER, "out.jsonl", pieces(b"first\n"), new_file_id())
     with faults.answering(lambda r: httpx.Response(500) if r.method == "PUT" else None), pytest.raises(Retryable):
         await files.put_output(OWNER, "out.jsonl", pieces(b"second\n"), row.id)
     found = await files.find(row.id, OWNER)
@@ -239,4 +239,4 @@ async def test_memory_of_an_upload_is_bounded_whatever_its_size(database: Databa
         finally:
             tracemalloc.stop()
         assert row.bytes == 48 * MIB
-        assert peak - before < HELD_BYTES
+        assert peak - before < MAX_HELD_BYTES

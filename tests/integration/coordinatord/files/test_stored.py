@@ -33,18 +33,18 @@ async def sums(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 async def upload(connection: Connection, size: int, file_id: str = "file-1") -> None:
-    await files_sql.begin(connection, file_id, OWNER, "input", "name", reserved=size * 2)
-    await files_sql.complete(connection, file_id, cid="cid", size=size, lines=0, commitment=b"c")
+    await files_sql.begin_upload(connection, file_id, OWNER, "input", "name", reserved=size * 2)
+    await files_sql.complete_upload(connection, file_id, cid="cid", size=size, lines=0, commitment=b"c")
 
 
 async def keep(connection: Connection, job: bytes, key: str) -> None:
     """Attach a container to this job."""
-    await objects_sql.hold_many(connection, [NewObject(key, job, 10, b"\0" * 32, OWNER)])
-    await objects_sql.attach(connection, {key: 1}, MONTH)
+    await objects_sql.hold_objects(connection, [NewObject(key, job, 10, b"\0" * 32, OWNER)])
+    await objects_sql.attach_objects(connection, {key: 1}, MONTH)
 
 
 async def decide(connection: Connection) -> None:
-    await objects_sql.decide(connection, retention_seconds=MONTH, unsettled_seconds=SHORT)
+    await objects_sql.shorten_lifetimes(connection, retention_seconds=MONTH, unsettled_seconds=SHORT)
 
 
 async def lives(connection: Connection, table: str = "objects") -> int:
@@ -56,45 +56,45 @@ async def lives(connection: Connection, table: str = "objects") -> int:
 
 
 async def test_sums_follow_rows_as_they_come_change_and_go(connection: Connection) -> None:
-    await files_sql.begin(connection, "file-1", OWNER, "input", "name", reserved=500)
+    await files_sql.begin_upload(connection, "file-1", OWNER, "input", "name", reserved=500)
     assert await sums(connection) == {"inputs": (500, 1)}
-    await files_sql.complete(connection, "file-1", cid="cid", size=70, lines=0, commitment=b"c")
-    await objects_sql.hold_many(connection, [NewObject("containers/a", b"\1", 10, b"\0" * 32, OWNER)])
-    await objects_sql.hold_many(connection, [NewObject("containers/b", b"\1", 10, b"\0" * 32, OWNER)])
-    await objects_sql.hold_many(connection, [NewObject("containers/b", b"\1", 30, b"\1" * 32, OWNER)])
-    await objects_sql.hold_many(connection, [NewObject("results/b/c", b"\1", 5, b"\1" * 32, OWNER)])
+    await files_sql.complete_upload(connection, "file-1", cid="cid", size=70, lines=0, commitment=b"c")
+    await objects_sql.hold_objects(connection, [NewObject("containers/a", b"\1", 10, b"\0" * 32, OWNER)])
+    await objects_sql.hold_objects(connection, [NewObject("containers/b", b"\1", 10, b"\0" * 32, OWNER)])
+    await objects_sql.hold_objects(connection, [NewObject("containers/b", b"\1", 30, b"\1" * 32, OWNER)])
+    await objects_sql.hold_objects(connection, [NewObject("results/b/c", b"\1", 5, b"\1" * 32, OWNER)])
     assert await sums(connection) == {"inputs": (70, 1), "containers": (40, 2), "results": (5, 1)}
-    held = await objects_sql.stored_for(connection, OWNER)
+    held = await objects_sql.read_stored_sums(connection, OWNER)
     assert (held.bytes, held.rows, held.earned) == (115, 4, False)
     await connection.execute("delete from objects")
     await connection.execute("delete from files")
     assert await sums(connection) == {}
-    await objects_sql.drop_empty(connection)
+    await objects_sql.drop_empty_sums(connection)
     assert await connection.fetchval("select count(*) from stored") == 0
 
 
 async def test_settled_job_or_a_listing_earns_the_larger_allowance(connection: Connection) -> None:
     await add_providers(connection, 2)
     operator: bytes = await connection.fetchval("select operator from providers where provider_id = 1")
-    assert (await objects_sql.stored_for(connection, operator)).earned
+    assert (await objects_sql.read_stored_sums(connection, operator)).earned
     await connection.execute("update providers set listed = false")
-    assert not (await objects_sql.stored_for(connection, operator)).earned
+    assert not (await objects_sql.read_stored_sums(connection, operator)).earned
     await add_jobs(connection, 1, models=1)
     await connection.execute("update jobs set owner = $1, state = 2, provider_id = 1", OWNER)
-    assert (await objects_sql.stored_for(connection, operator)).earned
-    assert (await objects_sql.stored_for(connection, OWNER)).earned
+    assert (await objects_sql.read_stored_sums(connection, operator)).earned
+    assert (await objects_sql.read_stored_sums(connection, OWNER)).earned
 
 
 async def test_newcomers_share_a_ceiling_that_others_do_not(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_budgets, "_NEWCOMERS_INTERVAL_S", 0.0)
-    monkeypatch.setattr(storage_budgets, "_NEWCOMERS_PAUSE_FACTOR", 0.0)
+    monkeypatch.setattr(storage_budgets, "_SUMS_REFRESH_INTERVAL_S", 0.0)
+    monkeypatch.setattr(storage_budgets, "_SUMS_READ_PAUSE_FACTOR", 0.0)
     budgets = StorageBudgets(new_bytes=100, new_rows=0, earned_bytes=0, earned_rows=0, newcomers_bytes=250)
 
     async def keep_for(owner: bytes, key: str) -> None:
         async with connection.transaction():
-            await objects_sql.hold_many(connection, [NewObject(f"containers/{key}", b"\1", 90, b"\0" * 32, owner)])
+            await objects_sql.hold_objects(connection, [NewObject(f"containers/{key}", b"\1", 90, b"\0" * 32, owner)])
             await budgets.check(connection, owner)
 
     for n in range(2):
@@ -106,7 +106,7 @@ async def test_newcomers_share_a_ceiling_that_others_do_not(
     await keep_for(bytes(20), "b")
     with pytest.raises(Retryable, match="wallets without a settled job share"):
         await keep_for(OWNER, "c")
-    await objects_sql.mark_earned(connection)
+    await objects_sql.mark_earners(connection)
     await keep_for(OWNER, "d")
 
 

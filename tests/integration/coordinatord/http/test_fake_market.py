@@ -19,9 +19,9 @@ import pytest
 from common.box import PublicKey, SecretKey
 from common.scalars import base64_of
 from common.secp256k1 import Wallet
-from tests.fakes.market import GATEWAY, URL, Market
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
+from tests.support.fakes.market import GATEWAY, URL, Market
 
 pytestmark = pytest.mark.anyio
 

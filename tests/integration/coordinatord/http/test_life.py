@@ -12,10 +12,10 @@ import pytest
 from common.domains import Domains
 from devnet.ports import LOOPBACK, pick_free
 from devnet.world import World
-from tests.faults.tcp_proxy import Trouble, tcp_proxy
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running, start, until_ready
 from tests.integration.coordinatord.scene.stage import configured, environment, until
+from tests.support.faults.tcp_proxy import Trouble, tcp_proxy
 
 pytestmark = pytest.mark.anyio
 

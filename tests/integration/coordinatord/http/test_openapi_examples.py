@@ -12,24 +12,24 @@ import pytest
 
 from common.api import worked_order
 from common.api.progress import ProgressStep
-from common.api.webhooks import WEBHOOK_ID
+from common.api.webhooks import EXAMPLE_WEBHOOK_ID
 from common.box import PublicKey, SecretKey
 from devnet.world import World
-from tests.fakes.submissions import jsonl
 from tests.integration.coordinatord.escrow.test_handover import request as handover_request
 from tests.integration.coordinatord.scene.batching import Batching
 from tests.integration.coordinatord.scene.escrows import MOCK, allow
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
-from tests.openapi.__main__ import OPENAPI
+from tests.support.fakes.submissions import jsonl
+from tests.support.openapi import OPENAPI
 
 pytestmark = pytest.mark.anyio
 
 # Values of any shape, defined by the operator or the market.
 THEIR_OWN = {"params_schema", "entry", "metadata", "evidence", "gateway_url"}
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-# Members absent from an op that is not a settle, from a model without them, from a job not claimed or ended, or from
-# a provider without settled jobs or bundles.
+# Members absent from an op that is not a settle, from a model without them, from a job not claimed or ended, from a
+# provider without settled jobs or bundles, or from a poll without pending posts or traced jobs.
 OMITTED = {
     "terms",
     "result_cid",
@@ -39,6 +39,7 @@ OMITTED = {
     "reclaimable_block",
     "ended_at",
     "pending",
+    "traces",
     "units_per_sec",
     "largest_bundle",
 }
@@ -158,10 +159,10 @@ async def test_every_example_is_replayed(
 
     await _registries(of_provider, provider, provider_id)
     settled = await _a_job(of_client, of_provider, client, provider)
-    of_client.real[worked_order.JOB] = settled
+    of_client.real[worked_order.JOB_ID] = settled
     for name in ("getJob", "getBookJob", "getOwnerSummary", "getProvider", "listProviders", "listAsks", "listFloors"):
         await of_client.ask(name)
-    for name in ("countJobs", "listJobTransactions", "listPrices"):
+    for name in ("countJobs", "countSlots", "search", "listBlockTimes", "listJobTransactions", "listPrices"):
         await of_client.ask(name)
     for name in ("getHealth", "getReadiness", "getChain", "listModels", "listModelsOfChain", "getModel", "getNonce"):
         await of_client.ask(name)
@@ -198,8 +199,9 @@ async def _a_job(replay: Replay, of_provider: Replay, client: Party, provider: P
     assert outdated.status_code == 409
     job: str = (await replay.ask("postJob", "submission", body)).json()["job_id"]
     await replay.ask("listJobs")
-    replay.real[worked_order.JOB] = job
+    replay.real[worked_order.JOB_ID] = job
     await replay.ask("whyJob")
+    await replay.ask("postTabFrames", body={"messages": [{"job_id": job, "body": "AAAA"}]})
     asked = {"job_id": job, "address": provider.address}
     await of_provider.ask("simulateClaim", body=asked)
     await of_provider.ask("runOp", "claim", provider.claim(job))
@@ -215,7 +217,7 @@ async def _a_job(replay: Replay, of_provider: Replay, client: Party, provider: P
     awaited = (await client.post())["job_id"]
     await of_provider.ask("runOp", "claim", provider.claim(awaited), headers=before_blocks)
     cancelled = (await client.post())["job_id"]
-    replay.real[worked_order.JOB] = cancelled
+    replay.real[worked_order.JOB_ID] = cancelled
     await replay.ask("cancelJob", body=client.cancel(cancelled))
     return job
 
@@ -239,7 +241,7 @@ async def _batches(replay: Replay, batching: Batching, provider: Party) -> None:
 
 async def _webhooks(replay: Replay) -> None:
     nobody = {"url": "http://127.0.0.1:9/", "events": ["job.settled", "batch.completed"], "secret": SECRET}
-    replay.real[WEBHOOK_ID] = (await replay.ask("addWebhook", body=nobody)).json()["id"]
+    replay.real[EXAMPLE_WEBHOOK_ID] = (await replay.ask("addWebhook", body=nobody)).json()["id"]
     for name in ("listWebhooks", "testWebhook", "removeWebhook"):
         await replay.ask(name)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.integration.coordinatord.scene.fulfilment import fulfil
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
-from tests.specification_client.client import SpecificationClient, Terms
+from tests.support.specification_client.client import SpecificationClient, Terms
 
 pytestmark = pytest.mark.anyio
 

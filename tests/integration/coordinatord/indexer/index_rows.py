@@ -4,7 +4,7 @@ from typing import Any
 
 import asyncpg
 
-from coordinatord.chain.indexer.undo_sql import UNDOABLE
+from coordinatord.chain.indexer.undo_sql import UNDOABLE_TABLES
 
 Rows = dict[str, list[tuple[Any, ...]]]
 # Sums of the job rows. They match a fresh replay only if they are correct.
@@ -13,7 +13,7 @@ _SUMS = {"job_counts": ("list", "key", "bits", "chunk", "state"), "owner_sums": 
 
 async def index_rows(connection: "asyncpg.Connection[asyncpg.Record]") -> Rows:
     """Return all tables filled from the chain, their counts, and the position, each sorted by key."""
-    tables: dict[str, tuple[str, ...]] = {**UNDOABLE, **_SUMS, "index_position": ("only_row",)}
+    tables: dict[str, tuple[str, ...]] = {**UNDOABLE_TABLES, **_SUMS, "index_position": ("only_row",)}
     return {
         table: [
             tuple(row)
@@ -25,5 +25,5 @@ async def index_rows(connection: "asyncpg.Connection[asyncpg.Record]") -> Rows:
 
 async def forget(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
     """Reset the index to its initial state."""
-    tables = ", ".join({**UNDOABLE, **_SUMS})
+    tables = ", ".join({**UNDOABLE_TABLES, **_SUMS})
     await connection.execute(f"truncate {tables}, undo_journal, index_blocks, index_position")

@@ -17,7 +17,7 @@ from common.secp256k1 import Wallet
 from devnet.accounts import DevWallet
 from devnet.anvil import CHAIN_ID
 from devnet.catalogue import FEE_BPS, GAS_FEE
-from devnet.contracts import MarketChain, at
+from devnet.contracts import MarketChain, contract_at
 from devnet.world import World
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Moves:
     async def sent_post(self) -> bytes:
         """Send a post without waiting for its block. Return the transaction hash."""
         owner, arguments = await self._order()
-        contract = at(self.chain, "JobRegistry", self.world.market.jobs)
+        contract = contract_at(self.chain, "JobRegistry", self.world.market.jobs)
         sent = await contract.functions.post(*arguments).transact({"from": owner.address, "gas": 1_000_000})
         return bytes(sent)
 
@@ -135,7 +135,7 @@ class Moves:
     async def publish(self) -> None:
         provider = self.random.choice(self.world.cast.with_role("provider"))
         quotes = [(1, 3600, *self.random.choice(((0, 0), (7, self.random.getrandbits(100))))), (2, 60, 1, 1)]
-        contract = at(self.chain, "AskRegistry", self.world.market.asks)
+        contract = contract_at(self.chain, "AskRegistry", self.world.market.asks)
         provider_id = self.world.market.provider_ids[provider.address]
         await self.chain.send(contract, provider.address, "publish", provider_id, next(self.clock), quotes, b"")
 
@@ -166,11 +166,11 @@ class Moves:
         return int((await self.chain.web3.eth.get_block("latest"))["timestamp"])
 
     async def _jobs(self, sender: str, method: str, *arguments: object) -> None:
-        contract = at(self.chain, "JobRegistry", self.world.market.jobs)
+        contract = contract_at(self.chain, "JobRegistry", self.world.market.jobs)
         await self.chain.send(contract, sender, method, *arguments)
 
     async def _providers(self, sender: str, method: str, *arguments: object) -> None:
-        contract = at(self.chain, "ProviderRegistry", self.world.market.providers)
+        contract = contract_at(self.chain, "ProviderRegistry", self.world.market.providers)
         await self.chain.send(contract, sender, method, *arguments)
 
     def _taken(self, among: list[T]) -> T:

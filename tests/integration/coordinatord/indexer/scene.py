@@ -16,7 +16,7 @@ from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.storage.database.connections import Connection
 from devnet.anvil import CHAIN_ID
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 from tests.integration.coordinatord.indexer.moves import Moves, address_book
@@ -68,7 +68,7 @@ class Scene:
     async def check_registries(self) -> None:
         """Check that the index agrees with the registries."""
         chain, market = self.moves.chain, self.world.market
-        jobs = at(chain, "JobRegistry", market.jobs).functions
+        jobs = contract_at(chain, "JobRegistry", market.jobs).functions
         for row in await self.connection.fetch("select * from jobs"):
             told = (True, row["state"], row["ended_because"], row["provider_id"], row["claimed_at"])
             assert await jobs.job(row["job_id"]).call() == told
@@ -82,10 +82,10 @@ class Scene:
                 refusal = await jobs.claimRefusal(posted, owner).call()
                 assert decode_error(refusal) == "UnknownProvider"
         assert await self.connection.fetchval("select count(*) from jobs") == len(self.moves.jobs)
-        providers = at(chain, "ProviderRegistry", market.providers).functions
+        providers = contract_at(chain, "ProviderRegistry", market.providers).functions
         rows = await self.connection.fetch("select * from providers")
         assert len(rows) == await providers.providerCount().call()
-        asks = at(chain, "AskRegistry", market.asks).functions
+        asks = contract_at(chain, "AskRegistry", market.asks).functions
         for row in rows:
             told_of = await providers.provider(row["provider_id"]).call()
             assert told_of[:-1] == (  # the registry defines grace

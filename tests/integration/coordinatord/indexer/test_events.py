@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from common.api.events import EventKind
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
-from coordinatord.chain.indexer.events_sql import drop_old
+from coordinatord.chain.indexer.events_sql import drop_old_events
 from coordinatord.chain.indexer.fetch import NodeSource
-from tests.fakes.chain import DECODER, FakeChain
-from tests.fakes.history import GENESIS, History
 from tests.integration.coordinatord.indexer.index_rows import forget
 from tests.integration.coordinatord.indexer.test_expiry import LAST, POSTED, Market, burst
 from tests.integration.coordinatord.indexer.test_journal import follower
+from tests.support.fakes.chain import DECODER, FakeChain
+from tests.support.fakes.history import GENESIS, History
 
 pytestmark = pytest.mark.anyio
 
@@ -177,7 +177,7 @@ async def test_expiry_is_reported_at_the_first_block_after_it(
     await market.at(LAST)
     since = await connection.fetchval("select max(id) from events")
     with monkeypatch.context() as held:
-        held.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(return_value=False))
+        held.setattr("coordinatord.chain.indexer.follow.mark_next_expired_batch", AsyncMock(return_value=False))
         await market.at(LAST + 2)
     await market.at(LAST + 4)
     assert await told(connection, since) == [("expired", LAST + 1, None)] * 6
@@ -197,14 +197,14 @@ async def test_events_of_undoable_blocks_are_kept(connection: Connection) -> Non
     market = Market.of(connection, journal_blocks=3)
     await market.at(2)
     await connection.execute("update events set happened = now() - interval '2 days'")
-    await drop_old(connection)
+    await drop_old_events(connection)
     assert [name for name, _, _ in await told(connection, 0)] == ["posted"]
     for height in range(3, LAST + 3):
         await market.at(height)
-    await drop_old(connection)
+    await drop_old_events(connection)
     assert [name for name, _, _ in await told(connection, 0)] == ["expired"]
     await connection.execute("update events set happened = now() - interval '2 days'")
     for height in range(LAST + 3, LAST + 7):
         await market.at(height)
-    await drop_old(connection)
+    await drop_old_events(connection)
     assert [name for name, _, _ in await told(connection, 0)] == ["expired"]  # readers go on from the newest

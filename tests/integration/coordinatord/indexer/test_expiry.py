@@ -10,17 +10,17 @@ import pytest
 
 from coordinatord.api.book import leases_sql
 from coordinatord.api.book.job_pages_sql import JobFilter, read_page
-from coordinatord.api.book.leases_sql import LeaseDemand, PollKey
+from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.indexer import expiry_sql
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.storage.database.connections import Database
-from tests.fakes.chain import DECODER, FakeChain
-from tests.fakes.history import GENESIS
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 from tests.integration.coordinatord.indexer.test_journal import follower
+from tests.support.fakes.chain import DECODER, FakeChain
+from tests.support.fakes.history import GENESIS
 
 pytestmark = pytest.mark.anyio
 
@@ -136,14 +136,14 @@ async def test_many_expired_jobs_are_marked_in_several_transactions(
 
     chain.mine()
     with monkeypatch.context() as held:
-        held.setattr("coordinatord.chain.indexer.follow.mark_more", first_portion)
+        held.setattr("coordinatord.chain.indexer.follow.mark_next_expired_batch", first_portion)
         await indexer.catch_up(connection)  # the position has moved without waiting for all marks
     assert left == [5]
     for wanted in (JobFilter(), JobFilter(state="Open")):
         snapshot, rows = await read_page(database, wanted, 9, 0)
         assert snapshot.block_number == LAST + 1
         assert {(row.state, row.ended_because) for row in rows} == {EXPIRED}
-    _, held = await leases_sql.lease(connection, LeaseDemand(PollKey(1, 1), 9, JobFilter()), 9)
+    _, held = await leases_sql.lease_jobs(connection, PollKey(1, 1), 9, JobFilter(), 9)
     assert held == []
     chain.mine()
     await indexer.catch_up(connection)
@@ -162,7 +162,9 @@ async def test_next_term_makes_the_marks_left_undone(
     assert await market.at(LAST) == OPEN
     monkeypatch.setattr(expiry_sql, "MAX_MARKED_JOBS", 2)
     with monkeypatch.context() as killed:
-        killed.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(side_effect=ConnectionError))
+        killed.setattr(
+            "coordinatord.chain.indexer.follow.mark_next_expired_batch", AsyncMock(side_effect=ConnectionError)
+        )
         with pytest.raises(ConnectionError):
             await market.at(LAST + 1)
     assert await connection.fetchval("select count(*) from jobs where state = 0") == 5
@@ -180,7 +182,7 @@ async def test_reorg_during_marking_equals_a_replay(
     market.chain.mine(*burst(6))
     assert await market.at(LAST) == OPEN
     with monkeypatch.context() as held:
-        held.setattr("coordinatord.chain.indexer.follow.mark_more", AsyncMock(return_value=False))
+        held.setattr("coordinatord.chain.indexer.follow.mark_next_expired_batch", AsyncMock(return_value=False))
         await market.at(LAST + 1)
     market.chain.fork(LAST - 1)
     market.chain.mine(contract_events.JobClaimed(POSTED.job_id, 1, GENESIS + LAST))

@@ -10,11 +10,11 @@ from coordinatord.base.wake import Wake
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexerSettings, IndexFollower
 from coordinatord.chain.indexer.position_sql import read_position
-from coordinatord.chain.indexer.undo_sql import UNDOABLE
+from coordinatord.chain.indexer.undo_sql import UNDOABLE_TABLES
 from coordinatord.storage.database.connections import Connection
-from tests.fakes.chain import CHAIN_ID, DECODER, FakeChain
-from tests.fakes.history import History
 from tests.integration.coordinatord.indexer.index_rows import Rows, forget, index_rows
+from tests.support.fakes.chain import CHAIN_ID, DECODER, FakeChain
+from tests.support.fakes.history import History
 
 pytestmark = pytest.mark.anyio
 
@@ -83,16 +83,16 @@ async def test_what_can_be_undone_is_what_the_triggers_journal(connection: Conne
         " from pg_trigger t join pg_class c on c.oid = t.tgrelid where t.tgname = 'save_for_undo'"
     )
     # A post's block suffices to undo it.
-    every = {table: ["insert", "delete", "update"] for table in UNDOABLE} | {"jobs": ["delete", "update"]}
+    every = {table: ["insert", "delete", "update"] for table in UNDOABLE_TABLES} | {"jobs": ["delete", "update"]}
     assert {row["relname"]: row["events"] for row in journaled} == every
     keys = await connection.fetch(
         "select c.relname, array_agg(a.attname::text order by array_position(i.indkey::int[], a.attnum::int)) as key"
         " from pg_index i join pg_class c on c.oid = i.indrelid"
         " join pg_attribute a on a.attrelid = c.oid and a.attnum = any(i.indkey)"
         " where i.indisprimary and c.relname = any($1) group by 1",
-        list(UNDOABLE),
+        list(UNDOABLE_TABLES),
     )
-    assert {row["relname"]: tuple(row["key"]) for row in keys} == UNDOABLE
+    assert {row["relname"]: tuple(row["key"]) for row in keys} == UNDOABLE_TABLES
 
 
 async def test_a_first_backfill_leaves_every_index_of_the_tables(connection: Connection) -> None:

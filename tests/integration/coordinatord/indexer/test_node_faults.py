@@ -14,20 +14,24 @@ import pytest
 
 from common.daemon.logs import log_task_failure
 from common.daemon.supervision import Supervisor
-from coordinatord.api.system.readiness import RELAYER_ABSENT_S, ReadinessCheck
+from coordinatord.api.system.readiness import MAX_RELAYER_ABSENCE_S, ReadinessCheck
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
-from coordinatord.chain.relayer.role import RelayerRole, role_in
+from coordinatord.chain.relayer.role import RelayerRole, relayer_role_of
 from coordinatord.chain.rpc.client import Rpc, open_rpc
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.locks import lock_key
-from coordinatord.storage.database.role_connection import role_of
+from coordinatord.storage.database.role_connection import relayer_role_name
 from devnet.anvil import CHAIN_ID
 from devnet.world import World
-from tests.faults.rpc_proxy import (
+from tests.integration.coordinatord.indexer.index_rows import index_rows
+from tests.integration.coordinatord.indexer.moves import address_book
+from tests.integration.coordinatord.indexer.running import indexing
+from tests.integration.coordinatord.indexer.scene import JOURNAL_BLOCKS, Scene, follower_of
+from tests.support.faults.rpc_proxy import (
     ErrorAnswer,
     Fault,
     Hang,
@@ -40,10 +44,6 @@ from tests.faults.rpc_proxy import (
     rpc_proxy,
     withheld_logs,
 )
-from tests.integration.coordinatord.indexer.index_rows import index_rows
-from tests.integration.coordinatord.indexer.moves import address_book
-from tests.integration.coordinatord.indexer.running import indexing
-from tests.integration.coordinatord.indexer.scene import JOURNAL_BLOCKS, Scene, follower_of
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +59,7 @@ class Behind:
 
 
 def relayer_of(world: World) -> RelayerRole:
-    return role_in(address_book(world), bytes.fromhex(world.cast.with_role("relayer")[0].address[2:]))
+    return relayer_role_of(address_book(world), bytes.fromhex(world.cast.with_role("relayer")[0].address[2:]))
 
 
 def readiness_of(
@@ -94,9 +94,11 @@ async def test_relayer_role_without_holder_makes_unready(
     async with open_rpc(world.anvil.rpc_url) as rpc:
         readiness = readiness_of(database, rpc, world, clock=lambda: now)
         faults = [(await readiness.report()).fault]
-        now += RELAYER_ABSENT_S
+        now += MAX_RELAYER_ABSENCE_S
         faults.append((await readiness.report()).fault)
-        await connection.execute("select pg_advisory_lock($1)", lock_key(role_of(CHAIN_ID, relayer_of(world).account)))
+        await connection.execute(
+            "select pg_advisory_lock($1)", lock_key(relayer_role_name(CHAIN_ID, relayer_of(world).account))
+        )
         now += 1
         faults.append((await readiness.report()).fault)
         assert faults == [None, "relayer_absent", None]

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from devnet.contracts import at
+from devnet.contracts import contract_at
 from tests.integration.coordinatord.indexer.index_rows import index_rows
 from tests.integration.coordinatord.indexer.scene import Scene
 
@@ -77,7 +77,7 @@ async def test_a_result_cid_that_is_no_text_does_not_stop_the_index(scene: Scene
     await scene.moves.post()
     await scene.moves.claim()
     job, provider = scene.moves.claimed.pop()
-    jobs = at(scene.moves.chain, "JobRegistry", scene.world.market.jobs)
+    jobs = contract_at(scene.moves.chain, "JobRegistry", scene.world.market.jobs)
     data = jobs.encode_abi("settle", [scene.moves.terms[job], 1, 0, "AAAA", b""]).replace("41414141", "41ff0041")
     await scene.moves.chain.web3.eth.wait_for_transaction_receipt(
         await scene.moves.chain.web3.eth.send_transaction({"from": provider.address, "to": jobs.address, "data": data})

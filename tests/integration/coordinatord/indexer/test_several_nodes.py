@@ -18,10 +18,10 @@ from coordinatord.chain.indexer.position_sql import read_position
 from coordinatord.chain.rpc.nodes import Nodes, open_nodes
 from coordinatord.storage.database.connections import Connection
 from devnet.world import World
-from tests.faults.rpc_proxy import ANY, ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, rpc_proxy
 from tests.integration.coordinatord.indexer.index_rows import index_rows
 from tests.integration.coordinatord.indexer.moves import address_book
 from tests.integration.coordinatord.indexer.scene import JOURNAL_BLOCKS, Scene, follower_of
+from tests.support.faults.rpc_proxy import ANY, ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, rpc_proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ ALTERED: tuple[Fault, ...] = (Rewrite("eth_getLogs", another_payer),)
 
 
 def lagging(blocks: int) -> Rewrite:
-    """A node whose head number is that many blocks old. Lag is measured by this number alone."""
+    """A node that reports a head of that many blocks ago. Lag is measured by this number alone."""
 
     def older(params: Any, block: Any) -> Any:
         return {**block, "number": hex(int(block["number"], 16) - blocks)} if params[0] == "latest" else block

@@ -9,10 +9,10 @@ from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.indexer.fetch import NodeSource
 from coordinatord.chain.indexer.follow import IndexFollower
 from coordinatord.storage.database.connections import Connection
-from tests.fakes.chain import DECODER, FakeChain
-from tests.fakes.history import History
 from tests.integration.coordinatord.indexer.index_rows import forget, index_rows
 from tests.integration.coordinatord.indexer.test_journal import follower, replayed
+from tests.support.fakes.chain import DECODER, FakeChain
+from tests.support.fakes.history import History
 
 pytestmark = pytest.mark.anyio
 

@@ -12,15 +12,15 @@ from web3.types import RPCEndpoint
 
 from common.address_book import AddressBook
 from coordinatord.chain.signing.signers import LocalKey
-from coordinatord.market.contracts import Contract, ContractCall, creation
+from coordinatord.market.contracts import Contract, ContractCall, creation_data
 from coordinatord.market.deploy import MarketDeployment, deploy
 from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import nonce_of
 from coordinatord.market.sending import Sender, SendingStep, SendOptions
 from coordinatord.market.terms import MarketTerms, ModelTerms
 from devnet.accounts import Cast, DevWallet
-from devnet.anvil import CHAIN_ID, MNEMONIC, binary
-from devnet.child import Program, running
+from devnet.anvil import CHAIN_ID, MNEMONIC, find_anvil
+from devnet.child import Program, run_program
 from devnet.ports import LOOPBACK, pick_free
 
 SPAN = 5000
@@ -92,16 +92,16 @@ def rpc(node: Web3, method: str, *params: object) -> Any:
 
 
 def key_of(wallet: DevWallet) -> LocalKey:
-    return LocalKey.of(bytes.fromhex(wallet.private_key[2:]))
+    return LocalKey.from_key(bytes.fromhex(wallet.private_key[2:]))
 
 
 def send(node: Web3, key: LocalKey, *calls: ContractCall, chain_id: int = CHAIN_ID) -> None:
-    steps = [SendingStep(call.words, n, None, lambda _, call=call: call) for n, call in enumerate(calls)]  # type: ignore[misc]
+    steps = [SendingStep(call.description, n, None, lambda _, call=call: call) for n, call in enumerate(calls)]  # type: ignore[misc]
     Sender(node, key, chain_id, QUICK, DeploymentJournal(None, {}), lambda _: None).run(steps)
 
 
 def created(node: Web3, key: LocalKey, name: str, *arguments: object, chain_id: int = CHAIN_ID) -> Contract:
-    step = SendingStep("new", 0, name, lambda _: ContractCall("new", None, creation(name, *arguments)))
+    step = SendingStep("new", 0, name, lambda _: ContractCall("new", None, creation_data(name, *arguments)))
     sender = Sender(node, key, chain_id, QUICK, DeploymentJournal(None, {}), lambda _: None)
     sender.run([step])
     return Contract(name, sender.addresses([step])[name])
@@ -120,9 +120,9 @@ def public_chain(folder: Path) -> Iterator[str]:
     rules = ("--hardfork", "osaka", "--gas-limit", "60000000", "--enable-tx-gas-limit", "--block-time", "0.3")
     place = ("--host", LOOPBACK, "--port", str(port), "--chain-id", str(PUBLIC_CHAIN), "--mnemonic", MNEMONIC)
     (folder / "home").mkdir()
-    command = (str(binary()), *place, *rules, "--accounts", "20", "--quiet")
+    command = (str(find_anvil()), *place, *rules, "--accounts", "20", "--quiet")
     program = Program("anvil", command, folder / "anvil.log", environment={"HOME": str(folder / "home")})
-    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(running(program)):
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(run_program(program)):
         yield url
 
 
@@ -132,5 +132,7 @@ def issued_token(node: Web3, cast: Cast) -> str:
     implementation = created(node, maker, "IssuedToken", chain_id=PUBLIC_CHAIN)
     proxy = created(node, maker, "IssuedTokenProxy", implementation.address, proxy_admin, chain_id=PUBLIC_CHAIN)
     token = Contract("IssuedToken", proxy.address)
-    send(node, maker, token.call("initialise", "initialize", issuer, "Market Dollar", "MKD"), chain_id=PUBLIC_CHAIN)
+    send(
+        node, maker, token.build_call("initialise", "initialize", issuer, "Market Dollar", "MKD"), chain_id=PUBLIC_CHAIN
+    )
     return token.address

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from common.address_book import AddressBook
-from coordinatord.market.commands import Failed, market
+from coordinatord.market.commands import CommandFailed, market
 from coordinatord.market.contracts import Contract
 from coordinatord.market.reading import MarketState, read_market
 from devnet.anvil import Anvil
@@ -63,7 +63,7 @@ class Office:
 def office(ground: Ground, anvil: Anvil, capsys: pytest.CaptureFixture[str]) -> Office:
     book = ground.deployed(attrs.evolve(ground.terms, owner=ground.deployer.address))
     providers = Contract("ProviderRegistry", "0x" + book.provider_registry.hex())
-    ground.send(key_of(ground.cast.with_role("provider")[0]), providers.call("register", "register"))
+    ground.send(key_of(ground.cast.with_role("provider")[0]), providers.build_call("register", "register"))
     return Office(ground, book, anvil.rpc_url, lambda: capsys.readouterr().out)
 
 
@@ -109,20 +109,20 @@ def test_every_action_matches_its_calldata(office: Office) -> None:
         assert len(calldata) == calls, words
         assert office.send(*words) == calldata, words
         assert read(office.market()) == expected, words
-        with pytest.raises(Failed, match="nothing to do: it is so already"):
+        with pytest.raises(CommandFailed, match="nothing to do: already done"):
             office.run(*words, "--calldata")
 
 
 def test_new_owner_accepts_by_its_key_and_nobody_else_can(office: Office) -> None:
     heir = office.ground.heir.address
-    with pytest.raises(Failed, match="no registry's ownership is offered"):
+    with pytest.raises(CommandFailed, match="no registry's ownership is offered"):
         office.run("accept-ownership", "--calldata")
     office.send("transfer-ownership", heir)
-    with pytest.raises(Failed, match=f"{office.ground.deployer.address} may not do this, {heir} may"):
+    with pytest.raises(CommandFailed, match=f"{office.ground.deployer.address} may not do this, {heir} may"):
         office.send("accept-ownership")
     office.run("accept-ownership", "--key-file", office.key_file(0), "--confirmations", "1", "--poll", "0.01")
     assert {registry.owner for registry in office.market().registries.values()} == {heir}
-    with pytest.raises(Failed, match="may not do this"):
+    with pytest.raises(CommandFailed, match="may not do this"):
         office.send("pause")
 
 
@@ -143,19 +143,19 @@ NONSENSE = [
 
 def test_invalid_action_is_refused_by_its_value(office: Office) -> None:
     for words, said in NONSENSE:
-        with pytest.raises(Failed, match=said):
+        with pytest.raises(CommandFailed, match=said):
             office.run(*words, "--calldata")
 
 
 def test_treasury_that_would_swallow_fees_is_refused(office: Office) -> None:
     for contract in (office.book.job_registry, office.book.ask_registry, office.book.paytoken):
-        with pytest.raises(Failed, match="is lost"):
+        with pytest.raises(CommandFailed, match="would be lost"):
             office.run("treasury", "0x" + contract.hex(), "--calldata")
 
 
 def test_provider_allowed_all_models_cannot_lose_one(office: Office) -> None:
     office.send("allow-all-models", "1", "yes")
-    with pytest.raises(Failed, match="`allow-all-models 1 no` comes first"):
+    with pytest.raises(CommandFailed, match="run `allow-all-models 1 no` first"):
         office.run("allow-model", "1", "7", "no", "--calldata")
 
 

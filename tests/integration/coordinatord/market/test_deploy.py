@@ -19,14 +19,14 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from coordinatord.base.errors import Retryable
 from coordinatord.market.contracts import Contract, ContractCall
-from coordinatord.market.deploy import acceptance, deploy, dry_run, journal_path
-from coordinatord.market.deployment import steps
+from coordinatord.market.deploy import acceptance_calls, deploy, dry_run, journal_path
+from coordinatord.market.deployment import deployment_steps
 from coordinatord.market.fees import FeeOptions
 from coordinatord.market.node import RetryingProvider
-from coordinatord.market.preflight import costs
+from coordinatord.market.preflight import estimate_costs
 from coordinatord.market.reading import read_market
 from devnet.anvil import Anvil
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from tests.integration.coordinatord.market.ground import QUICK, SPAN, Ground, created, key_of
 
 IMPATIENT = attrs.evolve(QUICK, timeout_seconds=0.2)
@@ -78,9 +78,9 @@ async def test_market_matches_its_terms_and_address_book(ground: Ground, anvil: 
     assert not any("WRONG" in line for line in said)
     terms = ground.terms
     async with connected(anvil.rpc_url) as chain:
-        jobs = at(chain, "JobRegistry", book.job_registry.hex())
-        providers = at(chain, "ProviderRegistry", book.provider_registry.hex())
-        asks = at(chain, "AskRegistry", book.ask_registry.hex())
+        jobs = contract_at(chain, "JobRegistry", book.job_registry.hex())
+        providers = contract_at(chain, "ProviderRegistry", book.provider_registry.hex())
+        asks = contract_at(chain, "AskRegistry", book.ask_registry.hex())
         assert await jobs.functions.fees().call() == [terms.fee_bps, terms.gas_fee]
         assert await jobs.functions.treasury().call() == terms.treasury
         assert await jobs.functions.token().call() == terms.token
@@ -95,7 +95,7 @@ async def test_market_matches_its_terms_and_address_book(ground: Ground, anvil: 
 
 
 def test_killed_deployment_resumes_without_duplicates(ground: Ground) -> None:
-    plan = steps(ground.terms, ground.deployer.address)
+    plan = deployment_steps(ground.terms, ground.deployer.address)
     deployment, deaths, book = ground.deployment(node=mortal(ground)), 0, None
     while book is None:
         try:
@@ -136,7 +136,7 @@ def test_process_that_is_killed_while_it_waits_goes_on(ground: Ground, anvil: An
     ground.rpc("evm_mine")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert ground.sent() == len(steps(ground.terms, ground.deployer.address))
+    assert ground.sent() == len(deployment_steps(ground.terms, ground.deployer.address))
     assert AddressBook.parse(ground.out.read_bytes()).paytoken == bytes.fromhex(ground.token.address[2:])
 
 
@@ -149,12 +149,12 @@ def test_run_that_goes_on_with_other_terms_is_refused(ground: Ground) -> None:
 
 def test_deployment_recovers_from_a_foreign_nonce(ground: Ground) -> None:
     killed(ground)
-    mint = ground.token.call("foreign", "mint", ground.deployer.address, 1)
+    mint = ground.token.build_call("foreign", "mint", ground.deployer.address, 1)
     ground.send(ground.deployer, mint)
     with pytest.raises(Fatal, match=r"used nonce 1, so that 0x.* can never be mined"):
         deploy(ground.deployment(), ground.out, SPAN)
     deploy(ground.deployment(), ground.out, SPAN)
-    assert ground.sent() == 1 + len(steps(ground.terms, ground.deployer.address))
+    assert ground.sent() == 1 + len(deployment_steps(ground.terms, ground.deployer.address))
 
 
 def test_step_that_a_reorganisation_took_away_is_broadcast_again(ground: Ground) -> None:
@@ -164,7 +164,7 @@ def test_step_that_a_reorganisation_took_away_is_broadcast_again(ground: Ground)
     ground.rpc("evm_revert", before)
     assert ground.sent() == 0
     ground.deployed()
-    assert ground.sent() == len(steps(ground.terms, ground.deployer.address))
+    assert ground.sent() == len(deployment_steps(ground.terms, ground.deployer.address))
 
 
 def test_call_of_an_address_without_code_is_not_sent(ground: Ground) -> None:
@@ -190,7 +190,7 @@ def test_waiting_transaction_is_replaced_only_on_request(ground: Ground) -> None
     ground.rpc("evm_mine")
     deploy(ground.deployment(), ground.out, SPAN)
     assert _journal(ground.out)["deploy ProviderRegistry"]["mined"] == step["attempts"][1]["hash"]
-    assert ground.sent() == len(steps(ground.terms, ground.deployer.address))
+    assert ground.sent() == len(deployment_steps(ground.terms, ground.deployer.address))
 
 
 def test_finished_deployment_is_verified_and_sends_nothing(ground: Ground) -> None:
@@ -202,7 +202,7 @@ def test_finished_deployment_is_verified_and_sends_nothing(ground: Ground) -> No
 
 def test_address_book_of_another_deployment_is_not_overwritten(ground: Ground) -> None:
     ground.out.write_text("{}")
-    with pytest.raises(Fatal, match="exists already"):
+    with pytest.raises(Fatal, match="already exists"):
         ground.deployed()
     assert (ground.out.read_text(), ground.sent()) == ("{}", 0)
 
@@ -231,7 +231,7 @@ def test_contract_that_is_no_token_is_refused(ground: Ground) -> None:
 
 
 def test_token_refusing_a_signature_is_reported_by_its_error(ground: Ground) -> None:
-    ground.send(ground.deployer, ground.token.call("pause", "pause"))
+    ground.send(ground.deployer, ground.token.build_call("pause", "pause"))
     with pytest.raises(Fatal, match=r"refused: EnforcedPause\(\)"):
         ground.deployed()
 
@@ -249,7 +249,7 @@ def test_token_that_takes_what_nobody_signed_is_refused(ground: Ground) -> None:
 
 
 def test_high_fees_or_missing_funds_send_nothing(ground: Ground) -> None:
-    with pytest.raises(Fatal, match=r"more than --max-fee 0\.000000001"):
+    with pytest.raises(Fatal, match=r"exceed --max-fee 0\.000000001"):
         deploy(ground.deployment(options=attrs.evolve(QUICK, fees=FeeOptions(ceiling=1))), ground.out, SPAN)
     ground.rpc("anvil_setBalance", ground.deployer.address, hex(10**12))
     with pytest.raises(Fatal, match=r"has 0\.000001 of native funds"):
@@ -262,9 +262,10 @@ def test_dry_run_sends_nothing_and_overestimates(ground: Ground) -> None:
     dry_run(ground.node, ground.deployer.address, ground.terms, QUICK, said.append)
     assert "deploy JobRegistry" in "\n".join(said)
     assert ground.sent() == 0
-    plan = steps(ground.terms, ground.deployer.address)
+    plan = deployment_steps(ground.terms, ground.deployer.address)
     estimated = {
-        step.key: cost.gas for step, cost in zip(plan, costs(ground.node, ground.deployer.address, plan), strict=True)
+        step.key: cost.gas
+        for step, cost in zip(plan, estimate_costs(ground.node, ground.deployer.address, plan), strict=True)
     }
     ground.deployed()
     for key, entry in _journal(ground.out).items():
@@ -274,18 +275,18 @@ def test_dry_run_sends_nothing_and_overestimates(ground: Ground) -> None:
 
 def test_new_owner_accepts_with_the_printed_calls(ground: Ground) -> None:
     book = ground.deployed()
-    calls = acceptance(read_market(ground.node, book, SPAN, lambda _: None))
+    calls = acceptance_calls(read_market(ground.node, book, SPAN, lambda _: None))
     assert len(calls) == 3
     ground.send(key_of(ground.heir), *calls)
     market = read_market(ground.node, book, SPAN, lambda _: None)
     assert {registry.owner for registry in market.registries.values()} == {ground.heir.address}
-    assert acceptance(market) == []
+    assert acceptance_calls(market) == []
 
 
 def test_contract_refusal_is_explained_by_its_error_name(ground: Ground) -> None:
     book = ground.deployed()
     jobs = Contract("JobRegistry", "0x" + book.job_registry.hex())
-    with pytest.raises(Fatal, match=r"too dear: the contract would refuse it: FeeTooHigh\(\)"):
+    with pytest.raises(Fatal, match=r"too dear: the contract would reject the call: FeeTooHigh\(\)"):
         ground.send(ground.deployer, ContractCall("too dear", jobs.address, jobs.calldata("setFees", 2001, 0)))
     stranger = key_of(ground.cast.with_role("client")[1])
     with pytest.raises(Fatal, match=rf"OwnableUnauthorizedAccount\({stranger.address}\)"):

@@ -11,7 +11,7 @@ import pytest
 from web3 import Web3
 
 from common.address_book import AddressBook
-from coordinatord.market.actions import VERBS
+from coordinatord.market.actions import ADMIN_COMMANDS
 from coordinatord.market.contracts import Contract
 from coordinatord.market.node import connect
 from devnet.accounts import Cast
@@ -80,7 +80,7 @@ def test_page_leads_an_operator_to_an_accepted_market(
 
 
 def follow(shell: Shell, node: Web3, cast: Cast) -> dict[str, str]:
-    """Follow the page from its first block to its last. Return what each command of interest printed. Between blocks,
+    """Follow the page from its first block to its last. Return the output of each command of interest. Between blocks,
     do what the page expects of other people: send funds, register a provider."""
     variables, deployer, *rest = blocks_of(PAGE)
     blocks = [variables, deployer, *blocks_of(MARKET_FILE_PAGE), *rest]
@@ -89,7 +89,7 @@ def follow(shell: Shell, node: Web3, cast: Cast) -> dict[str, str]:
     for block in blocks:
         if "list-provider" in block:
             registry = AddressBook.parse((shell.folder / "addresses.json").read_bytes()).provider_registry
-            register = Contract("ProviderRegistry", "0x" + registry.hex()).call("register", "register")
+            register = Contract("ProviderRegistry", "0x" + registry.hex()).build_call("register", "register")
             send(node, key_of(cast.with_role("provider")[0]), register, chain_id=PUBLIC_CHAIN)
         output = shell.run(block)
         for command in ("coordinatord check", "market status", "market verify", "market deploy", "market new-key"):
@@ -102,6 +102,6 @@ def follow(shell: Shell, node: Web3, cast: Cast) -> dict[str, str]:
 
 
 def test_table_of_actions_names_every_action_of_the_command() -> None:
-    table = PAGE.read_text(encoding="utf-8").partition("| action | what it changes |")[2]
+    table = PAGE.read_text(encoding="utf-8").partition("| action | changes |")[2]
     named = set(re.findall(r"`([a-z-]+)(?= |`)", table.partition("\n\n")[0]))
-    assert named == set(VERBS) | {"set-model"}
+    assert named == set(ADMIN_COMMANDS) | {"set-model"}

@@ -13,10 +13,10 @@ from common.checks import wrong_names
 from common.daemon.process import Fatal
 from coordinatord.market import explorer, status
 from coordinatord.market.contracts import Contract
-from coordinatord.market.deployment import encoded_arguments
+from coordinatord.market.deployment import encode_arguments_of
 from coordinatord.market.node import code_at
 from coordinatord.market.reading import contracts_of, read_market
-from coordinatord.market.status import conformity, soundness
+from coordinatord.market.status import check_conformity, check_soundness
 from tests.integration.coordinatord.market.ground import SPAN, Ground
 
 STRANGER = "0x" + "77" * 20
@@ -24,12 +24,12 @@ STRANGER = "0x" + "77" * 20
 
 def wrong_facts(ground: Ground, book: AddressBook) -> list[str]:
     market = read_market(ground.node, book, SPAN, lambda _: None)
-    return wrong_names(soundness(market, book) + conformity(market, ground.terms))
+    return wrong_names(check_soundness(market, book) + check_conformity(market, ground.terms))
 
 
 def by_admin(registry: str, function: str, *arguments: object) -> Callable[[Ground, dict[str, Contract]], None]:
     def plant(ground: Ground, contracts: dict[str, Contract]) -> None:
-        ground.send(ground.deployer, contracts[registry].call("plant", function, *arguments))
+        ground.send(ground.deployer, contracts[registry].build_call("plant", function, *arguments))
 
     return plant
 
@@ -38,7 +38,7 @@ def other_code(ground: Ground, contracts: dict[str, Contract]) -> None:
     """One byte of it, which no view runs through."""
     address = contracts["AskRegistry"].address
     code = bytearray(code_at(ground.node, address))
-    at = code.index(artifacts.selector(artifacts.load("AskRegistry"), "relay"))
+    at = code.index(artifacts.selector(artifacts.load_artifact("AskRegistry"), "relay"))
     code[at] ^= 1
     ground.rpc("anvil_setCode", address, "0x" + code.hex())
 
@@ -62,7 +62,7 @@ PLANTED: list[tuple[Callable[[Ground, dict[str, Contract]], None], list[str]]] =
     (by_admin("JobRegistry", "setTreasury", STRANGER), ["JobRegistry: treasury"]),
     (by_admin("JobRegistry", "pause"), ["JobRegistry: paused"]),
     (by_admin("AskRegistry", "setRelayer", STRANGER, True), ["AskRegistry: relayers"]),
-    (by_admin("AskRegistry", "transferOwnership", STRANGER), ["AskRegistry: owner, or to be when it accepts"]),
+    (by_admin("AskRegistry", "transferOwnership", STRANGER), ["AskRegistry: owner, or pending owner"]),
     (other_job_registry, ["ProviderRegistry: job registry"]),
     (other_code, ["AskRegistry: code at {AskRegistry} is this release's"]),
 ]
@@ -90,7 +90,7 @@ def test_address_book_that_differs_from_the_chain_is_found(ground: Ground) -> No
 def test_registries_that_are_swapped_in_the_book_are_refused(ground: Ground) -> None:
     book = ground.deployed()
     swapped = attrs.evolve(book, ask_registry=book.job_registry, job_registry=book.ask_registry)
-    with pytest.raises(Fatal, match=r"is no JobRegistry: its \w+ reverts"):
+    with pytest.raises(Fatal, match=r"is not a JobRegistry: its function \w+ reverts"):
         read_market(ground.node, swapped, SPAN, lambda _: None)
     with pytest.raises(Fatal, match="the address book is for chain 2"):
         read_market(ground.node, attrs.evolve(book, chain_id=2), SPAN, lambda _: None)
@@ -99,7 +99,7 @@ def test_registries_that_are_swapped_in_the_book_are_refused(ground: Ground) -> 
 def test_status_tells_every_fact_to_people_and_to_programs(ground: Ground) -> None:
     book = ground.deployed()
     market = read_market(ground.node, book, SPAN, lambda _: None)
-    rows = status.facts(market, book)
+    rows = status.fact_rows(market, book)
     text, document = status.as_text(market, rows), json.loads(status.as_document(market, rows))
     for said in ("lab/words", ground.heir.address, "1234 (0.001234)", "60, 3600", ground.cast.treasury.address):
         assert said in text
@@ -114,11 +114,11 @@ def test_explorer_folder_has_sources_and_arguments(ground: Ground) -> None:
     book = ground.deployed()
     market = read_market(ground.node, book, SPAN, lambda _: None)
     folder = ground.folder / "explorer"
-    explorer.write_folder(folder, ground.node, market)
+    explorer.write_verification_files(folder, ground.node, market)
     addresses = {name: contract.address for name, contract in contracts_of(book).items()}
     for name in addresses:
         written = bytes.fromhex((folder / f"{name}.constructor-arguments.txt").read_text())
-        assert written == encoded_arguments(name, ground.terms, ground.deployer.address, addresses)
+        assert written == encode_arguments_of(name, ground.terms, ground.deployer.address, addresses)
         document = json.loads((folder / f"{name}.standard-input.json").read_text())
         assert document["sources"][f"src/{name}.sol"]["content"] == _source(name)
         assert (document["settings"]["viaIR"], document["settings"]["evmVersion"]) == (True, "cancun")

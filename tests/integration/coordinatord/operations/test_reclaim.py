@@ -62,7 +62,7 @@ async def test_looking_twice_queues_one_reclaim(world: World, on: Stage, ops: Op
     looking = [ReclaimWorker(on.database, on.notices, raw(world.market.jobs), max_depth=32) for _ in range(2)]
     async with on.database.connection() as connection, connection.transaction():
         # Both see it, because nothing queued by the first is visible before this transaction ends.
-        assert [await worker.look(connection) for worker in looking] == [1, 1]
-        assert await looking[0].look(connection) == 0
+        assert [await worker.queue_overdue(connection) for worker in looking] == [1, 1]
+        assert await looking[0].queue_overdue(connection) == 0
     await on.until("select state = 3 from jobs where job_id = $1", overdue)
     assert await on.fetchval("select count(*) from relays where kind = 'reclaim'") == 1

@@ -69,7 +69,7 @@ async def test_foreign_end_of_a_job_is_found_in_the_logs_once(client: Party, pro
     job_id = bytes.fromhex(job[2:])
     known = (await read_posted(stage.ground.database.prepared_connection(), [job_id]))[job_id]
     assert known is not None
-    calldata = job_registry.cancel(known.posted, 0, b"")
+    calldata = job_registry.cancel_calldata(known.posted, 0, b"")
     call = {"from": client.address, "to": hex_of(client.registry), "data": hex_of(calldata)}
     alone = await stage.world.anvil.call("eth_sendTransaction", call)
     for _ in range(2):

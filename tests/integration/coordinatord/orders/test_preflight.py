@@ -67,7 +67,7 @@ async def test_preflight_reports_all_failures_and_post_the_first(client: Party, 
     assert all(failure["remedy"] and failure["message"] for failure in told["failures"])
     remedies = {failure["code"] or failure["param"]: failure["remedy"] for failure in told["failures"][:6]}
     assert remedies["expires_at"] == errors.LINE_ERRORS["order_expired"][1]
-    assert remedies["invalid_order_signature"] == errors.CODED["invalid_order_signature"].remedy
+    assert remedies["invalid_order_signature"] == errors.ERRORS_BY_CODE["invalid_order_signature"].remedy
     first = (await stage.http.post("/v1/jobs", json=broken)).json()["error"]
     failure = told["failures"][0]
     assert (first["message"], first["param"], first["code"]) == (failure["message"], failure["param"], failure["code"])
@@ -140,6 +140,6 @@ async def test_chain_that_cannot_be_read_is_503_by_what_was_read(client: Party, 
 async def test_checks_that_would_wait_too_long_are_told_to_come_again(
     client: Party, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinatord.api.orders.preflight.MAX_WAITING", 0)
+    monkeypatch.setattr("coordinatord.api.orders.preflight.MAX_WAITING_CHECKS", 0)
     answer = await stage.http.post(CHECK, json=client.order())
     assert (answer.status_code, answer.json()["error"]["type"]) == (429, "busy")

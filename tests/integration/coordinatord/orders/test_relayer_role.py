@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from common.scalars import base64_of
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer import worker
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage, until
@@ -34,7 +34,7 @@ async def granted(world: World) -> AsyncIterator[GRANT]:
 
         async def grant(allowed: bool) -> None:
             for name in ("jobRegistry", "providerRegistry", "askRegistry"):
-                contract = at(chain, name[0].upper() + name[1:], book[name])
+                contract = contract_at(chain, name[0].upper() + name[1:], book[name])
                 await chain.send(contract, world.cast.admin.address, "setRelayer", relayer, allowed)
 
         yield grant
@@ -91,7 +91,7 @@ async def test_settle_outlives_the_queue_timeout_without_role(
     stage: Stage, client: Party, provider: Party, granted: GRANT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The relayer signs the queued settle when it learns of the role, without a repeated request."""
-    monkeypatch.setattr(worker, "_QUEUE_POLL_S", 600)
+    monkeypatch.setattr(worker, "_QUEUE_POLL_INTERVAL_S", 600)
     job = str((await client.post())["job_id"])
     other = str((await client.post())["job_id"])
     third = str((await client.post())["job_id"])

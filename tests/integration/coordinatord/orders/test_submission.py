@@ -7,10 +7,10 @@ import anyio
 import httpx
 import pytest
 
-from common.container import commit
+from common.container import commitment_of
 from common.scalars import base64_of, hex_of
 from coordinatord.storage.pins.store import PART_BYTES
-from devnet.catalogue import SLA_SECONDS
+from devnet.catalogue import SLA_WINDOWS_S
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.specification import CONTRACT_ERROR
@@ -236,7 +236,7 @@ async def test_model_and_window_that_the_chain_does_not_take_are_named(client: P
         answer = await stage.http.post("/v1/jobs", json=await client.paid(**changed))
         error = answer.json()["error"]
         assert (answer.status_code, error["param"], error["code"]) == (400, param, None)
-    assert f"one of {', '.join(map(str, sorted(SLA_SECONDS)))} (" in error["message"]
+    assert f"one of {', '.join(map(str, sorted(SLA_WINDOWS_S)))} (" in error["message"]
 
 
 @shows("POST /v1/jobs", 409, CONTRACT_ERROR)
@@ -276,7 +276,7 @@ async def test_largest_inline_container_is_posted_through_parts(client: Party, s
     assert parts == [str(n + 1) for n in range(ceil(len(container) / PART_BYTES))]
     assert len(parts) > 1
     assert await stage.ground.pins.get(f"containers/{posted['job_id'][2:]}") == container
-    assert commit(container).length == len(container)
+    assert commitment_of(container).length == len(container)
 
 
 async def test_encoded_body_is_refused(client: Party, stage: Stage) -> None:

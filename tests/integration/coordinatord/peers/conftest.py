@@ -72,5 +72,5 @@ async def seller(served: Served) -> Party:
 
 @pytest.fixture
 def held(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Record what was checked, for the table that `make peers` prints."""
+    """Record a check for the table that `make peers` prints."""
     return lambda words: record_property("held", words)

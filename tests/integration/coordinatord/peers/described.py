@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from anyio import run_process
 
-from tests.fakes.submissions import jsonl
 from tests.integration.coordinatord.peers.conftest import ROOT, Served
 from tests.integration.coordinatord.scene.escrows import MOCK
 from tests.integration.coordinatord.scene.party import Body, Party
+from tests.support.fakes.submissions import jsonl
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from devnet.app import local_world
+from devnet.app import run_devnet
 from devnet.settings import DevnetSettings
 from tests.integration.promtool import promtool
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_prometheus_accepts_the_metrics_of_running_daemons(tmp_path: Path, held: Callable[[str], None]) -> None:
     async with (
-        local_world(DevnetSettings(state_dir=tmp_path / "devnet"), lambda _: None) as up,
+        run_devnet(DevnetSettings(state_dir=tmp_path / "devnet"), lambda _: None) as up,
         httpx.AsyncClient(trust_env=False) as http,
     ):
         for path in ("/v1/models", "/evm/jobs", "/no/such/route"):

@@ -10,12 +10,12 @@ import pytest
 
 from common.address_book import AddressBook, TokenDomain
 from common.box import PublicKey
-from common.container import commit, seal
+from common.container import commitment_of, seal
 from common.domains import Domains
 from common.keccak import keccak256
 from common.messages import jobs, payments, providers, sessions
 from common.scalars import base64_of, hex_of
-from common.secp256k1 import Wallet, recover
+from common.secp256k1 import Wallet, recover_address
 from devnet.accounts import DevWallet
 from tests.integration.coordinatord.peers.conftest import Served
 from tests.integration.coordinatord.peers.typed_page import TYPES, Deployment, Library, library
@@ -61,7 +61,7 @@ async def test_ops_signed_by_a_library_are_mined(served: Served, signer: Library
     book = served.config.addresses
     owner = bytes.fromhex(buyer.wallet.address[2:])
     container = seal(PublicKey(seller.wallet.box_key), book.chain_id, book.job_registry, owner, b"sealed")
-    c = "0x" + commit(container).c.hex()
+    c = "0x" + commitment_of(container).c.hex()
     provider = served.world.market.provider_ids[seller.wallet.address]
     terms = {
         "modelId": 1,
@@ -190,7 +190,7 @@ def test_libraries_verify_our_signatures_of_every_type(signer: Library, held: Ca
             assert signer.sign(key, typed) == hex_of(signature)
             verified += 1
             for spelling, changed in _spellings(signature).items():
-                assert recover(digest, changed) is None, spelling
+                assert recover_address(digest, changed) is None, spelling
                 if signer.accepts(hex_of(wallet.address), hex_of(changed), typed):
                     lenient.add(spelling)
     assert lenient == _LENIENT[signer.name]

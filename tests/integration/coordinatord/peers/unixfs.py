@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from common.cid import Cid, ImportProfile, cid_of, parse_cid
-from common.unixfs_blocks import read_block
+from common.unixfs_blocks import read_unixfs_block
 from tests.integration.coordinatord.peers.conftest import ROOT, Served
 from tests.integration.coordinatord.scene.party import Party
 
@@ -27,7 +27,7 @@ Import = Callable[[bytes, int, int], dict[str, Any]]
 
 @pytest.fixture
 def imported(tmp_path: Path) -> Iterator[Import]:
-    command = (shutil.which("node") or "node", str(ROOT / "tests" / "node" / "import.mjs"))
+    command = (shutil.which("node") or "node", str(ROOT / "tests" / "peers" / "node" / "import.mjs"))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         sent, told = process.stdin, process.stdout
         assert sent is not None
@@ -56,7 +56,7 @@ def _sizes(profile: ImportProfile, draw: random.Random) -> set[int]:
 
 def _read_back(root: str, blocks: dict[str, str]) -> bytes:
     def below(cid: Cid) -> Iterator[bytes]:
-        block = read_block(cid, base64.b64decode(blocks[str(cid)]))
+        block = read_unixfs_block(cid, base64.b64decode(blocks[str(cid)]))
         yield block.content
         for link in block.links:
             yield from below(link)

@@ -23,17 +23,17 @@ from coordinatord.storage.pins.addressed import AddressedStore
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.pinned_sql import PinnedKeys
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
-from coordinatord.storage.pins.store import PART_BYTES, SINGLE_BYTES, PinningStore, PinStore, bucket_url
+from coordinatord.storage.pins.store import MAX_SINGLE_BYTES, PART_BYTES, PinningStore, PinStore, bucket_url
 from devnet.pins import PinStoreService
 from devnet.world import World
-from tests.fakes.kubo import KuboNode, running_kubo
-from tests.fakes.plain_s3 import PlainS3, running_plain_s3
 from tests.integration.coordinatord.scene.stage import configured
+from tests.support.fakes.kubo import KuboNode, running_kubo
+from tests.support.fakes.plain_s3 import PlainS3, running_plain_s3
 
 pytestmark = pytest.mark.anyio
 
 KINDS = ["filebase", "s3", "kubo"]
-LARGE = SINGLE_BYTES + PART_BYTES
+LARGE = MAX_SINGLE_BYTES + PART_BYTES
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ class _Opened:
         await self._stack.aclose()
 
 
-async def pieces_of(content: bytes) -> AsyncIterator[bytes]:
+async def split_into_pieces(content: bytes) -> AsyncIterator[bytes]:
     for at in range(0, len(content), 300_000):
         yield content[at : at + 300_000]
 
@@ -88,15 +88,15 @@ async def test_content_has_its_import_id_and_reads_back(store: PinStore) -> None
     small, large = os.urandom(1000), os.urandom(LARGE)
     pinned = await store.put("containers/small one", small)
     assert (pinned.cid, pinned.size) == (str(cid_of(small)), len(small))
-    streamed = await store.put_pieces("files/large", pieces_of(large))
+    streamed = await store.put_pieces("files/large", split_into_pieces(large))
     assert (streamed.cid, streamed.size) == (str(cid_of(large)), len(large))
     at_hand = await store.put("files/at hand", large)
     assert at_hand.cid == streamed.cid
     assert await store.get("containers/small one") == small
     assert await store.get("files/large") == large
     assert await store.holds("files/large")
-    async with store.read("files/large", first=SINGLE_BYTES - 2, last=SINGLE_BYTES + 1) as pieces:
-        assert b"".join([piece async for piece in pieces]) == large[SINGLE_BYTES - 2 : SINGLE_BYTES + 2]
+    async with store.read("files/large", first=MAX_SINGLE_BYTES - 2, last=MAX_SINGLE_BYTES + 1) as pieces:
+        assert b"".join([piece async for piece in pieces]) == large[MAX_SINGLE_BYTES - 2 : MAX_SINGLE_BYTES + 2]
     async with store.read("files/large", first=LARGE - 3) as pieces:
         assert b"".join([piece async for piece in pieces]) == large[-3:]
 
@@ -144,7 +144,7 @@ async def test_broken_off_upload_leaves_nothing_and_can_repeat(store: PinStore) 
     content = os.urandom(LARGE)
 
     async def broken() -> AsyncIterator[bytes]:
-        async for piece in pieces_of(content[: SINGLE_BYTES + 400_000]):
+        async for piece in split_into_pieces(content[: MAX_SINGLE_BYTES + 400_000]):
             yield piece
         raise ValueError("the caller went away")
 
@@ -152,13 +152,13 @@ async def test_broken_off_upload_leaves_nothing_and_can_repeat(store: PinStore) 
         await store.put_pieces("files/broken", broken())
     assert not await store.holds("files/broken")
     await store.delete("files/broken")
-    assert (await store.put_pieces("files/broken", pieces_of(content))).cid == str(cid_of(content))
+    assert (await store.put_pieces("files/broken", split_into_pieces(content))).cid == str(cid_of(content))
 
 
 @pytest.mark.parametrize("server", ["s3"], indirect=True)
 async def test_plain_bucket_is_a_gateway_without_leftovers(store: PinStore, server: PlainS3) -> None:
     small, large = os.urandom(1000), os.urandom(LARGE)
-    cids = [(await store.put("a", small)).cid, (await store.put_pieces("b", pieces_of(large))).cid]
+    cids = [(await store.put("a", small)).cid, (await store.put_pieces("b", split_into_pieces(large))).cid]
     assert server.held() == {f"ipfs/{cid}" for cid in cids}
     for content, cid in zip((small, large), cids, strict=True):
         assert server.served(cid) == content
@@ -198,7 +198,7 @@ async def test_kubo_keeps_held_content_through_garbage_collection(store: PinStor
         assert (await gateway.get(f"/ipfs/{kept}")).content == b"kept"
         assert (await gateway.get(f"/ipfs/{gone}")).status_code == 404
     assert isinstance(store, KuboStore)
-    assert (await store.repo_stat()).StorageMax > 0
+    assert (await store.read_repo_stat()).StorageMax > 0
 
 
 @pytest.mark.parametrize("content", [b"hello", b"", os.urandom(1 << 18)])

@@ -8,10 +8,10 @@ from devnet.accounts import Cast
 from devnet.anvil import Anvil
 from devnet.market import DevnetMarket
 from devnet.world import World
-from tests.faults.rpc_proxy import rpc_proxy
-from tests.faults.write_ahead import WriteAhead
 from tests.integration.conftest import Services
 from tests.integration.coordinatord.relayer.ops import Ops, signer
+from tests.support.faults.rpc_proxy import rpc_proxy
+from tests.support.faults.write_ahead import WriteAhead
 
 
 @pytest.fixture

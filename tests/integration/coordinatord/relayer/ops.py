@@ -83,7 +83,7 @@ class Ops:
         payment = job_payment(owner.address, raw(self.market.jobs), amount, order.expires_at, job)
         signature = owner.sign(self.domains.token.digest(payment))
         self.posted[job] = RegisteredJob(PostedOrder(order, owner.address, FeeTerms(FEE_BPS, GAS_FEE)), signature)
-        calldata = job_registry.post(
+        calldata = job_registry.post_calldata(
             order,
             owner.address,
             amount=amount,
@@ -104,7 +104,7 @@ class Ops:
 
     def request_capacity(self, provider: Wallet, n: int = 5, *, issued_at: int | None = None) -> NewRelay:
         message = RequestCapacity(n, issued_at if issued_at is not None else next(self.times))
-        calldata = provider_registry.request_capacity(
+        calldata = provider_registry.request_capacity_calldata(
             message.n, message.issued_at, provider.sign(self.domains.providers.digest(message))
         )
         subject = provider.address.rjust(32, b"\0")
@@ -119,31 +119,31 @@ class Ops:
 
     def reclaim(self, job: bytes) -> NewRelay:
         """Make the cheapest exit. It is refused for any job that is not claimed."""
-        calldata = job_registry.reclaim(self.posted.get(job, NOBODYS).posted)
+        calldata = job_registry.reclaim_calldata(self.posted.get(job, NOBODYS).posted)
         return NewRelay(RelayKind.RECLAIM, job, b"reclaim" + job, raw(self.market.jobs), calldata, Priority.EXIT)
 
     def claim(self, provider: Wallet, job: bytes) -> NewRelay:
         """Claim a job posted through `post`, now."""
         message = Claim(job, int(time.time()))
         signature = provider.sign(self.domains.jobs.digest(message))
-        calldata = job_registry.claim(self.posted[job], message.issued_at, signature)
+        calldata = job_registry.claim_calldata(self.posted[job], message.issued_at, signature)
         return NewRelay(RelayKind.CLAIM, job, b"claim" + job, raw(self.market.jobs), calldata, Priority.OP)
 
     def settle(self, provider: Wallet, job: bytes, cid: str = CID) -> NewRelay:
         message = Settle(job, 10, int(time.time()))
         signature = provider.sign(self.domains.jobs.digest(message))
-        calldata = job_registry.settle(self.posted[job].posted, 10, message.issued_at, cid, signature)
+        calldata = job_registry.settle_calldata(self.posted[job].posted, 10, message.issued_at, cid, signature)
         registry, content = raw(self.market.jobs), cid.encode()
         return NewRelay(RelayKind.SETTLE, job, b"settle" + job, registry, calldata, Priority.EXIT, content=content)
 
     def fail(self, provider: Wallet, job: bytes) -> NewRelay:
         message = Fail(job, int(time.time()))
         signature = provider.sign(self.domains.jobs.digest(message))
-        calldata = job_registry.fail(self.posted[job].posted, message.issued_at, signature)
+        calldata = job_registry.fail_calldata(self.posted[job].posted, message.issued_at, signature)
         return NewRelay(RelayKind.FAIL, job, b"fail" + job, raw(self.market.jobs), calldata, Priority.EXIT)
 
     def cancel(self, owner: Wallet, job: bytes) -> NewRelay:
         message = Cancel(job, int(time.time()))
         signature = owner.sign(self.domains.jobs.digest(message))
-        calldata = job_registry.cancel(self.posted[job].posted, message.issued_at, signature)
+        calldata = job_registry.cancel_calldata(self.posted[job].posted, message.issued_at, signature)
         return NewRelay(RelayKind.CANCEL, job, b"cancel" + job, raw(self.market.jobs), calldata, Priority.OP)

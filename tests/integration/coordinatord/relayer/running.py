@@ -93,7 +93,6 @@ async def stage(
     fee_ceiling: FeeCeiling = NO_CEILING,
     timeout_s: float = 5.0,
     receipt_wait: float = 60.0,
-    keeping_up: float = 5.0,
     mined_within: float = 15.0,
     index: AddressBook | None = None,
     policy: GasPolicy = UNLIMITED,
@@ -105,7 +104,6 @@ async def stage(
         reserve_gas=reserve_gas,
         cancel_reserve_gas=cancel_reserve_gas,
         fee_ceiling=fee_ceiling,
-        keeping_up=keeping_up,
         mined_within=mined_within,
     )
     async with (
@@ -132,7 +130,7 @@ async def stage(
                 source = NodeSource(rpc, Decoder(index)) if nodes is None else CheckedSource(nodes, Decoder(index))
                 tasks.start_soon(run_indexer, database, source, _settings_of_index(index), notices, Wake())
             if nodes is not None:
-                tasks.start_soon(nodes.watch, CHAIN_ID, 0.2)
+                tasks.start_soon(nodes.watch_heads, CHAIN_ID, 0.2)
             yield Stage(database, notices, relaying, rpc, settings, tasks)
             tasks.cancel_scope.cancel()
 

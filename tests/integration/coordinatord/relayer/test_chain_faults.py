@@ -8,13 +8,13 @@ from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer.blocks import WINDOW_BLOCKS
 from coordinatord.chain.relayer.relaying import RefusedByChain, RelayMined
-from devnet.anvil import CHAIN_ID, PAST_STATES
+from devnet.anvil import CHAIN_ID, PAST_STATE_COUNT
 from devnet.world import World
-from tests.faults.rpc_proxy import HttpStatus, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
 from tests.integration.coordinatord.relayer.running import BROADCAST, mine_until_ended, relay_into, stage
-from tests.invariants.relays import relay_violations
+from tests.support.faults.rpc_proxy import HttpStatus, rpc_proxy
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +52,7 @@ async def test_old_reverted_op_is_refused_without_node_state(
             await on.until(BROADCAST, 2)
             relaying.cancel()
             await world.anvil.call("evm_mine")
-            await world.anvil.call("anvil_mine", hex(PAST_STATES + 1))
+            await world.anvil.call("anvil_mine", hex(PAST_STATE_COUNT + 1))
             on.start(relayer_wallet)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RefusedByChain", "RelayMined"]
 
@@ -247,8 +247,8 @@ async def test_vanished_block_delays_refusals_only_for_a_while(
     head = int(await world.anvil.call("eth_blockNumber"), 16)
     async with stage(database_url, world.anvil.rpc_url, queue_timeout_ms=1_000, receipt_wait=0.1) as on:
         await on.fetchval(
-            "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, priority, purpose, block_number,"
-            " block_hash, mined_hash, succeeded, broadcast_at) values ($1, $2, 0, $2, '', 0, 0, 'relay', $3, $4, $4,"
+            "insert into relay_txs (chain_id, account, nonce, target, calldata, gas, purpose, block_number,"
+            " block_hash, mined_hash, succeeded, broadcast_at) values ($1, $2, 0, $2, '', 0, 'relay', $3, $4, $4,"
             " true, clock_timestamp() - $5 * interval '1 minute') returning id",
             CHAIN_ID,
             b"\xee" * 20,

@@ -14,7 +14,6 @@ from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.storage.database.connections import Connection
 from devnet.world import World
-from tests.faults.rpc_proxy import ErrorAnswer, Hang, RefuseTransactions, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import (
     ahead_of_the_relayer,
     mining_by_hand,
@@ -23,7 +22,8 @@ from tests.integration.coordinatord.relayer.mining import (
 )
 from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
 from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
-from tests.invariants.relays import relay_violations
+from tests.support.faults.rpc_proxy import ErrorAnswer, Hang, RefuseTransactions, rpc_proxy
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 

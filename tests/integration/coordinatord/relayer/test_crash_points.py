@@ -1,7 +1,7 @@
 """Kill the relayer at each place where it waits, and restart it. Each op is relayed once, for any answer of the node.
 
 By default a few ops meet one crash after another, until all places are covered. If the node rejects the bytes, the
-crashes begin at their broadcast. With `CRASH_POINTS=apart` (`make crash-points`) each place gets a separate op and a
+crashes begin at their broadcast. With `CRASH_POINTS=apart` each place gets a separate op and a
 single crash, under more node answers.
 """
 
@@ -23,11 +23,20 @@ from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.storage.database import locks
 from devnet.anvil import CHAIN_ID
 from devnet.world import World
-from tests.faults.crash_points import CrashPoints
-from tests.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, RpcProxy, SwallowAnswer, Truncate, rpc_proxy
 from tests.integration.coordinatord.relayer.ops import Ops
 from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
-from tests.invariants.relays import relay_violations
+from tests.support.faults.crash_points import CrashPoints
+from tests.support.faults.rpc_proxy import (
+    ErrorAnswer,
+    Fault,
+    Hang,
+    HttpStatus,
+    RpcProxy,
+    SwallowAnswer,
+    Truncate,
+    rpc_proxy,
+)
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -131,8 +140,10 @@ async def test_crashing_relayer_relays_each_op_once(
     monkeypatch: pytest.MonkeyPatch,
     answer: str,
 ) -> None:
-    monkeypatch.setattr(locks, "CLAIM_INTERVAL_S", 0.01)
-    monkeypatch.setattr(in_flight, "REMIND_AFTER_S", 0.3)  # the node said "known" without having the transaction
+    monkeypatch.setattr(locks, "ROLE_POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(
+        in_flight, "REBROADCAST_INTERVAL_S", 0.3
+    )  # the node said "known" without having the transaction
     all_of_it = APART or answer == "taken"
     points = CrashPoints("coordinatord", ("",) if all_of_it else SENDING)
     async with rpc_proxy(world.anvil.rpc_url) as proxy, stage(database_url, proxy.url, timeout_s=0.3) as on:
@@ -167,7 +178,7 @@ async def test_crashing_relayer_sends_a_jobs_ops_once_in_order(
     monkeypatch: pytest.MonkeyPatch,
     most: int,
 ) -> None:
-    monkeypatch.setattr(locks, "CLAIM_INTERVAL_S", 0.01)
+    monkeypatch.setattr(locks, "ROLE_POLL_INTERVAL_S", 0.01)
     points = CrashPoints("coordinatord", ("",) if APART else (CHAINS,))
 
     def job() -> list[NewRelay]:

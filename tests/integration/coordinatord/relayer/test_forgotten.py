@@ -12,8 +12,8 @@ from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
 from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
-from tests.invariants.nonces import nonce_violations
-from tests.invariants.relays import relay_violations
+from tests.support.invariants.nonces import nonce_violations
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,11 @@ from coordinatord.chain.relayer.fees import FeeCeiling
 from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.world import World
-from tests.faults.rpc_proxy import ErrorAnswer, RefuseTransactions, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
 from tests.integration.coordinatord.relayer.running import Stage, mine_until_ended, relay_into, stage, submit
-from tests.invariants.relays import relay_violations
+from tests.support.faults.rpc_proxy import ErrorAnswer, RefuseTransactions, Rewrite, rpc_proxy
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 

@@ -7,16 +7,16 @@ import pytest
 
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer import outbox_sql
-from coordinatord.chain.relayer.op_gas import GAS, OpGas
+from coordinatord.chain.relayer.op_gas import GAS_BY_KIND
 from coordinatord.chain.relayer.outbox_sql import NewRelay, RelayKind
-from coordinatord.chain.rpc.client import quantity
+from coordinatord.chain.rpc.client import decode_quantity
 from coordinatord.storage.database.connections import Connection
 from devnet.anvil import BLOCK_GAS_LIMIT
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.relayer.ops import Ops, hexed, signer
 from tests.integration.coordinatord.relayer.running import Stage, stage
-from tests.invariants.relays import relay_violations
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -50,13 +50,13 @@ async def relayed_at_once(on: Stage, relays: Sequence[NewRelay]) -> list[Used]:
     found = []
     for row in rows:
         receipt = await on.rpc.call_as(dict[str, object], "eth_getTransactionReceipt", hexed(row["mined_hash"]))
-        found.append(Used(row["relays"], row["gas"], quantity(receipt["gasUsed"])))
+        found.append(Used(row["relays"], row["gas"], decode_quantity(receipt["gasUsed"])))
     return found
 
 
 async def with_room_for_many_claims(world: World, operator: str) -> None:
     async with connected(world.anvil.rpc_url) as chain:
-        registry = at(chain, "ProviderRegistry", world.market.providers)
+        registry = contract_at(chain, "ProviderRegistry", world.market.providers)
         now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
         await chain.send(registry, operator, "requestCapacity", 1000, now, b"")
         await chain.send(registry, world.cast.admin.address, "setCeiling", world.market.provider_ids[operator], 1000)
@@ -91,7 +91,7 @@ async def test_starved_relay_is_resent_with_more_gas(
 ) -> None:
     """The chain's token costs more gas than the table says. The second relay's plan uses the cost measured in the
     first."""
-    monkeypatch.setitem(GAS, RelayKind.POST, OpGas(150_000, 25_000))
+    monkeypatch.setitem(GAS_BY_KIND, RelayKind.POST, (150_000, 25_000))
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)
         await relayed_at_once(on, [ops.post(client) for _ in range(MANY)])
@@ -108,7 +108,7 @@ async def test_relays_fit_after_an_admin_raises_token_gas(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet, *, provider: Wallet
 ) -> None:
     async with connected(world.anvil.rpc_url) as chain:
-        registry = at(chain, "JobRegistry", world.market.jobs)
+        registry = contract_at(chain, "JobRegistry", world.market.jobs)
         await chain.send(registry, world.cast.admin.address, "setTokenGas", 1_500_000)
     async with stage(database_url, world.anvil.rpc_url) as on:
         on.start(relayer_wallet)

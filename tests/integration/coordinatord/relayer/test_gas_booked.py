@@ -3,7 +3,7 @@
 import pytest
 
 from common.secp256k1 import Wallet
-from coordinatord.chain.relayer.budgets_sql import top_spenders
+from coordinatord.chain.relayer.budgets_sql import read_top_spenders
 from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
@@ -42,6 +42,6 @@ async def test_gas_is_booked_again_after_a_reorg(
         await on.until("select count(*) = 2 from relays where state = 'mined'")
         assert await on.fetchval(BOOKED) == await used_on_the_chain(world, on) > 0
         async with on.database.connection() as connection:
-            (spender,) = await top_spenders(connection, 5)
+            (spender,) = await read_top_spenders(connection, 5)
     assert (spender.signer, spender.kind) == (client.address, "post")
     assert all(isinstance(outcome, RelayMined) for outcome in outcomes)

@@ -7,9 +7,16 @@ import anyio
 import attrs
 import pytest
 
-from coordinatord.chain.relayer import gas_bookings_sql, outbox_sql, queue_sql, results_sql, transactions_sql
-from coordinatord.chain.relayer.budgets_sql import ALL_NEWCOMERS, Budget, GasLimits, Spending, room, top_spenders
-from coordinatord.chain.relayer.in_flight import Version
+from coordinatord.chain.relayer import budgets_sql, outbox_sql, queue_sql, results_sql, transactions_sql
+from coordinatord.chain.relayer.budgets_sql import (
+    ALL_NEWCOMERS,
+    Budget,
+    GasLimits,
+    Spending,
+    count_fitting_ops,
+    read_top_spenders,
+)
+from coordinatord.chain.relayer.in_flight import PendingTx, Version
 from coordinatord.chain.relayer.outbox_sql import (
     NewRelay,
     NotQueued,
@@ -20,7 +27,7 @@ from coordinatord.chain.relayer.outbox_sql import (
     Submitted,
 )
 from coordinatord.chain.relayer.results_sql import RefusedCall
-from coordinatord.chain.relayer.transactions_sql import MinedTx, NewTx
+from coordinatord.chain.relayer.transactions_sql import MinedTx
 from coordinatord.storage.database.connections import Connection, Database, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.book.market_rows import add_jobs, begin_index
@@ -77,12 +84,11 @@ async def signed(connection: Connection, nonce: int, *relays: NewRelay) -> int:
     ids = [one.id for one in await submit(connection, *relays) if isinstance(one, Queued)]
     assert len(ids) == len(relays)
     version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
-    (tx_id,) = await transactions_sql.insert(
-        connection, CHAIN, ACCOUNT, [NewTx(nonce, TARGET, b"data", 100_000, 2, "relay", version)]
-    )
+    tx = PendingTx(0, nonce, TARGET, 100_000, [version], b"data")
+    await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [tx])
     places = [None] if len(ids) == 1 else list(range(len(ids)))
-    await queue_sql.mark_signed(connection, ids, [tx_id] * len(ids), places)
-    return tx_id
+    await queue_sql.mark_signed(connection, [(one, tx.id, place) for one, place in zip(ids, places, strict=True)])
+    return tx.id
 
 
 async def mine(
@@ -90,7 +96,7 @@ async def mine(
 ) -> dict[str, int]:
     mined = MinedTx(tx_id, bytes(32), block, BLOCK, succeeded=True, gas_used=gas, fills=fills)
     await transactions_sql.record_mined(connection, [mined])
-    booked = await gas_bookings_sql.book(connection, [mined])
+    booked = await budgets_sql.book_gas(connection, [mined])
     await results_sql.end_carried(connection, [tx_id], refused)
     return booked
 
@@ -143,7 +149,7 @@ async def test_transaction_is_unbooked_and_rebooked_exactly(
     once = await spent(connection)
     assert once == {(ALICE, "post"): 500, (BOB, "post"): 501}
     await connection.execute("update gas_bookings set hour = hour - 1")
-    await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
+    await results_sql.unmine_blocks(connection, CHAIN, ACCOUNT, [BLOCK])
     assert await spent(connection) == {}
     await mine(connection, tx_id, 1001)
     assert await spent(connection) == once
@@ -170,10 +176,10 @@ async def test_top_spenders_are_those_of_a_day_with_the_hour_apart(connection: C
     await spend(connection, ALICE, 10)
     await spend(connection, BOB, 40, hours_ago=23)
     await spend(connection, BOB, 1000, hours_ago=24)
-    found = await top_spenders(connection, 10)
+    found = await read_top_spenders(connection, 10)
     assert [attrs.astuple(one) for one in found] == [(BOB, "post", 0, 40), (ALICE, "post", 10, 15)]
     await mine(connection, await signed(connection, 0, post(BOB, newcomers=(10**9, 10**9))), 60)
-    (newcomers,) = [one for one in await top_spenders(connection, 10) if one.signer == ALL_NEWCOMERS]
+    (newcomers,) = [one for one in await read_top_spenders(connection, 10) if one.signer == ALL_NEWCOMERS]
     assert attrs.astuple(newcomers) == (ALL_NEWCOMERS, "post", 60, 60)
 
 
@@ -252,12 +258,12 @@ async def test_newcomers_share_a_budget_that_nobody_else_uses(connection: Connec
 
 async def test_room_is_what_submitting_one_by_one_would_fit(connection: Connection) -> None:
     limits = GasLimits(Budget.POSTS, 450, 1000, (10**9, 10**9))
-    assert await room(connection, Spending(ALICE, 100, limits), 512) == 4
-    assert await room(connection, Spending(ALICE, 100, limits), 3) == 3
-    assert await room(connection, Spending(ALICE, 500, limits), 512) == 1
+    assert await count_fitting_ops(connection, Spending(ALICE, 100, limits), 512) == 4
+    assert await count_fitting_ops(connection, Spending(ALICE, 100, limits), 3) == 3
+    assert await count_fitting_ops(connection, Spending(ALICE, 500, limits), 512) == 1
     await submit(connection, post(ALICE, estimate=400))
-    assert await room(connection, Spending(ALICE, 100, limits), 512) == 0
-    assert await room(connection, Spending(ALICE, 100, GasLimits(Budget.POSTS, None, None)), 512) == 512
+    assert await count_fitting_ops(connection, Spending(ALICE, 100, limits), 512) == 0
+    assert await count_fitting_ops(connection, Spending(ALICE, 100, GasLimits(Budget.POSTS, None, None)), 512) == 512
 
 
 # --- promises ------------------------------------------------------------------------------------------------

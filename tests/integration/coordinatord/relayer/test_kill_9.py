@@ -11,12 +11,12 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.accounts import Cast
 from devnet.world import World
-from tests.faults.relayer_process import kill_9, relayer_process
-from tests.faults.rpc_proxy import Fault, Hang, RpcProxy, SwallowAnswer, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, pooled, until_pooled
 from tests.integration.coordinatord.relayer.ops import Ops
 from tests.integration.coordinatord.relayer.running import Stage, stage
-from tests.invariants.relays import relay_violations
+from tests.support.faults.relayer_process import kill_9, relayer_process
+from tests.support.faults.rpc_proxy import Fault, Hang, RpcProxy, SwallowAnswer, rpc_proxy
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 

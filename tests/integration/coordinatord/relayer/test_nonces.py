@@ -8,11 +8,11 @@ from coordinatord.chain.relayer import in_flight
 from coordinatord.chain.relayer.relaying import RelayMined
 from devnet.anvil import Anvil
 from devnet.world import World
-from tests.faults.rpc_proxy import RefuseTransactions, Rewrite, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, hexed
 from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, mine_until_ended, relay_into, stage
-from tests.invariants.relays import relay_violations
+from tests.support.faults.rpc_proxy import RefuseTransactions, Rewrite, rpc_proxy
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -242,7 +242,7 @@ async def test_lagging_node_makes_no_nonce_look_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of several nodes behind one endpoint, a current node reports the head, and a lagging node answers the rest."""
-    monkeypatch.setattr(in_flight, "RECEIPTS_LAG_S", 0.1)
+    monkeypatch.setattr(in_flight, "MAX_RECEIPT_LAG_S", 0.1)
     behind = (
         Rewrite("eth_getBlockByNumber", lambda _, block: {**block, "transactions": []}),
         Rewrite("eth_getTransactionReceipt", lambda _, __: None),

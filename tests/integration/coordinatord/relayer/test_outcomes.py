@@ -12,10 +12,10 @@ from coordinatord.chain.relayer import (
     results_sql,
     transactions_sql,
 )
-from coordinatord.chain.relayer.in_flight import Version
+from coordinatord.chain.relayer.in_flight import PendingTx, Version
 from coordinatord.chain.relayer.outbox_sql import MAX_REQUEUES, NewRelay, NotQueued, Priority, Queued, RelayKind
 from coordinatord.chain.relayer.results_sql import RefusedCall
-from coordinatord.chain.relayer.transactions_sql import MinedTx, NewTx
+from coordinatord.chain.relayer.transactions_sql import MinedTx
 from coordinatord.storage.database.connections import Connection, open_database
 from coordinatord.storage.database.migration import migrate
 from tests.integration.coordinatord.relayer.running import submit
@@ -48,11 +48,13 @@ async def signed(connection: Connection, nonce: int, *names: bytes) -> int:
     """Insert a transaction that carries a relay of each name. Return its id."""
     relays = [await queued(connection, name) for name in names]
     version = Version(nonce.to_bytes(32, "big"), b"raw", 10, 1, fills=False)
-    tx = NewTx(nonce, TARGET, b"data", 100_000, 2, "relay", version)
-    (tx_id,) = await transactions_sql.insert(connection, CHAIN, ACCOUNT, [tx])
+    tx = PendingTx(0, nonce, TARGET, 100_000, [version], b"data")
+    await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [tx])
     places = [None] if len(relays) == 1 else list(range(len(relays)))
-    await queue_sql.mark_signed(connection, relays, [tx_id] * len(relays), places)
-    return tx_id
+    await queue_sql.mark_signed(
+        connection, [(relay, tx.id, place) for relay, place in zip(relays, places, strict=True)]
+    )
+    return tx.id
 
 
 async def mine(connection: Connection, tx_id: int, *refused: RefusedCall) -> None:
@@ -85,9 +87,9 @@ async def test_a_refused_call_ends_refused_and_its_neighbours_mined(connection: 
 async def test_an_unmade_block_brings_mined_and_refused_relays_back(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a", b"b")
     await mine(connection, tx_id, RefusedCall(tx_id, 1, "StaleOp", b"\x01"))
-    assert await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK]) == 1
+    assert await results_sql.unmine_blocks(connection, CHAIN, ACCOUNT, [BLOCK]) == 1
     assert await states(connection) == ["signed", "signed"]
-    assert [tx.id for tx in await transactions_sql.pending(connection, CHAIN, ACCOUNT)] == [tx_id]
+    assert [tx.id for tx in await transactions_sql.read_pending(connection, CHAIN, ACCOUNT)] == [tx_id]
 
 
 async def test_undone_relay_keeps_its_end_until_mined_again(
@@ -96,7 +98,7 @@ async def test_undone_relay_keeps_its_end_until_mined_again(
     tx_id = await signed(connection, 0, b"a")
     await mine(connection, tx_id)
     await queued(connection, b"a")
-    await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
+    await results_sql.unmine_blocks(connection, CHAIN, ACCOUNT, [BLOCK])
     assert await states(connection) == ["mined", "queued"]
     await mine(connection, tx_id, RefusedCall(tx_id, None, "OrderExpired", b"\x02"))
     assert await states(connection) == ["refused", "queued"]
@@ -105,13 +107,13 @@ async def test_undone_relay_keeps_its_end_until_mined_again(
 async def test_lost_nonces_requeue_relays_and_finally_drop_them(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [tx_id])
-    (again,) = await queue_sql.take(connection, 10, 10)
+    (again,) = await queue_sql.take_relays(connection, 10, 10)
     assert again.requeued == 1
     await connection.execute("update relays set state = 'signed', requeued = $1", MAX_REQUEUES)
     await results_sql.requeue(connection, [again.id], "nonce_conflict")
-    status = (await outbox_sql.statuses(connection, [again.id]))[again.id]
+    status = (await outbox_sql.read_statuses(connection, [again.id]))[again.id]
     assert (status.state, status.reason, status.tx_hash) == ("dropped", "nonce_conflict", None)
-    assert await transactions_sql.pending(connection, CHAIN, ACCOUNT) == []
+    assert await transactions_sql.read_pending(connection, CHAIN, ACCOUNT) == []
 
 
 async def test_lost_bytes_mined_later_end_their_relays(
@@ -119,20 +121,20 @@ async def test_lost_bytes_mined_later_end_their_relays(
 ) -> None:
     lost = await signed(connection, 0, b"a", b"b")
     await results_sql.mark_lost(connection, [lost])
-    a, b = (relay.id for relay in await queue_sql.take(connection, 10, 10))
+    a, b = (relay.id for relay in await queue_sql.take_relays(connection, 10, 10))
     refused = [RefusedCall(lost, 1, "StaleOp", b"\x01")]
     await transactions_sql.record_mined(connection, [MinedTx(lost, bytes(32), 7, BLOCK, succeeded=True)])
-    assert await results_sql.take_back(connection, [lost], refused) == {a}
+    assert await results_sql.rebind_carried(connection, [lost], refused) == {a}
     await results_sql.end_carried(connection, [lost], refused)
-    assert [s and s.state for s in (await outbox_sql.statuses(connection, [a, b])).values()] == ["mined", "queued"]
+    assert [s and s.state for s in (await outbox_sql.read_statuses(connection, [a, b])).values()] == ["mined", "queued"]
 
 
 async def test_gaps_are_nonces_lost_or_never_stored_and_not_mined_ones(connection: Connection) -> None:
     mined, lost = await signed(connection, 4, b"a"), await signed(connection, 5, b"b")
     await mine(connection, mined)
     await results_sql.mark_lost(connection, [lost])
-    gaps = await transactions_sql.gaps_among(connection, CHAIN, ACCOUNT, [4, 5, 6])
-    assert [(gap.nonce, gap.lost_id) for gap in gaps] == [(5, lost), (6, None)]
+    gaps = await transactions_sql.find_nonce_gaps(connection, CHAIN, ACCOUNT, [4, 5, 6])
+    assert gaps == [(5, lost), (6, None)]
 
 
 async def test_expired_ops_are_dropped_but_signed_ones_are_not(connection: Connection) -> None:
@@ -148,7 +150,7 @@ async def test_what_came_back_is_not_dropped_for_its_time_in_the_queue(connectio
     """The caller may know that it was mined. Dropping it could leave a settled job open forever."""
     tx_id = await signed(connection, 0, b"a")
     await mine(connection, tx_id)
-    await results_sql.unmine(connection, CHAIN, ACCOUNT, [BLOCK])
+    await results_sql.unmine_blocks(connection, CHAIN, ACCOUNT, [BLOCK])
     await results_sql.mark_lost(connection, [tx_id])
     await connection.execute("update relays set queued_at = queued_at - interval '1 minute'")
     assert await queue_sql.drop_overdue(connection, 1_000) == {}
@@ -160,24 +162,24 @@ async def test_twice_lost_bytes_end_the_relay_in_any_version(
 ) -> None:
     first = await signed(connection, 0, b"a")
     await results_sql.mark_lost(connection, [first])
-    (relay,) = await queue_sql.take(connection, 10, 10)
+    (relay,) = await queue_sql.take_relays(connection, 10, 10)
     version = Version(bytes([1]) * 32, b"raw", 10, 1, fills=False)
-    again = NewTx(1, TARGET, b"data", 100_000, 2, "relay", version)
-    (second,) = await transactions_sql.insert(connection, CHAIN, ACCOUNT, [again])
-    await queue_sql.mark_signed(connection, [relay.id], [second], [None])
-    await results_sql.mark_lost(connection, [second])
+    again = PendingTx(0, 1, TARGET, 100_000, [version], b"data")
+    await transactions_sql.insert_transactions(connection, CHAIN, ACCOUNT, [again])
+    await queue_sql.mark_signed(connection, [(relay.id, again.id, None)])
+    await results_sql.mark_lost(connection, [again.id])
     await transactions_sql.record_mined(connection, [MinedTx(first, bytes(32), 7, BLOCK, succeeded=True)])
-    assert await results_sql.take_back(connection, [first], []) == {relay.id}
+    assert await results_sql.rebind_carried(connection, [first], []) == {relay.id}
     await results_sql.end_carried(connection, [first], [])
     assert await states(connection) == ["mined"]
-    status = (await outbox_sql.statuses(connection, [relay.id]))[relay.id]
+    status = (await outbox_sql.read_statuses(connection, [relay.id]))[relay.id]
     assert status.block_number == 7
 
 
 async def test_self_transfer_is_never_reported_as_a_relay(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await transactions_sql.add_versions(connection, [(tx_id, Version(b"\xff" * 32, b"fill", 20, 2, fills=True))])
-    status = (await outbox_sql.statuses(connection, [1]))[1]
+    status = (await outbox_sql.read_statuses(connection, [1]))[1]
     assert status.tx_hash == bytes(32)
 
 
@@ -190,7 +192,7 @@ async def test_of_one_request_only_what_names_the_same_content_joins(connection:
     assert await submit(connection, settle(b"another"), max_depth=10) == NotQueued.SUBJECT_BUSY
     again = settle(b"one")
     assert await submit(connection, again, max_depth=10) == Queued(first.id, again, joined=True)
-    await queue_sql.end(connection, [queue_sql.Ending(first.id, "refused", "SlaExpired")])
+    await queue_sql.end_queued(connection, [queue_sql.Ending(first.id, "refused", "SlaExpired")])
     assert isinstance(await submit(connection, settle(b"another"), max_depth=10), Queued)
 
 
@@ -224,12 +226,12 @@ async def test_what_ended_a_job_stays_known_when_its_relay_is_dropped(connection
     await connection.execute("update relays set kind = $1 where tx_id = $2", kind.value, tx_id)
     await mine(connection, tx_id)
     ended = None if kind is RelayKind.CLAIM else bytes(32)
-    assert await endings_sql.ending_of(connection, b"job") == ended
+    assert await endings_sql.find_ending_tx(connection, b"job") == ended
     await connection.execute("update relays set ended_at = ended_at - interval '8 days' where tx_id = $1", tx_id)
     await connection.execute("update relay_txs set created_at = created_at - interval '8 days'")
-    assert await endings_sql.drop_ended(connection, 7 * 86_400, 10) == 1
+    assert await endings_sql.drop_ended_relays(connection, 7 * 86_400, 10) == 1
     assert await connection.fetchval("select count(*) from relays") == 1
-    assert await endings_sql.ending_of(connection, b"job") == ended
+    assert await endings_sql.find_ending_tx(connection, b"job") == ended
 
 
 async def test_second_cancel_joins_the_mined_one(connection: Connection) -> None:
@@ -250,7 +252,7 @@ async def test_claims_that_fill_a_round_bring_their_posts_with_them(connection: 
         attrs.evolve(post, kind=RelayKind.CLAIM, dedupe=b"claim" + post.subject, priority=Priority.OP) for post in posts
     ]
     await outbox_sql.submit_all(connection, [*posts, *claims], max_depth=10)
-    taken = await queue_sql.take(connection, 2, 0)
+    taken = await queue_sql.take_relays(connection, 2, 0)
     assert [relay.kind for relay in taken] == ["claim", "claim", "post", "post"]
     assert [relay.id for relay in taken[2:]] == [relay.id - 3 for relay in taken[:2]]
 
@@ -263,20 +265,14 @@ async def test_requeued_op_waits_for_its_dependency(connection: Connection) -> N
     )
     await outbox_sql.submit_all(connection, [post, claim, settle], max_depth=10)
     await connection.execute("update relays set requeued = 1 where kind = 'claim'")
-    assert [relay.kind for relay in await queue_sql.take(connection, 1, 0)] == ["settle", "post"]
+    assert [relay.kind for relay in await queue_sql.take_relays(connection, 1, 0)] == ["settle", "post"]
 
 
-async def test_only_live_own_transactions_precede_new_ones(
-    connection: Connection,
-) -> None:
+async def test_relays_of_a_subject_are_read_oldest_first_until_they_end(connection: Connection) -> None:
     tx_id = await signed(connection, 0, b"a")
     await submit(connection, attrs.evolve(new(b"a"), dedupe=b"behind"), max_depth=10)
-
-    async def ahead(account: bytes = ACCOUNT) -> list[bool]:
-        (behind,) = await queue_sql.take(connection, 10, 10)
-        return [one.ahead for one in await results_sql.undecided_with(connection, CHAIN, account, [behind.id])]
-
-    assert await ahead() == [True, False]
-    assert await ahead(b"\xbb" * 20) == [False, False]
-    await transactions_sql.add_versions(connection, [(tx_id, Version(b"\x01" * 32, b"fill", 20, 2, fills=True))])
-    assert await ahead() == [False, False]
+    await queued(connection, b"of another subject")
+    undecided = await results_sql.find_undecided_with(connection, [2])
+    assert [(relay.id, relay.tx_id) for relay in undecided] == [(1, tx_id), (2, None)]
+    await mine(connection, tx_id)
+    assert [relay.id for relay in await results_sql.find_undecided_with(connection, [2])] == [2]

@@ -14,7 +14,7 @@ from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops, signer
 from tests.integration.coordinatord.relayer.running import stage
-from tests.invariants.relays import relay_violations
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -102,7 +102,7 @@ async def test_lost_row_ends_the_wait(world: World, database_url: str, ops: Ops,
         await connection.execute("delete from relays")
         if reused:
             await connection.execute("insert into relays overriding system value select * from moved")
-        with anyio.fail_after(5), pytest.raises(Retryable, match="send the same again"):
+        with anyio.fail_after(5), pytest.raises(Retryable, match="send the same request again"):
             await on.relaying.wait(queued)
 
 
@@ -175,30 +175,6 @@ async def test_two_accounts_share_one_outbox(
             assert await relay_violations(connection, on.rpc, stuck_after=0) == []
 
 
-async def test_batch_posts_wait_while_the_chain_falls_behind(
-    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
-) -> None:
-    batch_post = attrs.evolve(ops.post(client), priority=Priority.BATCH_POST)
-    signed = "select tx_id is not null from relays where dedupe = $1"
-    async with (
-        mining_by_hand(world.anvil),
-        stage(database_url, world.anvil.rpc_url, keeping_up=0.3) as on,
-        anyio.create_task_group() as callers,
-    ):
-        on.start(relayer_wallet)
-        callers.start_soon(on.relaying.relay, ops.post(client))
-        await on.until("select clock_timestamp() > min(broadcast_at) + interval '0.3 seconds' from relay_txs")
-        callers.start_soon(on.relaying.relay, batch_post)
-        await on.until("select count(*) = 1 from relays where dedupe = $1", batch_post.dedupe)
-        another = ops.post(client)
-        callers.start_soon(on.relaying.relay, another)
-        await on.until(signed, another.dedupe)
-        assert not await on.fetchval(signed, batch_post.dedupe)
-        await world.anvil.call("evm_mine")
-        await on.until(signed, batch_post.dedupe)
-        callers.cancel_scope.cancel()
-
-
 async def test_batch_posts_fill_at_most_the_next_block(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
@@ -211,7 +187,7 @@ async def test_batch_posts_fill_at_most_the_next_block(
         await world.anvil.call("evm_mine")
         async with (
             mining_by_hand(world.anvil),
-            stage(database_url, world.anvil.rpc_url, keeping_up=60) as on,
+            stage(database_url, world.anvil.rpc_url) as on,
             anyio.create_task_group() as callers,
         ):
             on.start(relayer_wallet)

@@ -6,14 +6,14 @@ from eth_utils.address import to_checksum_address
 
 from common.secp256k1 import Wallet
 from coordinatord.chain.relayer.relaying import RelayMined
-from coordinatord.chain.relayer.role import role_in
+from coordinatord.chain.relayer.role import relayer_role_of
 from devnet.accounts import Cast
-from devnet.contracts import MarketChain, at, connected
+from devnet.contracts import MarketChain, connected, contract_at
 from devnet.world import World
 from tests.integration.coordinatord.relayer.mining import mining_by_hand, until_pooled
 from tests.integration.coordinatord.relayer.ops import Ops, signer
 from tests.integration.coordinatord.relayer.running import relay_into, stage
-from tests.invariants.relays import relay_violations
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,9 @@ def checksum(account: bytes) -> str:
 
 async def set_role(chain: MarketChain, world: World, account: bytes, allowed: bool) -> None:
     for name, address in (("JobRegistry", world.market.jobs), ("ProviderRegistry", world.market.providers)):
-        await chain.send(at(chain, name, address), world.cast.admin.address, "setRelayer", checksum(account), allowed)
+        await chain.send(
+            contract_at(chain, name, address), world.cast.admin.address, "setRelayer", checksum(account), allowed
+        )
 
 
 async def test_account_without_role_leaves_posts_to_another(
@@ -33,7 +35,7 @@ async def test_account_without_role_leaves_posts_to_another(
     without, other = (signer(account) for account in cast.with_role("relayer")[:2])
     async with connected(world.anvil.rpc_url) as chain, stage(database_url, world.anvil.rpc_url) as on:
         await set_role(chain, world, without.address, False)
-        role = role_in(ops.book, without.address)
+        role = relayer_role_of(ops.book, without.address)
         on.start(without, role)
         outcomes: list[object] = []
         async with anyio.create_task_group() as callers:
@@ -42,7 +44,7 @@ async def test_account_without_role_leaves_posts_to_another(
             with anyio.fail_after(60):
                 while not role.is_missing:  # noqa: ASYNC110 - nobody tells
                     await anyio.sleep(0.02)
-            on.start(other, role_in(ops.book, other.address))
+            on.start(other, relayer_role_of(ops.book, other.address))
         [outcome] = outcomes
         assert isinstance(outcome, RelayMined)
         assert await on.fetchval("select array_agg(account) from relay_txs") == [other.address]
@@ -52,7 +54,7 @@ async def test_posts_reverted_by_role_loss_are_mined_later(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
     async with connected(world.anvil.rpc_url) as chain, stage(database_url, world.anvil.rpc_url) as on:
-        jobs = at(chain, "JobRegistry", world.market.jobs)
+        jobs = contract_at(chain, "JobRegistry", world.market.jobs)
         revoking = {
             "from": world.cast.admin.address,
             "to": world.market.jobs,
@@ -64,7 +66,7 @@ async def test_posts_reverted_by_role_loss_are_mined_later(
         outcomes: list[object] = []
         async with anyio.create_task_group() as callers:
             async with mining_by_hand(world.anvil):
-                on.start(relayer_wallet, role_in(ops.book, relayer_wallet.address))
+                on.start(relayer_wallet, relayer_role_of(ops.book, relayer_wallet.address))
                 for _ in range(2):
                     callers.start_soon(relay_into(on, outcomes), ops.post(client))
                 await until_pooled(world.anvil)

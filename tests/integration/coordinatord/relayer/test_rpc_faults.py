@@ -13,7 +13,10 @@ from coordinatord.chain.relayer.outbox_sql import NewRelay
 from coordinatord.chain.relayer.relaying import NoReceipt, RelayMined
 from coordinatord.chain.rpc.client import open_rpc
 from devnet.world import World
-from tests.faults.rpc_proxy import (
+from tests.integration.coordinatord.relayer.mining import mining_by_hand
+from tests.integration.coordinatord.relayer.ops import Ops, hexed
+from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
+from tests.support.faults.rpc_proxy import (
     ErrorAnswer,
     Fault,
     HttpStatus,
@@ -25,10 +28,7 @@ from tests.faults.rpc_proxy import (
     older_head,
     rpc_proxy,
 )
-from tests.integration.coordinatord.relayer.mining import mining_by_hand
-from tests.integration.coordinatord.relayer.ops import Ops, hexed
-from tests.integration.coordinatord.relayer.running import Stage, relay_into, stage
-from tests.invariants.relays import relay_violations
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 

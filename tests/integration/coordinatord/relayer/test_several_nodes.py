@@ -13,11 +13,20 @@ from coordinatord.chain.relayer.relaying import RelayMined
 from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.chain.rpc.pinned import PinnedRpc
 from devnet.world import World
-from tests.faults.rpc_proxy import ANY, ErrorAnswer, Fault, HttpStatus, Rewrite, RpcProxy, SwallowAnswer, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops
 from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, relay_into, stage
-from tests.invariants.relays import relay_violations
+from tests.support.faults.rpc_proxy import (
+    ANY,
+    ErrorAnswer,
+    Fault,
+    HttpStatus,
+    Rewrite,
+    RpcProxy,
+    SwallowAnswer,
+    rpc_proxy,
+)
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 
@@ -160,7 +169,7 @@ async def test_nonce_free_at_another_node_is_not_given_up(
             callers.start_soon(relay_into(on, outcomes), ops.post(client))
             await on.until(BROADCAST, 1)
             with first.fault(count):
-                for _ in range(6):  # each block without it triggers a check of the nonces
+                for _ in range(6):  # the relayer reads its nonces again every second, also without a new block
                     await anyio.sleep(0.5)
                     assert await on.fetchval("select count(*) from relay_txs where lost") == 0
                     assert await on.fetchval("select count(*) from relay_txs where purpose = 'relay'") == 1

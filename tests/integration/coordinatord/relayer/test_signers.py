@@ -23,13 +23,13 @@ from coordinatord.chain.rpc.client import open_rpc
 from coordinatord.run.config import Config
 from coordinatord.run.signer import open_signer
 from devnet.world import World
-from tests.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, Truncate, rpc_proxy
 from tests.integration.coordinatord.relayer.mining import mining_by_hand
 from tests.integration.coordinatord.relayer.ops import Ops
 from tests.integration.coordinatord.relayer.running import BROADCAST, Stage, relay_into, stage
 from tests.integration.coordinatord.scene.stage import environment
-from tests.invariants.relays import relay_violations
 from tests.support.coordinator import config_of
+from tests.support.faults.rpc_proxy import ErrorAnswer, Fault, Hang, HttpStatus, Rewrite, RpcProxy, Truncate, rpc_proxy
+from tests.support.invariants.relays import relay_violations
 
 pytestmark = pytest.mark.anyio
 

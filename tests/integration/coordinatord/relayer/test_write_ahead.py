@@ -8,16 +8,16 @@ from common.secp256k1 import Wallet
 from coordinatord.chain.relayer import intake
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.broadcast import broadcast
-from coordinatord.chain.relayer.coalesce import Planned
+from coordinatord.chain.relayer.coalesce import PlannedTx
 from coordinatord.chain.relayer.in_flight import PendingTx
-from coordinatord.chain.relayer.outside_signer import SignerUnavailable
 from coordinatord.chain.relayer.relaying import RelayMined
+from coordinatord.chain.relayer.signers import SignerUnavailable
 from coordinatord.storage.database.connections import Connection
 from devnet.world import World
-from tests.faults.rpc_proxy import SwallowAnswer, rpc_proxy
-from tests.faults.write_ahead import WriteAhead
 from tests.integration.coordinatord.relayer.ops import Ops
 from tests.integration.coordinatord.relayer.running import Stage, stage
+from tests.support.faults.rpc_proxy import SwallowAnswer, rpc_proxy
+from tests.support.faults.write_ahead import WriteAhead
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ def send_inside_the_transaction(on: Stage, monkeypatch: pytest.MonkeyPatch) -> N
     sign = intake.sign_planned
 
     async def sign_and_send(
-        connection: Connection, account: RelayerAccount, plans: Sequence[Planned]
+        connection: Connection, account: RelayerAccount, plans: Sequence[PlannedTx]
     ) -> tuple[list[PendingTx], SignerUnavailable | None]:
         signed, away = await sign(connection, account, plans)
         await broadcast(on.rpc, signed)

@@ -10,9 +10,9 @@ import httpx
 
 from coordinatord.api.files.files import FileStore
 from coordinatord.chain.contracts.job_registry import JobRegistry
-from tests.fakes.submissions import Submitter, jsonl
 from tests.integration.coordinatord.scene.party import Body, Party
 from tests.integration.coordinatord.scene.stage import Stage
+from tests.support.fakes.submissions import Submitter, jsonl
 
 CREATE = {"endpoint": "/v1/responses", "completion_window": "24h"}
 
@@ -33,7 +33,7 @@ class Batching:
     async def of(cls, stage: Stage, owner: Party) -> "Batching":
         """`owner` must be signed in."""
         book = stage.ground.config.addresses
-        terms = await JobRegistry(stage.ground.rpc, book.job_registry).fees()
+        terms = await JobRegistry(stage.ground.rpc, book.job_registry).read_fees()
         submitter = Submitter(
             owner.wallet, stage.ground.domains, book.chain_id, book.job_registry, terms, owner.box_key
         )

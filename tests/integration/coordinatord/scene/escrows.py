@@ -18,11 +18,11 @@ from coordinatord.api.escrow.hosting import Escrow
 from coordinatord.api.escrow.peer import Peer
 from coordinatord.run import app
 from coordinatord.run.dependencies import Dependencies
-from devnet.contracts import at, connected
+from devnet.contracts import connected, contract_at
 from devnet.world import World
-from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.stage import Stage
+from tests.support.fakes.streamed import http_over
 
 OPERATOR_KEY = "0a" * 32
 RELEASE = 3
@@ -48,15 +48,15 @@ def mock_escrow(
 
     @asynccontextmanager
     async def made(ground: Dependencies) -> AsyncIterator[Escrow]:
-        operators = Operators.of(ground.domains, ground.config.operator_keys)
+        operators = Operators.from_keys(ground.domains, ground.config.operator_keys)
         transport = httpx.ASGITransport(peer) if peer is not None else httpx.AsyncHTTPTransport()
         async with httpx.AsyncClient(transport=transport) as http:
             source = Peer(http_over(http), "http://peer", operators, RELEASE, time.time) if peer is not None else None
             settings = MockSettings(RELEASE, 3_600_000, 300_000, 300, peer is not None, clock_offset_ms)
             custody = MockCustody(settings, ground.database, ground.rpc, source, clock)
             providers = app.escrow_dependencies(ground).providers
-            yield Escrow(custody, HandoverService(operators, providers, custody.held, RELEASE, time.time))
-            custody.end()
+            yield Escrow(custody, HandoverService(operators, providers, custody.held_generations, RELEASE, time.time))
+            custody.wipe_keys()
 
     return made
 
@@ -71,7 +71,7 @@ def custody_of(stage: Stage) -> MockCustody:
 async def allow(world: World, status: int = 1, release: int = RELEASE) -> None:
     """Set a release's status, as the market's admin does."""
     async with connected(world.anvil.rpc_url) as chain:
-        providers = at(chain, "ProviderRegistry", world.market.providers)
+        providers = contract_at(chain, "ProviderRegistry", world.market.providers)
         measurement = mock_measurement(release)
         await chain.send(providers, world.cast.admin.address, "setAllowlist", measurement, status, "{}")
 

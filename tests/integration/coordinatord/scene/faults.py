@@ -7,7 +7,7 @@ import httpx
 
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.rpc.client import Transport
-from tests.fakes.streamed import streamed
+from tests.support.fakes.streamed import streamed
 
 Rule = Callable[[httpx.Request], httpx.Response | None]
 

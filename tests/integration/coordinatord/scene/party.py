@@ -10,7 +10,7 @@ import attrs
 import httpx
 
 from common.box import PublicKey
-from common.container import commit, seal
+from common.container import commitment_of, seal
 from common.domains import Domains
 from common.messages.escrow import Release
 from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
@@ -75,7 +75,7 @@ class Party:
     def order(self, container: bytes | None = None, **changed: Any) -> Body:
         """Return a signed order. Overridden fields are covered by the signature, except `job_id`, `owner` and
         `signature`."""
-        c = commit(container).c if container is not None else secrets.token_bytes(32)
+        c = commitment_of(container).c if container is not None else secrets.token_bytes(32)
         terms: Body = {
             "c": c,
             "model_id": 1,
@@ -194,7 +194,7 @@ class Party:
     def release(self, job: str, container: bytes, response: PublicKey, issued_at: int | None = None) -> Body:
         """Return a request for the payload key, sealed to `response`."""
         at = issued_at if issued_at is not None else int(time.time())
-        parts = commit(container)
+        parts = commitment_of(container)
         message = Release(bytes.fromhex(job[2:]), parts.seed_wrap, parts.ct_hash, response.raw, at)
         return {
             "job_id": job,

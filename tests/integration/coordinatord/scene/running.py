@@ -14,7 +14,7 @@ import anyio
 import attrs
 import httpx
 
-from tests.faults.descriptors import limited
+from tests.support.faults.descriptors import limited
 
 PROGRAM: Final = "tests.support.coordinator"
 

@@ -96,6 +96,25 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
     },
     # Not in the specification, which has no events.
     "GET /v1/jobs/{id}/events": {(200, None), MALFORMED, (404, "not_found"), (429, "busy"), INDEX_TRAILS},
+    # Not in the specification, which has no tabs.
+    "POST /v1/tabs/messages": {
+        (200, None),
+        MALFORMED,
+        (401, "invalid_session"),
+        TOO_LARGE,
+        (429, "busy"),
+        INDEX_TRAILS,
+    },
+    "GET /v1/tabs/{job_id}/messages": {
+        (200, None),
+        MALFORMED,
+        (401, "invalid_session"),
+        (403, "not_party"),
+        (404, "unknown_job"),
+        (409, "not_claimed"),
+        (429, "busy"),
+        INDEX_TRAILS,
+    },
     "POST /v1/webhooks": {
         (200, None),
         MALFORMED,
@@ -176,6 +195,9 @@ SPECIFICATION: Final[dict[str, set[Answer]]] = {
     "GET /evm/jobs/summary": {(200, None), MALFORMED, INDEX_TRAILS},
     "GET /evm/jobs/{job_id}": {(200, None), MALFORMED, (404, "not_found"), INDEX_TRAILS},
     "GET /evm/jobs/counts": {(200, None), INDEX_TRAILS},
+    "GET /evm/slots": {(200, None), INDEX_TRAILS},
+    "GET /evm/search": {(200, None), MALFORMED, INDEX_TRAILS},
+    "GET /evm/blocks": {(200, None), MALFORMED, INDEX_TRAILS},
     "GET /evm/jobs/{job_id}/transactions": {(200, None), MALFORMED},
     "POST /evm/ops": {
         (201, None),

@@ -14,7 +14,7 @@ from common.daemon.asgi import ASGIApp
 from common.daemon.secrets import Secret
 from common.domains import Domains
 from coordinatord.api.escrow.hosting import Escrow
-from coordinatord.api.system.routes import Stopping
+from coordinatord.api.system.routes import StopFlag
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.relayer.relaying import Relaying
 from coordinatord.chain.rpc.client import Rpc
@@ -35,9 +35,9 @@ from coordinatord.storage.pins.pinned_sql import PinnedKeys
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import PinningStore, PinStore, bucket_url
 from devnet.world import World
-from tests.fakes.streamed import http_over
 from tests.integration.coordinatord.scene.faults import Faults, node_transport
 from tests.support.coordinator import VARIABLE, config_of
+from tests.support.fakes.streamed import http_over
 
 # On a busy machine a test's client may pause for long, and all clients of a test share an address.
 LIMITS: Final[dict[str, object]] = {
@@ -85,7 +85,7 @@ class Stage:
     world: World
     node: Faults
     store: Faults
-    stopping: Stopping
+    stopping: StopFlag
     janitor: Janitor
     relaying: Relaying
     escrow: Escrow | None
@@ -166,10 +166,10 @@ async def staged(
         relaying = app.relaying_of(ground)
         containers = containers_of(ground)
         janitor = app.janitor_of(ground, containers)
-        stopping = Stopping()
+        stopping = StopFlag()
         escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
         if escrow is not None:
-            await escrow.custody.begin()
+            await escrow.custody.acquire_first_key()
         application = compose(ground, relaying, containers, escrow, stopping)
 
         async def note(response: httpx.Response) -> None:
@@ -192,7 +192,7 @@ async def staged(
                     del loops["janitor"]
                 app.start_background(tasks, ground.supervisor, loops)
             else:
-                listen, index = partial(ground.notices.listen, database), partial(app.index, ground)
+                listen, index = partial(ground.notices.listen, database), partial(app.run_index_task, ground)
                 for part in (
                     relaying.run,
                     index,

@@ -44,7 +44,10 @@ class Stream:
         block, _, self._rest = self._rest.partition("\n\n")
         lines = dict(line.split(": ", 1) for line in block.split("\n") if line.rstrip() != ":")
         data = lines.get("data")
-        return Message(lines.get("event", ""), lines.get("id", ""), None if data is None else json.loads(data))
+        name = lines.get("event", "")
+        # The base64 of a tab's frame is the only data that is not JSON.
+        value = data if data is None or name == "frame" else json.loads(data)
+        return Message(name, lines.get("id", ""), value)
 
     async def ended(self) -> str:
         """Read the rest of the body."""

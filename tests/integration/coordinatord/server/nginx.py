@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from devnet.ports import LOOPBACK, is_free, pick_free
-from tests.programs.found import program
+from devnet.ports import LOOPBACK, is_port_free, pick_free
+from tests.support.programs.found import program
 
 CONF = Path(__file__).parents[4] / "config" / "nginx" / "coordinatord.conf"
 NGINX = os.environ.get("NGINX") or program("nginx")
@@ -61,6 +61,6 @@ def running(server: int, tmp_path: Path, changed: Callable[[str], str]) -> Itera
 
 def _wait_until_listening(port: int) -> None:
     deadline = time.monotonic() + 10
-    while is_free(port):
+    while is_port_free(port):
         assert time.monotonic() < deadline, "nginx does not listen"
         time.sleep(0.02)

@@ -25,7 +25,7 @@ from coordinatord.http.server.serving import listening_socket, serve_until
 from coordinatord.http.uploads import TransferLimits, UploadReader
 from coordinatord.storage.database.snapshot_sql import Snapshot
 from devnet.ports import LOOPBACK, pick_free
-from tests.fakes.index_position import Standing
+from tests.support.fakes.index_position import Standing
 
 ORIGIN = "https://app.example"
 LARGE = bytes(32 << 20)  # more than all buffers between a server and a client that does not read
@@ -89,8 +89,8 @@ class Served:
             async with self.uploads:
                 self.begun += 1
                 self.uploads.notify_all()
-            await request.body.purpose()
-            await request.body.filename()
+            await request.body.read_purpose()
+            await request.body.read_filename()
             self.uploaded += sum([len(piece) async for piece in request.body.pieces()])
             return Response(200, b"{}")
 
@@ -149,7 +149,7 @@ async def serving(
     async def serve() -> None:
         app = _stack(served.routes(), BodyReader(body_deadline, 4096, body_silence), uploads or uploading())
         await serve_until(
-            app, listening, served.stop.wait, grace_seconds=grace, timeouts=pace, room=room, origins=_ORIGINS
+            app, listening, served.stop.wait, grace_seconds=grace, timeouts=pace, limits=room, origins=_ORIGINS
         )
         served.stopped.set()
 

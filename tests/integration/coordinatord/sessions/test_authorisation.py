@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 # Path prefixes from the specification.
 NEEDS_SESSION = re.compile(
     r"(post|get) /v1/files(/.*)?|(post|get) /v1/batches(/.*)?|post /evm/ops|put /evm/asks"
-    r"|(post|get|delete) /v1/webhooks(/.*)?"
+    r"|(post|get|delete) /v1/webhooks(/.*)?|(post|get) /v1/tabs/.*"
 )
 UNKNOWN = "svc_sess_" + "A" * 43
 EXAMPLES = ("0x" + "12" * 32, "1", "file-unknown", "batch_unknown")

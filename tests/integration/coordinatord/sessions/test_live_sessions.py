@@ -63,7 +63,7 @@ async def test_session_that_is_evicted_here_is_not_found_any_more(database: Data
     assert await here.find(first) is not None
     for number in range(2, MAX_SESSIONS + 2):
         await opened(database, number)
-    await here.opened()
+    await here.refresh_revocations()
     assert await here.find(first) is None
 
 
@@ -81,10 +81,10 @@ async def test_transaction_made_again_finds_the_session_that_it_opened(database:
 
 async def test_session_is_returned_despite_a_database_failure(database: Database) -> None:
     here = SessionCache(database, Clock())
-    await database.end_prepared()
+    await database.close_prepared()
     with pytest.raises(Retryable):
         await here.find(b"\x01" * 32)
-    await here.opened()
+    await here.refresh_revocations()
 
 
 async def test_session_is_not_found_past_its_end(database: Database) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from devnet.catalogue import SLA_SECONDS
+from devnet.catalogue import SLA_WINDOWS_S
 from tests.integration.coordinatord.scene.faults import unreachable
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
@@ -101,14 +101,14 @@ async def test_deployment_tells_contracts_token_and_chain(stage: Stage) -> None:
     assert int(deployment["gas_price"]) > 0
     assert deployment["block_time_ms"] == 100
     assert deployment["gas_fee"] == "2000"
-    assert deployment["windows"] == sorted(SLA_SECONDS)
+    assert deployment["windows"] == sorted(SLA_WINDOWS_S)
     assert deployment.get("gateway_url") == (stage.ground.config.gateway_url or None)
 
 
 async def test_windows_are_hidden_during_a_rebuild(stage: Stage) -> None:
     await stage.execute("update slas set allowed = false where sla_secs = 300")
     deployment = (await stage.http.get("/evm/chain")).json()
-    assert deployment["windows"] == sorted({*SLA_SECONDS} - {300})
+    assert deployment["windows"] == sorted({*SLA_WINDOWS_S} - {300})
     await stage.execute("update index_position set rebuilding = true")
     await until(lambda: stage.http.get("/readyz"), 503)
     answer = await stage.http.get("/evm/chain")

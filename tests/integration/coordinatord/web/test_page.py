@@ -1,9 +1,13 @@
 """The page in a real browser: a market's live state, without violating the content security policy."""
 
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, Final
 
+import anyio.to_thread
 import asyncpg
 import attrs
 import httpx
@@ -14,13 +18,13 @@ from common.scalars import base64_of
 from devnet.accounts import DevWallet
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.fakes.browser import Browser, browsing, missing
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import Coordinator, running
 from tests.integration.coordinatord.scene.stage import configured, environment
+from tests.support.fakes.browser import Browser, browsing, missing
 
 AT_LENGTH: Final = os.environ.get("WEB_CHECK") == "1"
-LONG: Final = pytest.mark.skipif(not AT_LENGTH, reason="looked at for a minute: make web-check")
+LONG: Final = pytest.mark.skipif(not AT_LENGTH, reason="takes a minute: set WEB_CHECK=1")
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 _CUT: Final = (
@@ -119,8 +123,11 @@ async def test_a_job_is_followed_through_its_life(market: Market, browser: Brows
     assert await browser.ask("count", "progress") == 1
     await market.settle(job)
     await browser.see(".headline", "The provider delivered the result")
+    row = (await market.client.http.get(f"/evm/jobs/{job}")).json()
     await browser.see(".facts", "0.003045")  # provider 1020, fee 25, relaying 2000
-    await browser.see(".facts", "0.00203 came back")
+    await browser.see(".facts", "Came back")
+    await browser.see(".facts", "of 0.005075 paid at the claim")
+    await browser.see(".timeline li:first-child", f"Block {row['posted_block']} (")
     assert await browser.ask("count", ".timeline .hex") == 3
     await browser.see("#block", "as of block")
     await at_peace(browser, market, expected=absent)
@@ -135,15 +142,17 @@ async def test_every_view_can_be_read_light_dark_and_on_a_phone(market: Market, 
         "job": (f"#/job/{job}", ".timeline"),
         "models": ("#/models", "tbody .name"),
         "model": ("#/models/1", ".chart"),
-        "providers": ("#/providers", "meter"),
+        "providers": ("#/providers", ".capacity"),
         "provider": ("#/providers/1", "dl.facts"),
         "batches": ("#/batches", ".empty"),
+        "buy": ("#/buy", ".lines"),
         "market": ("#/market", ".card"),
     }
     looks: dict[str, dict[str, Any]] = {
         "light": {"width": 1280, "height": 900},
         "dark": {"width": 1280, "height": 900, "dark": True},
-        "phone": {"width": 320, "height": 640},
+        "tablet": {"width": 768, "height": 1024},
+        "phone": {"width": 360, "height": 740},
     }
     cut: list[str] = []
     for look, options in looks.items():
@@ -159,6 +168,94 @@ async def test_every_view_can_be_read_light_dark_and_on_a_phone(market: Market, 
             assert wide <= 0, f"{name} is wider than {look}"
             cut += [f"{name}, {look}: {each}" for each in await browser.ask("evaluate", _CUT)]
     assert cut == []
+
+
+async def evaluated(browser: Browser, module: str, answer: str, expression: str) -> Any:
+    """Evaluate an expression with a module of the page. `answer` is the response's body as an expression of `url`."""
+    return await browser.ask(
+        "evaluate",
+        "(async () => {"
+        f"  const asked = [], module = await import('/web/{module}');"
+        "  globalThis.fetch = async (path) => {"
+        "    const url = new URL(path, location); asked.push(String(url));"
+        f"    return new Response(JSON.stringify({answer}), {{ headers: {{ 'content-type': 'application/json' }} }});"
+        "  };"
+        f"  return await ({expression})(module, asked);"
+        "})()",
+    )
+
+
+async def test_search_with_too_many_matches_names_what_to_type(market: Market, browser: Browser) -> None:
+    await browser.ask("open", market.url)
+    many = "{ matches: [{ kind: 'job', id: '0xabcd00' }], more: true }"
+    found = await evaluated(browser, "search.js", many, "(search) => search.find('0xabcd…ef')")
+    assert found["wrong"].startswith("Too many ids begin with 0xabcd to find one that ends with ef.")
+
+
+async def test_times_of_the_newest_blocks_are_kept(market: Market, browser: Browser) -> None:
+    await browser.ask("open", market.url)
+    times = "{ blocks: url.searchParams.get('numbers').split(',').map((number) => ({ number, time: '1' })) }"
+    read = (
+        "async ({ blockTimes }, asked) => {"
+        "  const hundred = (from) => blockTimes(Array.from({ length: 100 }, (_, n) => from + n));"
+        "  for (let n = 0; n < 22; n++) await hundred(1 + 100 * n);"
+        "  const before = asked.length, kept = await hundred(301);"
+        "  return [asked.length - before, kept.size];"
+        "}"
+    )
+    assert await evaluated(browser, "blocks.js", times, read) == [0, 100]
+
+
+@LONG
+async def test_book_is_searched_by_the_beginning_of_an_id(market: Market, browser: Browser) -> None:
+    job = (await market.client.post())["job_id"]
+    other = (await market.client.post())["job_id"]
+
+    async def search(text: str) -> None:
+        await browser.ask("open", "about:blank")
+        await browser.ask("open", f"{market.url}/#/book")
+        await browser.see("tbody .badge", "Open")
+        await browser.ask("type", "#filter-who", text)
+        await browser.ask("press", "Enter")
+
+    await search(f"{job[:8]}…{job[-4:]}")  # as the page shows it
+    await browser.see("h1", job[:8])
+    await search(market.client.address[:8])
+    await browser.see("tbody tr:nth-child(2)", market.client.address[:8])
+    assert await browser.ask("evaluate", "document.querySelector('#filter-who').value") == market.client.address
+    await search("0xffffffffff")
+    await browser.see("#found", "No job, owner or provider begins with 0xffffffffff")
+    await search("0x1")
+    await browser.see("#found", "at least four")
+    await market.execute("update jobs set job_id = '\\xabcdef'::bytea || substring(job_id from 4)")
+    await search("abcdef")
+    await browser.see("#found", "2 ids begin with 0xabcdef")
+    assert await browser.ask("axe") == []
+    await browser.picture("book-search")
+    await browser.ask("click", "#found li:last-child button")
+    await browser.see("h1", "0xabcdef")
+    assert job != other
+
+
+@LONG
+async def test_lines_to_buy_work_as_they_are_shown(market: Market, browser: Browser) -> None:
+    """The page's lines name this market, and the one for a session token prints one."""
+    await browser.ask("open", f"{market.url}/#/buy")
+    await browser.see("main", f"svc config set base_url {market.url}")
+    await browser.ask("open", f"{market.url}/#/batches")
+    await browser.see(".lines", "SyncClient")
+    line = await browser.ask("text", ".lines pre")
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "SVC_WALLET_KEY": market.world.cast.with_role("client")[0].private_key,
+    }
+    printed = await anyio.to_thread.run_sync(
+        lambda: subprocess.run(["/bin/sh", "-c", line], env=environment, capture_output=True, text=True, check=True)
+    )
+    token = printed.stdout.strip()
+    await browser.ask("type", "#session", token)
+    await browser.ask("press", "Enter")
+    await browser.see(".empty", "This wallet has no batches")
 
 
 @LONG
@@ -242,16 +339,30 @@ async def test_the_page_is_used_with_the_keyboard_alone(market: Market, browser:
 async def test_the_operators_page_tells_what_the_metrics_say(market: Market, browser: Browser) -> None:
     await market.client.post()
     url = market.coordinator.metrics_url.removesuffix("metrics")
-    for look, options in {"light": {}, "dark": {"dark": True}, "phone": {"width": 320, "height": 640}}.items():
+    looks: dict[str, dict[str, Any]] = {
+        "light": {},
+        "dark": {"dark": True},
+        "tablet": {"width": 768, "height": 1024},
+        "phone": {"width": 360, "height": 740},
+    }
+    for look, options in looks.items():
         await browser.ask("look", options)
         await browser.ask("open", url)
         await browser.see("#connection", "live")
         await browser.see(".headline", "Nothing is wrong")
         await browser.see("main", "has it")
+        await browser.see(".charts", "Gas price")
+        await browser.see("main", "Base fee of the next block")
         await browser.picture(f"operators-{look}")
         assert await browser.ask("faults") == []
         assert await browser.ask("axe") == []
         assert all(each.startswith((url, "data:")) for each in await browser.ask("requested"))
+    market.coordinator.process.kill()
+    market.coordinator.process.wait()
+    await browser.see("#connection", "does not answer")
+    await browser.see("main", "Base fee of the next block")  # the last figures stay
+    async with running(settings(market.world, market.database_url), *market.ports):
+        await browser.see("#connection", "live")
 
 
 async def fill(market: Market) -> None:
@@ -272,5 +383,6 @@ async def fill(market: Market) -> None:
     quotes = [(1, 3600, 900_000, 1_900_000), (1, 86400, 700_000, 1_500_000)]
     asked = await market.provider.publish(market.provider.asks(1, *quotes))
     assert asked.status_code in (200, 201), asked.text
+    await market.execute("update providers set active_jobs = capacity(providers) where provider_id = 2")
     # Spread them over a day, so that the chart has data.
     await market.execute("update jobs set claimed_at = claimed_at - (86400 - 7200 * (ordinal % 12)) where state = 2")

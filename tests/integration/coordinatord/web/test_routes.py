@@ -3,7 +3,7 @@
 import pytest
 
 from common.scalars import base64_of, hex_of
-from coordinatord.api.pages.files import POLICY
+from common.web.files import CONTENT_SECURITY_POLICY
 from coordinatord.api.pages.routes import PageRoutes
 from tests.integration.coordinatord.book.market_rows import add_history
 from tests.integration.coordinatord.scene.party import Party
@@ -19,7 +19,7 @@ async def test_page_and_its_files_come_with_a_policy_and_are_told_once(stage: St
     for name in names:
         answer = await stage.http.get(f"/{name}")
         assert answer.status_code == 200, name
-        assert answer.headers["content-security-policy"] == POLICY.decode()
+        assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY.decode()
         assert answer.headers["x-content-type-options"] == "nosniff"
         again = await stage.http.get(f"/{name}", headers={"if-none-match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
@@ -113,3 +113,78 @@ async def test_prices_of_many_jobs_are_a_sample_of_all_their_time(stage: Stage) 
     spanned = int(told["prices"][-1]["since"]) - int(told["prices"][0]["since"])
     assert spanned >= 60_000 * 0.9
     assert len(told["prices"]) >= 10
+
+
+@shows("GET /evm/slots", 200)
+async def test_free_slots_are_those_of_polling_providers(stage: Stage, client: Party, provider: Party) -> None:
+    before = (await stage.http.get("/evm/slots")).json()
+    assert (before["providers"], before["free"]) == ("0", "0")
+    posted = await client.post()
+    poll = await stage.http.get("/evm/jobs?state=Open&model=1&free=1", headers=provider.authorization)
+    assert poll.status_code == 200
+    polling = (await stage.http.get("/evm/slots")).json()
+    assert (polling["providers"], polling["free"]) == ("1", polling["slots"])
+    assert (await provider.run(provider.claim(posted["job_id"]))).status_code == 201
+    claimed = (await stage.http.get("/evm/slots")).json()
+    assert int(claimed["free"]) == int(claimed["slots"]) - 1
+    await stage.execute("update liveness set seen_at = seen_at - interval '1 hour'")
+    assert (await stage.http.get("/evm/slots")).json()["providers"] == "0"
+
+
+@shows("GET /evm/search", 200)
+@shows("GET /evm/search", 400, "invalid_request_error")
+async def test_search_finds_each_kind_by_the_beginning_of_its_id(stage: Stage, client: Party, provider: Party) -> None:
+    job = (await client.post())["job_id"]
+    second = (await client.post())["job_id"]
+    found: dict[str, set[tuple[str, str]]] = {}
+    for prefix in (job[:9], job, client.address[:8].upper().replace("0X", "0x"), provider.address, "0x" + "f" * 50):
+        answer = (await stage.http.get("/evm/search", params={"prefix": prefix})).json()
+        found[prefix] = {(each["kind"], each["id"]) for each in answer["matches"]}
+        assert answer["more"] is False
+    assert ("job", job) in found[job[:9]]
+    assert found[job] == {("job", job)}
+    assert ("owner", client.address) in found[client.address[:8].upper().replace("0X", "0x")]
+    operated = dict(found[provider.address])
+    assert (await stage.http.get(f"/evm/providers/{operated['provider']}")).json()["operator"] == provider.address
+    assert found["0x" + "f" * 50] == set()
+    assert second != job
+    for wrong in ("0x12", "12345", "0x" + "1" * 65, "0xg123"):
+        assert (await stage.http.get("/evm/search", params={"prefix": wrong})).status_code == 400, wrong
+
+
+async def test_search_is_bounded_in_a_market_of_many(stage: Stage) -> None:
+    async with stage.ground.database.connection() as connection:
+        await add_history(connection, 5_000, models=1, providers=3)
+        await connection.execute("update jobs set job_id = '\\xabcd'::bytea || substring(job_id from 3)")
+        await connection.execute("update jobs set owner = '\\xabcdef'::bytea || substring(owner from 4)")
+    answer = (await stage.http.get("/evm/search?prefix=0xabcd")).json()
+    jobs = [each["id"] for each in answer["matches"] if each["kind"] == "job"]
+    assert (len(jobs), jobs) == (8, sorted(jobs))
+    owners = [each["id"] for each in answer["matches"] if each["kind"] == "owner"]
+    assert len(owners) == len(set(owners)) <= 8
+    assert answer["more"] is True
+
+
+@shows("GET /evm/blocks", 200)
+@shows("GET /evm/blocks", 400, "invalid_request_error")
+async def test_times_of_blocks_are_those_of_the_chain(stage: Stage, client: Party) -> None:
+    job = (await client.post())["job_id"]
+    block = (await stage.http.get(f"/evm/jobs/{job}")).json()["posted_block"]
+    on_chain = await stage.world.anvil.call("eth_getBlockByNumber", hex(int(block)), False)
+    expected = [{"number": block, "time": str(int(on_chain["timestamp"], 16))}]
+    asked = f"/evm/blocks?numbers={block},999999999"
+    assert (await stage.http.get(asked)).json()["blocks"] == expected
+    await stage.execute("delete from index_blocks where number <= $1", int(block))  # the event log still knows it
+    assert (await stage.http.get(asked)).json()["blocks"] == expected
+    for wrong in ("", "1,", "x", ",".join(["1"] * 101)):
+        assert (await stage.http.get("/evm/blocks", params={"numbers": wrong})).status_code == 400, wrong
+
+
+@shows("GET /evm/slots", 503, "not_ready")
+@shows("GET /evm/search", 503, "not_ready")
+@shows("GET /evm/blocks", 503, "not_ready")
+async def test_data_of_the_page_wait_for_the_index(stage: Stage) -> None:
+    await stage.execute("update index_position set rebuilding = true")
+    for path in ("/evm/slots", "/evm/search?prefix=0x1234", "/evm/blocks?numbers=1"):
+        answer = await stage.http.get(path)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "not_ready"), path

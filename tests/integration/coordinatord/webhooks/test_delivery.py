@@ -13,20 +13,20 @@ from pathlib import Path
 import anyio
 import pytest
 
-from common.api.events import OUTCOMES, EventKind
+from common.api.events import OUTCOME_BY_EVENT, EventKind
 from common.daemon.secrets import Secret
 from common.webhooks import read_secret, verify
 from coordinatord.api.webhooks import delivery, fanout_sql, turns_sql
-from coordinatord.api.webhooks.delivery import SCHEDULE, run_deliveries
-from coordinatord.api.webhooks.endpoints import AddedEndpoint, SealedSecrets, WebhookBody, WebhookEndpoints
+from coordinatord.api.webhooks.delivery import RETRY_DELAYS_S, run_deliveries
+from coordinatord.api.webhooks.endpoints import SealedSecrets, WebhookBody, WebhookEndpoints
 from coordinatord.api.webhooks.fanout import FanOut
 from coordinatord.base.clock import system_clock
 from coordinatord.chain.indexer.events_sql import take_back_events
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.notices import INDEX_MOVED, Notices
-from tests.fakes.funded import FUNDED
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
+from tests.support.fakes.funded import FUNDED
 
 pytestmark = pytest.mark.anyio
 
@@ -52,8 +52,10 @@ def endpoints(database: Database, *keys: Secret) -> WebhookEndpoints:
     return WebhookEndpoints(database, SealedSecrets(keys or (KEY,)), FUNDED, private=True)
 
 
-async def added(database: Database, url: str, *events: str, owner: bytes = OWNER) -> AddedEndpoint:
-    return await endpoints(database).add(owner, WebhookBody(url=url, events=events))
+async def added(database: Database, url: str, *events: str, owner: bytes = OWNER) -> str:
+    """Add an endpoint. Return its secret."""
+    _, secret = await endpoints(database).add(owner, WebhookBody(url=url, events=events))
+    return secret
 
 
 async def append(
@@ -68,7 +70,7 @@ async def append(
             list(jobs),
             int(kind),
             owner,
-            *map(int, OUTCOMES[kind]),
+            *map(int, OUTCOME_BY_EVENT[kind]),
             block,
         )
         await connection.execute("select pg_notify($1, '1')", INDEX_MOVED)
@@ -124,14 +126,14 @@ def types(got: list[Got]) -> list[str]:
 
 
 async def test_only_subscribed_events_are_delivered_signed(database: Database, receiver: Receiver) -> None:
-    endpoint = await added(database, receiver.url, "job.settled")
+    secret = await added(database, receiver.url, "job.settled")
     async with delivering(database):
         await append(database, 1, owner=OTHER)
         await append(database, 2, kind=EventKind.CLAIMED)
         (event_id,) = await append(database, 3)
         (got,) = await receiver.heard(1)
         await until(database, "select delivered = 1 and waiting = 0 from webhooks")
-    assert verify(endpoint.secret, got.headers, got.body, system_clock()) == got.id
+    assert verify(secret, got.headers, got.body, system_clock()) == got.id
     message = json.loads(got.body)
     assert message["type"] == "job.settled"
     assert message["timestamp"] == "2027-01-15T08:00:00Z"
@@ -191,22 +193,22 @@ async def test_each_change_of_a_batch_is_reported_once(database: Database) -> No
     await change_batch(database, "batch_a", OWNER, "in_progress", "cancelling")
     await change_batch(database, "batch_b", OWNER, "in_progress", "completed", ago="25 h")
     await change_batch(database, "batch_c", OTHER, "in_progress")
-    await FanOut(database).round()
+    await FanOut(database).run_round()
     assert await fetchval(database, written) == ["in_progress", "cancelling"]
     await change_batch(database, "batch_a", OWNER, "cancelled")
     for _ in range(2):
-        await FanOut(database).round()
+        await FanOut(database).run_round()
     assert await fetchval(database, written) == ["in_progress", "cancelling", "cancelled"]
     assert await fetchval(database, "select array_agg(reported order by id) from batches") == [3, 2, 1]
 
 
 async def test_failed_message_is_retried_with_the_same_id(database: Database, receiver: Receiver) -> None:
-    endpoint = await added(database, receiver.url)
+    secret = await added(database, receiver.url)
     receiver.status = 500
     await append(database, 1)
     waits = "select extract(epoch from due_at - clock_timestamp())::float8 from webhook_messages where attempts = $1"
     async with delivering(database):
-        for attempt, delay in enumerate(SCHEDULE, start=1):
+        for attempt, delay in enumerate(RETRY_DELAYS_S, start=1):
             await receiver.heard(attempt)
             await until(database, "select exists (select from webhook_messages where attempts = $1)", attempt)
             due = await fetchval(database, waits, attempt)
@@ -215,11 +217,11 @@ async def test_failed_message_is_retried_with_the_same_id(database: Database, re
             async with database.connection() as connection:  # another test covers failing for a day
                 await connection.execute("update webhooks set failing_since = clock_timestamp()")
             await pass_time(database, max(delay * 1.2, 300))
-        await receiver.heard(len(SCHEDULE) + 1)
+        await receiver.heard(len(RETRY_DELAYS_S) + 1)
         await until(database, "select dropped = 1 and waiting = 0 from webhooks")
     assert len({got.id for got in receiver.got}) == len({got.body for got in receiver.got}) == 1
     for got in receiver.got:
-        verify(endpoint.secret, got.headers, got.body, system_clock())
+        verify(secret, got.headers, got.body, system_clock())
     (listed,) = await endpoints(database).list(OWNER)
     assert listed.last_status == 500
     assert listed.failing_since is not None
@@ -262,7 +264,7 @@ async def test_gone_endpoint_is_disabled_at_once(database: Database, receiver: R
         receiver.status = 503
         await append(database, 3, owner=OTHER)
         await until(database, "select failing_since is not null from webhooks where owner = $1", OTHER)
-        await pass_time(database, delivery.DISABLED_AFTER_S + 1)
+        await pass_time(database, delivery.DISABLE_AFTER_S + 1)
         await until(database, "select disabled_because = 'failing' from webhooks where owner = $1", OTHER)
         came = len(receiver.got)
         await append(database, 4, owner=OTHER)
@@ -306,10 +308,10 @@ async def test_crash_before_saving_the_position_sends_no_duplicate(
     with monkeypatch.context() as dying:
         dying.setattr(fanout_sql, "move_position", dies)
         with pytest.raises(Exception, match="did not answer"):
-            await FanOut(database).round()
+            await FanOut(database).run_round()
     assert await fetchval(database, "select count(*) from webhook_messages") == 0
-    await FanOut(database).round()
-    await FanOut(database).round()
+    await FanOut(database).run_round()
+    await FanOut(database).run_round()
     assert await fetchval(database, "select count(*) from webhook_messages") == 1
 
 
@@ -366,10 +368,10 @@ async def test_at_most_eight_are_posted_at_once_to_one_endpoint(database: Databa
 async def test_overflowing_endpoint_is_notified_once_there_is_room(
     database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fanout_sql, "MAX_WAITING", 4)
+    monkeypatch.setattr(fanout_sql, "MAX_WAITING_MESSAGES", 4)
     await added(database, receiver.url)
     await append(database, *range(6))
-    await FanOut(database).round()
+    await FanOut(database).run_round()
     assert await fetchval(database, "select waiting = 4 and dropped = 2 and missed from webhooks")
     async with delivering(database):
         await receiver.heard(4)
@@ -390,10 +392,10 @@ async def test_two_processes_post_each_message_once(database: Database, receiver
 
 
 async def test_secrets_survive_a_new_first_key(database: Database, receiver: Receiver) -> None:
-    endpoint = await added(database, receiver.url)
+    secret = await added(database, receiver.url)
     stored = await fetchval(database, "select secret from webhooks")
     assert isinstance(stored, bytes)
-    assert read_secret(endpoint.secret) not in stored
+    assert read_secret(secret) not in stored
     await append(database, 1)
     async with delivering(database, NEWER_KEY):
         await until(database, "select not_before > clock_timestamp() + interval '200 s' from webhooks")
@@ -401,7 +403,7 @@ async def test_secrets_survive_a_new_first_key(database: Database, receiver: Rec
     await pass_time(database, 301)
     async with delivering(database, NEWER_KEY, KEY):
         (got,) = await receiver.heard(1)
-    verify(endpoint.secret, got.headers, got.body, system_clock())
+    verify(secret, got.headers, got.body, system_clock())
 
 
 @pytest.fixture

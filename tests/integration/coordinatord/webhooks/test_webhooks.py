@@ -19,7 +19,7 @@ from tests.integration.coordinatord.scene.party import Party
 from tests.integration.coordinatord.scene.shows import shows
 from tests.integration.coordinatord.scene.stage import Stage, until
 from tests.integration.coordinatord.webhooks.receiver import Got, Receiver, receiving
-from tests.programs.found import node
+from tests.support.programs.found import node
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from svc.errors import ConnectionFailed, InternalError, NodeFailed, ResultUnread
 from svc.wire import gateways
 from svc.wire.answers import MAX_ANSWER_BYTES
 from svc.wire.json_rpc import Node
-from tests.faults.bomb_server import BombServer, bomb_server, flat_memory
+from tests.support.faults.bomb_server import BombServer, bomb_server, flat_memory
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +57,7 @@ async def test_endless_coordinator_response_is_cut_at_the_limit(server: BombServ
 
 async def test_file_that_comes_encoded_is_refused_unread(server: BombServer, client: Client) -> None:
     with flat_memory(), pytest.raises(InternalError, match=NAMED):
-        async with client._account.transport.streaming("/v1/files/x/content", {}) as pieces:
+        async with client._account.transport.stream_pieces("/v1/files/x/content", {}) as pieces:
             assert [piece async for piece in pieces]
     assert server.asked_for_no_encoding()
 

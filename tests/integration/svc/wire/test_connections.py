@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from svc.wire import connections
-from svc.wire.answers import body_of, opened
+from svc.wire.answers import open_response, read_body
 from svc.wire.connections import open_client
 
 pytestmark = pytest.mark.trio
@@ -94,8 +94,8 @@ def client(read: float | None = 5.0) -> httpx.AsyncClient:
 
 
 async def read(http: httpx.AsyncClient, url: str) -> bytes:
-    async with opened(http, "GET", url) as response:
-        return await body_of(response)
+    async with open_response(http, "GET", url) as response:
+        return await read_body(response)
 
 
 async def test_sequential_requests_share_a_connection() -> None:
@@ -118,7 +118,7 @@ async def test_least_recently_used_connection_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A gateway may redirect to any number of hosts."""
-    monkeypatch.setattr(connections, "_MAX_SERVERS", 2)
+    monkeypatch.setattr(connections, "_MAX_IDLE_SERVERS", 2)
     left = trio.Event()
 
     async def until_left(stream: Stream) -> None:
@@ -141,7 +141,7 @@ async def test_least_recently_used_connection_is_closed(
 
 
 async def test_idle_connections_to_a_server_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_MAX_IDLE_PER_SERVER", 1)
+    monkeypatch.setattr(connections, "_MAX_IDLE_CONNECTIONS_PER_SERVER", 1)
     left = trio.Event()
 
     async def until_left(stream: Stream) -> None:
@@ -150,8 +150,8 @@ async def test_idle_connections_to_a_server_are_bounded(monkeypatch: pytest.Monk
         left.set()
 
     async with serving(until_left, answering(OK, OK)) as server, client() as http:
-        async with opened(http, "GET", server.url) as one, opened(http, "GET", server.url) as other:
-            assert [await body_of(one), await body_of(other)] == [b"ok", b"ok"]
+        async with open_response(http, "GET", server.url) as one, open_response(http, "GET", server.url) as other:
+            assert [await read_body(one), await read_body(other)] == [b"ok", b"ok"]
         await http.get(server.url)
         assert server.connections == 2
         with trio.fail_after(5):

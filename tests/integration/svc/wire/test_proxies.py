@@ -10,10 +10,10 @@ import pytest
 from svc.client import Client
 from svc.core.retries import RetryPolicy
 from svc.errors import ConnectionFailed
-from svc.wire.answers import body_of, opened
+from svc.wire.answers import open_response, read_body
 from svc.wire.connections import open_client
-from tests.faults.bomb_server import BombServer, bomb_server
-from tests.faults.forward_proxy import ForwardProxy, forward_proxy
+from tests.support.faults.bomb_server import BombServer, bomb_server
+from tests.support.faults.forward_proxy import ForwardProxy, forward_proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -43,8 +43,8 @@ def server() -> Iterator[BombServer]:
 
 
 async def get(url: str) -> bytes:
-    async with open_client(timeout=5) as http, opened(http, "GET", url) as response:
-        return await body_of(response)
+    async with open_client(timeout=5) as http, open_response(http, "GET", url) as response:
+        return await read_body(response)
 
 
 async def test_http_goes_through_the_proxy(proxy: ForwardProxy, server: BombServer) -> None:

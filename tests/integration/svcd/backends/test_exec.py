@@ -13,8 +13,8 @@ from svcd.backends import confined
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.base.end_reasons import WorkFailed
-from tests.fakes.backend_settings import read_backend
-from tests.fakes.provider_work import work_on
+from tests.support.fakes.backend_settings import read_backend
+from tests.support.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
 
@@ -178,7 +178,7 @@ async def test_escaped_orphan_does_not_delay_a_finished_job(tmp_path: Path) -> N
     os.kill((await until_written(tmp_path / "pids"))[1], signal.SIGKILL)
 
 
-# Try what a program could do to a file and to svcd's process, and print what succeeded.
+# Try everything a program could do to a file and to svcd's process, and print what succeeded.
 REACHES = """
 import json, os, subprocess, sys
 def works(act):
@@ -210,7 +210,7 @@ def secret(tmp_path: Path) -> Path:
     return folder / "wallet.key"
 
 
-needs_landlock = pytest.mark.skipif(confined.version() == 0, reason="this kernel has no Landlock")
+needs_landlock = pytest.mark.skipif(confined.landlock_version() == 0, reason="this kernel has no Landlock")
 
 
 @needs_landlock
@@ -242,7 +242,7 @@ async def test_without_confinement_a_program_reads_what_its_user_can(secret: Pat
 async def test_backend_that_cannot_protect_keys_is_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(confined, "version", lambda: 0)
+    monkeypatch.setattr(confined, "landlock_version", lambda: 0)
     with pytest.raises(Fatal, match="no Landlock"):
         async with program("print()"):
             raise AssertionError("it was opened")

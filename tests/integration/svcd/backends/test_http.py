@@ -8,9 +8,9 @@ import trio
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.base.end_reasons import WorkFailed
-from tests.fakes.backend_settings import read_backend
-from tests.fakes.model_server import Asked, ModelServer, Reply, running_model_server
-from tests.fakes.provider_work import work_on
+from tests.support.fakes.backend_settings import read_backend
+from tests.support.fakes.model_server import Asked, ModelServer, Reply, running_model_server
+from tests.support.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
 

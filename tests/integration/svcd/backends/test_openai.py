@@ -8,9 +8,9 @@ import trio
 from svcd.backends.backend import Backend
 from svcd.backends.build import open_backend
 from svcd.base.end_reasons import WorkFailed
-from tests.fakes.backend_settings import read_backend
-from tests.fakes.model_server import Asked, ModelServer, Reply, running_model_server
-from tests.fakes.provider_work import work_on
+from tests.support.fakes.backend_settings import read_backend
+from tests.support.fakes.model_server import Asked, ModelServer, Reply, running_model_server
+from tests.support.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
 
@@ -43,6 +43,26 @@ async def test_a_stream_is_put_together_and_its_pieces_are_counted() -> None:
     assert output.output["choices"][0]["message"] == {"role": "assistant", "content": "Hello wörld\u2028"}
     assert output.completion_tok == 2
     assert server.asked[0].json["stream"] is True
+
+
+async def test_chunks_are_passed_on_under_the_market_name() -> None:
+    first = {"type": "response.created", "response": {"model": "local", "output": []}}
+    delta = {"type": "response.output_text.delta", "delta": "hi"}
+    last = {"type": "response.completed", "response": {"model": "local", "output": [], "usage": {"output_tokens": 1}}}
+    passed: list[dict[str, object]] = []
+    async with backend(Reply.events(first, delta, last), api="responses") as (openai, _):
+        work = work_on()
+        await openai.run(work, passed.append)
+    assert passed == [{"type": "response.created", "response": {"model": work.model, "output": []}}, delta]
+
+
+async def test_stream_that_broke_off_after_a_chunk_is_not_repeated() -> None:
+    passed: list[dict[str, object]] = []
+    async with backend(Reply.of({}, 503), Reply.events(chunk("half"), cut=True), Reply.of(WHOLE)) as (openai, server):
+        with pytest.raises(WorkFailed) as failed:
+            await openai.run(work_on(), passed.append)
+    assert (failed.value.reason, failed.value.backend_fault) == ("backend_exhausted", True)
+    assert (passed, len(server.asked)) == ([chunk("half")], 2)
 
 
 @pytest.mark.parametrize(

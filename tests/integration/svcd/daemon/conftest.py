@@ -14,11 +14,11 @@ from common.address_book import AddressBook
 from common.domains import Domains
 from devnet.ports import pick_free
 from devnet.world import World
-from tests.faults.holding_proxy import holding_proxy
 from tests.integration.coordinatord.scene.party import Party, wallet_of
 from tests.integration.coordinatord.scene.running import running
 from tests.integration.coordinatord.scene.stage import environment
 from tests.integration.svcd.daemon.scene import Scene
+from tests.support.faults.holding_proxy import holding_proxy
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from common.sealed_result import open_result
 from devnet.ports import pick_free
 from devnet.provider import key_variables, write_config
 from devnet.world import World
-from tests.faults.holding_proxy import HoldingProxy
 from tests.integration.coordinatord.scene.party import Party
+from tests.support.faults.holding_proxy import HoldingProxy
 
 MODEL: Final = "demo/text-small"
 # A fake model server that hangs while a file exists, and records that it was called. For "large" it returns a result
@@ -101,14 +101,16 @@ class Scene:
     def log(self) -> str:
         return (self.directory / "svcd.log").read_text()
 
-    async def post(self, word: str = "word", *, designated: bool = True, plaintext: bytes | None = None) -> str:
+    async def post(
+        self, word: str = "word", *, designated: bool = True, plaintext: bytes | None = None, **terms: int
+    ) -> str:
         """Post a job of one word, for this provider or for all."""
         provider_id = self.world.market.provider_ids[self.world.cast.demo_provider.address]
         recipient = PublicKey(self.client.box_key if designated else self.escrow)
         content = plaintext if plaintext is not None else self.envelope({"input": word})
         owner = self.client.wallet.address
         container = seal(recipient, self.book.chain_id, self.book.job_registry, owner, content)
-        answer = await self.client.post(container=container, designated=provider_id if designated else 0)
+        answer = await self.client.post(container=container, designated=provider_id if designated else 0, **terms)
         self.posted.append(answer["job_id"])
         return self.posted[-1]
 

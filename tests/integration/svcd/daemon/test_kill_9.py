@@ -57,7 +57,7 @@ async def test_kill_at_each_stage_ends_every_job_once(
         daemon.kill()
         daemon.wait()
     (scene.directory / "hang").unlink()
-    scene.proxy.let_go()
+    scene.proxy.abandon_held()
     with scene.daemon():
         for (name, before), job in jobs.items():
             row = await scene.ended(job)

@@ -22,7 +22,7 @@ def swapped_post(client: Party, body: Body, terms: FeeTerms, **changed: int) -> 
     order = Order(c=bytes.fromhex(body["c"][2:]), **values)
     cost = amount(order.rate_in, order.rate_out, order.units_in, order.units_out, terms)
     paid = client.pay({name: str(value) for name, value in values.items()} | {"job_id": body["job_id"]}, cost)
-    return job_registry.post(
+    return job_registry.post_calldata(
         order,
         client.wallet.address,
         amount=cost,

@@ -4,9 +4,9 @@ import pytest
 
 from svcd.backends.build import open_backend
 from svcd.backends.servers import ServedModels
-from svcd.operator.discovery import ModelServer, servers_at
-from tests.fakes.backend_settings import read_backend
-from tests.fakes.model_server import Asked, Reply, running_model_server
+from svcd.operator.discovery import ModelServer, find_servers
+from tests.support.fakes.backend_settings import read_backend
+from tests.support.fakes.model_server import Asked, Reply, running_model_server
 
 pytestmark = pytest.mark.trio
 
@@ -25,14 +25,14 @@ def serving(owner: str, *names: str, metrics: bytes | None = None):  # type: ign
 @pytest.mark.parametrize("owner", [*SOFTWARE, "somebody"])
 async def test_server_is_found_with_its_models(owner: str) -> None:
     async with running_model_server(serving(owner, "a", "b")) as server:
-        (found,) = await servers_at(["http://127.0.0.1:1", f"{server.url}/v1"])
+        (found,) = await find_servers(["http://127.0.0.1:1", f"{server.url}/v1"])
     assert (found.url, found.served.names, found.served.software) == (server.url, ("a", "b"), SOFTWARE.get(owner))
     assert found.metrics is None
 
 
 async def test_servers_figures_are_used_where_they_tell_a_load() -> None:
     async with running_model_server(serving("vllm", "a", metrics=b"vllm:num_requests_running 1\n")) as server:
-        (found,) = await servers_at([server.url])
+        (found,) = await find_servers([server.url])
     assert found.metrics == f"{server.url}/metrics"
 
 
@@ -60,7 +60,7 @@ async def test_server_says_how_many_requests_it_runs(owner: str, route: str, bod
         return Reply(200, (body,)) if asked.path == route else Reply.of({}, 404)
 
     async with running_model_server(answer) as server:
-        (found,) = await servers_at([server.url])
+        (found,) = await find_servers([server.url])
     assert found.parallel == parallel
 
 
@@ -74,7 +74,7 @@ async def test_slots_are_proposed_by_what_is_known(software: str | None, paralle
 @pytest.mark.parametrize("body", [{"data": []}, {"data": [{"name": "a"}]}, {"models": []}, [1], "x"])
 async def test_what_lists_no_models_is_no_model_server(body: object) -> None:
     async with running_model_server(lambda _: Reply.of(body)) as server:
-        assert await servers_at([server.url]) == []
+        assert await find_servers([server.url]) == []
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ async def test_name_is_known_where_the_server_would_answer_to_it(
         table = {"kind": "openai", "api": "chat", "base_url": server.url, "models": {"m": name}}
         for check_name in (True, False):
             async with open_backend(read_backend(table | {"check_name": check_name})) as backend:
-                assert (await backend.unknown_name("m") is None) == (known or not check_name)
+                assert (await backend.explain_unknown_model("m") is None) == (known or not check_name)
 
 
 async def test_server_that_lists_nothing_is_asked_by_any_name() -> None:
     async with running_model_server(lambda _: Reply.of({}, 404)) as server:
         table = {"kind": "openai", "api": "chat", "base_url": server.url}
         async with open_backend(read_backend(table)) as backend:
-            assert await backend.unknown_name("m") is None
+            assert await backend.explain_unknown_model("m") is None

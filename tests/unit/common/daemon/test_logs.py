@@ -11,7 +11,7 @@ import sentry_sdk
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
-from common.daemon.logs import error_reporting
+from common.daemon.logs import start_error_reporting
 from common.daemon.process import Fatal
 
 _DSN = "http://key@127.0.0.1:9/1"
@@ -38,7 +38,7 @@ def kept() -> Iterator[Kept]:
 
 
 def test_failure_report_has_tags_and_no_variables(kept: Kept) -> None:
-    report = error_reporting(_DSN, "staging", "1.2.3", kept)
+    report = start_error_reporting(_DSN, "staging", "1.2.3", kept)
     body = secrets.token_hex(16)
     try:
         raise RuntimeError("unexpected")
@@ -53,7 +53,7 @@ def test_failure_report_has_tags_and_no_variables(kept: Kept) -> None:
 
 
 def test_logs_below_error_are_not_reported(kept: Kept) -> None:
-    report = error_reporting(_DSN, None, None, kept)
+    report = start_error_reporting(_DSN, None, None, kept)
     report(None, "info", {"event": "serving", "exc_info": True})
     assert report(None, "error", {"event": "said"}) == {"event": "said"}
     assert kept.events == []
@@ -62,12 +62,12 @@ def test_logs_below_error_are_not_reported(kept: Kept) -> None:
 def test_missing_package_stops_the_boot_naming_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentry_sdk", None)
     with pytest.raises(Fatal, match=r"\[sentry\]"):
-        error_reporting(_DSN, None, None)
+        start_error_reporting(_DSN, None, None)
 
 
 def test_invalid_dsn_stops_the_boot() -> None:
     with pytest.raises(Fatal, match="SENTRY_DSN"):
-        error_reporting("nowhere", None, None)
+        start_error_reporting("nowhere", None, None)
 
 
 def test_log_that_cannot_be_written_does_not_raise() -> None:

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from common.daemon.logs import log_task_failure
 from common.daemon.process import Fatal
-from common.daemon.supervision import FAILURES_IN_A_ROW, HEALTHY_AFTER_S, MAX_BACKOFF_S, Supervisor
+from common.daemon.supervision import FAILING_AFTER_FAILURES, HEALTHY_AFTER_S, MAX_BACKOFF_S, Supervisor
 
 
 def failing_for(times: float, error: Callable[[], Exception]) -> Callable[[], Awaitable[int]]:
@@ -96,14 +96,14 @@ async def test_ten_failures_in_a_row_are_reported_until_it_recovers(
     async def loop() -> None:
         nonlocal runs
         runs += 1
-        assert supervisor.failing == ("events" if runs > FAILURES_IN_A_ROW else None)
-        if runs <= FAILURES_IN_A_ROW:
+        assert supervisor.failing_task == ("events" if runs > FAILING_AFTER_FAILURES else None)
+        if runs <= FAILING_AFTER_FAILURES:
             raise KeyError
         await trio.sleep(HEALTHY_AFTER_S + 1)
-        assert supervisor.failing is None
+        assert supervisor.failing_task is None
 
     await supervisor.run("events", loop)
-    assert runs == FAILURES_IN_A_ROW + 1
+    assert runs == FAILING_AFTER_FAILURES + 1
 
 
 @pytest.mark.trio
@@ -114,8 +114,8 @@ async def test_failures_a_minute_apart_are_no_row(supervisor: Supervisor, autoju
         nonlocal runs
         runs += 1
         await trio.sleep(HEALTHY_AFTER_S + 1)
-        assert supervisor.failing is None
-        if runs <= 2 * FAILURES_IN_A_ROW:
+        assert supervisor.failing_task is None
+        if runs <= 2 * FAILING_AFTER_FAILURES:
             raise KeyError
 
     await supervisor.run("events", loop)

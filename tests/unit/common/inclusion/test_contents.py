@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from common.inclusion.contents import Contents, encode_receipt, encode_transaction, read_receipt, trie_over
-from common.inclusion.node_values import quantity
+from common.inclusion.contents import BlockContents, build_trie, encode_receipt, encode_transaction, read_receipt
+from common.inclusion.node_values import read_quantity
 from common.refusal import Refused
 from common.scalars import hex_of
 from tests.vectors.vector_file import cases
@@ -38,20 +38,20 @@ def test_parity_is_read_from_v_without_y_parity() -> None:
 
 def test_block_of_all_types_matches_both_roots() -> None:
     receipts = [*RECEIPTS, *RECEIPTS[: len(SENT) - len(RECEIPTS)]]
-    sent_root = trie_over([encode_transaction(each) for each in SENT]).root
-    told_root = trie_over([encode_receipt(each) for each in receipts]).root
+    sent_root = build_trie([encode_transaction(each) for each in SENT]).root
+    told_root = build_trie([encode_receipt(each) for each in receipts]).root
     block = {"transactions": SENT, "transactionsRoot": hex_of(sent_root), "receiptsRoot": hex_of(told_root)}
-    assert len(Contents.of(block, receipts).transactions) == len(SENT) == 8
+    assert len(BlockContents.of(block, receipts).transactions) == len(SENT) == 8
     for name, other in (
         ("transactionsRoot", block | {"transactions": SENT[::-1]}),
         ("receiptsRoot", block | {"receiptsRoot": hex_of(sent_root)}),
     ):
         with pytest.raises(Refused) as refused:
-            Contents.of(other, receipts)
+            BlockContents.of(other, receipts)
         assert refused.value.param == name
 
 
 @pytest.mark.parametrize("value", ["0x-1", "0x", "0x1_0", "0x+1", "0x 1", "1", 1, None, "0x" + "1" * 65, "0x\u0661"])
 def test_quantity_that_is_not_plain_hex_is_refused(value: object) -> None:
     with pytest.raises(Refused):
-        quantity({"value": value}, "value")
+        read_quantity({"value": value}, "value")

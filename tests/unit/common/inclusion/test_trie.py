@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.inclusion.trie import EMPTY_ROOT, Trie, key_of, proved
+from common.inclusion.trie import EMPTY_ROOT, Trie, trie_key, verify_proof
 from common.refusal import Refused
 
 
@@ -26,15 +26,15 @@ def test_root_is_as_ethereums_own_tests_have_it(values: dict[bytes, bytes], root
 def test_every_value_is_proved_under_its_root_only(values: dict[bytes, bytes]) -> None:
     trie = Trie(values)
     for key, value in values.items():
-        assert proved(trie.root, key, trie.proof(key)) == value
+        assert verify_proof(trie.root, key, trie.proof(key)) == value
         with pytest.raises(Refused):
-            proved(trie.root, key + b"\0\0\0\0\0", trie.proof(key))
+            verify_proof(trie.root, key + b"\0\0\0\0\0", trie.proof(key))
         with pytest.raises(Refused):
-            proved(trie.root, key, [*trie.proof(key), b"\xc0"])
+            verify_proof(trie.root, key, [*trie.proof(key), b"\xc0"])
         with pytest.raises(Refused):
-            proved(trie.root, key, trie.proof(key)[:-1])
+            verify_proof(trie.root, key, trie.proof(key)[:-1])
 
 
 def test_key_that_is_not_there_has_no_proof() -> None:
     with pytest.raises(KeyError):
-        Trie({key_of(0): b"one"}).proof(key_of(1))
+        Trie({trie_key(0): b"one"}).proof(trie_key(1))

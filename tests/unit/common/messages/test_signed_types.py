@@ -15,12 +15,14 @@ from common.messages.jobs import Cancel, Claim, Fail, Order, Settle
 from common.messages.payments import ReceiveWithAuthorization, job_payment, packed_job_payment
 from common.messages.providers import Ask, AskSnapshot, RequestCapacity, SetIdentity
 from common.messages.sessions import ResultKey, SvcSession
+from common.messages.tabs import TabKey, TabVoucher
 from tests.vectors.vector_file import cases
 
 SIGNED = [
     *(Order, Cancel, Claim, Settle, Fail),
     *(SetIdentity, RequestCapacity, AskSnapshot),
     *(ReceiveWithAuthorization, Release, HandoverAuth, HandoverKeys, SvcSession, ResultKey),
+    *(TabKey, TabVoucher),
 ]
 DOMAIN = Domain("SVC Jobs", "2", 31337, b"\x11" * 20)
 VECTORS = cases("eip712.json")

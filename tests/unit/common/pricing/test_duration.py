@@ -1,6 +1,6 @@
 import pytest
 
-from common.pricing.duration import seconds_of
+from common.pricing.duration import priced_seconds
 from common.refusal import Refused
 
 
@@ -23,11 +23,11 @@ from common.refusal import Refused
     ],
 )
 def test_seconds_follow_the_parameters(model_input: dict[str, object], seconds: int) -> None:
-    assert seconds_of(model_input) == seconds
+    assert priced_seconds(model_input) == seconds
 
 
 @pytest.mark.parametrize("value", ["8s", "", "١٢", "1.5", "-3", True, [5], 1e300])
 def test_other_durations_are_refused(value: object) -> None:
     with pytest.raises(Refused) as refused:
-        seconds_of({"duration": value})
+        priced_seconds({"duration": value})
     assert refused.value.param == "duration"

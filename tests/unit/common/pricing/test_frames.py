@@ -1,7 +1,7 @@
 import pytest
 
 from common.pricing.assets import Asset
-from common.pricing.frame import closest_ratio, frame_of, frame_pixels, largest_frame
+from common.pricing.frame import closest_ratio, frame_pixels, frame_size, largest_frame
 from common.refusal import Refused
 
 TABLE = {
@@ -22,7 +22,7 @@ def still(width: int, height: int) -> Asset:
 
 @pytest.mark.parametrize(("tier", "ratio", "frame"), CELLS)
 def test_every_tier_has_its_frame_at_every_ratio(tier: str, ratio: str, frame: tuple[int, int]) -> None:
-    assert frame_of(tier, ratio) == frame
+    assert frame_size(tier, ratio) == frame
     assert frame_pixels({"resolution": tier, "aspect_ratio": ratio}, ()) == frame[0] * frame[1]
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from common.refusal import Refused
 from common.settings.errors import SettingError
-from common.settings.kinds import boolean, choice, integer, listed, number, parsed, text, url
-from common.settings.listing import rows
-from common.settings.reader import Credentials, Environment, read, setting, unknown_variables
+from common.settings.kinds import boolean, choice, integer, list_of, number, parsed_string, text, url
+from common.settings.listing import describe_settings
+from common.settings.reader import Credentials, Environment, read_from_sources, setting, unknown_variables
 
 ENVIRONMENT = {"MODEL": "chat", "API_KEY": "hunter2"}
 
@@ -17,12 +17,12 @@ ENVIRONMENT = {"MODEL": "chat", "API_KEY": "hunter2"}
 @attrs.frozen(slots=True, kw_only=True)
 class Settings:
     model: str = setting(text, "name of the model")
-    api_key: str = setting(parsed("a key in lower case", str.lower), "key of the server", secret=True)
+    api_key: str = setting(parsed_string("a key in lower case", str.lower), "key of the server", secret=True)
     port: int = setting(integer(1, 65535), "HTTP port", 8402)
     share: float = setting(number(0, 1), "share of the load", 0.5)
     private: bool = setting(boolean, "refuse strangers", False)
     level: str = setting(choice("info", "debug"), "log level", "info")
-    nodes: tuple[str, ...] = setting(listed(url), "nodes", (), name="node_urls")
+    nodes: tuple[str, ...] = setting(list_of(url), "nodes", (), name="node_urls")
     gateway: str | None = setting(url, "gateway", None)
 
     def __attrs_post_init__(self) -> None:
@@ -31,7 +31,7 @@ class Settings:
 
 
 def settings(**variables: str) -> Settings:
-    return read(Settings, Environment(ENVIRONMENT | variables))
+    return read_from_sources(Settings, Environment(ENVIRONMENT | variables))
 
 
 def test_variables_are_read_as_their_kinds() -> None:
@@ -76,13 +76,13 @@ def test_invalid_secret_is_not_shown() -> None:
         pin: int = setting(integer(0, 9999), "", secret=True)
 
     with pytest.raises(SettingError, match=r"^PIN must be an integer in 0\.\.9999$"):
-        read(Pin, Environment({"PIN": "123456"}))
+        read_from_sources(Pin, Environment({"PIN": "123456"}))
     assert "hunter2" not in repr(settings())
 
 
 def test_rule_between_settings_names_the_variable() -> None:
     with pytest.raises(SettingError, match=r"^APP_NODE_URLS must not be one of the gateways$"):
-        read(
+        read_from_sources(
             Settings,
             Environment(
                 {"APP_MODEL": "m", "APP_API_KEY": "k", "APP_NODE_URLS": "http://a", "APP_GATEWAY": "http://a"},
@@ -95,15 +95,15 @@ def test_credential_is_read_for_secrets_only(tmp_path: Path) -> None:
     (tmp_path / "api_key").write_text("From-File\n")
     (tmp_path / "port").write_text("1")
     credentials = Credentials.of({"CREDENTIALS_DIRECTORY": str(tmp_path)})
-    found = read(Settings, Environment({"MODEL": "chat"}), credentials)
+    found = read_from_sources(Settings, Environment({"MODEL": "chat"}), credentials)
     assert (found.api_key, found.port) == ("from-file", 8402)
-    assert read(Settings, Environment(ENVIRONMENT), credentials).api_key == "hunter2"
+    assert read_from_sources(Settings, Environment(ENVIRONMENT), credentials).api_key == "hunter2"
 
 
 def test_unreadable_credential_is_reported_by_path(tmp_path: Path) -> None:
     (tmp_path / "api_key").write_bytes(b"\x96")
     with pytest.raises(SettingError) as wrong:
-        read(Settings, Environment({"MODEL": "chat"}), Credentials(tmp_path))
+        read_from_sources(Settings, Environment({"MODEL": "chat"}), Credentials(tmp_path))
     assert wrong.value.message == f"{tmp_path}: api_key must be UTF-8 text"
 
 
@@ -115,7 +115,7 @@ def test_variable_like_a_setting_is_found_with_the_right_name() -> None:
 
 def test_rows_show_value_and_source_but_no_secret(tmp_path: Path) -> None:
     (tmp_path / "api_key").write_text("hunter2")
-    found = {row.name: row for row in rows(Settings, Environment({"PORT": "0"}), Credentials(tmp_path))}
+    found = {row.name: row for row in describe_settings(Settings, Environment({"PORT": "0"}), Credentials(tmp_path))}
     port, key, model, level = (found[name] for name in ("PORT", "API_KEY", "MODEL", "LEVEL"))
     assert (port.default, port.range, port.meaning, port.value) == ("8402", "1..65535", "HTTP port", "0")
     assert (port.source, port.problem) == ("environment", "must be an integer in 1..65535, not '0'")

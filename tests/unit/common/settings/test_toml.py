@@ -7,9 +7,9 @@ import pytest
 
 from common.refusal import Refused
 from common.settings.errors import SettingError
-from common.settings.kinds import boolean, integer, listed, mapping, number, path, text
+from common.settings.kinds import boolean, integer, list_of, number, path, table_of, text
 from common.settings.reader import setting
-from common.settings.toml import read_file, table, tables, variants
+from common.settings.toml import read_settings_file, table, tables, variants
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Echo:
 
 @attrs.frozen(slots=True, kw_only=True)
 class Exec:
-    command: tuple[str, ...] = setting(listed(text, at_least=1))
+    command: tuple[str, ...] = setting(list_of(text, at_least=1))
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Model:
     name: str = setting(text)
     slots: int = setting(integer(1, 100), "jobs at a time", 1)
     backend: Echo | Exec = setting(variants("kind", {"echo": Echo, "exec": Exec}, default="echo"), "", Echo())
-    names: dict[str, str] = setting(mapping(text), "", attrs.Factory(dict))
+    names: dict[str, str] = setting(table_of(text), "", attrs.Factory(dict))
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class File:
 
 def load(folder: Path, toml: str) -> File:
     (folder / "d.toml").write_text(toml)
-    return read_file(folder / "d.toml", File)
+    return read_settings_file(folder / "d.toml", File)
 
 
 def test_tables_become_their_classes(tmp_path: Path) -> None:
@@ -111,5 +111,10 @@ def test_mistake_is_reported_with_file_key_value_and_range(tmp_path: Path, toml:
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as wrong:
-        read_file(tmp_path / "none.toml", File)
+        read_settings_file(tmp_path / "none.toml", File)
     assert wrong.value.message == f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"
+
+
+def test_too_long_file_is_refused_whole(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="at most 1,048,576 bytes"):
+        load(tmp_path, '[[model]]\nname = "m"\n' + "#" * (1 << 20))

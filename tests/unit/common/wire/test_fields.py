@@ -5,23 +5,33 @@ from typing import Any
 import attrs
 import pytest
 
-from common.api.fields import BYTES32, UINT32, Choice, Nested, Several, Uint, object_example, read_object, wire
+from common.api.fields import (
+    BYTES32,
+    UINT32,
+    Choice,
+    ListOf,
+    NestedObject,
+    Uint,
+    body_field,
+    object_example,
+    read_object,
+)
 from common.refusal import Refused
 
 
 @attrs.frozen
 class Inner:
-    n: int = wire(Uint(8))
-    sla: int = wire(UINT32)
+    n: int = body_field(Uint(8))
+    sla: int = body_field(UINT32)
 
 
 @attrs.frozen
 class Outer:
-    model_id: int = wire(UINT32)
-    op: str = wire(Choice(("a", "b"), "invalid_op"))
-    job_id: bytes = wire(BYTES32)
-    quotes: tuple[Inner, ...] = wire(Several(Nested(Inner), 64))
-    snapshot: Inner | None = wire(Nested(Inner), optional=True)
+    model_id: int = body_field(UINT32)
+    op: str = body_field(Choice(("a", "b"), "invalid_op"))
+    job_id: bytes = body_field(BYTES32)
+    quotes: tuple[Inner, ...] = body_field(ListOf(NestedObject(Inner), 64))
+    snapshot: Inner | None = body_field(NestedObject(Inner), optional=True)
 
 
 @pytest.mark.parametrize(

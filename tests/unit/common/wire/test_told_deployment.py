@@ -7,7 +7,7 @@ from common.address_book import TokenDomain
 from common.api.chain import DeploymentFields, reported_book
 from common.api.shapes import read_shape
 from common.refusal import Refused
-from tests.fakes.market import BOOK
+from tests.support.fakes.market import BOOK
 
 TOLD: dict[str, object] = {
     "chain_id": BOOK.chain_id,

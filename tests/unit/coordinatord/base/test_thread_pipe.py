@@ -29,12 +29,12 @@ async def test_pieces_are_worked_on_in_order_while_more_are_brought() -> None:
     gate = Gate()
     async with thread_pipe() as thread:
         for n in range(3):
-            await thread.take(gate.work, b"%d" % n)
+            await thread.queue_work(gate.work, b"%d" % n)
         assert gate.done == []
         gate.open()
         for n in range(3, 9):
-            await thread.take(gate.work, b"%d" % n)
-        await thread.idle()
+            await thread.queue_work(gate.work, b"%d" % n)
+        await thread.wait_until_idle()
         assert gate.done == [b"%d" % n for n in range(9)]
 
 
@@ -43,7 +43,7 @@ async def test_producer_waits_for_a_slow_thread() -> None:
     async with thread_pipe() as thread:
         with anyio.move_on_after(0.05) as waiting:
             while True:
-                await thread.take(gate.work, b"more")
+                await thread.queue_work(gate.work, b"more")
         gate.open()
     assert waiting.cancelled_caught
     assert len(gate.done) <= 4  # three waiting and one in progress
@@ -56,8 +56,8 @@ async def test_failure_of_the_work_ends_the_block() -> None:
     async def block() -> None:
         async with thread_pipe() as thread:
             for piece in (b"good", b"bad", b"late"):
-                await thread.take(gate.work, piece)
-            await thread.idle()
+                await thread.queue_work(gate.work, piece)
+            await thread.wait_until_idle()
 
     with pytest.raises(ValueError, match="bad"):
         await block()
@@ -69,7 +69,7 @@ async def test_failing_block_raises_only_its_own_error() -> None:
 
     async def block() -> None:
         async with thread_pipe() as thread:
-            await thread.take(gate.work, b"bad")
+            await thread.queue_work(gate.work, b"bad")
             await anyio.wait_all_tasks_blocked()
             gate.open()
             raise KeyError

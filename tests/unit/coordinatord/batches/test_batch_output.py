@@ -5,13 +5,12 @@ import pytest
 
 from common.scalars import hex_of
 from coordinatord.api.batches.batches import is_cancellable, status_of
-from coordinatord.api.batches.batches_sql import BatchRow, Counts
+from coordinatord.api.batches.batches_sql import BatchRow
 from coordinatord.api.batches.lines_sql import EndedLine
 from coordinatord.api.batches.output import error_line, output_file_id, output_line
 
 JOB = b"\x0a" * 32
-NOTHING = Counts(0, 0, 0, expanded=False)
-FRESH = BatchRow(
+NEW_BATCH = BatchRow(
     id="batch_1",
     owner=b"\x01" * 20,
     endpoint="/v1/responses",
@@ -32,7 +31,10 @@ FRESH = BatchRow(
     expired_at=None,
     cancelling_at=None,
     cancelled_at=None,
-    counts=NOTHING,
+    total=0,
+    completed=0,
+    failed=0,
+    expanded=False,
 )
 
 
@@ -41,9 +43,9 @@ FRESH = BatchRow(
     [
         ({}, "validating", True),
         ({"in_progress_at": 1}, "in_progress", True),
-        ({"in_progress_at": 1, "counts": Counts(3, 1, 1, expanded=True)}, "in_progress", True),
-        ({"in_progress_at": 1, "counts": Counts(2, 1, 1, expanded=False)}, "in_progress", True),
-        ({"in_progress_at": 1, "counts": Counts(2, 1, 1, expanded=True)}, "finalizing", False),
+        ({"in_progress_at": 1, "total": 3, "completed": 1, "failed": 1, "expanded": True}, "in_progress", True),
+        ({"in_progress_at": 1, "total": 2, "completed": 1, "failed": 1, "expanded": False}, "in_progress", True),
+        ({"in_progress_at": 1, "total": 2, "completed": 1, "failed": 1, "expanded": True}, "finalizing", False),
         ({"in_progress_at": 1, "finalizing_at": 1}, "finalizing", False),
         ({"cancelling_at": 1, "finalizing_at": 1}, "cancelling", True),
         ({"completed_at": 1, "finalizing_at": 1}, "completed", False),
@@ -53,7 +55,7 @@ FRESH = BatchRow(
     ],
 )
 def test_status_follows_from_marks_and_members(changed: dict[str, object], status: str, cancellable: bool) -> None:
-    batch = attrs.evolve(FRESH, **changed)
+    batch = attrs.evolve(NEW_BATCH, **changed)
     assert (status_of(batch), is_cancellable(batch)) == (status, cancellable)
 
 
@@ -63,7 +65,7 @@ def test_status_follows_from_marks_and_members(changed: dict[str, object], statu
         ("invalid_json", "not JSON", False, "not JSON"),
         ("provider_fail", None, False, "the provider failed the job"),
         ("expired", None, False, "no provider claimed the job in time"),
-        ("expired", None, True, "the batch's window ended before this line did"),
+        ("expired", None, True, "the batch's window ended before this line ended"),
         ("InvalidCid", None, False, "the chain refuses: InvalidCid"),
         ("SlaNotAllowed", None, False, "sla_secs must be one of `windows` of GET /evm/chain"),
     ],

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from common.scalars import base64_of, hex_of
-from coordinatord.api.batches.line_checks import WHOLE, LineChecks, PaidLine
+from coordinatord.api.batches.line_checks import INCOMPLETE_LINE, LineChecks, PaidLine
 from coordinatord.api.batches.line_reader import InputLine
 from coordinatord.api.batches.lines_sql import LineRecord
-from tests.fakes.submissions import Body, Submitter
+from tests.support.fakes.submissions import Body, Submitter
 
 ENDPOINT = "/v1/responses"
 
@@ -101,7 +101,7 @@ def test_market_probe_lists_all_missing_fields(check: Check) -> None:
     assert isinstance(skipped, LineRecord)
     assert skipped.code == "invalid_line"
     said, *missing = skipped.message.split("; ")
-    assert said == WHOLE
+    assert said == INCOMPLETE_LINE
     assert missing == [f"{name} is required" for name in (*ORDER_ONLY, *PAYMENT)]
 
 
@@ -110,7 +110,11 @@ def test_unpaid_order_lists_the_missing_fields(check: Check, submitter: Submitte
     skipped = check({name: value for name, value in line.items() if name not in ("auth_sig", "container")})
     assert isinstance(skipped, LineRecord)
     assert (skipped.code, hex_of(skipped.job_id or b"")) == ("container_required", line["job_id"])
-    assert skipped.message.split("; ") == [WHOLE, "auth_sig is required", "container or container_cid is required"]
+    assert skipped.message.split("; ") == [
+        INCOMPLETE_LINE,
+        "auth_sig is required",
+        "container or container_cid is required",
+    ]
 
 
 def test_member_that_is_malformed_is_named_alone(check: Check, submitter: Submitter) -> None:

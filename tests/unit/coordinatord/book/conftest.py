@@ -11,8 +11,8 @@ from tests.unit.coordinatord.book.polling import World
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     one = World()
     monkeypatch.setattr(outlooks_sql, "read_outlooks", one.read_outlooks)
-    monkeypatch.setattr(leases_sql, "lease", one.lease)
-    monkeypatch.setattr(leases_sql, "hold_back", one.hold_back)
+    monkeypatch.setattr(leases_sql, "lease_jobs", one.lease)
+    monkeypatch.setattr(leases_sql, "hold_back_jobs", one.hold_back)
     monkeypatch.setattr(leases_sql, "hold_back_beyond", one.hold_back_beyond)
     monkeypatch.setattr(anyio, "current_time", lambda: one.now)
     return one

@@ -7,12 +7,12 @@ from typing import Any, Final
 import anyio
 import attrs
 
-from coordinatord.api.book.funding import Funding
+from coordinatord.api.book.funding import FundsChecker
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.leases_sql import LeaseDemand, LeasedJob, PollKey
+from coordinatord.api.book.leases_sql import LeasedJob, PollKey
 from coordinatord.api.book.outlooks_sql import PollOutlook
-from coordinatord.api.book.polls import Leased, Poll, Polls, PollWaits, checked_poll
+from coordinatord.api.book.polls import Poll, PollAnswer, Polls, build_poll
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.snapshot_sql import Snapshot
@@ -23,11 +23,11 @@ US: Final = SessionRow(b"\x01" * 20, 4)
 KEY: Final = PollKey(4, 1)
 WANTED: Final = JobFilter(state="Open", model_id=1)
 NOTHING: Final = PollOutlook(
-    known_model=True, some_open=False, some_free=False, some_offered=False, may_claim=False, holds_some=False
+    known_model=True, has_open_jobs=False, has_free_jobs=False, has_offers=False, may_claim=False, has_leases=False
 )
-HELD_BY_OTHERS: Final = attrs.evolve(NOTHING, some_open=True)
-FREE: Final = attrs.evolve(HELD_BY_OTHERS, some_free=True, may_claim=True)
-OFFERED: Final = attrs.evolve(NOTHING, some_offered=True, may_claim=True)
+HELD_BY_OTHERS: Final = attrs.evolve(NOTHING, has_open_jobs=True)
+FREE: Final = attrs.evolve(HELD_BY_OTHERS, has_free_jobs=True, may_claim=True)
+OFFERED: Final = attrs.evolve(NOTHING, has_offers=True, may_claim=True)
 POOR, RICH = b"\x0a" * 20, b"\x0b" * 20
 
 
@@ -63,24 +63,16 @@ class World:
     def told(self, what: str) -> list[tuple[Any, ...]]:
         return [entry[1:] for entry in self.log if entry[0] == what]
 
-    # --- database and statements
-    async def transact(self, body: Callable[[Any], Awaitable[Any]]) -> Any:
-        return await body(self)
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Any]:
-        yield self
-
-    def prepared_connection(self) -> Any:
-        return self
-
+    # Statements. The fixture puts them in the place of the real ones.
     async def read_outlooks(self, _: Any, pollers: Sequence[PollKey]) -> tuple[Snapshot, dict[PollKey, PollOutlook]]:
         self.log.append(("outlook", *pollers))
         return self.snapshot, {poller: _next(self.outlooks) for poller in pollers}
 
-    async def lease(self, _: Any, demand: LeaseDemand, lease_ms: int) -> tuple[Snapshot, list[LeasedJob]]:
-        self.log.append(("lease", demand, lease_ms))
-        await self._under_way()
+    async def lease(
+        self, _: Any, poller: PollKey, free: int, wanted: JobFilter, lease_ms: int
+    ) -> tuple[Snapshot, list[LeasedJob]]:
+        self.log.append(("lease", poller, free, wanted, lease_ms))
+        await self.under_way()
         return self.snapshot, _next(self.leases)
 
     async def hold_back(self, _: Any, jobs: list[bytes]) -> None:
@@ -89,112 +81,145 @@ class World:
     async def hold_back_beyond(self, _: Any, owner: bytes, balance: int) -> None:
         self.log.append(("held back beyond", owner, balance))
 
-    async def _under_way(self) -> None:
+    async def under_way(self) -> None:
         if self.answers is not None:
             await self.answers.wait()
 
-    # --- liveness
-    async def note(self, poller: PollKey, free: int) -> None:
-        self.log.append(("live", poller, free))
+
+class Tables:
+    """The database. Its connections are never used, because the statements are replaced."""
+
+    async def transact(self, body: Callable[[Any], Awaitable[Any]]) -> Any:
+        return await body(self)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator["Tables"]:
+        yield self
+
+    def prepared_connection(self) -> "Tables":
+        return self
+
+
+@attrs.frozen
+class Liveness:
+    world: World
+
+    async def record_poll(self, poller: PollKey, free: int) -> None:
+        self.world.log.append(("live", poller, free))
 
     @contextmanager
-    def staying(self, poller: PollKey, free: int) -> Iterator[None]:
-        self.log.append(("stays", poller, free))
+    def keep_live(self, poller: PollKey, free: int) -> Iterator[None]:
+        self.world.log.append(("stays", poller, free))
         yield
 
-    # --- the chain
+
+@attrs.frozen
+class Token:
+    """The payment token on the chain."""
+
+    world: World
+
     async def read_funds(self, owners: list[bytes], jobs: list[tuple[bytes, bytes]]) -> Funds:
-        self.log.append(("funds", sorted(owners), sorted(job_id[0] for _, job_id in jobs)))
-        told = _next(self.funds)
-        await self._under_way()
+        world = self.world
+        world.log.append(("funds", sorted(owners), sorted(job_id[0] for _, job_id in jobs)))
+        told = _next(world.funds)
+        await world.under_way()
         if told is None:
             await anyio.sleep_forever()
         if isinstance(told, Exception):
             raise told
         return told  # type: ignore[no-any-return] # the test supplies it
 
-    # --- waiting callers
+
+@attrs.frozen
+class Places:
+    world: World
+
     def has_room(self, caller: str) -> bool:
-        return self.places.get(caller, 0) > 0
+        return self.world.places.get(caller, 0) > 0
 
     @contextmanager
-    def held_place(self, caller: str, kind: str) -> Iterator[None]:
-        self.log.append(("place", caller, kind))
+    def hold_place(self, caller: str, kind: str) -> Iterator[None]:
+        self.world.log.append(("place", caller, kind))
         yield
 
-    @contextmanager
-    def waiting(self, poller: PollKey, free: int, *, pending: bool) -> Iterator[Any]:
-        self.log.append(("waits", poller, free, pending))
-        yield self
 
-    def looked(self) -> None:
-        self.log.append(("looked",))
+@attrs.frozen
+class WaitingPoll:
+    world: World
+
+    def mark_looked(self) -> None:
+        self.world.log.append(("looked",))
 
     async def wait(self, seconds: float) -> bool:
-        self.log.append(("wait", seconds))
-        self.now += seconds if self.wait_takes is None else self.wait_takes
-        return _next(self.wakes)
+        world = self.world
+        world.log.append(("wait", seconds))
+        world.now += seconds if world.wait_takes is None else world.wait_takes
+        return bool(_next(world.wakes))
 
-    def pass_on(self, _: Any) -> None:
-        self.log.append(("passed on",))
 
-    def pass_offer_on(self, _: Any) -> None:
-        self.log.append(("offer passed on",))
+@attrs.frozen
+class Waiting:
+    """The polls that wait."""
 
-    async def take(self, poller: PollKey, room: int, wanted: JobFilter) -> list[Any]:
-        self.log.append(("offers", poller, room, wanted))
-        jobs: list[Any] = _next(self.offers)
+    world: World
+
+    @property
+    def closed(self) -> bool:
+        return self.world.closed
+
+    @contextmanager
+    def register(self, poller: PollKey, free: int, *, pending: bool) -> Iterator[WaitingPoll]:
+        self.world.log.append(("waits", poller, free, pending))
+        yield WaitingPoll(self.world)
+
+    def wake_another(self, _: WaitingPoll) -> None:
+        self.world.log.append(("passed on",))
+
+    def wake_another_for_offer(self, _: WaitingPoll) -> None:
+        self.world.log.append(("offer passed on",))
+
+
+@attrs.frozen
+class Offers:
+    world: World
+
+    async def take_offers(self, poller: PollKey, room: int, wanted: JobFilter) -> list[Any]:
+        self.world.log.append(("offers", poller, room, wanted))
+        jobs: list[Any] = _next(self.world.offers)
         return jobs
-
-
-@attrs.frozen
-class _Token:
-    funds: Callable[..., Awaitable[Funds]]
-
-
-@attrs.frozen
-class _Places:
-    has_room: Callable[[str], bool]
-    held: Callable[..., Any]
 
 
 def _next(answers: list[Any]) -> Any:
     return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-def funding(world: World) -> Funding:
-    any_of: Any = world
-    token: Any = _Token(world.read_funds)
-    return Funding(token, any_of)
+def funding(world: World) -> FundsChecker:
+    token: Any = Token(world)
+    tables: Any = Tables()
+    return FundsChecker(token, tables)
 
 
-def of(world: World, *, waits: bool = True, offers: bool = True) -> Polls:
-    any_of: Any = world
-    places: Any = _Places(world.has_room, world.held_place)
-    return Polls(
-        any_of,
-        funding(world),
-        lease_ms=15_000,
-        liveness=any_of,
-        waits=PollWaits(any_of, places) if waits else None,
-        offers=any_of if offers else None,
-    )
+def of(world: World) -> Polls:
+    tables: Any = Tables()
+    given: dict[str, Any] = {"liveness": Liveness(world), "offers": Offers(world)}
+    given |= {"waiting": Waiting(world), "places": Places(world)}
+    return Polls(tables, funding(world), lease_ms=15_000, **given)
 
 
 def poll_of(
     free: int = 2, wanted: JobFilter = WANTED, limit: int = 10, offset: int = 0, *, pending: bool = False
 ) -> Poll:
-    poll = checked_poll(US, wanted, free, limit, offset, pending=pending)
+    poll = build_poll(US, wanted, free, limit, offset, pending=pending)
     assert isinstance(poll, Poll)
     return poll
 
 
-async def looked(world: World, free: int = 2, wanted: JobFilter = WANTED, **more: Any) -> Leased:
+async def looked(world: World, free: int = 2, wanted: JobFilter = WANTED, **more: Any) -> PollAnswer:
     return await of(world).answer(poll_of(free, wanted, **more))
 
 
 async def waited(
-    world: World, seconds: int = 25, free: int = 2, caller: str = "us", *, pending: bool = False, waits: bool = True
-) -> tuple[Leased, float]:
-    polls = of(world, waits=waits)
-    return await polls.answer_or_wait(poll_of(free, pending=pending), seconds=seconds, caller=caller)
+    world: World, seconds: int = 25, free: int = 2, caller: str = "us", *, pending: bool = False
+) -> tuple[PollAnswer, float]:
+    return await of(world).answer_or_wait(poll_of(free, pending=pending), seconds=seconds, caller=caller)

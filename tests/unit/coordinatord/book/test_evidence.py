@@ -35,10 +35,10 @@ def provider_with(evidence: bytes) -> ProviderRow:
     ids=["nothing", "null", "JSON", "bytes", "JSON of two meanings"],
 )
 def test_evidence_is_shown_as_its_json_or_its_bytes(published: bytes, shown: object) -> None:
-    assert routes.provider(provider_with(published)).evidence == shown
+    assert routes.provider_shape(provider_with(published)).evidence == shown
 
 
 def test_announced_bundles_are_shown() -> None:
-    announced = msgspec.to_builtins(routes.provider(provider_with(b'{"svc_bundle":{"v":1,"items":200}}')))
+    announced = msgspec.to_builtins(routes.provider_shape(provider_with(b'{"svc_bundle":{"v":1,"items":200}}')))
     assert announced["largest_bundle"] == 200
-    assert "largest_bundle" not in msgspec.to_builtins(routes.provider(provider_with(b'{"kind":"test"}')))
+    assert "largest_bundle" not in msgspec.to_builtins(routes.provider_shape(provider_with(b'{"kind":"test"}')))

@@ -43,16 +43,16 @@ async def test_answer_for_an_old_block_does_not_count(world: World) -> None:
     found: list[Funds] = []
 
     async def ask() -> None:
-        found.append(await paid.read([row(1)], HERE))
+        found.append(await paid.read_funds([row(1)], HERE))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(paid.read, [row(2, owner=POOR)], NEXT)
+        tasks.start_soon(paid.read_funds, [row(2, owner=POOR)], NEXT)
         await anyio.wait_all_tasks_blocked()
         world.answers.set()
     assert found == [Funds({RICH: 100}, set())]
-    assert await paid.read([row(1)], NEXT) == Funds({POOR: 5, RICH: 50}, set())
+    assert await paid.read_funds([row(1)], NEXT) == Funds({POOR: 5, RICH: 50}, set())
 
 
 async def test_owner_who_has_just_enough_is_not_poor(world: World) -> None:
@@ -67,14 +67,14 @@ async def test_funds_are_cached_until_the_index_moves(world: World) -> None:
     paid = funding(world)
     one, other = row(1), row(2)
     world.funds = [Funds({RICH: 100}, set()), Funds({}, {bytes([2]) * 32}), Funds({RICH: 50}, set())]
-    assert await paid.read([one], HERE) == Funds({RICH: 100}, set())
-    assert await paid.read([one], HERE) == Funds({RICH: 100}, set())
-    assert await paid.read([one, other], HERE) == Funds({RICH: 100}, {bytes([2]) * 32})
-    assert await paid.read([one], NEXT) == Funds({RICH: 50}, set())
+    assert await paid.read_funds([one], HERE) == Funds({RICH: 100}, set())
+    assert await paid.read_funds([one], HERE) == Funds({RICH: 100}, set())
+    assert await paid.read_funds([one, other], HERE) == Funds({RICH: 100}, {bytes([2]) * 32})
+    assert await paid.read_funds([one], NEXT) == Funds({RICH: 50}, set())
     assert world.told("funds") == [([RICH], [1]), ([], [2]), ([RICH], [1])]
     poor = row(3, owner=POOR)
     world.funds = [Funds({POOR: 5}, set())]
-    await paid.read([one, poor], NEXT)
+    await paid.read_funds([one, poor], NEXT)
     assert world.told("funds")[-1] == ([POOR], [3])
 
 

@@ -32,4 +32,4 @@ async def test_polls_of_a_moment_share_one_read(world: World) -> None:
 async def test_poll_returns_its_leases_after_three_rounds(world: World) -> None:
     world.leases = [[held(1, owner=POOR)]]
     await looked(world)
-    assert [demand.free for demand, _ in world.told("lease")] == [2, 2, 2, 0]
+    assert [free for _, free, _, _ in world.told("lease")] == [2, 2, 2, 0]

@@ -5,8 +5,7 @@ import pytest
 
 from common.refusal import Refused
 from coordinatord.api.book.job_pages_sql import JobFilter
-from coordinatord.api.book.leases_sql import LeaseDemand
-from coordinatord.api.book.polls import Leased, checked_poll
+from coordinatord.api.book.polls import PollAnswer, build_poll
 from coordinatord.base.outcomes import NotSigned, SessionRow
 from tests.unit.coordinatord.book.polling import (
     FREE,
@@ -32,12 +31,12 @@ async def test_poll_records_liveness_and_leases_jobs(world: World) -> None:
     assert [row.job_id[0] for row in leased.rows] == [1, 2]
     assert (leased.snapshot, leased.pending) == (HERE, None)
     assert world.told("live") == [(KEY, 2)]
-    assert world.told("lease") == [(LeaseDemand(KEY, 2, WANTED), 15_000)]
+    assert world.told("lease") == [(KEY, 2, WANTED, 15_000)]
 
 
 async def test_poll_for_which_there_is_nothing_leases_nothing(world: World) -> None:
     world.outlooks = [NOTHING]
-    assert await looked(world) == Leased(HERE, [])
+    assert await looked(world) == PollAnswer(HERE, [])
     assert (world.told("live"), world.told("lease")) == ([(KEY, 2)], [])
 
 
@@ -52,13 +51,13 @@ async def test_unknown_model_is_refused_before_any_write(world: World) -> None:
 async def test_filters_are_those_of_the_poll(world: World) -> None:
     wanted = attrs.evolve(WANTED, owner=RICH, min_rate_in=3, min_rate_out=4, posted_before=5)
     await looked(world, wanted=wanted)
-    assert world.told("lease") == [(LeaseDemand(KEY, 2, wanted), 15_000)]
+    assert world.told("lease") == [(KEY, 2, wanted, 15_000)]
 
 
 async def test_poll_for_the_jobs_of_a_provider_leases_none(world: World) -> None:
-    world.outlooks = [attrs.evolve(FREE, some_offered=True)]
+    world.outlooks = [attrs.evolve(FREE, has_offers=True)]
     assert (await looked(world, wanted=attrs.evolve(WANTED, provider_id=4), pending=True)).pending == []
-    assert [demand.free for demand, _ in world.told("lease")] == [0]
+    assert [free for _, free, _, _ in world.told("lease")] == [0]
     assert world.told("offers") == []
 
 
@@ -71,24 +70,24 @@ async def test_page_has_the_providers_leases(world: World) -> None:
 @pytest.mark.parametrize(
     ("wanted", "param", "message"),
     [
-        (JobFilter(), "state", "free needs state=Open; free needs model"),
-        (JobFilter(state="Open"), "model", "free needs model"),
-        (JobFilter(model_id=1), "state", "free needs state=Open"),
+        (JobFilter(), "state", "`free` requires `state=Open`; `free` requires `model`"),
+        (JobFilter(state="Open"), "model", "`free` requires `model`"),
+        (JobFilter(model_id=1), "state", "`free` requires `state=Open`"),
     ],
 )
 async def test_poll_has_to_be_for_the_open_jobs_of_a_model(wanted: JobFilter, param: str, message: str) -> None:
     with pytest.raises(Refused) as refused:
-        checked_poll(US, wanted, 1, 10, 0)
+        build_poll(US, wanted, 1, 10, 0)
     assert (refused.value.param, str(refused.value)) == (param, message)
 
 
 async def test_session_of_a_client_is_not_enough() -> None:
-    refused = NotSigned("authentication_error", "not_registered", "free needs a provider session")
-    assert checked_poll(SessionRow(b"\x01" * 20, None), WANTED, 1, 10, 0) == refused
+    refused = NotSigned("authentication_error", "not_registered", "`free` requires a session with role `provider`")
+    assert build_poll(SessionRow(b"\x01" * 20, None), WANTED, 1, 10, 0) == refused
 
 
 async def test_offers_go_to_polls_with_room_that_request_them(world: World) -> None:
-    world.outlooks = [attrs.evolve(FREE, some_offered=True)]
+    world.outlooks = [attrs.evolve(FREE, has_offers=True)]
     world.leases, world.offers = [[held(1)]], [["a job"]]
     leased = await looked(world, free=3, pending=True)
     assert (leased.pending, len(leased.rows)) == (["a job"], 1)

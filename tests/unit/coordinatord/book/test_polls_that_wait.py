@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import pytest
 
-from coordinatord.api.book.polls import Leased
+from coordinatord.api.book.polls import PollAnswer
 from tests.unit.coordinatord.book.polling import (
     FREE,
     HELD_BY_OTHERS,
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 async def test_waiting_poll_stays_live_until_its_end(world: World) -> None:
     world.outlooks = [NOTHING]
     leased, lasted = await waited(world)
-    assert (leased, lasted) == (Leased(HERE, []), 25.0)
+    assert (leased, lasted) == (PollAnswer(HERE, []), 25.0)
     assert world.told("wait") == [(25.0,)]
     assert (world.told("live"), world.told("stays")) == ([(KEY, 2)], [(KEY, 2)])  # recorded once
     assert (world.told("place"), world.told("waits")) == ([("us", "poll")], [(KEY, 2, False)])
@@ -57,21 +57,21 @@ async def test_missed_jobs_are_passed_on_after_the_time_is_over(world: World) ->
 
 
 async def test_poll_with_only_an_offer_passes_jobs_on(world: World) -> None:
-    world.outlooks, world.wakes, world.wait_takes = [NOTHING, attrs.evolve(FREE, some_offered=True)], [True], 1.0
+    world.outlooks, world.wakes, world.wait_takes = [NOTHING, attrs.evolve(FREE, has_offers=True)], [True], 1.0
     world.offers = [["a job"]]
     leased, _ = await waited(world, pending=True)
     assert (leased.pending, len(world.told("passed on"))) == (["a job"], 1)
 
 
 async def test_poll_of_a_provider_without_room_passes_its_wake_on(world: World) -> None:
-    world.outlooks, world.wakes = [attrs.evolve(FREE, may_claim=False, some_offered=True)], [True]
+    world.outlooks, world.wakes = [attrs.evolve(FREE, may_claim=False, has_offers=True)], [True]
     await waited(world, seconds=2, pending=True)
     assert (len(world.told("passed on")), len(world.told("offer passed on"))) == (1, 1)
     assert (world.told("lease"), world.told("offers")) == ([], [])
 
 
 async def test_poll_without_wake_up_or_jobs_passes_nothing_on(world: World) -> None:
-    for outlook, woken in ((attrs.evolve(FREE, some_offered=True), False), (NOTHING, True)):
+    for outlook, woken in ((attrs.evolve(FREE, has_offers=True), False), (NOTHING, True)):
         world.outlooks, world.wakes = [outlook], [woken]
         await waited(world, pending=True)
     assert (world.told("passed on"), world.told("offer passed on")) == ([], [])
@@ -94,7 +94,6 @@ async def test_poll_that_finds_something_at_once_does_not_wait(world: World) -> 
 async def test_poll_without_time_room_or_place_is_answered_at_once(world: World, more: dict[str, Any]) -> None:
     world.outlooks = [NOTHING]
     assert (await waited(world, **more))[1] == 0.0
-    assert (await waited(world, waits=False))[1] == 0.0
     assert (world.told("wait"), world.told("place")) == ([], [])
 
 

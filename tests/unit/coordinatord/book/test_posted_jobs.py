@@ -1,6 +1,5 @@
 """Terms of a job that the index lacks are read from the chain's logs, newest first, up to a limit."""
 
-import json
 from typing import Any
 
 import attrs
@@ -10,10 +9,10 @@ from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.job_registry import JobRegistry
-from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.batched_reads import BatchedReads
-from tests.fakes.chain import ADDRESSES, BOOK, DECODER
-from tests.fakes.event_logs import log_of
+from tests.support.fakes.chain import ADDRESSES, BOOK, DECODER
+from tests.support.fakes.event_logs import log_of
+from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +23,7 @@ POSTED = contract_events.JobPosted(
 
 
 @attrs.define
-class Node:
+class Node(RpcNode):
     """A node with one posted job in one block. It records its requests."""
 
     posted_in: int = 950
@@ -34,33 +33,29 @@ class Node:
     log: dict[str, Any] = attrs.field(factory=lambda: log_of(POSTED, ADDRESSES))
     ranges: list[tuple[int, int]] = attrs.field(factory=list)
 
-    async def answer(self, request: bytes) -> tuple[int, bytes]:
-        call = json.loads(request)
-        return 200, json.dumps({"jsonrpc": "2.0", "id": call["id"], **self._result(call)}).encode()
-
-    def _result(self, call: dict[str, Any]) -> dict[str, Any]:
-        match call["method"], call["params"]:
+    def answer(self, method: str, params: list[Any]) -> Any:
+        match method, params:
             case "eth_blockNumber", _:
-                return {"result": hex(self.head)}
+                return hex(self.head)
             case "eth_call", _:
-                return {"result": "0x" + bytes(31).hex() + ("01" if self.exists else "00") + bytes(128).hex()}
+                return "0x" + bytes(31).hex() + ("01" if self.exists else "00") + bytes(128).hex()
             case "eth_getLogs", [{"fromBlock": first, "toBlock": last, "topics": [_, job]}]:
                 assert job == "0x" + JOB.hex()
                 first, last = int(first, 16), int(last, 16)
                 if last - first + 1 > self.widest:
-                    return {"error": {"code": -32005, "message": "query exceeds max block range 100"}}
+                    return RpcFault({"code": -32005, "message": "query exceeds max block range 100"})
                 self.ranges.append((first, last))
                 place = {"blockNumber": hex(self.posted_in), "blockHash": "0x" + "00" * 32, "logIndex": "0x0"}
-                return {"result": [self.log | place] if first <= self.posted_in <= last else []}
-        raise AssertionError(call)
+                return [self.log | place] if first <= self.posted_in <= last else []
+        raise AssertionError(method)
 
 
-def posted_jobs(node: Node, *, widest_range: int = 40, first_block: int = 1) -> PostedJobs:
+def posted_jobs(node: Node, *, max_range_blocks: int = 40, first_block: int = 1) -> PostedJobs:
     async def unknown(_: None, keys: list[bytes]) -> dict[bytes, None]:
         return dict.fromkeys(keys)
 
-    registry = JobRegistry(Rpc(node.answer), BOOK.job_registry)
-    return PostedJobs(registry, DECODER, first_block, widest_range, BatchedReads(None, unknown))
+    registry = JobRegistry(node.rpc(), BOOK.job_registry)
+    return PostedJobs(registry, DECODER, first_block, max_range_blocks, BatchedReads(None, unknown))
 
 
 async def test_unindexed_job_is_found_in_the_newest_blocks_first() -> None:

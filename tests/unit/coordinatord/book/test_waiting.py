@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from common.api.events import OUTCOMES, EventKind
+from common.api.events import OUTCOME_BY_EVENT, EventKind
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.api.events.events_sql import LoggedEvent
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 def event(
     kind: EventKind, *, model: int = 1, provider: int = 0, designated: int = 0, back: bool = False
 ) -> LoggedEvent:
-    state, because = OUTCOMES[kind]
+    state, because = OUTCOME_BY_EVENT[kind]
     return LoggedEvent(
         9, kind, 1, 1, b"j", b"o", model, provider, designated, state, because, takes_back=4 if back else None
     )
@@ -27,16 +27,16 @@ async def woken(polls: list[WaitingPoll]) -> list[int]:
 
 
 def enter(stack: ExitStack, waiting: WaitingPolls, *pollers: tuple[int, int, int]) -> list[WaitingPoll]:
-    return [stack.enter_context(waiting.waiting(PollKey(who, model), free)) for who, model, free in pollers]
+    return [stack.enter_context(waiting.register(PollKey(who, model), free)) for who, model, free in pollers]
 
 
 async def test_new_bids_wake_the_first_polls_that_fit() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
         polls = enter(stack, waiting, (1, 1, 2), (2, 1, 2), (3, 1, 1), (4, 2, 9))
-        waiting.hear([event(EventKind.POSTED)] * 3)
+        waiting.on_events([event(EventKind.POSTED)] * 3)
         assert await woken(polls) == [1, 2]
-        waiting.hear([event(EventKind.POSTED, model=2)])
+        waiting.on_events([event(EventKind.POSTED, model=2)])
         assert await woken(polls) == [4]
 
 
@@ -44,13 +44,13 @@ async def test_empty_handed_poll_wakes_the_next_once() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
         polls = enter(stack, waiting, (1, 1, 1), (2, 1, 1))
-        waiting.hear([event(EventKind.POSTED)])
+        waiting.on_events([event(EventKind.POSTED)])
         assert await woken(polls) == [1]
-        waiting.pass_on(polls[0])
+        waiting.wake_another(polls[0])
         assert await woken(polls) == [2]
-        waiting.pass_on(polls[1])
+        waiting.wake_another(polls[1])
         assert await woken(polls) == []
-        waiting.hear([event(EventKind.POSTED)])
+        waiting.on_events([event(EventKind.POSTED)])
         assert await woken(polls) == [1]
 
 
@@ -60,12 +60,12 @@ async def test_poll_that_leaves_before_it_has_looked_wakes_the_next(*, awake: bo
     others."""
     waiting = WaitingPolls()
     with ExitStack() as stack:
-        with waiting.waiting(PollKey(1, 1), 1) as first:
+        with waiting.register(PollKey(1, 1), 1) as first:
             second, third = (
-                stack.enter_context(waiting.waiting(PollKey(who, 1), 1, pending=who == 3)) for who in (2, 3)
+                stack.enter_context(waiting.register(PollKey(who, 1), 1, pending=who == 3)) for who in (2, 3)
             )
-            waiting.hear([event(EventKind.POSTED)])
-            waiting.offered(1, 0)  # only the third poll accepts pending jobs
+            waiting.on_events([event(EventKind.POSTED)])
+            waiting.wake_for_offer(1, 0)  # only the third poll accepts pending jobs
             if awake:
                 assert await first.wait(0)
         assert [await poll.wait(0) for poll in (second, third)] == [True, True]
@@ -74,20 +74,20 @@ async def test_poll_that_leaves_before_it_has_looked_wakes_the_next(*, awake: bo
 async def test_offer_that_was_not_looked_at_is_the_next_ones() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
-        with waiting.waiting(PollKey(1, 1), 1, pending=True):
-            other = stack.enter_context(waiting.waiting(PollKey(2, 1), 1, pending=True))
-            waiting.offered(1, 0)
+        with waiting.register(PollKey(1, 1), 1, pending=True):
+            other = stack.enter_context(waiting.register(PollKey(2, 1), 1, pending=True))
+            waiting.wake_for_offer(1, 0)
         assert await other.wait(0)
 
 
 async def test_poll_that_looked_or_heard_nothing_wakes_no_other() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
-        with waiting.waiting(PollKey(1, 1), 1) as first, waiting.waiting(PollKey(2, 1), 1):
-            other = stack.enter_context(waiting.waiting(PollKey(3, 1), 1))
-            waiting.hear([event(EventKind.POSTED)])
+        with waiting.register(PollKey(1, 1), 1) as first, waiting.register(PollKey(2, 1), 1):
+            other = stack.enter_context(waiting.register(PollKey(3, 1), 1))
+            waiting.on_events([event(EventKind.POSTED)])
             assert await first.wait(0)
-            first.looked()
+            first.mark_looked()
         assert not await other.wait(0)
 
 
@@ -108,7 +108,7 @@ async def test_event_wakes_the_polls_it_concerns(heard: LoggedEvent, who: list[i
     waiting = WaitingPolls()
     with ExitStack() as stack:
         polls = enter(stack, waiting, (1, 1, 1), (2, 1, 1))
-        waiting.hear([heard])
+        waiting.on_events([heard])
         assert await woken(polls) == who
 
 
@@ -116,7 +116,7 @@ async def test_a_stop_wakes_all_and_a_poll_that_has_gone_is_forgotten() -> None:
     waiting = WaitingPolls()
     with ExitStack() as stack:
         polls = enter(stack, waiting, (1, 1, 1), (2, 2, 1))
-        waiting.hear([])
+        waiting.on_events([])
         assert waiting.closed
         assert await woken(polls) == [1, 2]
     assert not waiting._of_model
@@ -125,7 +125,7 @@ async def test_a_stop_wakes_all_and_a_poll_that_has_gone_is_forgotten() -> None:
 
 async def test_news_between_a_look_and_the_wait_ends_the_wait_at_once() -> None:
     waiting = WaitingPolls()
-    with waiting.waiting(PollKey(1, 1), 1) as poll:
-        waiting.hear([event(EventKind.POSTED)])
+    with waiting.register(PollKey(1, 1), 1) as poll:
+        waiting.on_events([event(EventKind.POSTED)])
         assert await poll.wait(60)
         assert not await poll.wait(0.01)

@@ -5,7 +5,7 @@ import pytest
 
 from common.api.why import Why
 from coordinatord.api.book.jobs_sql import JobRow
-from coordinatord.api.book.why import explained
+from coordinatord.api.book.why import explain_open_job
 from coordinatord.api.book.why_sql import AskedWindow, OpenJob, ProviderFacts
 from coordinatord.chain.contracts.payment_token import Funds
 from coordinatord.storage.database.snapshot_sql import Snapshot
@@ -55,7 +55,7 @@ READY = ProviderFacts(
     capacity=4,
     active_jobs=0,
     live=True,
-    seen=1,
+    seconds_since_poll=1,
     free=2,
     held=0,
     ahead=0,
@@ -66,7 +66,7 @@ PAID = Funds({OWNER: 5000}, set())
 
 
 def told(*providers: ProviderFacts, job: OpenJob = JOB, funds: Funds = PAID) -> Why:
-    return explained(job, providers, funds)
+    return explain_open_job(job, providers, funds)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def told(*providers: ProviderFacts, job: OpenJob = JOB, funds: Funds = PAID) -> 
     [
         ({"listed": False}, "not_listed"),
         ({"allowed": False}, "model_not_allowed"),
-        ({"live": False, "seen": None}, "not_live"),
+        ({"live": False, "seconds_since_poll": None}, "not_live"),
         ({"active_jobs": 4}, "full"),
         ({"free": 0}, "no_free_slots"),
         ({"held": 2}, "no_free_slots"),
@@ -147,8 +147,8 @@ def test_several_reasons_are_counted_in_the_verdict() -> None:
 
 def test_why_names_an_alternative_to_a_silent_provider() -> None:
     job = attrs.evolve(JOB, row=attrs.evolve(ROW, designated=9))
-    away = attrs.evolve(READY, provider_id=9, live=False, seen=99)
+    away = attrs.evolve(READY, provider_id=9, live=False, seconds_since_poll=99)
     answer = told(away, READY, job=job)
     assert answer.verdict == "not_live"
-    assert "provider 9 alone: it polled 99 s ago" in answer.said
+    assert "provider 9 alone: the provider last polled 99 s ago" in answer.said
     assert [(one.change, one.value) for one in answer.would_help] == [("designated", {"designated": "1"})]

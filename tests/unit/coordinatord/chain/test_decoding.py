@@ -15,8 +15,8 @@ from common.refusal import Refused
 from coordinatord.chain.contracts import contract_events
 from coordinatord.chain.contracts.logs import Decoder
 from coordinatord.chain.rpc.chain_data import ChainLog
-from tests.fakes.chain import ADDRESSES, BOOK, DECODER
-from tests.fakes.event_logs import REGISTRIES, declared_events, encoded, log_of
+from tests.support.fakes.chain import ADDRESSES, BOOK, DECODER
+from tests.support.fakes.event_logs import REGISTRIES, declared_events, encoded, log_of
 
 # Events that do not change the market: ownership, the signing domain, the pause.
 UNREAD = {"OwnershipTransferStarted", "OwnershipTransferred", "EIP712DomainChanged", "Paused", "Unpaused"}

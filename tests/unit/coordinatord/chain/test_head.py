@@ -19,7 +19,7 @@ def seen() -> ChainHead:
 
 
 def test_every_block_is_ahead_of_an_unknown_head() -> None:
-    assert ChainHead(WINDOW).place(*block(10)) is HeadPlace.AHEAD
+    assert ChainHead(WINDOW).classify(*block(10)) is HeadPlace.AHEAD
 
 
 @pytest.mark.parametrize(
@@ -37,25 +37,25 @@ def test_every_block_is_ahead_of_an_unknown_head() -> None:
     ids=["same", "child", "gap", "lagging node", "sibling", "child of another", "shorter branch", "never seen"],
 )
 def test_block_is_placed_relative_to_the_known_head(seen: ChainHead, there: Block, place: HeadPlace) -> None:
-    assert seen.place(*there) is place
+    assert seen.classify(*there) is place
 
 
 def test_after_a_restart_only_that_block_is_known(seen: ChainHead) -> None:
     seen.restart(12, "b12")
-    assert seen.place(*block(11)) is HeadPlace.BEHIND
-    assert seen.place(*block(13, "b")) is HeadPlace.NEXT
+    assert seen.classify(*block(11)) is HeadPlace.BEHIND
+    assert seen.classify(*block(13, "b")) is HeadPlace.NEXT
 
 
 def test_only_the_window_is_remembered() -> None:
     blocks = ChainHead(WINDOW)
     for number in range(WINDOW + 10):
         blocks.add(*block(number)[:2])
-    assert blocks.place(*block(5, "b")) is HeadPlace.BEHIND
-    assert blocks.place(*block(20, "b")) is HeadPlace.FORK
-    assert blocks.place(*block(20)) is HeadPlace.BEHIND
+    assert blocks.classify(*block(5, "b")) is HeadPlace.BEHIND
+    assert blocks.classify(*block(20, "b")) is HeadPlace.FORK
+    assert blocks.classify(*block(20)) is HeadPlace.BEHIND
 
 
 def test_after_going_back_the_ancestor_is_the_head(seen: ChainHead) -> None:
-    seen.go_back(11)
+    seen.forget_above(11)
     assert (seen.number, seen.hash) == (11, "a11")
-    assert seen.place(*block(12, "b", "a")) is HeadPlace.NEXT
+    assert seen.classify(*block(12, "b", "a")) is HeadPlace.NEXT

@@ -17,16 +17,17 @@ from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.indexer.fetch import NodeSource, RangeWidth
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.blocks import HeadBlock, blocks_by_number, latest_block
+from coordinatord.chain.relayer.blocks import HeadBlock, read_blocks_by_number, read_latest_block
 from coordinatord.chain.relayer.in_flight import PendingTxs
-from coordinatord.chain.relayer.receipts import receipts_and_count, receipts_of
+from coordinatord.chain.relayer.receipts import read_receipts, read_receipts_and_count
 from coordinatord.chain.relayer.role import RelayerRole
-from coordinatord.chain.relayer.simulate import simulate_in_turn
+from coordinatord.chain.relayer.simulate import simulate_sequences
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.errors import RpcError
 from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
-from tests.fakes.chain import DECODER
+from tests.support.fakes.chain import DECODER
+from tests.support.fakes.rpc_node import RpcNode
 
 pytestmark = pytest.mark.anyio
 
@@ -98,18 +99,13 @@ NONSENSE: Final = (
 
 
 @attrs.define
-class LyingNode:
+class LyingNode(RpcNode):
     answers: dict[str, Any]
     asked: set[str] = attrs.field(factory=set)
 
-    async def __call__(self, body: bytes) -> tuple[int, bytes]:
-        calls = json.loads(body)
-        told = [self._answer(call) for call in (calls if isinstance(calls, list) else [calls])]
-        return 200, json.dumps(told if isinstance(calls, list) else told[0]).encode()
-
-    def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        self.asked.add(call["method"])
-        return {"jsonrpc": "2.0", "id": call["id"], "result": self.answers[call["method"]]}
+    def answer(self, method: str, params: list[Any]) -> Any:
+        self.asked.add(method)
+        return self.answers[method]
 
 
 class _NoWindows:
@@ -126,24 +122,24 @@ async def _account(rpc: Rpc) -> None:
 async def _deployment(rpc: Rpc) -> None:
     windows: Any = _NoWindows()
     book: Any = None
-    json.dumps(attrs.asdict(await DeploymentReads(book, JobRegistry(rpc, ADDRESS), windows, 1000).now()))
+    json.dumps(attrs.asdict(await DeploymentReads(book, JobRegistry(rpc, ADDRESS), windows, 1000).read_state()))
 
 
 READS: Final[dict[str, Callable[[Rpc], Awaitable[object]]]] = {
     "account": _account,
     "deployment": _deployment,
-    "latest block": latest_block,
-    "blocks": lambda rpc: blocks_by_number(rpc, [1]),
-    "receipts": lambda rpc: receipts_of(rpc, [TX] * 9),
-    "receipts and count": lambda rpc: receipts_and_count(rpc, ADDRESS, [TX]),
-    "simulation": lambda rpc: simulate_in_turn(rpc, ADDRESS, [[((ADDRESS, b""), 100_000)]]),
-    "job": lambda rpc: JobRegistry(rpc, ADDRESS).job(TX),
-    "fees": lambda rpc: JobRegistry(rpc, ADDRESS).fees(),
-    "ended in": lambda rpc: JobRegistry(rpc, ADDRESS).ended_in(TX, 1, 1),
-    "head": lambda rpc: JobRegistry(rpc, ADDRESS).head(),
-    "published": lambda rpc: AskRegistry(rpc, ADDRESS).published_in(TX, 1, 1),
-    "provider": lambda rpc: ProviderRegistry(rpc, ADDRESS).provider_id_of(ADDRESS),
-    "funds": lambda rpc: PaymentToken(rpc, ADDRESS).funds([ADDRESS], [(ADDRESS, TX)]),
+    "latest block": read_latest_block,
+    "blocks": lambda rpc: read_blocks_by_number(rpc, [1]),
+    "receipts": lambda rpc: read_receipts(rpc, [TX] * 9),
+    "receipts and count": lambda rpc: read_receipts_and_count(rpc, ADDRESS, [TX]),
+    "simulation": lambda rpc: simulate_sequences(rpc, ADDRESS, [[((ADDRESS, b""), 100_000)]]),
+    "job": lambda rpc: JobRegistry(rpc, ADDRESS).read_job(TX),
+    "fees": lambda rpc: JobRegistry(rpc, ADDRESS).read_fees(),
+    "ended in": lambda rpc: JobRegistry(rpc, ADDRESS).find_ending(TX, 1, 1),
+    "head": lambda rpc: JobRegistry(rpc, ADDRESS).read_head(),
+    "published": lambda rpc: AskRegistry(rpc, ADDRESS).was_published_in(TX, 1, 1),
+    "provider": lambda rpc: ProviderRegistry(rpc, ADDRESS).read_provider_id(ADDRESS),
+    "funds": lambda rpc: PaymentToken(rpc, ADDRESS).read_funds([ADDRESS], [(ADDRESS, TX)]),
     "index head": lambda rpc: NodeSource(rpc, DECODER).head(),
     "index headers": lambda rpc: NodeSource(rpc, DECODER).headers(1, 1),
     "index blocks": lambda rpc: NodeSource(rpc, DECODER).blocks(1, 1),
@@ -167,12 +163,12 @@ def mutations(value: Any, put: Callable[[Any], Any]) -> Iterator[Any]:
 async def test_malformed_answer_is_an_error_of_the_node(read: str) -> None:
     honest = LyingNode(ANSWERS)
     with suppress(Retryable):
-        await READS[read](Rpc(honest))
+        await READS[read](honest.rpc())
     assert honest.asked
     for method in honest.asked:
         for wrong in mutations(ANSWERS[method], lambda told: told):
             try:
-                await READS[read](Rpc(LyingNode({**ANSWERS, method: wrong})))
+                await READS[read](LyingNode({**ANSWERS, method: wrong}).rpc())
             except (Retryable, RpcError):
                 pass
             except Exception as error:
@@ -185,7 +181,7 @@ async def test_malformed_answer_is_an_error_of_the_node(read: str) -> None:
 async def test_block_that_cannot_be_stored_or_dated_is_refused(member: str, value: int) -> None:
     block = {**ANSWERS["eth_getBlockByNumber"], member: hex(value)}
     with pytest.raises(Retryable):
-        await NodeSource(Rpc(LyingNode({"eth_getBlockByNumber": block})), DECODER).head()
+        await NodeSource(LyingNode({"eth_getBlockByNumber": block}).rpc(), DECODER).head()
 
 
 @pytest.mark.parametrize("wrong", [[1], {"a": 1}, None, "x"])

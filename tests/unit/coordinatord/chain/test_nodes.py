@@ -68,8 +68,8 @@ class Place:
 
     def heads(self, *heads: int) -> list[str]:
         for node, head in zip(self.nodes.all, heads, strict=True):
-            node.saw_head(head)
-        return [node.name for node in self.nodes.fit()]
+            node.record_head(head)
+        return [node.name for node in self.nodes.fit_nodes()]
 
 
 async def test_the_first_node_is_asked_and_the_next_when_it_is_gone() -> None:
@@ -77,7 +77,7 @@ async def test_the_first_node_is_asked_and_the_next_when_it_is_gone() -> None:
     assert await place.asked() == 0
     place.endpoints[0].gone = True
     assert await place.asked() == 1
-    assert place.nodes.all[0].failing
+    assert place.nodes.all[0].is_failing
 
 
 @pytest.mark.parametrize(
@@ -109,21 +109,21 @@ async def test_unreachable_node_is_left_out_longer_each_time() -> None:
     away.gone = True
     rests = []
     for _ in range(12):
-        while node.resting:
+        while node.is_skipped:
             place.clock.now += 1
         before, asked = place.clock.now, away.asked
-        await node.look(0)
+        await node.read_head(0)
         assert away.asked > asked
-        while node.resting:
+        while node.is_skipped:
             place.clock.now += 1
         rests.append(place.clock.now - before)
     assert rests[:7] == [0, 0, 1, 2, 4, 8, 16]
     assert max(rests) == 60
-    assert node.unreachable
-    assert [fit.name for fit in place.nodes.fit()] == ["node1"]
+    assert node.is_unreachable
+    assert [fit.name for fit in place.nodes.fit_nodes()] == ["node1"]
     away.gone = False
-    await node.look(0)
-    assert not node.unreachable
+    await node.read_head(0)
+    assert not node.is_unreachable
     assert await place.asked() == 0
 
 
@@ -146,9 +146,9 @@ async def test_a_node_out_of_step_is_not_asked(heads: tuple[int, ...], fit: list
 async def test_node_of_another_chain_is_never_used() -> None:
     place = Place.of(2)
     place.endpoints[0].number = 31337
-    await place.nodes.look(31337)
+    await place.nodes.read_heads(31337)
     place.endpoints[0].gone = True
-    assert [node.name for node in place.nodes.fit()] == ["node0"]
+    assert [node.name for node in place.nodes.fit_nodes()] == ["node0"]
     with pytest.raises(Retryable):
         await place.asked()
     assert place.endpoints[1].asked == 2  # its chain id and its head
@@ -156,7 +156,7 @@ async def test_node_of_another_chain_is_never_used() -> None:
 
 async def test_doubted_node_returns_after_ten_minutes_or_as_the_last() -> None:
     place = Place.of(2)
-    place.nodes.all[0].doubt("blocks 1 to 2")
+    place.nodes.all[0].suspend("blocks 1 to 2")
     assert await place.asked() == 1
     place.endpoints[1].gone = True
     for _ in range(3):
@@ -165,7 +165,7 @@ async def test_doubted_node_returns_after_ten_minutes_or_as_the_last() -> None:
     assert await place.asked() == 0  # without a good node, use any
     place.clock.now += 600
     place.endpoints[1].gone = False
-    assert not place.nodes.all[0].doubted
+    assert not place.nodes.all[0].is_suspended
 
 
 async def test_pinned_node_changes_only_between_decisions() -> None:
@@ -182,7 +182,7 @@ async def test_pinned_node_changes_only_between_decisions() -> None:
             order.append("decided on node0")
 
     async def leading() -> None:
-        async with pinned.decision(leads=True):
+        async with pinned.decision(may_change_node=True):
             order.append(f"led on {pinned.node.name}")
             assert await pinned.call("eth_chainId") == "0x1"
 
@@ -197,7 +197,7 @@ async def test_pinned_node_changes_only_between_decisions() -> None:
         leave.set()
     assert order == ["decided on node0", "led on node1"]
     place.heads(100, 100)
-    async with pinned.decision(leads=True):
+    async with pinned.decision(may_change_node=True):
         assert pinned.node.name == "node1"  # no reason to switch back
 
 
@@ -206,14 +206,14 @@ async def test_pinned_node_is_replaced_after_three_failures() -> None:
     pinned = PinnedRpc(place.nodes)
 
     async def failing() -> None:
-        async with pinned.decision(leads=True):
+        async with pinned.decision(may_change_node=True):
             assert pinned.node.name == "node0"
             raise Retryable("chain_unreachable", "it withholds receipts")
 
     for _ in range(3):
         with pytest.raises(Retryable):
             await failing()
-    async with pinned.decision(leads=True):
+    async with pinned.decision(may_change_node=True):
         assert pinned.node.name == "node1"
 
 
@@ -225,7 +225,7 @@ async def test_single_node_is_always_used() -> None:
         with pytest.raises(Retryable):
             await place.asked()
         with pytest.raises(Retryable):
-            async with pinned.decision(leads=True):
+            async with pinned.decision(may_change_node=True):
                 await pinned.call("eth_chainId")
     assert place.endpoints[0].asked == 10
 

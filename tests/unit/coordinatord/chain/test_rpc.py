@@ -6,8 +6,8 @@ import pytest
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.base.metrics import REGISTRY
-from coordinatord.chain.relayer.blocks import latest_block
-from coordinatord.chain.relayer.receipts import receipts_of
+from coordinatord.chain.relayer.blocks import read_latest_block
+from coordinatord.chain.relayer.receipts import read_receipts
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.chain.rpc.client import Rpc, RpcCall
 
@@ -63,8 +63,8 @@ async def test_an_answer_of_another_shape_is_an_unreachable_chain(body: bytes) -
     for ask in (
         lambda: answering(200, body).call_as(BlockHeader, "eth_getBlockByNumber", "latest", False),
         lambda: answering(200, body).call_as(dict, "eth_getTransactionByHash"),
-        lambda: latest_block(answering(200, body)),
-        lambda: receipts_of(answering(200, b"[" + body + b"]"), [bytes(32)]),
+        lambda: read_latest_block(answering(200, body)),
+        lambda: read_receipts(answering(200, b"[" + body + b"]"), [bytes(32)]),
     ):
         with pytest.raises(Retryable) as trouble:
             await ask()
@@ -80,7 +80,7 @@ async def test_block_without_hex_is_rejected(field: str) -> None:
     block[field] = [wrong] if field == "transactions" else wrong
     rpc = answering(200, msgspec.json.encode({"id": 1, "result": block}))
     index = field in {"timestamp", "logsBloom"}  # the relayer does not read these fields
-    ask = rpc.call_as(BlockHeader, "eth_getBlockByNumber", "latest", False) if index else latest_block(rpc)
+    ask = rpc.call_as(BlockHeader, "eth_getBlockByNumber", "latest", False) if index else read_latest_block(rpc)
     with pytest.raises(Retryable):
         await ask
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from coordinatord.chain.rpc.errors import Meaning, read_error
+from coordinatord.chain.rpc.errors import RpcErrorKind, classify_error
 
 WORDINGS: Final = {
-    Meaning.TOO_MUCH_GAS: [
+    RpcErrorKind.TOO_MUCH_GAS: [
         ("geth", -32000, "exceeds block gas limit"),
         ("geth", -32000, "transaction gas limit too high (cap: 16777216, tx: 26700000)"),
         ("geth", -32000, "tx fee (1.32 ether) exceeds the configured cap (1.00 ether)"),
@@ -45,7 +45,7 @@ WORDINGS: Final = {
             "Transaction gas limit is greater than the block gas limit, gas_limit: 26700000, cap: 16777216",
         ),
     ],
-    Meaning.OVERSIZED: [
+    RpcErrorKind.OVERSIZED: [
         ("geth", -32000, "oversized data: transaction size 131700, limit 131072"),
         ("reth", -32003, "oversized data: transaction size 131700, limit 131072"),
         ("Nethermind", -32010, "transaction too large"),
@@ -53,7 +53,7 @@ WORDINGS: Final = {
         ("Erigon", -32000, "INVALID: oversized data"),
         ("Erigon", -32000, "INVALID: RLPTooLong"),
     ],
-    Meaning.GAS: [
+    RpcErrorKind.TOO_LITTLE_GAS: [
         ("geth", -32000, "intrinsic gas too low: gas 20000, minimum needed 21000"),
         ("geth", -32000, "insufficient gas for floor data gas cost: gas 21000, minimum needed 61000"),
         ("reth", -32000, "intrinsic gas too low"),
@@ -61,7 +61,7 @@ WORDINGS: Final = {
         ("Erigon", -32000, "INVALID: IntrinsicGas"),
         ("anvil", -32000, "intrinsic gas too low"),
     ],
-    Meaning.UNDERPRICED: [
+    RpcErrorKind.UNDERPRICED: [
         ("geth", -32000, "replacement transaction underpriced"),
         ("geth", -32000, "transaction underpriced"),
         ("geth", -32000, "transaction gas price below minimum: gas tip cap 1, minimum needed 1000000"),
@@ -80,7 +80,7 @@ WORDINGS: Final = {
         ("anvil", -32003, "replacement transaction underpriced"),
         ("anvil", -32003, "max fee per gas less than block base fee"),
     ],
-    Meaning.NONCE_TOO_LOW: [
+    RpcErrorKind.NONCE_TOO_LOW: [
         ("geth", -32000, "nonce too low: next nonce 8, tx nonce 7"),
         ("reth", -32000, "nonce too low: next nonce 8, tx nonce 7"),
         ("Nethermind", -32010, "nonce too low, Current nonce: 8, nonce of rejected tx: 7"),
@@ -89,7 +89,7 @@ WORDINGS: Final = {
         ("Erigon", -32000, "INVALID: nonce too low"),
         ("anvil", -32003, "nonce too low"),
     ],
-    Meaning.NONCE_TOO_HIGH: [
+    RpcErrorKind.NONCE_TOO_HIGH: [
         ("geth", -32000, "nonce too high: tx nonce 9, gapped nonce 8"),
         ("geth", -32000, "gapped-nonce tx from delegated accounts"),
         ("reth", -32000, "nonce too high"),
@@ -99,7 +99,7 @@ WORDINGS: Final = {
         ("Besu", -32000, "Transaction nonce is too distant from current sender nonce"),
         ("Besu", -32000, "An invalid transaction with a lower nonce exists"),
     ],
-    Meaning.ALREADY_KNOWN: [
+    RpcErrorKind.ALREADY_KNOWN: [
         ("geth", -32000, "already known"),
         ("reth", -32000, "already known"),
         ("reth", -32000, "[0xab…]: already imported"),
@@ -109,7 +109,7 @@ WORDINGS: Final = {
         ("Erigon", -32000, "INVALID: existing txn with same hash"),
         ("anvil", -32003, "transaction already imported"),
     ],
-    Meaning.NO_FUNDS: [
+    RpcErrorKind.NO_FUNDS: [
         ("geth", -32000, "insufficient funds for gas * price + value: balance 1, tx cost 2, overshot 1"),
         ("reth", -32003, "insufficient funds for gas * price + value: have 1 want 2"),
         ("reth", -32003, "transaction overdraws from account, balance: 1, cost: 2"),
@@ -118,13 +118,13 @@ WORDINGS: Final = {
         ("Erigon", -32000, "INVALID: insufficient funds"),
         ("anvil", -32003, "Insufficient funds for gas * price + value"),
     ],
-    Meaning.POOL_FULL: [
+    RpcErrorKind.POOL_FULL: [
         ("geth", -32000, "txpool is full"),
         ("geth", -32000, "account limit exceeded: pooled 64 txs"),
         ("reth", -32000, "transaction discarded outright due to pool size constraints"),
         ("Erigon", -32000, "INTERNAL_ERROR: pending sub-pool is full"),
     ],
-    Meaning.UNSUPPORTED: [
+    RpcErrorKind.UNSUPPORTED: [
         ("geth", -32000, "transaction type not supported: type 2 rejected, pool not yet in London"),
         ("geth", -32000, "transaction type not supported: tx type 2 not supported by this pool"),
         ("reth", -32000, "transaction type not supported"),
@@ -137,42 +137,44 @@ WORDINGS: Final = {
         ("Erigon", -32000, "invalid chain id, expected: 1 got: 5"),
         ("anvil", -32003, "invalid chain id for signer"),
     ],
-    Meaning.REFUSED: [
+    RpcErrorKind.REFUSED: [
         ("geth", -32601, "the method eth_sendRawTransaction does not exist/is not available"),
         ("Besu", -32604, "Method not enabled"),
         ("Besu", -40100, "Unauthorized"),
     ],
-    Meaning.INTERNAL: [
+    RpcErrorKind.INTERNAL: [
         ("any", -32603, "Internal error"),
         ("Besu", -32000, "Plugin has marked the transaction as invalid"),
         ("any", -32000, "no wording that anybody has seen"),
     ],
-    Meaning.RATE_LIMITED: [("any", -32005, "limit exceeded"), ("any", -32000, "Too Many Requests")],
-    Meaning.REVERTED: [("any", 3, "execution reverted: transaction too large, nonce too low")],
+    RpcErrorKind.RATE_LIMITED: [("any", -32005, "limit exceeded"), ("any", -32000, "Too Many Requests")],
+    RpcErrorKind.REVERTED: [("any", 3, "execution reverted: transaction too large, nonce too low")],
 }
 
 
 @pytest.mark.parametrize(
-    ("meaning", "client", "code", "message"),
-    [(meaning, *wording) for meaning, wordings in WORDINGS.items() for wording in wordings],
+    ("kind", "client", "code", "message"),
+    [(kind, *wording) for kind, wordings in WORDINGS.items() for wording in wordings],
 )
-def test_refusal_is_classified_alike_for_every_client(meaning: Meaning, client: str, code: int, message: str) -> None:
-    assert read_error({"code": code, "message": message}).meaning is meaning, client
+def test_refusal_is_classified_alike_for_every_client(kind: RpcErrorKind, client: str, code: int, message: str) -> None:
+    assert classify_error({"code": code, "message": message}).kind is kind, client
 
 
 @pytest.mark.parametrize("words", ["nonce already ", "max fee less than ", "transaction size ", "exceeds max ", "fee "])
 def test_long_message_is_cut_before_it_is_read(words: str) -> None:
     message = words * (100_000 // len(words))
     started = time.process_time()
-    error = read_error({"code": -32000, "message": message})
+    error = classify_error({"code": -32000, "message": message})
     assert time.process_time() - started < 0.1  # seconds; matching against an unbounded text would take longer
     assert len(error.message) == 1_000
 
 
 def test_message_that_is_no_text_is_left_out() -> None:
-    error = read_error({"code": 3, "message": [["nonce too low"]]})
-    assert (error.message, error.meaning) == ("", Meaning.REVERTED)
+    error = classify_error({"code": 3, "message": [["nonce too low"]]})
+    assert (error.message, error.kind) == ("", RpcErrorKind.REVERTED)
 
 
 def test_revert_data_is_cut() -> None:
-    assert len(read_error({"code": 3, "message": "execution reverted", "data": "0x" + "ab" * 1_000_000}).data) == 4096
+    assert (
+        len(classify_error({"code": 3, "message": "execution reverted", "data": "0x" + "ab" * 1_000_000}).data) == 4096
+    )

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from common.checks import CheckRow, Result, fact, right
+from common.checks import CheckResult, CheckRow, fact, right
 from common.daemon.process import Fatal
 from coordinatord.run.checks.parts import CheckPart, run_parts
 
@@ -36,9 +36,9 @@ async def test_part_that_hangs_or_fails_is_a_wrong_row() -> None:
             ]
         )
     assert [(row.what, row.result, row.text) for row in rows] == [
-        ("first", Result.RIGHT, "seen before it hung"),
-        ("slow", Result.WRONG, "no answer in 0.05 s: is it up?"),
-        ("broken", Result.WRONG, "PORT must be free: set it right"),
+        ("first", CheckResult.RIGHT, "seen before it hung"),
+        ("slow", CheckResult.WRONG, "no answer in 0.05 s: is it up?"),
+        ("broken", CheckResult.WRONG, "PORT must be free: set it right"),
         ("last", None, "of the others it knows nothing"),
     ]
 

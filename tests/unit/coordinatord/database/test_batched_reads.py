@@ -109,12 +109,44 @@ async def test_cancelled_reader_leaves_its_batch_to_the_next(line: PreparedConne
 
 async def test_cancelled_caller_cancels_no_other(line: PreparedConnection, table: Table) -> None:
     reads = BatchedReads(line, table.read)
+    answers: list[str] = []
+    leaving = anyio.CancelScope()
+
+    async def leave() -> None:
+        with leaving:
+            await reads.get(2)
+
+    async def get(key: int) -> None:
+        answers.append(await reads.get(key))
+
     async with anyio.create_task_group() as tasks:
-        with anyio.move_on_after(0.01):
-            await reads.get(1)
-        tasks.start_soon(reads.get, 1)
+        tasks.start_soon(get, 1)
+        await anyio.wait_all_tasks_blocked()
+        for act in (leave, lambda: get(2)):
+            tasks.start_soon(act)
+            await anyio.wait_all_tasks_blocked()
+        leaving.cancel()
         await anyio.wait_all_tasks_blocked()
         table.open.set()
+    assert answers == ["1", "2"]
+
+
+async def test_key_whose_callers_left_is_not_read(line: PreparedConnection, table: Table) -> None:
+    reads = BatchedReads(line, table.read)
+    async with anyio.create_task_group() as tasks:
+        leaving = anyio.CancelScope()
+
+        async def leave() -> None:
+            with leaving:
+                await reads.get(2)
+
+        for act in (lambda: reads.get(1), leave, lambda: reads.get(3)):
+            tasks.start_soon(act)
+            await anyio.wait_all_tasks_blocked()
+        leaving.cancel()
+        await anyio.wait_all_tasks_blocked()
+        table.open.set()
+    assert table.batches == [[1], [3]]
 
 
 @pytest.fixture

@@ -31,13 +31,13 @@ class Index:
 async def test_position_is_known_briefly_after_a_read() -> None:
     index = Index()
     position = index.position()
-    assert position.recent() is None
+    assert position.recent_value() is None
     assert await position.get() == AT_5
     index.stands = AT_6
     index.clock += 0.4 * MAX_AGE_S
-    assert position.recent() == AT_5
+    assert position.recent_value() == AT_5
     index.clock += 0.7 * MAX_AGE_S
-    assert position.recent() is None
+    assert position.recent_value() is None
     assert index.asked == 1
 
 
@@ -46,51 +46,51 @@ async def test_forgotten_position_is_read_again() -> None:
     position = index.position()
     await position.get()
     position.forget()
-    assert position.recent() is None
+    assert position.recent_value() is None
     index.clock += 0.1 * MAX_AGE_S
-    assert await position.lately() == AT_5
-    assert position.recent() == AT_5
+    assert await position.get_recent() == AT_5
+    assert position.recent_value() == AT_5
 
 
 async def test_tolerant_reader_queries_less_often() -> None:
     index = Index()
     position = index.position()
-    assert await position.lately(5 * MAX_AGE_S) == AT_5
+    assert await position.get_recent(5 * MAX_AGE_S) == AT_5
     index.stands = AT_6
     index.clock += 2 * MAX_AGE_S
-    assert await position.lately(5 * MAX_AGE_S) == AT_5
+    assert await position.get_recent(5 * MAX_AGE_S) == AT_5
     assert index.asked == 1
-    assert await position.lately() == AT_6
+    assert await position.get_recent() == AT_6
 
 
 async def test_position_from_another_read_needs_no_query() -> None:
     index = Index()
     position = index.position()
-    learn = position.asking()
+    learn = position.begin_read()
     index.clock += 0.4 * MAX_AGE_S
     learn(AT_5)
-    assert position.recent() == AT_5
+    assert position.recent_value() == AT_5
     index.clock += 0.7 * MAX_AGE_S  # the age counts from the start of the request
-    assert position.recent() is None
+    assert position.recent_value() is None
     assert index.asked == 0
 
 
 async def test_late_answer_of_an_earlier_request_is_ignored() -> None:
     index = Index()
     position = index.position()
-    earlier = position.asking()
+    earlier = position.begin_read()
     index.clock += 0.1 * MAX_AGE_S
-    later = position.asking()
+    later = position.begin_read()
     later(AT_6)
     earlier(AT_5)
-    assert position.recent() == AT_6
+    assert position.recent_value() == AT_6
 
 
 async def test_position_requested_before_a_reset_is_not_recent() -> None:
     index = Index()
     position = index.position()
-    learn = position.asking()
+    learn = position.begin_read()
     index.clock += 0.1 * MAX_AGE_S
     position.forget()
     learn(AT_5)
-    assert position.recent() is None
+    assert position.recent_value() is None

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import RELEASE
-from coordinatord.storage.database.migration import migrations, release_order
+from coordinatord.storage.database.migration import load_migrations, release_order
 
 PAGE = Path(__file__).parents[4] / "docs" / "operators" / "maintenance.md"
-MIGRATIONS = migrations()
+MIGRATIONS = load_migrations()
 # By release: its first and last migration, and the oldest release that works with them.
 TABLE = [
     (release, int(first), int(last or first), least)

@@ -23,14 +23,14 @@ class Position:
     present: Snapshot = NOW
     learned: list[Snapshot] = attrs.field(factory=list)
 
-    def recent(self) -> Snapshot | None:
+    def recent_value(self) -> Snapshot | None:
         return self.lately
 
     async def get(self) -> Snapshot:
         self.lately = self.present
         return self.present
 
-    def asking(self) -> Callable[[Snapshot], None]:
+    def begin_read(self) -> Callable[[Snapshot], None]:
         return self.learned.append
 
 

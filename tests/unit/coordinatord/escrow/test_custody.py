@@ -30,7 +30,7 @@ def keys() -> tuple[KeyPair, ...]:
 
 
 class Unminted(StaticCustody):
-    def announced(self) -> PublicKey | None:
+    def current_key(self) -> PublicKey | None:
         return None
 
 
@@ -55,11 +55,11 @@ def test_nothing_is_announced_before_the_first_key(keys: tuple[KeyPair, ...]) ->
 async def test_every_key_opens_its_wraps_until_the_end(keys: tuple[KeyPair, ...]) -> None:
     custody = StaticCustody(keys, 7)
     wraps = [box.seal(key.public, SEED) for key in keys]
-    assert [await custody.open(wrap) for wrap in wraps] == [SEED] * 3
-    assert await custody.open(box.seal(KeyPair.generate().public, SEED)) is None
+    assert [await custody.open_wrap(wrap) for wrap in wraps] == [SEED] * 3
+    assert await custody.open_wrap(box.seal(KeyPair.generate().public, SEED)) is None
     assert await custody.has_lost_keys() is False
-    custody.end()
-    assert [await custody.open(wrap) for wrap in wraps] == [None] * 3
+    custody.wipe_keys()
+    assert [await custody.open_wrap(wrap) for wrap in wraps] == [None] * 3
 
 
 def test_development_evidence_names_release_and_key(keys: tuple[KeyPair, ...]) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.api.escrow.generations import RETENTION, Generation, Generations
+from coordinatord.api.escrow.generations import RETENTION_MS, Generation, Generations
 from coordinatord.api.escrow.keys import KeyPair
 
 EVERY, LEAD = 1000, 100
@@ -20,13 +20,13 @@ def minted(generations: Generations, now: int) -> Generation:
 def test_without_generations_one_is_due(generations: Generations) -> None:
     assert generations.is_due(0)
     assert generations.is_overdue(0)
-    assert generations.announced(0) is None
+    assert generations.newest_announced(0) is None
 
 
 def test_first_generation_is_announced_at_once(generations: Generations) -> None:
     first = minted(generations, 50)
-    assert generations.announced(50) is first
-    assert generations.announced(49) is first  # on a clock that lags the minter's
+    assert generations.newest_announced(50) is first
+    assert generations.newest_announced(49) is first  # on a clock that lags the minter's
 
 
 def test_next_generation_is_minted_ahead(generations: Generations) -> None:
@@ -35,8 +35,8 @@ def test_next_generation_is_minted_ahead(generations: Generations) -> None:
     assert generations.is_due(EVERY - LEAD)
     assert not generations.is_overdue(EVERY - 1)
     second = minted(generations, EVERY - LEAD)
-    assert generations.announced(EVERY - 1) is first
-    assert generations.announced(EVERY) is second
+    assert generations.newest_announced(EVERY - 1) is first
+    assert generations.newest_announced(EVERY) is second
     assert not generations.is_due(EVERY)
     assert list(generations.newest_first()) == [second.key, first.key]
 
@@ -46,22 +46,22 @@ def test_late_generation_is_announced_from_now(generations: Generations) -> None
     assert generations.is_overdue(5 * EVERY)
     late = minted(generations, 5 * EVERY)
     assert late.announced_from == 5 * EVERY
-    assert generations.announced(5 * EVERY) is late
+    assert generations.newest_announced(5 * EVERY) is late
 
 
 def test_generation_is_kept_while_its_jobs_can_be_claimed(generations: Generations) -> None:
     first = minted(generations, 0)
     # still announced: a generation never retires without a successor
-    assert generations.past_retention(10 * RETENTION) == []
+    assert generations.find_expired(10 * RETENTION_MS) == []
     second = minted(generations, EVERY)
-    assert generations.past_retention(EVERY + RETENTION - 1) == []
-    assert generations.past_retention(EVERY + RETENTION) == [first]
+    assert generations.find_expired(EVERY + RETENTION_MS - 1) == []
+    assert generations.find_expired(EVERY + RETENTION_MS) == [first]
     generations.erase([first])
-    assert generations.held() == (second,)
+    assert generations.oldest_first() == (second,)
 
 
 def test_retention_covers_an_order_and_its_window() -> None:
-    assert RETENTION > 2 * 86_400_000
+    assert RETENTION_MS > 2 * 86_400_000
 
 
 def test_instances_with_equal_generations_announce_the_same(generations: Generations) -> None:
@@ -69,8 +69,8 @@ def test_instances_with_equal_generations_announce_the_same(generations: Generat
     other = Generations(EVERY, LEAD)
     generations.add(held)
     other.add(reversed(held))
-    assert generations.held() == other.held()
-    assert generations.announced(0) is other.announced(0)
+    assert generations.oldest_first() == other.oldest_first()
+    assert generations.newest_announced(0) is other.newest_announced(0)
 
 
 def test_second_copy_of_a_held_key_is_wiped(generations: Generations) -> None:

@@ -11,7 +11,7 @@ SECRET = bytes(range(32))
 
 
 def test_key_of_an_operator_is_the_derived_one() -> None:
-    assert KeyPair.of_operator(SECRET).public == escrow_key(SECRET).public
+    assert KeyPair.from_operator_key(SECRET).public == escrow_key(SECRET).public
 
 
 def test_wrap_opens_only_with_its_own_key() -> None:

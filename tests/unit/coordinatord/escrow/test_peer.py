@@ -11,7 +11,7 @@ from common.address_book import AddressBook
 from common.box import PublicKey
 from common.daemon.secrets import Secret
 from common.domains import Domains
-from common.escrow import HandedKey, content
+from common.escrow import HandedKey, handover_content
 from common.escrow_evidence import mock_measurement, report_data
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
@@ -19,16 +19,16 @@ from coordinatord.api.escrow import peer
 from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
 from coordinatord.api.escrow.keys import KeyPair, seal_secret
-from coordinatord.api.escrow.peer import NoKeys, Peer
-from tests.fakes.streamed import StreamedTransport, http_over
+from coordinatord.api.escrow.peer import FailedPull, Peer
+from tests.support.fakes.streamed import StreamedTransport, http_over
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
 pytestmark = pytest.mark.anyio
 
 DOMAINS = Domains.of(AddressBook.parse(ENVIRONMENT["ADDRESSES_JSON"].encode()))
-OPERATORS = Operators.of(DOMAINS, (Secret("0a" * 32), Secret("0b" * 32)))
-SECOND_OPERATOR = Operators.of(DOMAINS, (Secret("0b" * 32),))
-STRANGER = Operators.of(DOMAINS, (Secret("0c" * 32),))
+OPERATORS = Operators.from_keys(DOMAINS, (Secret("0a" * 32), Secret("0b" * 32)))
+SECOND_OPERATOR = Operators.from_keys(DOMAINS, (Secret("0b" * 32),))
+STRANGER = Operators.from_keys(DOMAINS, (Secret("0c" * 32),))
 NOW = 1_800_000_000
 SECRET = bytes(range(32))
 
@@ -45,18 +45,18 @@ def handed(
 ) -> httpx.Response:
     """Return the answer of an honest peer, with the given changes."""
     public = PublicKey(bytes.fromhex(str(request["channel_pubkey"])))
-    signed = content(3, [HandedKey(bytearray(SECRET), 7)])
+    signed = handover_content(3, [HandedKey(bytearray(SECRET), 7)])
     signature = signer.sign(HandoverKeys((channel or public).raw, asked_at, signed))
     sealed = seal_secret(public, signed + signature)
     return httpx.Response(200, json={"keys_sealed": base64_of(sealed), "key_count": 1, "holder_release": 3, **changed})
 
 
-async def pull(answer: Answer) -> list[Generation] | NoKeys:
+async def pull(answer: Answer) -> list[Generation] | FailedPull:
     def respond(request: httpx.Request) -> httpx.Response:
         return answer(json.loads(request.content))
 
     async with httpx.AsyncClient(transport=StreamedTransport(respond)) as http:
-        return await Peer(http_over(http), "http://peer", OPERATORS, 3, lambda: NOW).pull()
+        return await Peer(http_over(http), "http://peer", OPERATORS, 3, lambda: NOW).pull_keys()
 
 
 async def test_pull_brings_the_keys_that_the_holder_signed() -> None:
@@ -82,7 +82,7 @@ async def test_request_is_bound_to_its_channel_and_signed() -> None:
     assert evidence["measurement"] == mock_measurement(3).hex()
     assert (evidence["type"], evidence["debug"], evidence["release"]) == ("mock-coordinator-v1", False, 3)
     signature = bytes.fromhex(str(request["operator_signature"])[2:])
-    assert OPERATORS.signer(HandoverAuth(channel.raw, NOW), signature) == OPERATORS.first.address
+    assert OPERATORS.recover_signer(HandoverAuth(channel.raw, NOW), signature) == OPERATORS.first.address
     assert request["channel_pubkey"] != again["channel_pubkey"]
 
 
@@ -121,21 +121,21 @@ async def test_request_is_bound_to_its_channel_and_signed() -> None:
 )
 async def test_answer_from_a_wrong_holder_is_ignored(answer: Answer) -> None:
     pulled = await pull(answer)
-    assert isinstance(pulled, NoKeys)
+    assert isinstance(pulled, FailedPull)
     assert not pulled.final
 
 
 async def test_refusal_of_the_peer_is_final_and_has_its_code() -> None:
     error = {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "tombstoned"}}
     refusal = httpx.Response(403, headers={"x-svc-retryable": "false"}, json=error)
-    assert await pull(lambda _: refusal) == NoKeys("the peer answers 403 tombstoned", final=True)
+    assert await pull(lambda _: refusal) == FailedPull("the peer answers 403 tombstoned", final=True)
 
 
 async def test_peer_that_does_not_answer_brings_nothing() -> None:
     def unreachable(_: dict[str, object]) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    assert await pull(unreachable) == NoKeys("the peer does not answer: ConnectError", final=False)
+    assert await pull(unreachable) == FailedPull("the peer does not answer: ConnectError", final=False)
 
 
 async def test_answer_that_trickles_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,4 +148,4 @@ async def test_answer_that_trickles_brings_nothing(monkeypatch: pytest.MonkeyPat
 
     with anyio.fail_after(10):
         pulled = await pull(lambda _: httpx.Response(200, content=trickle()))
-    assert pulled == NoKeys("the peer answers too slowly", final=False)
+    assert pulled == FailedPull("the peer answers too slowly", final=False)

@@ -23,19 +23,19 @@ from coordinatord.api.escrow.custody import StaticCustody
 from coordinatord.api.escrow.keys import KeyPair
 from coordinatord.api.escrow.release import (
     ClaimHolder,
-    Claims,
+    ClaimReader,
     GrantedRelease,
     NotReleased,
     ReleaseBody,
     ReleaseOutcome,
-    Releases,
+    ReleaseService,
 )
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.job_registry import CLAIMED, ChainJob, JobRegistry, PostedOrder, RegisteredJob
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
-from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.batched_reads import BatchedReads
-from tests.fakes.chain import BOOK, DECODER
+from tests.support.fakes.chain import BOOK, DECODER
+from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
 pytestmark = pytest.mark.anyio
 
@@ -49,8 +49,8 @@ WRAP: Final = box.seal(KEY.public, SEED)
 COMMITMENT: Final = commitment(WRAP, CT_HASH)
 JOB: Final = derive_job_id(OWNER, COMMITMENT)
 POSTED: Final = RegisteredJob(PostedOrder(Order(COMMITMENT, 1, 60, 10, 20, 30, 40, 0, NOW), OWNER, FeeTerms(1, 2)), b"")
-REVERT: Final = {"code": 3, "message": "execution reverted"}
-REFUSED: Final = {"code": -32603, "message": "Internal error"}
+REVERT: Final = RpcFault({"code": 3, "message": "execution reverted"})
+REFUSED: Final = RpcFault({"code": -32603, "message": "Internal error"})
 
 NO_JOB: Final = ()
 HELD, RIVALS, SETTLED = (JobState.CLAIMED, 5), (JobState.CLAIMED, 6), (JobState.SETTLED, 5)
@@ -66,11 +66,11 @@ class Held(StaticCustody):
         super().__init__((key,), 7)
         self.handed: list[bytearray | None] = []
 
-    def announced(self) -> box.PublicKey | None:
-        return super().announced() if self.is_minted else None
+    def current_key(self) -> box.PublicKey | None:
+        return super().current_key() if self.is_minted else None
 
-    async def open(self, seed_wrap: bytes) -> bytearray | None:
-        self.handed.append(await super().open(seed_wrap))
+    async def open_wrap(self, seed_wrap: bytes) -> bytearray | None:
+        self.handed.append(await super().open_wrap(seed_wrap))
         return self.handed[-1]
 
     async def has_lost_keys(self) -> bool:
@@ -78,7 +78,7 @@ class Held(StaticCustody):
 
 
 @attrs.define
-class World:
+class World(RpcNode):
     """A node with a claimed job at its head and below, and the escrow that reads the node."""
 
     jobs: dict[bytes, tuple[int, ...]] = attrs.field(factory=lambda: {JOB: HELD})
@@ -90,7 +90,7 @@ class World:
     custody: Held = attrs.field(factory=Held)
     confirmations: int = 0
     head: Any = "0x64"
-    broken: dict[bytes, Any] = attrs.field(factory=dict)  # answers by a call's first argument; a dict is an error
+    broken: dict[bytes, Any] = attrs.field(factory=dict)  # answers by a call's first argument
     asked: list[Any] = attrs.field(factory=list)  # by request: blocks of calls, or methods
 
     async def post(self, body: bytes) -> tuple[int, bytes]:
@@ -99,13 +99,11 @@ class World:
         calls = calls if of_batch else [calls]
         self.asked.append([c["params"][1] if c["method"] == "eth_call" else c["method"] for c in calls])
         if self.refuses_batches and of_batch:
-            return 200, json.dumps({"jsonrpc": "2.0", "id": None, "error": REFUSED}).encode()
-        told = [{"jsonrpc": "2.0", "id": call["id"], **self._answer(call)} for call in calls]
-        return 200, json.dumps(told if of_batch else told[0]).encode()
+            return 200, json.dumps({"jsonrpc": "2.0", "id": None, "error": REFUSED.error}).encode()
+        return await RpcNode.post(self, body)
 
-    def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        told = self.head if call["method"] == "eth_blockNumber" else self._view(*call["params"])
-        return {"error" if isinstance(told, dict) else "result": told}
+    def answer(self, method: str, params: list[Any]) -> Any:
+        return self.head if method == "eth_blockNumber" else self._view(*params)
 
     def _view(self, transaction: dict[str, str], block: str) -> Any:
         argument = bytes.fromhex(transaction["data"][10:])
@@ -119,17 +117,17 @@ class World:
         words = (1, job[0], 0, job[1], 0) if job else (0, CLAIMED, 0, 5, 0)
         return self.broken.get(argument, "0x" + b"".join(abi.uint(word) for word in words).hex())
 
-    def releases(self) -> Releases:
+    def releases(self) -> ReleaseService:
         async def read_index(_: None, keys: list[bytes]) -> dict[bytes, RegisteredJob | None]:
             if self.vanishes:
                 self.jobs.clear()
             return dict.fromkeys(keys, None if self.vanishes else POSTED)
 
-        rpc = Rpc(self.post)
+        rpc = self.rpc()
         jobs = JobRegistry(rpc, BOOK.job_registry)
-        claims = Claims(jobs, ProviderRegistry(rpc, BOOK.provider_registry), self.confirmations)
+        claims = ClaimReader(jobs, ProviderRegistry(rpc, BOOK.provider_registry), self.confirmations)
         posted = PostedJobs(jobs, DECODER, 1, 40, BatchedReads(None, read_index))
-        return Releases(DOMAINS, 31337, BOOK.job_registry, self.custody, claims, posted, lambda: NOW)
+        return ReleaseService(DOMAINS, 31337, BOOK.job_registry, self.custody, claims, posted, lambda: NOW)
 
     async def release(self, body: ReleaseBody) -> ReleaseOutcome:
         return await self.releases().release(body)
@@ -230,16 +228,16 @@ async def test_unreadable_fact_is_named(code: str, answer: Any) -> None:
 async def test_refused_batch_of_reads_is_named(code: str) -> None:
     claims = World(refuses_batches=True).releases().claims
     with pytest.raises(Retryable) as raised:
-        await (claims.job(JOB) if code == "job_read" else claims.provider_of(PROVIDER.address))
+        await (claims.read_job(JOB) if code == "job_read" else claims.read_provider_id(PROVIDER.address))
     assert raised.value.code == code
 
 
 async def test_waiting_requests_share_one_read() -> None:
     world = World()
     claims = world.releases().claims
-    assert await asyncio.gather(claims.job(JOB), claims.job(b"\x09" * 32)) == [ChainJob(CLAIMED, 5), None]
+    assert await asyncio.gather(claims.read_job(JOB), claims.read_job(b"\x09" * 32)) == [ChainJob(CLAIMED, 5), None]
     wallets = (RIVAL.address, STRANGER.address, PROVIDER.address)
-    assert await asyncio.gather(*map(claims.provider_of, wallets)) == [6, None, 5]
+    assert await asyncio.gather(*map(claims.read_provider_id, wallets)) == [6, None, 5]
     assert world.asked == [["latest"] * 2, ["latest"] * 3]
 
 
@@ -262,7 +260,7 @@ async def test_claim_that_did_not_stand_that_deep_is_retryable(job: tuple[int, .
 async def test_chain_that_is_not_as_long_confirms_nothing(head: int) -> None:
     world = World(confirmations=20, head=hex(head))
     claims = world.releases().claims
-    assert await claims.is_deep(ClaimHolder(JOB, PROVIDER.address, 5)) is False
+    assert await claims.is_confirmed(ClaimHolder(JOB, PROVIDER.address, 5)) is False
     assert world.asked == [["eth_blockNumber"]]
 
 
@@ -273,4 +271,4 @@ async def test_depth_needs_a_head() -> None:
 async def test_waiting_depth_requests_share_one_answer() -> None:
     claims = World(confirmations=20).releases().claims
     holders = [ClaimHolder(JOB, who.address, n) for who, n in ((RIVAL, 6), (PROVIDER, 5), (PROVIDER, 6))]
-    assert await asyncio.gather(*map(claims.is_deep, holders)) == [False, True, False]
+    assert await asyncio.gather(*map(claims.is_confirmed, holders)) == [False, True, False]

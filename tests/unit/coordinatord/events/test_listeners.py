@@ -8,8 +8,8 @@ import pytest
 from common.api.events import EventKind
 from coordinatord.api.events import listeners, messages
 from coordinatord.api.events.events_sql import EventFilter, LoggedEvent
-from coordinatord.api.events.listeners import PIECE_EVENTS, Listener, News, stream
-from coordinatord.api.events.messages import HEARTBEAT, message_of
+from coordinatord.api.events.listeners import MAX_EVENTS_PER_PIECE, Listener, stream_events
+from coordinatord.api.events.messages import HEARTBEAT, event_message
 from coordinatord.api.events.places import Places
 from coordinatord.base.errors import Retryable
 
@@ -29,7 +29,7 @@ def told(text: bytes) -> tuple[dict[str, str], dict[str, object]]:
 
 
 def test_event_is_a_message_with_its_id_name_and_data() -> None:
-    lines, data = told(message_of(claimed(12)))
+    lines, data = told(event_message(claimed(12)))
     assert lines == {"id": "12", "event": "claimed"}
     assert data == {
         "id": "12",
@@ -49,9 +49,9 @@ def test_event_is_a_message_with_its_id_name_and_data() -> None:
 
 
 def test_reverted_events_and_resets_are_marked() -> None:
-    lines, data = told(message_of(claimed(13, takes_back=12)))
+    lines, data = told(event_message(claimed(13, takes_back=12)))
     assert (lines["event"], data["event"], data["taken_back"]) == ("taken_back", "claimed", "12")
-    lines, data = told(message_of(LoggedEvent(14, EventKind.RESET, 1, 1)))
+    lines, data = told(event_message(LoggedEvent(14, EventKind.RESET, 1, 1)))
     assert (lines, data) == ({"id": "14", "event": "reset"}, {"id": "14", "event": "reset"})
 
 
@@ -68,23 +68,23 @@ def test_reverted_events_and_resets_are_marked() -> None:
     ],
 )
 def test_filter_passes_matching_events_and_resets(wanted: EventFilter, passes: bool) -> None:
-    assert wanted.passes(claimed(1)) is passes
-    assert wanted.passes(claimed(2, takes_back=1)) is passes
-    assert wanted.passes(LoggedEvent(1, EventKind.RESET, 1, 1))
+    assert wanted.matches(claimed(1)) is passes
+    assert wanted.matches(claimed(2, takes_back=1)) is passes
+    assert wanted.matches(LoggedEvent(1, EventKind.RESET, 1, 1))
 
 
-async def test_stream_has_an_id_heartbeats_and_an_end() -> None:
+async def test_stream_has_an_id_heartbeats_and_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "HEARTBEAT_INTERVAL_S", 0.01)
     listener = Listener(EventFilter())
-    pieces = stream(listener, 11)
+    pieces = stream_events(listener, 11)
     first = (await anext(pieces)).decode()
     assert first.startswith("retry: ")
     assert first.endswith("\nid: 11\n\n")
-    listener.beat()
     assert await anext(pieces) == HEARTBEAT
-    listener.notify(News([claimed(12)]))
-    listener.notify(News([claimed(13, takes_back=12)]))
-    listener.beat()
-    assert await anext(pieces) == message_of(claimed(12)) + message_of(claimed(13, takes_back=12))
+    listener.notify([claimed(12)])
+    listener.notify([claimed(13, takes_back=12)])
+    listener.wake()
+    assert await anext(pieces) == event_message(claimed(12)) + event_message(claimed(13, takes_back=12))
     listener.end()
     assert b"come back with Last-Event-ID\nretry: " in await anext(pieces)
     assert [piece async for piece in pieces] == []
@@ -92,12 +92,12 @@ async def test_stream_has_an_id_heartbeats_and_an_end() -> None:
 
 async def test_present_state_is_sent_first_and_once() -> None:
     listener = Listener(EventFilter())
-    pieces = stream(listener, 12, claimed(12))
-    listener.notify(News([claimed(11)]))
-    listener.notify(News([claimed(13, takes_back=11)]))
+    pieces = stream_events(listener, 12, claimed(12))
+    listener.notify([claimed(11)])
+    listener.notify([claimed(13, takes_back=11)])
     assert (await anext(pieces)).endswith(b"id: 12\n\n")
-    assert await anext(pieces) == message_of(claimed(12))
-    assert await anext(pieces) == message_of(claimed(13, takes_back=11))
+    assert await anext(pieces) == event_message(claimed(12))
+    assert await anext(pieces) == event_message(claimed(13, takes_back=11))
 
 
 async def test_reader_that_falls_behind_gets_a_reset_instead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,11 +105,11 @@ async def test_reader_that_falls_behind_gets_a_reset_instead(monkeypatch: pytest
     monkeypatch.setattr(listeners, "MAX_EVENTS_BEHIND", 3)
     listener = Listener(EventFilter())
     for n in range(2):
-        listener.notify(News([claimed(n)] * 2))
-    assert [event.id for news in await listener.wait() for event in news.events] == [0, 0, 1, 1]
+        listener.notify([claimed(n)] * 2)
+    assert [event.id for event in await listener.wait()] == [0, 0, 1, 1]
     for n in range(4):
-        listener.notify(News([claimed(n)] * 2))
-    events = [event for news in await listener.wait() for event in news.events]
+        listener.notify([claimed(n)] * 2)
+    events = await listener.wait()
     assert [(event.id, event.kind) for event in events] == [
         (2, EventKind.RESET),
         (3, EventKind.CLAIMED),
@@ -117,41 +117,42 @@ async def test_reader_that_falls_behind_gets_a_reset_instead(monkeypatch: pytest
     ]
 
 
-async def test_only_the_newest_progress_of_a_job_waits_for_its_reader() -> None:
+async def test_changed_progress_follows_the_events_of_its_moment() -> None:
     listener = Listener(EventFilter())
-    pieces = stream(listener, 1)
+    changes = [b"", b"first", b"", b"second"]
+
+    async def progress() -> bytes:
+        return changes.pop(0)
+
+    pieces = stream_events(listener, 1, None, progress)
     await anext(pieces)
-    listener.beat()
-    assert await anext(pieces) == HEARTBEAT
-    listener.notify_progress(b"first")
-    listener.notify(News([claimed(12)]))
-    listener.notify_progress(b"second")
-    assert [await anext(pieces), await anext(pieces)] == [message_of(claimed(12)), b"second"]
-    listener.notify_progress(b"third")
-    assert await anext(pieces) == b"third"
-    listener.beat()
-    assert await anext(pieces) == HEARTBEAT
+    listener.notify([claimed(12)])
+    assert [await anext(pieces), await anext(pieces)] == [event_message(claimed(12)), b"first"]
+    listener.notify([claimed(13)])
+    assert await anext(pieces) == event_message(claimed(13))
+    listener.wake()
+    assert await anext(pieces) == b"second"
 
 
 def test_event_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     event = claimed(12)
-    first = message_of(event)
+    first = event_message(event)
     monkeypatch.setattr(messages, "event_of", None)
-    assert message_of(event) is first
+    assert event_message(event) is first
 
 
 async def test_reader_that_lags_is_sent_bounded_pieces() -> None:
     listener = Listener(EventFilter())
-    pieces = stream(listener, 1)
+    pieces = stream_events(listener, 1)
     await anext(pieces)
     for n in range(1_000):
-        listener.notify(News([claimed(n)]))
+        listener.notify([claimed(n)])
     sent = b""
     while sent.count(b"\n\n") < 1_000:
         piece = await anext(pieces)
-        assert piece.count(b"\n\n") <= PIECE_EVENTS
+        assert piece.count(b"\n\n") <= MAX_EVENTS_PER_PIECE
         sent += piece
-    assert sent == b"".join(message_of(claimed(n)) for n in range(1_000))
+    assert sent == b"".join(event_message(claimed(n)) for n in range(1_000))
 
 
 async def test_wait_ends_with_the_first_thing_that_comes() -> None:
@@ -160,19 +161,22 @@ async def test_wait_ends_with_the_first_thing_that_comes() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(listener.wait)
             await anyio.wait_all_tasks_blocked()
-            listener.notify(News([claimed(1)]))
+            listener.notify([claimed(1)])
 
 
 def test_callers_and_the_process_have_so_many_places_and_no_more() -> None:
     places = Places(total=3, per_caller=2)
-    with places.held("a", "stream"), places.held("a", "poll"):
+    with places.hold_place("a", "stream"), places.hold_place("a", "poll"):
         assert not places.has_room("a")
-        with pytest.raises(Retryable, match="at most 2 event streams") as busy, places.held("a", "stream"):
+        with pytest.raises(Retryable, match="at most 2 event streams") as busy, places.hold_place("a", "stream"):
             pass
         assert busy.value.kind == "busy"
-        with places.held("b", "stream"):
+        with places.hold_place("b", "stream"):
             assert not places.has_room("c")
-            with pytest.raises(Retryable, match="has its 3 event streams") as full, places.held("c", "stream"):
+            with (
+                pytest.raises(Retryable, match="already has 3 event streams") as full,
+                places.hold_place("c", "stream"),
+            ):
                 pass
             assert full.value.kind == "not_ready"
     assert places.has_room("a")

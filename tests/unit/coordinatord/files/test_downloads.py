@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from coordinatord.api.files.files_sql import FileRow
-from coordinatord.api.files.routes import MAX_DOWNLOADS, FileRoutes
+from coordinatord.api.files.routes import MAX_CONCURRENT_DOWNLOADS, FileRoutes
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.routing import Request
@@ -48,12 +48,12 @@ async def test_downloads_at_a_time_are_limited(caller: str, wallet: bytes) -> No
     routes = FileRoutes(files)
 
     async def begin(stack: AsyncExitStack, caller: str, wallet: bytes) -> None:
-        answer = await routes.content(request(caller, wallet))
+        answer = await routes.download(request(caller, wallet))
         assert isinstance(answer, StreamedResponse)
         await stack.enter_async_context(answer.content())
 
     async with AsyncExitStack() as stack:
-        for _ in range(MAX_DOWNLOADS):
+        for _ in range(MAX_CONCURRENT_DOWNLOADS):
             await begin(stack, "same", WALLET)
         with pytest.raises(Retryable, match="downloads at a time"):
             await begin(stack, caller, wallet)

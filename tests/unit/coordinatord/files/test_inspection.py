@@ -3,17 +3,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.box import SecretKey
-from common.container import commit, seal
+from common.container import commitment_of, seal
 from common.refusal import Refused
 from coordinatord.api.files.files_sql import Purpose
-from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, NAMED, WRAPPED
-from coordinatord.api.files.inspection import BLANK, MAX_BATCH_LINES, InspectionResult, inspection_of
+from coordinatord.api.files.foreign_lines import MAX_CHECKED_LINE_BYTES, UNSEALED_CUSTOM_ID, WRAPPED_LINE
+from coordinatord.api.files.inspection import BLANK_BYTES, MAX_BATCH_LINES, InspectionResult, new_inspection
 
 CONTAINER = seal(SecretKey(b"\x07" * 32).public, 1, b"\x01" * 20, b"\x02" * 20, b"payload" * 20_000)
 
 
 def inspect(purpose: Purpose, *pieces: bytes) -> InspectionResult:
-    inspection = inspection_of(purpose)
+    inspection = new_inspection(purpose)
     for piece in pieces:
         inspection.update(piece)
     return inspection.finish()
@@ -21,7 +21,7 @@ def inspect(purpose: Purpose, *pieces: bytes) -> InspectionResult:
 
 @given(st.lists(st.text(alphabet="ab \t\r\n", max_size=20).map(str.encode)))
 def test_nonblank_lines_are_counted_for_any_chunking(pieces: list[bytes]) -> None:
-    lines = sum(bool(line.strip(BLANK)) for line in b"".join(pieces).split(b"\n"))
+    lines = sum(bool(line.strip(BLANK_BYTES)) for line in b"".join(pieces).split(b"\n"))
     if lines:
         assert inspect("batch", *pieces) == InspectionResult(lines=lines)
     else:
@@ -40,7 +40,7 @@ def test_batch_of_the_most_lines_passes_and_one_more_is_refused(last: bytes) -> 
 
 
 def test_container_yields_its_commitment() -> None:
-    assert inspect("input", CONTAINER[:50], CONTAINER[50:]).commitment == commit(CONTAINER).c
+    assert inspect("input", CONTAINER[:50], CONTAINER[50:]).commitment == commitment_of(CONTAINER).c
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ ORDER = b'{"c":"0x00","signature":"0x00","body":{"kept":"apart"}}'
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"custom_id":"a","method":"POST","url":"/v1/responses","body":{"signature":"0x00"}}', WRAPPED),
-        (b'{"body":{"model":"demo/text-small","input":"a"}}', WRAPPED),
-        (b'{"signature":"0x00","custom_id":"a"}', NAMED),
-        (b'{"signature":"0x00","custom_id":7}', NAMED),
+        (b'{"custom_id":"a","method":"POST","url":"/v1/responses","body":{"signature":"0x00"}}', WRAPPED_LINE),
+        (b'{"body":{"model":"demo/text-small","input":"a"}}', WRAPPED_LINE),
+        (b'{"signature":"0x00","custom_id":"a"}', UNSEALED_CUSTOM_ID),
+        (b'{"signature":"0x00","custom_id":7}', UNSEALED_CUSTOM_ID),
     ],
     ids=["wrapped", "a body alone", "named", "named by a number"],
 )

@@ -6,7 +6,7 @@ import pytest
 from common.daemon.asgi import Message
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import BodyBudget, BodyReader, CallerDisconnected, Unacceptable, parse_body
+from coordinatord.http.bodies import BodyBudget, BodyReader, CallerDisconnected, UnacceptableBody, parse_body
 from tests.unit.coordinatord.http.asgi import receiving
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +16,7 @@ READER = BodyReader(deadline_s=60, min_bytes_per_s=1000)
 async def read(
     pieces: list[bytes | None], budget: BodyBudget, limit: int = 100, caller: str = "", **headers: str
 ) -> bytes:
-    async with budget.share(caller) as share:
+    async with budget.open_share(caller) as share:
         sent = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         return await READER.read(receiving(pieces), sent, limit, share)
 
@@ -28,14 +28,14 @@ async def test_body_up_to_the_limit_is_read_whole() -> None:
 @pytest.mark.parametrize("declared", ["101", "99999999999999999999", None])
 async def test_body_over_the_limit_is_413_whether_declared_or_not(declared: str | None) -> None:
     headers = {"content_length": declared} if declared else {}
-    with pytest.raises(Unacceptable) as refused:
+    with pytest.raises(UnacceptableBody) as refused:
         await read([b"a" * 60, b"b" * 41], BodyBudget(1000), **headers)
     assert refused.value.answer.status == 413
 
 
 async def test_bodies_beyond_the_budget_are_busy() -> None:
     budget = BodyBudget(100)
-    async with budget.share("") as first:
+    async with budget.open_share("") as first:
         await READER.read(receiving([b"a" * 60]), [], 100, first)
         with pytest.raises(Retryable) as busy:
             await read([b"b" * 41], budget)
@@ -45,8 +45,8 @@ async def test_bodies_beyond_the_budget_are_busy() -> None:
 
 async def test_bodies_of_one_caller_leave_room_for_anothers() -> None:
     budget = BodyBudget(100, max_caller_bytes=50)
-    async with budget.share("stranger") as held:
-        held.take(50)
+    async with budget.open_share("stranger") as held:
+        held.take_bytes(50)
         with pytest.raises(Retryable) as busy:
             await read([b"a"], budget, caller="stranger")
         assert busy.value.kind == "busy"
@@ -80,8 +80,8 @@ async def test_endless_body_is_given_up_at_the_deadline() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with BodyBudget(100).share("") as share:
-        with pytest.raises(Unacceptable) as slow:
+    async with BodyBudget(100).open_share("") as share:
+        with pytest.raises(UnacceptableBody) as slow:
             await BodyReader(deadline_s=0.01, min_bytes_per_s=1).read(never, [], 100, share)
     assert slow.value.answer.status == 408
 
@@ -95,8 +95,8 @@ async def test_stalled_body_is_given_up_early() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with BodyBudget(1 << 20).share("") as share:
-        with anyio.fail_after(60), pytest.raises(Unacceptable) as slow:
+    async with BodyBudget(1 << 20).open_share("") as share:
+        with anyio.fail_after(60), pytest.raises(UnacceptableBody) as slow:
             await BodyReader(deadline_s=60, min_bytes_per_s=1, silence_s=0.01).read(receive, [], 1 << 20, share)
     assert slow.value.answer.status == 408
 
@@ -110,9 +110,9 @@ async def test_body_slower_than_the_least_rate_after_the_grace_is_408(second_pie
     times = iter([0.0, 0.0, second_piece_at])  # once at the start and after each piece but the last
     reader = BodyReader(deadline_s=60, min_bytes_per_s=1000, clock=lambda: next(times))
     pieces = receiving([b"a" * 10, b"b" * 10, b"c"])
-    async with BodyBudget(100).share("") as share:
+    async with BodyBudget(100).open_share("") as share:
         if is_slow:
-            with pytest.raises(Unacceptable) as slow:
+            with pytest.raises(UnacceptableBody) as slow:
                 await reader.read(pieces, [], 100, share)
             assert slow.value.answer.status == 408
         else:

@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.http.byte_ranges import ByteRange, Unsatisfiable, byte_range
+from coordinatord.http.byte_ranges import ByteRange, UnsatisfiableRange, resolve_byte_range
 
 
 @pytest.mark.parametrize(
@@ -21,10 +21,10 @@ from coordinatord.http.byte_ranges import ByteRange, Unsatisfiable, byte_range
     ],
 )
 def test_single_range_is_clipped_and_others_are_ignored(header: str | None, stretch: tuple[int, int] | None) -> None:
-    assert byte_range(header, 10) == (None if stretch is None else ByteRange(*stretch))
+    assert resolve_byte_range(header, 10) == (None if stretch is None else ByteRange(*stretch))
 
 
 @pytest.mark.parametrize("header", ["bytes=10-", "bytes=99-100", "bytes=-0"])
 def test_range_outside_of_the_content_is_unsatisfiable(header: str) -> None:
-    with pytest.raises(Unsatisfiable):
-        byte_range(header, 10)
+    with pytest.raises(UnsatisfiableRange):
+        resolve_byte_range(header, 10)

@@ -1,16 +1,23 @@
 import pytest
 
-from coordinatord.http.response_cache import ENTRY_BYTES, BlockCache, CachedResponse, etag_of, names_etag, tagged
+from coordinatord.http.response_cache import (
+    ENTRY_OVERHEAD_BYTES,
+    BlockCache,
+    CachedResponse,
+    etag_of,
+    matches_etag,
+    with_etag,
+)
 from coordinatord.http.responses import Response
 from coordinatord.storage.database.snapshot_sql import Snapshot
-from tests.fakes.index_position import Standing
+from tests.support.fakes.index_position import Standing
 
 pytestmark = pytest.mark.anyio
 AT_5, AT_5_FORKED, AT_6 = Snapshot(5, b"a", 1), Snapshot(5, b"b", 1), Snapshot(6, b"c", 2)
 
 
 def kept(target: bytes, body: bytes = b"page") -> CachedResponse:
-    return tagged(Response(200, body, snapshot=AT_5), AT_5, target, "/x")
+    return with_etag(Response(200, body, snapshot=AT_5), AT_5, target, "/x")
 
 
 @pytest.mark.parametrize("moved", [AT_6, AT_5_FORKED], ids=["next block", "other block of the same height"])
@@ -36,12 +43,12 @@ async def test_position_of_a_moment_ago_serves_without_a_question() -> None:
 async def test_stale_cache_is_not_served_after_a_reported_change() -> None:
     cache = BlockCache(Standing(AT_6, known=AT_5))
     cache.put(b"/x?", kept(b"/x?"))
-    cache.wrote()
+    cache.forget_position()
     assert await cache.get(b"/x?") is None
 
 
 async def test_least_recently_used_answers_make_room() -> None:
-    cache = BlockCache(Standing(AT_5), max_bytes=2 * (ENTRY_BYTES + 5))
+    cache = BlockCache(Standing(AT_5), max_bytes=2 * (ENTRY_OVERHEAD_BYTES + 5))
     for target in (b"1", b"2"):
         cache.put(target, kept(target, b"12345"))
     assert await cache.get(b"1") is not None
@@ -57,6 +64,6 @@ def test_etag_depends_on_position_fork_and_target() -> None:
 
 def test_if_none_match_is_read_as_a_list() -> None:
     etag = etag_of(AT_5, b"/a?")
-    assert names_etag(b'"x", W/' + etag, etag)
-    assert names_etag(b"*", etag)
-    assert not names_etag(b'"x"', etag)
+    assert matches_etag(b'"x", W/' + etag, etag)
+    assert matches_etag(b"*", etag)
+    assert not matches_etag(b'"x"', etag)

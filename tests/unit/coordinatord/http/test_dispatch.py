@@ -9,7 +9,7 @@ from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
 from coordinatord.http.uploads import TransferLimits, UploadReader
 from coordinatord.storage.database.snapshot_sql import Snapshot
-from tests.fakes.index_position import Standing
+from tests.support.fakes.index_position import Standing
 from tests.unit.coordinatord.http.asgi import ask, scope
 
 pytestmark = pytest.mark.anyio

@@ -31,7 +31,7 @@ def form_of(body: bytes, *, size: int = 65_536, most: int = 1 << 20) -> UploadFo
 
 async def read(body: bytes, *, size: int = 65_536, most: int = 1 << 20) -> tuple[str, str, bytes]:
     upload = form_of(body, size=size, most=most)
-    purpose, filename = await upload.purpose(), await upload.filename()
+    purpose, filename = await upload.read_purpose(), await upload.read_filename()
     return purpose, filename, b"".join([piece async for piece in upload.pieces()])
 
 
@@ -144,7 +144,7 @@ SECONDS = ('form-data; name="expires_after[seconds]"', b"3600")
 )
 async def test_expires_after_may_come_anywhere(parts: tuple[tuple[str, bytes], ...]) -> None:
     upload = form_of(form(*parts), size=5)
-    assert (await upload.purpose(), await upload.filename()) == ("batch", "a.jsonl")
+    assert (await upload.read_purpose(), await upload.read_filename()) == ("batch", "a.jsonl")
     assert b"".join([piece async for piece in upload.pieces()]) == b"x"
     assert upload.expires_after == {"anchor": "created_at", "seconds": "3600"}
 

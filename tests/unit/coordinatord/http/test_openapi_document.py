@@ -9,16 +9,16 @@ import jsonschema
 import pytest
 
 from common.api import limits
-from common.api.words import WORDS
+from common.api.words import MEMBER_TEXTS
 from common.api.worked_order import ANY_SIGNATURE
 from coordinatord.api.orders.bodies import OrderBody, read_submission
-from coordinatord.http.openapi import describe
+from coordinatord.http.openapi import build_document
 from docs.http_reference import http_reference
-from tests.openapi.__main__ import OPENAPI, declared, document
+from tests.support.openapi import OPENAPI, declared, document
 from tests.vectors.vector_file import cases
 
 Schema = dict[str, Any]
-DOCUMENT: Schema = json.loads(json.dumps(describe(declared())))
+DOCUMENT: Schema = json.loads(json.dumps(build_document(declared())))
 REFERENCE = http_reference(DOCUMENT)
 OPERATIONS = {one["operationId"]: one for methods in DOCUMENT["paths"].values() for one in methods.values()}
 by_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
@@ -73,7 +73,7 @@ def test_longest_values_of_a_head_fit_into_one_with_another() -> None:
         if "maxLength" in parameter["schema"]
     ]
     assert longest
-    assert 2 * max(longest) + limits.KIB < limits.HEAD_BYTES
+    assert 2 * max(longest) + limits.KIB < limits.MAX_HEAD_BYTES
 
 
 def test_every_property_has_a_description() -> None:
@@ -134,7 +134,7 @@ def test_member_is_described_for_its_own_shape() -> None:
 def test_every_described_property_is_used() -> None:
     used = {at.rpartition(".")[2] for at, _ in _all_properties()}
     used |= {parameter["name"] for operation in OPERATIONS.values() for parameter in operation["parameters"]}
-    assert set(WORDS) - used == set()
+    assert set(MEMBER_TEXTS) - used == set()
 
 
 def test_no_code_is_a_placeholder() -> None:

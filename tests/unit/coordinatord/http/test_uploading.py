@@ -8,9 +8,9 @@ import pytest
 from common.daemon.asgi import Message, Receive
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import BodyBudget, CallerDisconnected, Unacceptable
-from coordinatord.http.upload_forms import OVERHEAD_BYTES
-from coordinatord.http.uploads import BEGUN_BYTES, HELD_BYTES, TransferLimits, UploadReader
+from coordinatord.http.bodies import BodyBudget, CallerDisconnected, UnacceptableBody
+from coordinatord.http.upload_forms import FORM_OVERHEAD_BYTES
+from coordinatord.http.uploads import INITIAL_UPLOAD_BYTES, MAX_HELD_BYTES, TransferLimits, UploadReader
 from tests.unit.coordinatord.http.asgi import receiving
 from tests.unit.coordinatord.http.test_forms import FILE, PURPOSE, form
 
@@ -33,7 +33,7 @@ def reader(
     max_bytes: int = 1000,
 ) -> UploadReader:
     return UploadReader(
-        budget or BodyBudget(HELD_BYTES),
+        budget or BodyBudget(MAX_HELD_BYTES),
         transfers or TransferLimits(8, 8),
         max_bytes=max_bytes,
         min_bytes_per_s=1000,
@@ -49,9 +49,9 @@ async def upload(
     caller: str = "honest",
     wallet: bytes = b"wallet",
 ) -> bytes:
-    async with uploads.reading(receive, raw_headers(HEADERS | (headers or {})), caller, wallet) as form:
-        await form.purpose()
-        await form.filename()
+    async with uploads.open_form(receive, raw_headers(HEADERS | (headers or {})), caller, wallet) as form:
+        await form.read_purpose()
+        await form.read_filename()
         return b"".join([piece async for piece in form.pieces()])
 
 
@@ -78,15 +78,15 @@ def waits(seconds: Iterable[float]) -> Callable[[], float]:
 async def test_file_up_to_the_limit_is_read_and_one_byte_more_is_413() -> None:
     assert await upload(reader(), receiving(pieces(FORM))) == b"x" * 1000
     larger = form((PURPOSE, b"batch"), (FILE, b"x" * 1001))
-    for headers in ({}, {"content-length": str(2000 + OVERHEAD_BYTES)}):
-        with pytest.raises(Unacceptable) as refused:
+    for headers in ({}, {"content-length": str(2000 + FORM_OVERHEAD_BYTES)}):
+        with pytest.raises(UnacceptableBody) as refused:
             await upload(reader(), receiving(pieces(larger)), headers)
         assert refused.value.answer.status == 413
 
 
 async def test_endless_trailer_of_a_form_is_413() -> None:
     endless = itertools.chain([FORM], itertools.repeat(b"z" * 10_000, 20))
-    with pytest.raises(Unacceptable) as refused:
+    with pytest.raises(UnacceptableBody) as refused:
         await upload(reader(), receiving(endless))
     assert refused.value.answer.status == 413
 
@@ -94,7 +94,7 @@ async def test_endless_trailer_of_a_form_is_413() -> None:
 async def test_only_waiting_for_the_caller_counts_against_it() -> None:
     few = pieces(FORM, 300)
     assert await upload(reader(clock=waits([5.1, 0, 0, 0, 0])), receiving(few)) == b"x" * 1000
-    with pytest.raises(Unacceptable) as slow:
+    with pytest.raises(UnacceptableBody) as slow:
         await upload(reader(clock=waits([0.1, 6.0, 0, 0, 0])), receiving(few))
     assert slow.value.answer.status == 408
 
@@ -105,9 +105,9 @@ async def test_caller_that_stalls_is_given_up() -> None:
         raise AssertionError
 
     stalled = UploadReader(
-        BodyBudget(HELD_BYTES), TransferLimits(1, 1), max_bytes=1000, min_bytes_per_s=1, stall_s=0.01
+        BodyBudget(MAX_HELD_BYTES), TransferLimits(1, 1), max_bytes=1000, min_bytes_per_s=1, stall_s=0.01
     )
-    with pytest.raises(Unacceptable) as slow:
+    with pytest.raises(UnacceptableBody) as slow:
         await upload(stalled, never)
     assert slow.value.answer.status == 408
 
@@ -138,14 +138,18 @@ async def test_encoded_form_is_refused_unread() -> None:
 def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) -> AbstractAsyncContextManager[object]:
     """Begin an upload of this declared length, of which nothing has arrived."""
     headers = raw_headers(HEADERS | {"content-length": str(size)})
-    return uploads.reading(receiving([FORM]), headers, caller, wallet)
+    return uploads.open_form(receiving([FORM]), headers, caller, wallet)
 
 
 async def test_upload_uses_memory_as_it_arrives() -> None:
-    uploads = reader(BodyBudget(16 * BEGUN_BYTES + BEGUN_BYTES), transfers=TransferLimits(99, 99), max_bytes=HELD_BYTES)
+    uploads = reader(
+        BodyBudget(16 * INITIAL_UPLOAD_BYTES + INITIAL_UPLOAD_BYTES),
+        transfers=TransferLimits(99, 99),
+        max_bytes=MAX_HELD_BYTES,
+    )
     async with AsyncExitStack() as silent:
         for n in range(16):
-            await silent.enter_async_context(begun(uploads, f"stranger {n}", b"stranger", HELD_BYTES))
+            await silent.enter_async_context(begun(uploads, f"stranger {n}", b"stranger", MAX_HELD_BYTES))
         assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
 
 
@@ -160,13 +164,13 @@ async def test_uploads_beyond_the_memory_are_busy() -> None:
 
 
 async def test_upload_memory_is_limited() -> None:
-    uploads = reader(BodyBudget(HELD_BYTES), max_bytes=4 * HELD_BYTES)
-    large = form((PURPOSE, b"batch"), (FILE, bytes(HELD_BYTES + (2 << 20))))
-    assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == HELD_BYTES + (2 << 20)
+    uploads = reader(BodyBudget(MAX_HELD_BYTES), max_bytes=4 * MAX_HELD_BYTES)
+    large = form((PURPOSE, b"batch"), (FILE, bytes(MAX_HELD_BYTES + (2 << 20))))
+    assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == MAX_HELD_BYTES + (2 << 20)
 
 
 async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
-    uploads = reader(BodyBudget(4 * BEGUN_BYTES, max_caller_bytes=BEGUN_BYTES))
+    uploads = reader(BodyBudget(4 * INITIAL_UPLOAD_BYTES, max_caller_bytes=INITIAL_UPLOAD_BYTES))
     async with begun(uploads, "stranger", b"stranger"):
         with pytest.raises(Retryable):
             await upload(uploads, receiving(pieces(FORM)), caller="stranger")
@@ -178,7 +182,7 @@ async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
     [("stranger", b"third", "one address may have 2 "), ("elsewhere", b"first", "one wallet may have 1 ")],
 )
 async def test_uploads_beyond_caller_or_wallet_limits_are_busy(caller: str, wallet: bytes, whose: str) -> None:
-    uploads = reader(transfers=TransferLimits(of_caller=2, of_wallet=1))
+    uploads = reader(transfers=TransferLimits(max_per_address=2, max_per_wallet=1))
     async with begun(uploads, "stranger", b"first"), begun(uploads, "stranger", b"second"):
         with pytest.raises(Retryable, match=whose) as busy:
             await upload(uploads, receiving(pieces(FORM)), caller=caller, wallet=wallet)

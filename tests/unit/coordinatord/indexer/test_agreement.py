@@ -16,7 +16,7 @@ from coordinatord.chain.indexer.fetch import RangeWidth
 from coordinatord.chain.rpc.chain_data import BlockHeader
 from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
-from tests.fakes.chain import DECODER
+from tests.support.fakes.chain import DECODER
 
 pytestmark = pytest.mark.anyio
 
@@ -199,7 +199,7 @@ async def test_one_that_does_not_answer_is_waited_for_then_left_out(monkeypatch:
 async def test_a_node_that_is_outvoted_on_one_branch_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, logs("x"), logs("y"), logs("y"))
     assert [str(event) for event in (await world.source.range(1, 2, WIDTH)).events] == ["y"]
-    assert [node.doubted for node in world.nodes] == [True, False, False]
+    assert [node.is_suspended for node in world.nodes] == [True, False, False]
     assert world.told[1].asked == [("range", 1, 2, WIDTH)]
 
 
@@ -213,9 +213,9 @@ async def test_node_on_another_branch_is_doubted_after_ten_times(monkeypatch: py
     world.tell(stray, here, here)
     for _ in range(9):
         await world.source.range(1, 2, WIDTH)
-    assert not world.nodes[0].doubted
+    assert not world.nodes[0].is_suspended
     await world.source.range(1, 2, WIDTH)
-    assert [node.doubted for node in world.nodes] == [True, False, False]
+    assert [node.is_suspended for node in world.nodes] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -236,13 +236,13 @@ async def test_last_header_identifies_the_branch(monkeypatch: pytest.MonkeyPatch
     right, wrong = [header(1), header(2), header(3)], [header(1), header(2, "cc"), header(3)]
     world = World(monkeypatch, wrong, right, right)
     await world.source.headers(1, 3)
-    assert world.nodes[0].doubted
+    assert world.nodes[0].is_suspended
     world = World(monkeypatch, [header(1), header(2), header(3, "AA", time=6)], right, right)
     await world.source.headers(1, 3)
-    assert world.nodes[0].doubted
+    assert world.nodes[0].is_suspended
     world = World(monkeypatch, [header(1), header(2), header(3, "cc")], right, right)
     await world.source.headers(1, 3)
-    assert not world.nodes[0].doubted
+    assert not world.nodes[0].is_suspended
 
 
 async def test_blocks_must_agree_with_their_events(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ async def test_equal_heads_are_used_directly(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_resting_and_foreign_nodes_are_not_asked_for_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, header(9), header(9), header(9))
-    world.nodes[1].failed(3)
+    world.nodes[1].record_failure(3)
     world.nodes[2].foreign = True
     metrics.node_lag.labels("n0").set(7)
     assert (await world.source.head()).height == 9
@@ -293,7 +293,7 @@ async def test_first_failure_is_reported_without_a_head(monkeypatch: pytest.Monk
     with pytest.raises(Retryable, match="first"):
         await world.source.head()
     for node in world.nodes:
-        node.failed(3)
-    with pytest.raises(Retryable, match="no node that is in step") as failure:
+        node.record_failure(3)
+    with pytest.raises(Retryable, match="no node that is in step with the others answered") as failure:
         await world.source.head()
     assert failure.value.kind == "chain_unreachable"

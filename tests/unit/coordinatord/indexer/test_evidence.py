@@ -7,9 +7,9 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts import contract_events
-from coordinatord.chain.indexer.evidence import bloom_mask, bloom_matches, check_linked, read_logs
+from coordinatord.chain.indexer.evidence import bloom_mask, check_linked, decode_logs, find_bloom_matches
 from coordinatord.chain.rpc.chain_data import BlockHeader, ChainLog
-from tests.fakes.chain import DECODER, FakeChain
+from tests.support.fakes.chain import DECODER, FakeChain
 
 MASKS = [bloom_mask(address) for address in DECODER.addresses]
 
@@ -28,7 +28,7 @@ SLA, FEES = contract_events.SlaSet(60, True), contract_events.FeesSet(250, 1)
 
 def test_events_are_placed_by_block_and_log() -> None:
     headers, logs = told((SLA, FEES), (), (contract_events.TreasurySet(b"\1" * 20),))
-    stretch, silent = read_logs(headers, logs, DECODER)
+    stretch, silent = decode_logs(headers, logs, DECODER)
     assert stretch.events == [(1, 0, SLA), (1, 1, FEES), (3, 0, contract_events.TreasurySet(b"\1" * 20))]
     assert silent == [headers[1]]
 
@@ -50,13 +50,13 @@ def test_a_log_that_does_not_fit_its_block_is_not_believed(change: dict[str, Any
     headers, logs = told((SLA, FEES))
     logs[1] = msgspec.structs.replace(logs[1], **change)
     with pytest.raises(Retryable, match=why):
-        read_logs(headers, logs, DECODER)
+        decode_logs(headers, logs, DECODER)
 
 
 def test_logs_out_of_the_order_of_the_chain_are_not_believed() -> None:
     headers, logs = told((SLA,), (FEES,))
     with pytest.raises(Retryable, match="out of place"):
-        read_logs(headers, logs[::-1], DECODER)
+        decode_logs(headers, logs[::-1], DECODER)
 
 
 def test_headers_must_be_requested_and_linked() -> None:
@@ -71,4 +71,4 @@ def test_headers_must_be_requested_and_linked() -> None:
 
 def test_empty_block_with_a_matching_filter_is_suspect() -> None:
     headers, _ = told((SLA,), ())
-    assert bloom_matches(headers, MASKS) == [headers[0]]
+    assert find_bloom_matches(headers, MASKS) == [headers[0]]

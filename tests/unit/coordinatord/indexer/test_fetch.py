@@ -7,7 +7,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import NoResponse
 from coordinatord.chain.indexer.fetch import BatchSize, NodeSource, RangeWidth
 from coordinatord.chain.rpc.client import CALLS_PER_REQUEST, Rpc
-from tests.fakes.chain import DECODER, FakeChain
+from tests.support.fakes.chain import DECODER, FakeChain
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ async def test_reorg_between_header_requests_is_rejected() -> None:
     async def reorganised(request: bytes) -> tuple[int, bytes]:
         nonlocal requests
         requests += 1
-        answer = await chain.answer(request)
+        answer = await chain.post(request)
         if requests == 1:
             chain.fork(CALLS_PER_REQUEST - 5)
             while chain.height < LAST:
@@ -48,7 +48,7 @@ async def test_requests_of_one_range_are_on_their_way_together() -> None:
         if len(asked) == 5:
             all_there.set()
         await all_there.wait()
-        return await chain.answer(request)
+        return await chain.post(request)
 
     with anyio.fail_after(10):
         found = await NodeSource(Rpc(patient), DECODER).range(1, chain.height, RangeWidth(chain.height))
@@ -63,7 +63,7 @@ async def test_range_fails_with_the_error_of_any_request(refused: bytes) -> None
         chain.mine()
 
     async def failing(request: bytes) -> tuple[int, bytes]:
-        return (429, b"") if refused in request else await chain.answer(request)
+        return (429, b"") if refused in request else await chain.post(request)
 
     with pytest.raises(Retryable, match="rate-limits requests"):
         await NodeSource(Rpc(failing), DECODER).range(1, chain.height, RangeWidth(chain.height))
@@ -79,7 +79,7 @@ async def test_batches_that_take_too_long_get_shorter(slow: bytes) -> None:
     async def answer(request: bytes) -> tuple[int, bytes]:
         if request.count(slow) > 7:
             raise NoResponse("SocketTimeoutError")
-        return await chain.answer(request)
+        return await chain.post(request)
 
     source, failures = NodeSource(Rpc(answer), DECODER), 0
     while failures < 10:
@@ -94,11 +94,11 @@ async def test_batches_that_take_too_long_get_shorter(slow: bytes) -> None:
 
 def test_shortened_batches_grow_again_after_successes() -> None:
     size = BatchSize(100)
-    size.struggled(100)
-    size.struggled(100)  # sent at the same time as the one before
+    size.record_failure(100)
+    size.record_failure(100)  # sent at the same time as the one before
     assert size.calls == 50
     for _ in range(63):
-        size.took()
+        size.record_success()
     assert size.calls == 50
-    size.took()
+    size.record_success()
     assert size.calls == 100

@@ -1,7 +1,7 @@
 import pytest
 
-from coordinatord.chain.indexer.fetch import EVENTS_PER_RANGE, FIRST_WIDTH, RangeWidth, hinted_width
-from coordinatord.chain.rpc.errors import Meaning, read_error
+from coordinatord.chain.indexer.fetch import INITIAL_WIDTH_BLOCKS, TARGET_EVENTS_PER_RANGE, RangeWidth, suggested_width
+from coordinatord.chain.rpc.errors import RpcErrorKind, classify_error
 
 # Errors of RPC providers for a request of 5001 blocks, and the range that each error allows.
 REFUSALS = [
@@ -27,61 +27,61 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("message", "width"), REFUSALS)
 def test_a_refusal_is_recognised_and_its_hint_read(message: str, width: int | None) -> None:
-    assert read_error({"code": -32000, "message": message}).meaning is Meaning.RANGE_TOO_WIDE
-    assert hinted_width(message, 5001) == width
+    assert classify_error({"code": -32000, "message": message}).kind is RpcErrorKind.RANGE_TOO_WIDE
+    assert suggested_width(message, 5001) == width
 
 
 def grown(cap: int) -> RangeWidth:
     width = RangeWidth(cap)
     for _ in range(20):
-        width.took(width.blocks, 0)
+        width.record_success(width.blocks, 0)
     return width
 
 
 def test_width_grows_to_the_cap_where_events_are_rare() -> None:
     width = RangeWidth(5000)
-    assert width.blocks == FIRST_WIDTH
+    assert width.blocks == INITIAL_WIDTH_BLOCKS
     assert grown(5000).blocks == 5000
 
 
 def test_width_follows_the_density_of_events() -> None:
     width = grown(5000)
-    width.took(5000, 5000 * 100)
-    assert width.blocks == EVENTS_PER_RANGE // 100
-    width.took(width.blocks, 0)
-    assert width.blocks == 2 * (EVENTS_PER_RANGE // 100)
+    width.record_success(5000, 5000 * 100)
+    assert width.blocks == TARGET_EVENTS_PER_RANGE // 100
+    width.record_success(width.blocks, 0)
+    assert width.blocks == 2 * (TARGET_EVENTS_PER_RANGE // 100)
 
 
 def test_refused_range_is_narrowed_and_the_limit_kept() -> None:
     width = grown(5000)
-    width.refused(5000, "limited to a 2,000 blocks range")
+    width.record_rejection(5000, "limited to a 2,000 blocks range")
     assert width.blocks == 2000
-    width.refused(2000, "block range is too wide")
+    width.record_rejection(2000, "block range is too wide")
     assert width.blocks == 1000
     for _ in range(10):
-        width.took(1000, 0)
+        width.record_success(1000, 0)
     assert width.blocks == 1000
 
 
 def test_after_a_long_run_at_the_limit_a_wider_range_is_tried() -> None:
     width = grown(5000)
-    width.refused(5000, "limited to a 1,000 blocks range")
+    width.record_rejection(5000, "limited to a 1,000 blocks range")
     for _ in range(64):
-        width.took(1000, 0)
+        width.record_success(1000, 0)
     assert width.blocks == 1250
 
 
 def test_timed_out_range_narrows_only_the_next() -> None:
     width = grown(5000)
-    width.struggled(5000)
+    width.record_failure(5000)
     assert width.blocks == 2500
-    width.took(2500, 0)
+    width.record_success(2500, 0)
     assert width.blocks == 5000
 
 
 def test_width_never_falls_below_one_block() -> None:
     width = RangeWidth(1)
-    width.refused(1, "block range is too wide")
-    width.struggled(1)
-    width.took(1, 10**6)
+    width.record_rejection(1, "block range is too wide")
+    width.record_failure(1)
+    width.record_success(1, 10**6)
     assert width.blocks == 1

@@ -9,7 +9,7 @@ import requests
 from requests.adapters import BaseAdapter
 from web3 import Web3
 
-from coordinatord.market.node import over
+from coordinatord.market.node import build_web3
 
 URL = "https://user:word@node.example/v1/key-of-mine"
 Answer = Callable[[str, list[Any]], httpx.Response]
@@ -39,7 +39,7 @@ class _Answers(BaseAdapter):
 def node_that(answer: Answer) -> Web3:
     session = requests.Session()
     session.mount("https://", _Answers(answer))
-    return over(session, URL)
+    return build_web3(session, URL)
 
 
 def result(value: object) -> httpx.Response:

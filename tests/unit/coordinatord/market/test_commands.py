@@ -56,7 +56,7 @@ def test_failing_command_exits_with_1_and_the_reason(
         ([*DEPLOY, "--confirmations", "0"], "0 is not in the range 1<=x<=1000000"),
         ([*DEPLOY, "--poll", "nan"], "must be in 0.01..60"),
         ([*DEPLOY, "--from", "0x12"], "must be 0x-prefixed hex of 20 bytes"),
-        ([*DEPLOY, "--key-file", "a", "--signer", "b"], "--key-file and --signer exclude each other"),
+        ([*DEPLOY, "--key-file", "a", "--signer", "b"], "--key-file and --signer cannot be used together"),
         (["admin", "--calldata"], "No such option"),
     ],
 )
@@ -75,7 +75,7 @@ def test_key_of_another_account_than_named_is_refused(tmp_path: Path, capsys: py
     path.write_text("01" * 32)
     with pytest.raises(SystemExit):
         market([*DEPLOY, "--out", str(tmp_path / "a"), "--key-file", str(path), "--from", "0x" + "55" * 20])
-    assert "and the key is of 0x1a642f0E3c3aF545E7AcBD38b07251B3990914F1" in capsys.readouterr().err
+    assert "but the key belongs to 0x1a642f0E3c3aF545E7AcBD38b07251B3990914F1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["web3", "eth_account", "eth_abi", "requests"])

@@ -4,7 +4,7 @@ from eth_utils.crypto import keccak
 
 from common import artifacts
 from common.refusal import Refused
-from coordinatord.market.contracts import Contract, checksum, explained, is_code_of, read_address
+from coordinatord.market.contracts import Contract, checksum_address, explain_revert, is_code_of, read_address
 from tests.unit.coordinatord.market.nodes import answering
 
 ADDRESS = "0x5FbDB2315678afecb367f032d93F642f64180aa3"
@@ -47,19 +47,19 @@ def test_code_is_compared_without_immutable_values(name: str) -> None:
 def test_revert_is_explained_by_name_and_values() -> None:
     owner = "0x" + "ab" * 20
     unauthorised = keccak(text="OwnableUnauthorizedAccount(address)")[:4] + encode(["address"], [owner])
-    assert explained(unauthorised) == f"OwnableUnauthorizedAccount({checksum(owner)})"
-    assert explained(keccak(text="FeeTooHigh()")[:4]) == "FeeTooHigh()"
-    assert explained(keccak(text="Error(string)")[:4] + encode(["string"], ["blacklisted"])) == "blacklisted"
-    assert explained(keccak(text="Panic(uint256)")[:4] + encode(["uint256"], [17])) == "Panic(17)"
-    assert "0xdeadbeef" in explained(b"\xde\xad\xbe\xef")
-    assert explained(b"") == "it reverted and said no reason"
+    assert explain_revert(unauthorised) == f"OwnableUnauthorizedAccount({checksum_address(owner)})"
+    assert explain_revert(keccak(text="FeeTooHigh()")[:4]) == "FeeTooHigh()"
+    assert explain_revert(keccak(text="Error(string)")[:4] + encode(["string"], ["blacklisted"])) == "blacklisted"
+    assert explain_revert(keccak(text="Panic(uint256)")[:4] + encode(["uint256"], [17])) == "Panic(17)"
+    assert "0xdeadbeef" in explain_revert(b"\xde\xad\xbe\xef")
+    assert explain_revert(b"") == "the call reverted without a reason"
 
 
 def test_revert_that_is_cut_off_is_shown_as_it_is() -> None:
     cut = keccak(text="OwnableUnauthorizedAccount(address)")[:4] + b"\x01"
-    assert explained(cut) == f"OwnableUnauthorizedAccount: 0x{cut.hex()}"
+    assert explain_revert(cut) == f"OwnableUnauthorizedAccount: 0x{cut.hex()}"
 
 
 def test_answer_of_another_contract_is_refused() -> None:
-    with pytest.raises(Refused, match="does not answer fees as the contract does"):
+    with pytest.raises(Refused, match="is not a JobRegistry: the answer to fees is invalid"):
         Contract("JobRegistry", ADDRESS).read(answering(eth_call="0x01"), "fees")

@@ -8,7 +8,7 @@ import pytest
 
 from common import artifacts
 from coordinatord.market.explorer import standard_input
-from tests.programs.found import node
+from tests.support.programs.found import node
 
 CONTRACTS = Path(artifacts.__file__).parent / "contracts"
 COMPILE = """
@@ -29,8 +29,8 @@ def test_standard_json_compiles_to_the_bytecode_that_is_deployed() -> None:
     )
     told = json.loads(done.stdout)
     code = told["output"]["contracts"]["src/AskRegistry.sol"]["AskRegistry"]["evm"]["bytecode"]["object"]
-    assert bytes.fromhex(code) == artifacts.load("AskRegistry").bytecode
-    assert told["version"].startswith(artifacts.sources()["compiler"].removeprefix("v"))
+    assert bytes.fromhex(code) == artifacts.load_artifact("AskRegistry").bytecode
+    assert told["version"].startswith(artifacts.compiler_sources()["compiler"].removeprefix("v"))
 
 
 def test_each_contract_is_given_with_its_own_sources_alone() -> None:

@@ -30,7 +30,7 @@ def test_fee_offer_is_twice_the_base_fee_plus_tip(options: FeeOptions, expected:
 
 
 def test_ceiling_below_the_chains_fee_is_refused() -> None:
-    with pytest.raises(Fatal, match="raise the ceiling"):
+    with pytest.raises(Fatal, match="raise --max-fee"):
         current_fees(chain(100, 7), FeeOptions(ceiling=106))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from common.daemon.process import Fatal
-from coordinatord.market.journal import Attempt, DeploymentEntry, opened, replace_file
+from coordinatord.market.journal import Attempt, DeploymentEntry, open_journal, replace_file
 
 RUN = {"deployer": "0xaa", "terms": {"slas": (60, 300), "fee_bps": 1}}
 ENTRY = DeploymentEntry(
@@ -14,12 +14,12 @@ ENTRY = DeploymentEntry(
 
 def test_journal_is_read_back_by_the_next_run(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
-    with opened(path, RUN) as journal:
+    with open_journal(path, RUN) as journal:
         assert journal.last_nonce() == -1
         journal.write("deploy", ENTRY)
         journal.write("set", DeploymentEntry(9, ENTRY.attempts))
         journal.write("set", None)
-    with opened(path, RUN) as journal:
+    with open_journal(path, RUN) as journal:
         assert journal.entries == {"deploy": ENTRY}
         assert journal.last_nonce() == 7
 
@@ -34,17 +34,17 @@ def test_journal_is_read_back_by_the_next_run(tmp_path: Path) -> None:
 )
 def test_journal_of_another_deployment_is_refused(tmp_path: Path, run: dict[str, object], said: str) -> None:
     path = tmp_path / "a.journal"
-    with opened(path, RUN) as journal:
+    with open_journal(path, RUN) as journal:
         journal.write("deploy", ENTRY)
-    with pytest.raises(Fatal, match=said), opened(path, run):
+    with pytest.raises(Fatal, match=said), open_journal(path, run):
         pass
 
 
 def test_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
-    with opened(path, RUN), pytest.raises(Fatal, match="another run is using"), opened(path, RUN):
+    with open_journal(path, RUN), pytest.raises(Fatal, match="another run is using"), open_journal(path, RUN):
         pass
-    with opened(path, RUN):
+    with open_journal(path, RUN):
         pass
 
 
@@ -52,7 +52,7 @@ def test_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
 def test_file_that_is_no_journal_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.journal"
     path.write_text(text)
-    with pytest.raises(Fatal, match="is not a journal of a deployment"), opened(path, RUN):
+    with pytest.raises(Fatal, match="is not a journal of a deployment"), open_journal(path, RUN):
         pass
     assert path.read_text() == text
 
@@ -60,7 +60,7 @@ def test_file_that_is_no_journal_is_left_alone(tmp_path: Path, text: str) -> Non
 def test_journal_of_a_later_release_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     path.write_text(json.dumps({"version": 2}))
-    with pytest.raises(Fatal, match="is a journal of version 2"), opened(path, RUN):
+    with pytest.raises(Fatal, match="is a journal of version 2"), open_journal(path, RUN):
         pass
 
 

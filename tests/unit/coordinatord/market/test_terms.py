@@ -54,7 +54,7 @@ def test_flags_go_before_the_file_and_do_without_it(tmp_path: Path) -> None:
         ({"token_gas": 199_999}, r"token_gas must be in 200000\.\.2000000"),
         ({"slas": [0]}, r"slas\[0\] must be in 1\.\.86400"),
         ({"slas": []}, "slas must be a list with at least one entry"),
-        ({"slas": [60, 60]}, "slas must be distinct: 60 is there twice"),
+        ({"slas": [60, 60]}, "slas must be distinct: 60 appears more than once"),
         ({"relayers": ["0x12"]}, r"relayers\[0\] must be 0x-prefixed hex of 20 bytes"),
         ({"treasury": ADDRESSES["token"]}, "treasury must not be the token"),
         ({"owner": None}, "owner is required: set it in the file, or with --owner"),

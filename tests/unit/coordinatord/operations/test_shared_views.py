@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import attrs
@@ -13,6 +14,7 @@ from coordinatord.base.errors import Retryable
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.views import Reverted, View
+from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
 pytestmark = pytest.mark.anyio
 
@@ -26,36 +28,32 @@ def view(number: int) -> View:
 
 
 @attrs.define
-class Node:
+class Node(RpcNode):
     """A node that answers each call with its own calldata, except for scripted failures. Answers wait for `go`."""
 
-    errors: dict[str, object] = attrs.field(factory=dict)
+    errors: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     always: str | None = None  # answer to every call
     requests: list[list[str]] = attrs.field(factory=list)
     go: anyio.Event = attrs.field(factory=anyio.Event)
 
-    async def transport(self, body: bytes) -> tuple[int, bytes]:
-        calls = json.loads(body)
-        self.requests.append([call["params"][0]["data"] for call in calls])
+    async def post(self, body: bytes) -> tuple[int, bytes]:
+        self.requests.append([call["params"][0]["data"] for call in json.loads(body)])
         await self.go.wait()
-        return 200, json.dumps([self._answer(call) for call in calls]).encode()
+        return await RpcNode.post(self, body)
 
-    def _answer(self, call: dict[str, object]) -> dict[str, object]:
-        params = call["params"]
-        assert isinstance(params, list)
+    def answer(self, method: str, params: list[Any]) -> Any:
         data = params[0]["data"]
-        told = {"error": self.errors[data]} if data in self.errors else {"result": self.always or data}
-        return {"jsonrpc": "2.0", "id": call["id"], **told}
+        return RpcFault(self.errors[data]) if data in self.errors else self.always or data
 
 
 async def ask(node: Node, numbers: Sequence[int]) -> list[bytes | Reverted | str]:
     """Ask all at once. A Retryable error becomes its code."""
-    views = SharedViews(Rpc(node.transport))
+    views = SharedViews(node.rpc())
     answers: dict[int, bytes | Reverted | str] = {}
 
     async def one(place: int, number: int) -> None:
         try:
-            answers[place] = await views.get(view(number))
+            answers[place] = await views.read_view(view(number))
         except Retryable as trouble:
             answers[place] = trouble.code or trouble.kind
 
@@ -96,16 +94,16 @@ async def test_refused_request_fails_each_view_with_its_code() -> None:
     views = SharedViews(Rpc(refusing))
     for number in (1, 2):
         with pytest.raises(Retryable) as trouble:
-            await views.get(view(number))
+            await views.read_view(view(number))
         assert trouble.value.code == f"code_{number}"
 
 
 async def test_view_requested_during_a_read_is_read_again() -> None:
     node = Node()
-    views = SharedViews(Rpc(node.transport))
+    views = SharedViews(node.rpc())
     async with anyio.create_task_group() as tasks:
         for _ in range(2):
-            tasks.start_soon(views.get, view(1))
+            tasks.start_soon(views.read_view, view(1))
             await anyio.wait_all_tasks_blocked()
         node.go.set()
     assert node.requests == [["0x01"], ["0x01"]]
@@ -115,5 +113,5 @@ async def test_view_requested_during_a_read_is_read_again() -> None:
 async def test_provider_of_a_wallet_is_its_registry_id(word: int, provider: int | None) -> None:
     node = Node(always="0x" + abi.uint(word).hex())
     node.go.set()
-    rpc = Rpc(node.transport)
-    assert await SharedViews(rpc).provider_of(ProviderRegistry(rpc, REGISTRY), OPERATOR) == provider
+    rpc = node.rpc()
+    assert await SharedViews(rpc).read_provider_id(ProviderRegistry(rpc, REGISTRY), OPERATOR) == provider

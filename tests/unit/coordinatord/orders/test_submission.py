@@ -23,25 +23,25 @@ from coordinatord.api.book.candidates_sql import Demand
 from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import validation
-from coordinatord.api.orders.bodies import MarketProbe, OrderBody, paid_of
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, paid_order_of
 from coordinatord.api.orders.faults import Fault
 from coordinatord.api.orders.matchmaker import Matchmaker
-from coordinatord.api.orders.submission import Probed, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
+from coordinatord.api.orders.submission import ProbeAnswer, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
 from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import WouldRefuse
 from coordinatord.base.wake import Mailbox
 from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.payment_token import PaymentToken
-from coordinatord.chain.relayer.budgets import Admitted
+from coordinatord.chain.relayer.budgets import AdmittedRequest
 from coordinatord.chain.relayer.budgets_sql import Budget, GasLimits, Spending, Standing
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Promise, Queued, RelayKind
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.rpc.client import RpcCall
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.storage.pins.containers import Holding, container_key
-from tests.fakes.submissions import Body, Submitter
+from tests.support.fakes.submissions import Body, Submitter
 from tests.unit.coordinatord.orders.test_validation import _CID, _hex
 
 pytestmark = pytest.mark.anyio
@@ -80,9 +80,17 @@ class World:
     offered: Mailbox[PendingJob] = attrs.field(factory=lambda: Mailbox(10))
     waits: int = 0
 
+
+@attrs.frozen
+class Node:
+    """The chain: fee terms, models, windows and balances, and the trial of a post."""
+
+    world: World
+
     async def call_as(self, kind: type, method: str, *params: Any) -> str:
         """Return the fee terms: the only read outside of a batch."""
-        terms, self.terms = self.terms, self.terms_after or self.terms
+        world = self.world
+        terms, world.terms = world.terms, world.terms_after or world.terms
         return "0x" + (abi.uint(terms.fee_bps) + abi.uint(terms.gas_fee)).hex()
 
     async def batch(self, calls: Sequence[RpcCall]) -> list[msgspec.Raw | RpcError]:
@@ -99,48 +107,75 @@ class World:
         if data[:4] == abi.selector("slaAllowed(uint32)"):
             return _hex(abi.boolean(word == 3600))
         if data[:4] == abi.selector("balanceOf(address)"):
-            return _hex(abi.uint(self.balance))
-        self.tried.append((asked["from"], asked["to"]))
-        if self.refusal is not None:
-            return RpcError(3, "execution reverted", _SELECTORS[self.refusal], Meaning.REVERTED)
+            return _hex(abi.uint(self.world.balance))
+        self.world.tried.append((asked["from"], asked["to"]))
+        if self.world.refusal is not None:
+            return RpcError(3, "execution reverted", _SELECTORS[self.world.refusal], RpcErrorKind.REVERTED)
         return _hex(b"")
 
-    async def admit(self, *asked: Any) -> Admitted:
+
+@attrs.frozen
+class Budgets:
+    world: World
+
+    async def admit(self, *asked: Any) -> AdmittedRequest:
         _, signer, _ = asked
-        self.admitted.append(asked)
-        return Admitted(Spending(signer, 77, GasLimits(Budget.POSTS, None, None)), STANDING)
+        self.world.admitted.append(asked)
+        return AdmittedRequest(Spending(signer, 77, GasLimits(Budget.POSTS, None, None)), STANDING)
 
     async def is_under_way(self, subject: bytes) -> bool:
-        return self.under_way
+        return self.world.under_way
+
+
+@attrs.frozen
+class Windows:
+    world: World
 
     async def read(self) -> tuple[int, ...] | None:
-        return self.windows
+        return self.world.windows
+
+
+@attrs.frozen
+class Uploads:
+    world: World
 
     async def find_input(self, owner: bytes, cid: str) -> FileRow | None:
-        return self.upload if self.upload is not None and (owner, cid) == (self.upload.owner, _CID) else None
+        upload = self.world.upload
+        return upload if upload is not None and (owner, cid) == (upload.owner, _CID) else None
 
     async def hold(self, upload: FileRow, job_id: bytes) -> bool:
-        self.held.append((upload, job_id))
-        return self.is_held
+        self.world.held.append((upload, job_id))
+        return self.world.is_held
 
     async def attach(self, upload: FileRow) -> None:
-        self.attached.append(upload)
+        self.world.attached.append(upload)
+
+
+@attrs.frozen
+class Containers:
+    world: World
 
     @asynccontextmanager
-    async def holding(self, *content: Any, bounded: bool) -> AsyncIterator[Holding]:
-        self.held.append((*content, bounded))
-        self.holdings.append(Holding(content[0], STORED_CID))
-        yield self.holdings[-1]
+    async def hold_content(self, *content: Any, bounded: bool) -> AsyncIterator[Holding]:
+        self.world.held.append((*content, bounded))
+        self.world.holdings.append(Holding(content[0], STORED_CID))
+        yield self.world.holdings[-1]
+
+
+@attrs.frozen
+class Relaying:
+    world: World
 
     async def submit(self, relay: NewRelay) -> Any:
-        self.relays.append(relay)
-        return self.outcome if isinstance(self.outcome, RelayBusy) else Queued(RELAY_ID, relay, self.joined)
+        self.world.relays.append(relay)
+        outcome = self.world.outcome
+        return outcome if isinstance(outcome, RelayBusy) else Queued(RELAY_ID, relay, self.world.joined)
 
     async def wait(self, queued: Queued) -> Any:
-        self.waits += 1
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
+        self.world.waits += 1
+        if isinstance(self.world.outcome, Exception):
+            raise self.world.outcome
+        return self.world.outcome
 
 
 @pytest.fixture
@@ -162,10 +197,14 @@ def body_of(line: Body, **without: None) -> OrderBody:
     return attrs.evolve(read_object(OrderBody, line), **without)
 
 
-async def submit(world: Any, submitter: Submitter, body: OrderBody | MarketProbe, *, wait: bool = True) -> Any:
-    registry, promises = JobRegistry(world, submitter.registry), Promises(PaymentToken(world, b"\x14" * 20))
-    checks = OrderChecks(submitter.domains, registry, promises, world, ACCOUNT, world, world, time.time)
-    submissions = Submissions(checks, Matchmaker(world, 30_000, 8), world.offered, world, world)
+async def submit(world: World, submitter: Submitter, body: OrderBody | MarketProbe, *, wait: bool = True) -> Any:
+    node: Any = Node(world)
+    registry, promises = JobRegistry(node, submitter.registry), Promises(PaymentToken(node, b"\x14" * 20))
+    tables: Any = world  # the fixture replaces the statements, which get the world
+    given: list[Any] = [Budgets(world), ACCOUNT, Uploads(world), Windows(world)]
+    checks = OrderChecks(submitter.domains, registry, promises, *given, time.time)
+    holding: list[Any] = [world.offered, Containers(world), Relaying(world)]
+    submissions = Submissions(checks, Matchmaker(tables, 30_000, 8), *holding)
     outcome: SubmitOutcome | Queued = await submissions.submit(body, wait=wait)
     return outcome
 
@@ -183,7 +222,7 @@ async def refused(world: World, submitter: Submitter, body: OrderBody) -> tuple[
 
 async def test_probe_lists_every_live_matching_ask(world: World, submitter: Submitter) -> None:
     probe = MarketProbe(model_id=1, sla_secs=60, units_in=7, units_out=9, designated=3)
-    assert await submit(world, submitter, probe) == Probed(LIVE)  # type: ignore[arg-type]
+    assert await submit(world, submitter, probe) == ProbeAnswer(LIVE)  # type: ignore[arg-type]
     assert world.demands == [(Demand(1, 60, 7, 9, 3), 30_000, None)]
 
 
@@ -219,34 +258,34 @@ async def test_post_is_relayed_and_its_container_stored(world: World, submitter:
     body = body_of(line)
     outcome = await submit(world, submitter, body)
     assert outcome == SubmittedOrder(body.job_id, STORED_CID, TX)
-    paid = paid_of(body)
+    paid = paid_order_of(body)
     assert paid is not None
     assert world.admitted == [(RelayKind.POST, body.owner, body.job_id)]
     assert world.tried == [("0x" + ACCOUNT.hex(), "0x" + submitter.registry.hex())]
-    assert world.relays == [
-        NewRelay(
-            kind=RelayKind.POST,
-            subject=body.job_id,
-            dedupe=paid.dedupe(STORED_CID),
-            target=submitter.registry,
-            calldata=paid.calldata(STORED_CID),
-            priority=Priority.POST,
-            signer=body.owner,
-            gas_estimate=77,
-            spending=Spending(body.owner, 77, GasLimits(Budget.POSTS, None, None)),
-            promise=Promise(paid.amount, world.balance, -1),
-        )
-    ]
+    wanted = NewRelay(
+        kind=RelayKind.POST,
+        subject=body.job_id,
+        dedupe=paid.dedupe_digest(STORED_CID),
+        target=submitter.registry,
+        calldata=paid.calldata(STORED_CID),
+        priority=Priority.POST,
+        signer=body.owner,
+        gas_estimate=77,
+        spending=Spending(body.owner, 77, GasLimits(Budget.POSTS, None, None)),
+        promise=Promise(paid.amount, world.balance, -1),
+    )
+    [relay] = world.relays
+    assert attrs.asdict(relay, recurse=False) == attrs.asdict(wanted, recurse=False)
     content = base64.b64decode(line["container"])
     assert world.held == [(container_key(body.job_id), body.job_id, content, body.owner, True)]
-    assert [holding.ended for holding in world.holdings] == [True]
+    assert [holding.accepted for holding in world.holdings] == [True]
 
 
 async def test_post_is_answered_before_its_block(world: World, submitter: Submitter) -> None:
     body = body_of(submitter.line())
     queued = await submit(world, submitter, body, wait=False)
     assert (queued.id, queued.relay.subject, world.waits) == (RELAY_ID, body.job_id, 0)
-    assert [holding.ended for holding in world.holdings] == [None]  # the janitor ends the holding
+    assert [holding.accepted for holding in world.holdings] == [None]  # the janitor ends the holding
 
 
 async def test_stored_post_is_offered_to_providers_with_its_terms(world: World, submitter: Submitter) -> None:
@@ -264,7 +303,7 @@ async def test_container_of_a_dropped_post_is_left_to_the_janitor(world: World, 
     world.outcome = Retryable("relay_unavailable", "dropped")
     with pytest.raises(Retryable):
         await submit(world, submitter, body_of(submitter.line()))
-    assert world.holdings[0].ended is None
+    assert world.holdings[0].accepted is None
 
 
 @pytest.mark.parametrize("designated", [0, 3])
@@ -289,7 +328,7 @@ async def test_container_is_given_up_only_where_nothing_took_effect(
 ) -> None:
     world.outcome = outcome
     assert await submit(world, submitter, body_of(submitter.line())) is outcome
-    assert [holding.ended for holding in world.holdings] == [ended]
+    assert [holding.accepted for holding in world.holdings] == [ended]
 
 
 async def test_changed_fees_are_answered_with_a_new_quote(world: World, submitter: Submitter) -> None:
@@ -366,7 +405,7 @@ async def test_unknown_or_expired_upload_is_refused(world: World, submitter: Sub
     assert await refused(world, submitter, body) == ("container_cid", "commitment_mismatch")
 
 
-@pytest.mark.parametrize("padding", [0, validation.HASHED_IN_THREAD_BYTES])
+@pytest.mark.parametrize("padding", [0, validation.MAX_BYTES_HASHED_IN_LOOP])
 async def test_container_that_is_not_the_committed_one_is_refused(
     padding: int, world: World, submitter: Submitter
 ) -> None:
@@ -388,6 +427,6 @@ async def test_only_a_large_container_is_hashed_in_a_thread(
 
     monkeypatch.setattr(validation, "container_faults", check)
     body = body_of(submitter.line())
-    for length in (validation.HASHED_IN_THREAD_BYTES, validation.HASHED_IN_THREAD_BYTES + 1):
+    for length in (validation.MAX_BYTES_HASHED_IN_LOOP, validation.MAX_BYTES_HASHED_IN_LOOP + 1):
         await submit(world, submitter, attrs.evolve(body, container=bytes(length)))
     assert hashed_here == [True, False]

@@ -14,34 +14,34 @@ import pytest
 from common import abi, framing
 from common.api import errors
 from common.api.fields import read_object
-from common.api.limits import MAX_SLA_S, ORDER_LIFETIME_S
+from common.api.limits import MAX_ORDER_LIFETIME_S, MAX_SLA_S
 from common.eip712 import struct_hash
 from common.refusal import Refused
 from common.sealed_stream import HEAD_BYTES
 from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import faults
-from coordinatord.api.orders.bodies import MarketProbe, OrderBody, Paid, paid_of, read_submission
+from coordinatord.api.orders.bodies import MarketProbe, OrderBody, PaidOrder, paid_order_of, read_submission
 from coordinatord.api.orders.faults import Fault, sla_not_allowed
 from coordinatord.api.orders.validation import (
     container_faults,
     order_faults,
     payment_faults,
-    read_chain,
+    read_chain_facts,
     upload_fault,
 )
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.payment_token import PaymentToken
 from coordinatord.chain.rpc.client import RpcCall
-from coordinatord.chain.rpc.errors import Meaning, RpcError
+from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.chain.rpc.views import Reverted
-from tests.fakes.submissions import Body, Submitter
+from tests.support.fakes.submissions import Body, Submitter
 
 _CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 
 
-def _paid(line: Body) -> Paid:
-    paid = paid_of(read_object(OrderBody, line))
+def _paid(line: Body) -> PaidOrder:
+    paid = paid_order_of(read_object(OrderBody, line))
     assert paid is not None
     return paid
 
@@ -83,8 +83,12 @@ def test_submission_identity_ignores_signatures(submitter: Submitter) -> None:
         attrs.evolve(paid, body=attrs.evolve(body, c=b"\x01" * 32)),
         attrs.evolve(paid, amount=paid.amount + 1),
     ]
-    assert {one.dedupe(_CID) for one in same} == {paid.dedupe(_CID)}
-    digests = [paid.dedupe(_CID), paid.dedupe(_CID[:-1] + "a"), *(one.dedupe(_CID) for one in others)]
+    assert {one.dedupe_digest(_CID) for one in same} == {paid.dedupe_digest(_CID)}
+    digests = [
+        paid.dedupe_digest(_CID),
+        paid.dedupe_digest(_CID[:-1] + "a"),
+        *(one.dedupe_digest(_CID) for one in others),
+    ]
     assert len(set(digests)) == len(digests) == len(terms) + 5
 
 
@@ -96,7 +100,7 @@ def test_amount_is_the_quoted_one_to_the_unit(submitter: Submitter) -> None:
 
 def test_expiry_and_window_bounds_are_enforced(submitter: Submitter) -> None:
     now = 1_800_000_000
-    expiries = [now, now + 1, now + ORDER_LIFETIME_S, now + ORDER_LIFETIME_S + 1]
+    expiries = [now, now + 1, now + MAX_ORDER_LIFETIME_S, now + MAX_ORDER_LIFETIME_S + 1]
     lines = [submitter.line(expires_at=expires_at) for expires_at in expiries]
     lines += [submitter.line(expires_at=now + 1, sla_secs=sla) for sla in (MAX_SLA_S, MAX_SLA_S + 1)]
     assert [_faults(line, submitter, now) for line in lines] == [
@@ -157,8 +161,8 @@ def test_payment_and_container_are_required_together(
 
 def test_submission_is_paid_with_signature_and_amount(submitter: Submitter) -> None:
     body = _paid(submitter.line()).body
-    assert paid_of(attrs.evolve(body, auth_sig=None)) is None
-    assert paid_of(attrs.evolve(body, amount=None)) is None
+    assert paid_order_of(attrs.evolve(body, auth_sig=None)) is None
+    assert paid_order_of(attrs.evolve(body, amount=None)) is None
 
 
 def test_quote_of_an_order_is_for_its_own_terms(submitter: Submitter) -> None:
@@ -172,13 +176,13 @@ def test_submission_digest_is_stable_across_releases(submitter: Submitter) -> No
     paid = _paid(submitter.line())
     amount = abi.uint(paid.amount)
     stored = hashlib.sha256(b"post" + paid.body.job_id + struct_hash(paid.body) + amount + _CID.encode()).digest()
-    assert paid.dedupe(_CID) == stored
+    assert paid.dedupe_digest(_CID) == stored
 
 
 def test_post_calldata_has_owner_amount_and_signatures(submitter: Submitter) -> None:
     paid = _paid(submitter.line())
     body = paid.body
-    assert paid.calldata(_CID) == job_registry.post(
+    assert paid.calldata(_CID) == job_registry.post_calldata(
         body,
         submitter.wallet.address,
         amount=paid.amount,
@@ -189,17 +193,17 @@ def test_post_calldata_has_owner_amount_and_signatures(submitter: Submitter) -> 
 
 
 def test_fault_has_a_field_a_code_and_a_line_code() -> None:
-    refusal = faults.WRONG_PAYER.refused()
+    refusal = faults.WRONG_PAYER.as_refused()
     assert (refusal.param, refusal.code) == ("auth_sig", "invalid_payment_signature")
-    assert faults.fault("m", "p", "code").line_code == "code"
-    assert faults.fault("m", "p", "code", line_code="line").line_code == "line"
-    assert faults.fault("m", "p").line_code == "invalid_line"
+    assert faults.new_fault("m", "p", "code").line_code == "code"
+    assert faults.new_fault("m", "p", "code", line_code="line").line_code == "line"
+    assert faults.new_fault("m", "p").line_code == "invalid_line"
 
 
 def test_remedy_is_found_by_code_line_code_or_field() -> None:
-    assert faults.WRONG_PAYER.remedy == errors.CODED["invalid_payment_signature"].remedy
+    assert faults.WRONG_PAYER.remedy == errors.ERRORS_BY_CODE["invalid_payment_signature"].remedy
     assert faults.EXPIRED.remedy == errors.LINE_ERRORS["order_expired"][1]
-    assert faults.WRONG_JOB_ID.remedy == errors.UNCODED[400].remedy
+    assert faults.WRONG_JOB_ID.remedy == errors.UNCODED_ERRORS[400].remedy
 
 
 def test_refused_window_lists_the_accepted_ones() -> None:
@@ -249,7 +253,7 @@ class Chain:
         if name is None:
             self.asked.append(("trial",))
             if isinstance(self.trial, Reverted):
-                return RpcError(3, "execution reverted", self.trial.data, Meaning.REVERTED)
+                return RpcError(3, "execution reverted", self.trial.data, RpcErrorKind.REVERTED)
             return _hex(self.trial)
         word = int.from_bytes(data[4:], "big")
         self.asked.append((name, str(word)))
@@ -281,8 +285,8 @@ async def test_chain_is_read_once_per_model_and_owner(submitter: Submitter) -> N
         _ordered(submitter, HAS_CODE),
         _ordered(submitter, UNTOLD),
     ]
-    facts = await read_chain(registry, token, lines)
-    assert [[*facts.faults(line)] for line in lines] == [
+    facts = await read_chain_facts(registry, token, lines)
+    assert [[*facts.find_faults(line)] for line in lines] == [
         [],
         [],
         [faults.MODEL_NOT_ENABLED],
@@ -302,8 +306,10 @@ async def test_post_that_is_tried_is_asked_about_with_its_window(submitter: Subm
     chain: Any = Chain(trial)
     registry, token = JobRegistry(chain, b"\x11" * 20), PaymentToken(chain, b"\x14" * 20)
     lines = [_ordered(submitter), _ordered(submitter, sla_secs=7)]
-    facts = await read_chain(registry, token, lines, windows=True, trial=registry.would_accept(b"post", b"\x15" * 20))
-    assert [[*facts.faults(line)] for line in lines] == [[], [faults.SLA_NOT_ALLOWED]]
+    facts = await read_chain_facts(
+        registry, token, lines, windows=True, trial=registry.simulation_view(b"post", b"\x15" * 20)
+    )
+    assert [[*facts.find_faults(line)] for line in lines] == [[], [faults.SLA_NOT_ALLOWED]]
     assert facts.windows == {3600}
     assert facts.refusal == (trial if isinstance(trial, Reverted) else None)
     assert facts.balances == {OWNER: int.from_bytes(OWNER, "big") % 1000}

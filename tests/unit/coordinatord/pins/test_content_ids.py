@@ -6,13 +6,13 @@ import os
 import httpx
 import pytest
 
-from common.cid import Cid, ImportProfile, cid_of, dag_leaf
+from common.cid import Cid, ImportProfile, cid_of, dag_pb_leaf_cid
 from common.daemon.secrets import Secret
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.pins.requests import RequestSigner, StoreRequests
 from coordinatord.storage.pins.store import Pinned, PinningStore
-from tests.fakes.kubo import spelt
-from tests.fakes.streamed import StreamedTransport, http_over
+from tests.support.fakes.kubo import spelt
+from tests.support.fakes.streamed import StreamedTransport, http_over
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +32,8 @@ async def put(content: bytes, said: str) -> Pinned:
     ("content", "said", "cid"),
     [
         (SMALL, str(cid_of(SMALL)), cid_of(SMALL)),
-        (SMALL, str(dag_leaf(SMALL)), dag_leaf(SMALL)),
-        (SMALL, spelt(str(dag_leaf(SMALL)), as_before=True), dag_leaf(SMALL)),
+        (SMALL, str(dag_pb_leaf_cid(SMALL)), dag_pb_leaf_cid(SMALL)),
+        (SMALL, spelt(str(dag_pb_leaf_cid(SMALL)), as_before=True), dag_pb_leaf_cid(SMALL)),
         (LARGE, str(cid_of(LARGE)), cid_of(LARGE)),
         (LARGE, str(cid_of(LARGE, ImportProfile(1 << 18, 174))), cid_of(LARGE, ImportProfile(1 << 18, 174))),
         (LARGE, spelt(str(cid_of(LARGE)), as_before=True), cid_of(LARGE)),
@@ -48,8 +48,8 @@ async def test_store_s_own_spelling_and_cut_is_taken(content: bytes, said: str, 
     ("content", "said"),
     [
         (SMALL, str(cid_of(b"other"))),
-        (SMALL, str(dag_leaf(b"other"))),
-        (SMALL, spelt(str(dag_leaf(b"other")), as_before=True)),
+        (SMALL, str(dag_pb_leaf_cid(b"other"))),
+        (SMALL, spelt(str(dag_pb_leaf_cid(b"other")), as_before=True)),
         (SMALL, str(Cid("dag-pb", hashlib.sha256(SMALL).digest()))),
         (LARGE, str(cid_of(b"other"))),
         (SMALL, "Qm"),

@@ -8,7 +8,7 @@ import pytest
 
 from coordinatord.base.errors import Retryable
 from coordinatord.storage.pins.kubo import KuboStore
-from tests.fakes.streamed import StreamedTransport, http_over
+from tests.support.fakes.streamed import StreamedTransport, http_over
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ CALLS: Final[dict[str, Callable[[KuboStore], Awaitable[object]]]] = {
     "put": lambda store: store.put("key", b"content"),
     "get": lambda store: store.get("key"),
     "holds": lambda store: store.holds("key"),
-    "stat": lambda store: store.repo_stat(),
+    "stat": lambda store: store.read_repo_stat(),
 }
 
 

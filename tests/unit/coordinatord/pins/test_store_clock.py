@@ -20,7 +20,7 @@ def dated(seconds: float) -> dict[str, str]:
 def test_bad_dates_are_ignored(date: str) -> None:
     clock = StoreClock(lambda: NOW)
     assert not clock.compare({"date": date})
-    clock.look({"date": date})
+    clock.compare_if_due({"date": date})
     assert clock.now() == NOW
 
 
@@ -35,9 +35,9 @@ def test_clock_follows_the_store_s(ahead: float) -> None:
 def test_clock_that_is_set_right_needs_no_correction() -> None:
     local = [NOW]
     clock = StoreClock(lambda: local[0])
-    clock.look(dated(NOW - 3600))
+    clock.compare_if_due(dated(NOW - 3600))
     local[0] = NOW - 3600 + 100
-    clock.look(dated(local[0]))
+    clock.compare_if_due(dated(local[0]))
     assert clock.now() == local[0]
 
 

@@ -1,6 +1,5 @@
 """One relayer account: which of a node's answers it trusts, and which transactions it watches."""
 
-import json
 from typing import Any, Final
 
 import anyio
@@ -15,7 +14,7 @@ from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeMarket
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.role import RelayerRole
-from coordinatord.chain.rpc.client import Rpc
+from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
 pytestmark = pytest.mark.anyio
 
@@ -24,13 +23,13 @@ WALLET: Final = Wallet(b"\x01" * 32)
 ADDRESS: Final = "0x" + WALLET.address.hex()
 BLOCK: Final = HeadBlock(77, "0x" + "ab" * 32, "0x" + "aa" * 32, 30_000_000, 10 * GWEI, ())
 AT: Final = {"blockHash": BLOCK.hash}
-REFUSED: Final = {"code": -32603, "message": "Internal error"}
+REFUSED: Final = RpcFault({"code": -32603, "message": "Internal error"})
 HAS, LACKS = ("0x" + f"{word:064x}" for word in (1, 0))
 
 
 @attrs.define
-class Node:
-    """A node that answers by method. A dict is an error."""
+class Node(RpcNode):
+    """A node that answers by method."""
 
     answers: dict[str, Any] = attrs.field(
         factory=lambda: {
@@ -43,16 +42,9 @@ class Node:
     )
     asked: list[tuple[str, Any]] = attrs.field(factory=list)
 
-    async def post(self, body: bytes) -> tuple[int, bytes]:
-        calls = json.loads(body)
-        told = [self._answer(call) for call in (calls if isinstance(calls, list) else [calls])]
-        return 200, json.dumps(told if isinstance(calls, list) else told[0]).encode()
-
-    def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        self.asked.append((call["method"], call["params"]))
-        told = self.answers[call["method"]]
-        is_error = isinstance(told, dict) and "code" in told
-        return {"jsonrpc": "2.0", "id": call["id"], "error" if is_error else "result": told}
+    def answer(self, method: str, params: list[Any]) -> Any:
+        self.asked.append((method, params))
+        return self.answers[method]
 
 
 def account(*pending: PendingTx, lost: tuple[PendingTx, ...] = (), role: RelayerRole | None = None) -> RelayerAccount:
@@ -65,7 +57,7 @@ def tx(nonce: int, *versions: bytes) -> PendingTx:
 
 
 async def read(node: Node, of: RelayerAccount) -> RelayerAccount:
-    await of.read(Rpc(node.post), BLOCK)
+    await of.read(node.rpc(), BLOCK)
     return of
 
 
@@ -106,7 +98,7 @@ async def test_node_that_advises_nothing_or_too_much_is_not_followed(
 async def test_chain_without_base_fee_has_none() -> None:
     node, of = Node(), account()
     node.answers["eth_feeHistory"] = {"baseFeePerGas": []}
-    await of.read(Rpc(node.post), attrs.evolve(BLOCK, next_base_fee=0))
+    await of.read(node.rpc(), attrs.evolve(BLOCK, next_base_fee=0))
     assert of.market.base_fee == 0
 
 
@@ -137,7 +129,7 @@ async def test_pools_of_further_nodes_count_unless_they_are_far_off() -> None:
     of = await read(Node(), account())
     assert of.pool_end == of.nonce_floor == 5
     pools = [Node({"eth_getTransactionCount": answer}) for answer in ("0x8", REFUSED, "0x6", "0xffff")]
-    await of.read_pools(Rpc(node.post) for node in pools)
+    await of.read_pools(node.rpc() for node in pools)
     assert of.pool_end == 8
     await read(Node(), of)
     assert of.pool_end == 5
@@ -155,7 +147,7 @@ async def test_role_is_heard_with_the_block() -> None:
 
 async def test_balance_may_be_filled_up_without_a_block() -> None:
     node, of = Node(), account()
-    await of.read_balance(Rpc(node.post))
+    await of.read_balance(node.rpc())
     assert (of.balance, node.asked) == (100, [("eth_getBalance", [ADDRESS, "latest"])])
 
 
@@ -169,9 +161,11 @@ def test_every_version_is_watched_until_its_transaction_is_mined() -> None:
     one, other, gone = tx(1, b"a", b"b"), tx(2, b"c"), tx(3, b"d")
     of = account(one, other, lost=(gone,))
     assert sorted(of.watched_hashes()) == [b"a", b"b", b"c", b"d"]
-    assert [of.watched(name) for name in (b"b", b"d", b"e")] == [one, gone, None]
-    of.was_lost(one)
-    assert (list(of.pending), list(of.lost), of.watched(b"a")) == ([other], [one, gone], one)
-    of.was_mined(one)
-    of.was_mined(other)
-    assert (list(of.pending), list(of.lost)) == ([], [gone])
+    assert [of.find_watched(name) for name in (b"b", b"d", b"e")] == [one, gone, None]
+
+
+def test_only_pending_transactions_without_a_self_transfer_precede_new_ones() -> None:
+    replaced, lost = tx(6), tx(4)
+    replaced.add_version(Version(b"fill", b"raw", max_fee=20, max_tip=2, fills=True))
+    of = account(tx(5), replaced, lost=(lost,))
+    assert [tx_id for tx_id in (None, 4, 5, 6, 7) if of.precedes(tx_id)] == [5]

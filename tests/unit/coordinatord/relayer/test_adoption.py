@@ -11,9 +11,9 @@ import pytest
 
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
-from coordinatord.chain.relayer import transactions_sql
+from coordinatord.chain.relayer import results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.adoption import adopt_versions
+from coordinatord.chain.relayer.adoption import adopt_forgotten
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.signers import WalletSigner
@@ -65,14 +65,32 @@ class Term:
 async def test_only_bytes_that_the_account_signed_are_adopted(
     signer: Wallet, adopted: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def add_versions(to: Term, versions: Sequence[tuple[int, Version]]) -> None:
+    stored: list[bytes] = []
+
+    async def adopt(to: Term, chain_id: int, address: bytes, tx: PendingTx) -> None:
+        stored.append(tx.latest.raw)
+
+    async def carried_by(to: Term, tx_id: int, target: bytes, calls: object) -> None:
         pass
 
-    monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
+    monkeypatch.setattr(transactions_sql, "adopt_transaction", adopt)
+    monkeypatch.setattr(results_sql, "record_carried_relays", carried_by)
     known = Version(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, fills=False)
     missing = PendingTx(105, 5, TRANSACTION.to or b"", 21_000, [known], TRANSACTION.data)
     account = RelayerAccount(CHAIN, WalletSigner(OURS), PendingTxs([missing]), PendingTxs([]))
     head = HeadBlock(50, "0x", "0x", 0, 0, ())
     term: Any = Term()
     node: Any = Node(mined(signer))
-    assert await adopt_versions(term, node, account, head, [missing]) == adopted
+    assert await adopt_forgotten(term, node, account, head, wanted={5}) == adopted
+    assert [version.raw for version in missing.versions[1:]] == stored == [TRANSACTION.sign(OURS).raw] * len(adopted)
+
+
+async def test_unknown_content_under_a_pending_nonce_is_not_adopted() -> None:
+    known = Version(b"\x07" * 32, b"\x02", max_fee=1, max_tip=1, fills=False)
+    missing = PendingTx(105, 5, TRANSACTION.to or b"", 21_000, [known], b"other content")
+    account = RelayerAccount(CHAIN, WalletSigner(OURS), PendingTxs([missing]), PendingTxs([]))
+    term: Any = Term()
+    node: Any = Node(mined(OURS))
+    head = HeadBlock(50, "0x", "0x", 0, 0, ())
+    assert await adopt_forgotten(term, node, account, head, wanted={5}) == set()
+    assert missing.versions == [known]

@@ -11,9 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinatord.base.http_client import NoResponse
-from coordinatord.chain.relayer.broadcast import Sent, broadcast
+from coordinatord.chain.relayer.broadcast import SendResult, broadcast
 from coordinatord.chain.relayer.in_flight import PendingTx, Version
 from coordinatord.chain.rpc.client import Rpc
+from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
 pytestmark = pytest.mark.anyio
 
@@ -23,48 +24,49 @@ def tx(nonce: int, size: int = 10) -> PendingTx:
     return PendingTx(nonce, nonce, b"\x01" * 20, 1000, [version])
 
 
-class Node:
-    """A node that answers every call of a batch with the given error, or with a result."""
+class Node(RpcNode):
+    """A node that answers every call with the given error, or with a result."""
 
-    def __init__(self, error: dict[str, object] | None = None) -> None:
+    def __init__(self, error: dict[str, Any] | None = None) -> None:
         self._error = error
         self.batches: list[int] = []
 
-    async def __call__(self, request: bytes) -> tuple[int, bytes]:
-        calls = json.loads(request)
-        self.batches.append(len(calls))
-        answer = {"error": self._error} if self._error else {"result": "0x"}
-        return 200, json.dumps([{"jsonrpc": "2.0", "id": call["id"], **answer} for call in calls]).encode()
+    async def post(self, body: bytes) -> tuple[int, bytes]:
+        self.batches.append(len(json.loads(body)))
+        return await super().post(body)
+
+    def answer(self, method: str, params: list[Any]) -> Any:
+        return RpcFault(self._error) if self._error else "0x"
 
 
-async def outcomes(node: Node, txs: list[PendingTx]) -> list[Sent]:
-    return [sending.outcome for sending in await broadcast(Rpc(node), txs)]
+async def outcomes(node: Node, txs: list[PendingTx]) -> list[SendResult]:
+    return [sending.outcome for sending in await broadcast(node.rpc(), txs)]
 
 
 @pytest.mark.parametrize(
     ("code", "message", "outcome"),
     [
-        (-32000, "already known", Sent.TAKEN),
-        (-32603, "nonce too low", Sent.NONCE_USED),
-        (-32000, "replacement transaction underpriced", Sent.UNDERPRICED),
-        (-32003, "max fee per gas less than block base fee", Sent.UNDERPRICED),
-        (-32000, "intrinsic gas too low", Sent.UNSENDABLE),
-        (-32000, "transaction gas limit too high (cap: 16777216, tx: 26700000)", Sent.TOO_MUCH_GAS),
-        (-32000, "oversized data", Sent.OVERSIZED),
-        (-32000, "insufficient funds for gas * price + value", Sent.NOT_NOW),
-        (-32000, "txpool is full", Sent.NOT_NOW),
-        (-32601, "the method eth_sendRawTransaction does not exist/is not available", Sent.NOT_SERVED),
-        (-32603, "Internal error", Sent.REJECTED),
-        (-32005, "limit exceeded", Sent.RATE_LIMITED),
+        (-32000, "already known", SendResult.ACCEPTED),
+        (-32603, "nonce too low", SendResult.NONCE_USED),
+        (-32000, "replacement transaction underpriced", SendResult.UNDERPRICED),
+        (-32003, "max fee per gas less than block base fee", SendResult.UNDERPRICED),
+        (-32000, "intrinsic gas too low", SendResult.UNSENDABLE),
+        (-32000, "transaction gas limit too high (cap: 16777216, tx: 26700000)", SendResult.TOO_MUCH_GAS),
+        (-32000, "oversized data", SendResult.OVERSIZED),
+        (-32000, "insufficient funds for gas * price + value", SendResult.NOT_NOW),
+        (-32000, "txpool is full", SendResult.NOT_NOW),
+        (-32601, "the method eth_sendRawTransaction does not exist/is not available", SendResult.NOT_SERVED),
+        (-32603, "Internal error", SendResult.REJECTED),
+        (-32005, "limit exceeded", SendResult.RATE_LIMITED),
     ],
 )
-async def test_an_error_is_classified_by_its_message(code: int, message: str, outcome: Sent) -> None:
+async def test_an_error_is_classified_by_its_message(code: int, message: str, outcome: SendResult) -> None:
     assert await outcomes(Node({"code": code, "message": message}), [tx(1)]) == [outcome]
 
 
 async def test_many_go_in_batches_bounded_in_number_and_size() -> None:
     node = Node()
-    assert await outcomes(node, [tx(n) for n in range(250)]) == [Sent.TAKEN] * 250
+    assert await outcomes(node, [tx(n) for n in range(250)]) == [SendResult.ACCEPTED] * 250
     assert node.batches == [100, 100, 50]
     large = Node()
     await outcomes(large, [tx(n, size=400_000) for n in range(4)])
@@ -96,7 +98,7 @@ async def test_nodes_get_the_signed_bytes() -> None:
 )
 async def test_refusals_are_reported_unless_the_node_is_ahead(message: str, was_taken: bool, told: list[str]) -> None:
     one = tx(1)
-    one.taken_at = 1.0 if was_taken else None
+    one.is_accepted = was_taken
     with capture_logs() as logs:
         await outcomes(Node({"code": -32000, "message": message}), [one])
     assert [line["event"] for line in logs] == told
@@ -107,21 +109,21 @@ async def test_no_answer_means_the_same_bytes_later() -> None:
         raise NoResponse("refused")
 
     (sending,) = await broadcast(Rpc(unreachable), [tx(1)])
-    assert sending.outcome is Sent.LATER
+    assert sending.outcome is SendResult.LATER
 
 
 @pytest.mark.parametrize(
     ("status", "body", "outcome"),
     [
-        (401, b"", Sent.NOT_SERVED),
-        (403, b"", Sent.NOT_SERVED),
-        (200, b'{"id":null,"error":{"code":-32601,"message":"method not found"}}', Sent.NOT_SERVED),
-        (429, b"", Sent.RATE_LIMITED),
-        (502, b"", Sent.LATER),
-        (200, b'{"id":null,"error":{"code":-32603,"message":"batch failed"}}', Sent.LATER),
+        (401, b"", SendResult.NOT_SERVED),
+        (403, b"", SendResult.NOT_SERVED),
+        (200, b'{"id":null,"error":{"code":-32601,"message":"method not found"}}', SendResult.NOT_SERVED),
+        (429, b"", SendResult.RATE_LIMITED),
+        (502, b"", SendResult.LATER),
+        (200, b'{"id":null,"error":{"code":-32603,"message":"batch failed"}}', SendResult.LATER),
     ],
 )
-async def test_refused_and_unanswered_requests_are_distinguished(status: int, body: bytes, outcome: Sent) -> None:
+async def test_refused_and_unanswered_requests_are_distinguished(status: int, body: bytes, outcome: SendResult) -> None:
     async def answer(request: bytes) -> tuple[int, bytes]:
         return status, body
 
@@ -133,8 +135,8 @@ class Several(Rpc):
     """A node with fallback nodes."""
 
     def __init__(self, node: Node, *beside: Node) -> None:
-        super().__init__(node)
-        self._beside = [Rpc(other) for other in beside]
+        super().__init__(node.post)
+        self._beside = [other.rpc() for other in beside]
 
     @property
     def others(self) -> Sequence[Rpc]:
@@ -152,25 +154,25 @@ NOT_SERVED: dict[str, object] = {"code": -32601, "message": "method not found"}
 @pytest.mark.parametrize(
     ("by", "beside", "outcome"),
     [
-        (TAKES, OVERSIZED, Sent.TAKEN),
-        (OVERSIZED, TAKES, Sent.TAKEN),  # bytes that a node accepted are not given up
-        (NOT_SERVED, TAKES, Sent.TAKEN),
-        (TOO_LOW, OVERSIZED, Sent.NONCE_USED),
-        (OVERSIZED, FULL, Sent.OVERSIZED),
-        (FULL, OVERSIZED, Sent.OVERSIZED),
-        (NOT_SERVED, FULL, Sent.NOT_NOW),
-        (NOT_SERVED, NOT_SERVED, Sent.NOT_SERVED),
+        (TAKES, OVERSIZED, SendResult.ACCEPTED),
+        (OVERSIZED, TAKES, SendResult.ACCEPTED),  # bytes that a node accepted are not given up
+        (NOT_SERVED, TAKES, SendResult.ACCEPTED),
+        (TOO_LOW, OVERSIZED, SendResult.NONCE_USED),
+        (OVERSIZED, FULL, SendResult.OVERSIZED),
+        (FULL, OVERSIZED, SendResult.OVERSIZED),
+        (NOT_SERVED, FULL, SendResult.NOT_NOW),
+        (NOT_SERVED, NOT_SERVED, SendResult.NOT_SERVED),
     ],
 )
 async def test_answers_of_several_nodes_become_one_outcome(
-    by: dict[str, object] | None, beside: dict[str, object] | None, outcome: Sent
+    by: dict[str, object] | None, beside: dict[str, object] | None, outcome: SendResult
 ) -> None:
     (sending,) = await broadcast(Several(Node(by), Node(beside)), [tx(1)])
     assert sending.outcome is outcome
 
 
 class Silent(Node):
-    async def __call__(self, request: bytes) -> tuple[int, bytes]:
+    async def post(self, body: bytes) -> tuple[int, bytes]:
         raise NoResponse("closed")
 
 
@@ -193,29 +195,29 @@ async def test_a_node_that_answers_soon_after_the_one_gone_by_is_heard() -> None
     gone_by_has_answered = anyio.Event()
 
     class First(Node):
-        async def __call__(self, request: bytes) -> tuple[int, bytes]:
+        async def post(self, body: bytes) -> tuple[int, bytes]:
             await anyio.lowlevel.checkpoint()  # let the request to the second node start
             gone_by_has_answered.set()
-            return await super().__call__(request)
+            return await super().post(body)
 
     class Second(Node):
-        async def __call__(self, request: bytes) -> tuple[int, bytes]:
+        async def post(self, body: bytes) -> tuple[int, bytes]:
             await gone_by_has_answered.wait()
             for _ in range(9):
                 await anyio.lowlevel.checkpoint()
-            return await super().__call__(request)
+            return await super().post(body)
 
     (sending,) = await broadcast(Several(First(NOT_SERVED), Second()), [tx(1)])
-    assert sending.outcome is Sent.TAKEN
+    assert sending.outcome is SendResult.ACCEPTED
 
 
 async def test_slow_second_node_is_awaited_for_a_second() -> None:
     class Slow(Node):
-        async def __call__(self, request: bytes) -> tuple[int, bytes]:
+        async def post(self, body: bytes) -> tuple[int, bytes]:
             await anyio.sleep(30)
-            return await super().__call__(request)
+            return await super().post(body)
 
     with anyio.fail_after(60):
         (taken,) = await broadcast(Several(Node(), Slow()), [tx(1)])
         (refused,) = await broadcast(Several(Node(NOT_SERVED), Slow()), [tx(1)])
-    assert (taken.outcome, refused.outcome) == (Sent.TAKEN, Sent.LATER)
+    assert (taken.outcome, refused.outcome) == (SendResult.ACCEPTED, SendResult.LATER)

@@ -8,22 +8,21 @@ from common import abi
 from common.abi import selector
 from common.messages.jobs import Order
 from common.quotes import FeeTerms
-from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob, claim
+from coordinatord.chain.contracts.job_registry import PostedOrder, RegisteredJob, claim_calldata
 from coordinatord.chain.relayer.coalesce import (
-    RESERVED_EXIT_TRANSACTIONS,
-    Planned,
+    RESERVED_EXIT_TX_COUNT,
+    PlannedTx,
     Rank,
-    Simulated,
+    SimulatedRelay,
     coalesce,
-    in_flight,
+    limit_in_flight,
 )
 from coordinatord.chain.relayer.op_gas import expected_share
-from coordinatord.chain.relayer.outbox_sql import RelayKind
-from coordinatord.chain.relayer.queue_sql import WaitingRelay
-from coordinatord.chain.relayer.tx_size import MAX_TX_BYTES, TX_GAS_CAP, TxSize
+from coordinatord.chain.relayer.outbox_sql import RelayKind, StoredRelay
+from coordinatord.chain.relayer.tx_size import MAX_TX_BYTES, TX_GAS_CAP, TxLimits
 
 JOBS, PROVIDERS = b"\x01" * 20, b"\x02" * 20
-ROOM = TxSize(15_000_000)
+ROOM = TxLimits(15_000_000)
 CALL = b"\xaa" * 100
 
 
@@ -38,12 +37,12 @@ def simulated(
     share: int | None = None,
     call: bytes | None = None,
     after: int | None = None,
-) -> Simulated:
-    relay = WaitingRelay(number, kind, target, call or bytes([number]) * size, priority=number % 3, requeued=requeued)
-    return Simulated(relay, gas, gas if share is None else share, after)
+) -> SimulatedRelay:
+    relay = StoredRelay(number, kind, b"", target, call or bytes([number]) * size, requeued=requeued)
+    return SimulatedRelay(relay, gas, gas if share is None else share, after)
 
 
-def chain(*numbers: int, gas: int = 100_000) -> list[Simulated]:
+def chain(*numbers: int, gas: int = 100_000) -> list[SimulatedRelay]:
     """Return a job's ops in the order of a round, most urgent first: settle, claim, post. `numbers` follow the job's
     order."""
     kinds = (RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE)
@@ -51,7 +50,7 @@ def chain(*numbers: int, gas: int = 100_000) -> list[Simulated]:
     return [simulated(n, kind=kind, after=b, gas=gas) for n, kind, b in zip(numbers, kinds, before, strict=False)][::-1]
 
 
-def ids(plans: list[Planned]) -> list[list[int]]:
+def ids(plans: list[PlannedTx]) -> list[list[int]]:
     return [[relay.id for relay in plan.relays] for plan in plans]
 
 
@@ -99,21 +98,21 @@ def test_most_expensive_op_pays_shared_gas() -> None:
     )
     assert plan.gas == 39 * 50_000 + 900_000
     # A smaller limit puts fewer ops into a transaction.
-    fewer = coalesce(settles, max_ops=64, room=TxSize(1_200_000))
+    fewer = coalesce(settles, max_ops=64, room=TxLimits(1_200_000))
     assert [len(each.relays) for each in fewer] == [17, 17, 5]
     assert all(each.gas <= 1_200_000 for each in fewer)
 
 
 def test_transaction_with_unknown_shares_stays_under_the_cap() -> None:
     settles = [simulated(n, gas=300_000, kind=RelayKind.SETTLE, size=420) for n in range(1, 65)]
-    plans = coalesce(settles, max_ops=64, room=TxSize(TX_GAS_CAP))
+    plans = coalesce(settles, max_ops=64, room=TxLimits(TX_GAS_CAP))
     assert len(plans) == 2
     assert all(plan.gas <= TX_GAS_CAP for plan in plans)
 
 
 def test_shared_transaction_fits_the_nodes_size_limit() -> None:
     large = [simulated(n, kind=RelayKind.SET_IDENTITY, size=33_000) for n in range(1, 8)]
-    plans = coalesce(large, max_ops=64, room=TxSize(TX_GAS_CAP))
+    plans = coalesce(large, max_ops=64, room=TxLimits(TX_GAS_CAP))
     assert ids(plans) == [[1, 2, 3], [4, 5, 6], [7]]
     assert all(len(plan.calldata) <= MAX_TX_BYTES for plan in plans)
 
@@ -147,17 +146,12 @@ def test_single_op_stays_within_the_transaction_limit() -> None:
     assert plan.gas == ROOM.gas
 
 
-def test_shared_transaction_has_its_most_urgent_rank() -> None:
-    (plan,) = coalesce([simulated(1), simulated(3)], max_ops=64, room=ROOM)
-    assert plan.priority == 0
-
-
 def test_of_the_room_in_flight_some_is_for_exits_alone() -> None:
     kinds = [RelayKind.POST, RelayKind.SETTLE] * 4
     plans = coalesce([simulated(n, kind=kind) for n, kind in enumerate(kinds, 1)], max_ops=1, room=ROOM)
-    assert ids(in_flight(plans, 100)) == [[2], [4], [6], [8], [1], [3], [5], [7]]
-    assert ids(in_flight(plans, RESERVED_EXIT_TRANSACTIONS + 5)) == [[2], [4], [6], [8], [1]]
-    assert ids(in_flight(plans, 3)) == [[2], [4], [6]]
+    assert ids(limit_in_flight(plans, 100)) == [[2], [4], [6], [8], [1], [3], [5], [7]]
+    assert ids(limit_in_flight(plans, RESERVED_EXIT_TX_COUNT + 5)) == [[2], [4], [6], [8], [1]]
+    assert ids(limit_in_flight(plans, 3)) == [[2], [4], [6]]
 
 
 def test_chain_of_ops_keeps_its_order() -> None:
@@ -169,9 +163,9 @@ def test_chain_of_ops_keeps_its_order() -> None:
 def test_claim_uses_the_terms_of_its_post() -> None:
     order = Order(b"c" * 32, 1, 3600, 1, 2, 3, 4, 0, 2_000_000_000)
     job = RegisteredJob(PostedOrder(order, b"\x0a" * 20, FeeTerms(fee_bps=250, gas_fee=1500)), b"\x01" * 65)
-    call = claim(job, 1_900_000_000, b"\x02" * 65)
+    call = claim_calldata(job, 1_900_000_000, b"\x02" * 65)
     short = selector("claimPosted(bytes32,uint64,bytes)") + abi.encode(
-        abi.bytes32(job.posted.job_id), abi.uint(1_900_000_000), abi.dynamic(b"\x02" * 65)
+        abi.bytes32(job.posted.job_id), abi.uint(1_900_000_000), abi.dynamic_bytes(b"\x02" * 65)
     )
     post = simulated(1, size=400)
     behind = simulated(2, kind=RelayKind.CLAIM, call=call, after=1)
@@ -189,7 +183,7 @@ def test_chain_shares_its_least_urgent_rank() -> None:
         (Rank.EXIT, [7]),
         (Rank.OTHER, [1, 2, 3, 4, 5, 6, 8]),
     ]
-    assert ids(in_flight(list(reversed(plans)), 100)) == [[7], [1, 2, 3, 4, 5, 6, 8]]
+    assert ids(limit_in_flight(list(reversed(plans)), 100)) == [[7], [1, 2, 3, 4, 5, 6, 8]]
 
 
 def test_dependent_op_keeps_its_own_rank() -> None:

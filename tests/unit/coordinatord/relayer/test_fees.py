@@ -7,13 +7,13 @@ from coordinatord.chain.relayer.fees import (
     Fee,
     FeeCeiling,
     FeeMarket,
-    believed_base_fee,
-    believed_tip,
     ceiling_of,
+    initial_fee,
     next_base_fee,
-    offer,
-    replacement,
-    substitute,
+    plausible_base_fee,
+    plausible_tip,
+    replacement_fee,
+    self_transfer_fee,
 )
 
 GWEI = 10**9
@@ -30,24 +30,24 @@ def test_next_base_fee_moves_by_an_eighth_at_most(gas_used: int, expected: int) 
 
 def test_sufficient_fee_is_kept() -> None:
     market = FeeMarket(base_fee=10 * GWEI, tip=GWEI)
-    assert replacement(offer(market), market, refused=False) is None
-    assert replacement(offer(market), FeeMarket(19 * GWEI, GWEI), refused=False) is None
+    assert replacement_fee(initial_fee(market), market, refused=False) is None
+    assert replacement_fee(initial_fee(market), FeeMarket(19 * GWEI, GWEI), refused=False) is None
 
 
 def test_a_base_fee_above_the_cap_is_followed() -> None:
     dearer = FeeMarket(base_fee=50 * GWEI, tip=GWEI)
-    assert replacement(Fee(cap=21 * GWEI, tip=GWEI), dearer, refused=False) == Fee(101 * GWEI, GWEI * 9 // 8)
+    assert replacement_fee(Fee(cap=21 * GWEI, tip=GWEI), dearer, refused=False) == Fee(101 * GWEI, GWEI * 9 // 8)
 
 
 def test_a_refused_fee_rises_although_the_market_is_content() -> None:
     market = FeeMarket(base_fee=10 * GWEI, tip=GWEI)
-    raised = replacement(offer(market), market, refused=True)
+    raised = replacement_fee(initial_fee(market), market, refused=True)
     assert raised == Fee(-(-21 * GWEI * 9 // 8), GWEI * 9 // 8)
 
 
 def test_far_above_the_market_a_refusal_raises_nothing_more() -> None:
     market = FeeMarket(base_fee=10, tip=1)
-    assert replacement(Fee(cap=210, tip=10), market, refused=True) is None
+    assert replacement_fee(Fee(cap=210, tip=10), market, refused=True) is None
 
 
 @given(
@@ -56,7 +56,7 @@ def test_far_above_the_market_a_refusal_raises_nothing_more() -> None:
     st.booleans(),
 )
 def test_replacement_meets_the_nodes_minimum(current: Fee, market: FeeMarket, refused: bool) -> None:
-    raised = replacement(current, market, refused=refused)
+    raised = replacement_fee(current, market, refused=refused)
     if raised is not None:
         assert raised.cap * 8 >= current.cap * 9
         assert raised.tip * 8 >= current.tip * 9
@@ -69,14 +69,14 @@ CEILING = FeeCeiling(cap=100 * GWEI, tip=4 * GWEI)
 
 
 def test_offer_stays_below_the_ceiling_with_room_for_a_tip() -> None:
-    assert offer(FeeMarket(10 * GWEI, 500_000 * GWEI), CEILING) == Fee(100 * GWEI, 2 * GWEI)
-    assert offer(FeeMarket(10 * GWEI, GWEI), CEILING) == Fee(21 * GWEI, GWEI)
+    assert initial_fee(FeeMarket(10 * GWEI, 500_000 * GWEI), CEILING) == Fee(100 * GWEI, 2 * GWEI)
+    assert initial_fee(FeeMarket(10 * GWEI, GWEI), CEILING) == Fee(21 * GWEI, GWEI)
 
 
 def test_a_lying_refusal_raises_no_further_than_the_ceiling() -> None:
     market = FeeMarket(30 * GWEI, GWEI)
-    fee, raises = offer(market, CEILING), 0
-    while (dearer := replacement(fee, market, refused=True, ceiling=CEILING)) is not None:
+    fee, raises = initial_fee(market, CEILING), 0
+    while (dearer := replacement_fee(fee, market, refused=True, ceiling=CEILING)) is not None:
         fee, raises = dearer, raises + 1
     assert raises > 0
     assert fee.cap <= 100 * GWEI
@@ -90,12 +90,12 @@ def test_the_ceiling_is_below_a_market_that_would_not_take_it(base_fee: int, bel
 
 
 def test_above_the_ceiling_nothing_is_replaced() -> None:
-    assert replacement(Fee(21 * GWEI, GWEI), FeeMarket(400 * GWEI, GWEI), refused=True, ceiling=CEILING) is None
+    assert replacement_fee(Fee(21 * GWEI, GWEI), FeeMarket(400 * GWEI, GWEI), refused=True, ceiling=CEILING) is None
 
 
 def test_replacement_pays_more_than_the_given_up_bytes() -> None:
     current = Fee(100 * GWEI, 4 * GWEI)
-    dearer = substitute(current, FeeMarket(GWEI, GWEI), ceiling=CEILING)
+    dearer = self_transfer_fee(current, FeeMarket(GWEI, GWEI), ceiling=CEILING)
     assert dearer == Fee(current.cap * 9 // 8, current.tip * 9 // 8)
 
 
@@ -111,14 +111,14 @@ def test_settings_override_the_chains_ceiling() -> None:
 
 
 def test_suggested_tip_is_checked_against_blocks() -> None:
-    assert believed_tip(500_000 * GWEI, [0, GWEI, 2 * GWEI, 0, 90 * GWEI], GWEI) == 6 * GWEI
-    assert believed_tip(GWEI // 2, [2 * GWEI], GWEI) == GWEI // 2
-    assert believed_tip(GWEI, [1, 1, 1], GWEI) == GWEI
-    assert believed_tip(30 * GWEI, [0, 0], GWEI) == 30 * GWEI
+    assert plausible_tip(500_000 * GWEI, [0, GWEI, 2 * GWEI, 0, 90 * GWEI], GWEI) == 6 * GWEI
+    assert plausible_tip(GWEI // 2, [2 * GWEI], GWEI) == GWEI // 2
+    assert plausible_tip(GWEI, [1, 1, 1], GWEI) == GWEI
+    assert plausible_tip(30 * GWEI, [0, 0], GWEI) == 30 * GWEI
 
 
 def test_forecast_is_checked_against_the_header() -> None:
-    assert believed_base_fee(10, 15) == 15
-    assert believed_base_fee(10, 5) == 10
-    assert believed_base_fee(10, 5_000_000) == 80
-    assert believed_base_fee(0, 7) == 7
+    assert plausible_base_fee(10, 15) == 15
+    assert plausible_base_fee(10, 5) == 10
+    assert plausible_base_fee(10, 5_000_000) == 80
+    assert plausible_base_fee(0, 7) == 7

@@ -39,17 +39,17 @@ ALL = (3600, 9000)
 def test_limits_grow_with_settled_jobs_and_newcomers_share_one(
     budget: Budget, standing: Standing, limits: tuple[int, int, tuple[int, int] | None]
 ) -> None:
-    assert POLICY.limits(budget, standing) == GasLimits(budget, *limits)
+    assert POLICY.limits_for(budget, standing) == GasLimits(budget, *limits)
 
 
 def test_zero_is_no_limit() -> None:
     free = attrs.evolve(POLICY, posts=0, newcomers=0)
-    assert free.limits(Budget.POSTS, NEW) == GasLimits(Budget.POSTS, None, None, None)
+    assert free.limits_for(Budget.POSTS, NEW) == GasLimits(Budget.POSTS, None, None, None)
 
 
 def test_defaults_match_the_readme() -> None:
     policy = gas_policy(read_config(ENVIRONMENT))
-    new = policy.limits(Budget.POSTS, NEW)
+    new = policy.limits_for(Budget.POSTS, NEW)
     assert new.day is not None
     assert new.hour is not None
     assert (new.day // gas_estimate(RelayKind.POST), new.hour // gas_estimate(RelayKind.POST)) == (133, 66)
@@ -62,7 +62,7 @@ def test_defaults_match_the_readme() -> None:
 
 
 def _posts_a_day(policy: GasPolicy, settled: int) -> int:
-    limits = policy.limits(Budget.POSTS, attrs.evolve(NEW, settled=settled))
+    limits = policy.limits_for(Budget.POSTS, attrs.evolve(NEW, settled=settled))
     assert limits.day is not None
     return limits.day // gas_estimate(RelayKind.POST)
 
@@ -70,7 +70,7 @@ def _posts_a_day(policy: GasPolicy, settled: int) -> int:
 def _gas_of_a_thousand(policy: GasPolicy, settled: int) -> int:
     """Return the daily gas limit of posts and cancels for 1,000 wallets together."""
     standing = attrs.evolve(NEW, settled=settled)
-    limits = [policy.limits(budget, standing) for budget in (Budget.POSTS, Budget.CANCELS)]
+    limits = [policy.limits_for(budget, standing) for budget in (Budget.POSTS, Budget.CANCELS)]
     alone = 1000 * sum(each.day or 0 for each in limits)
     shared = limits[0].newcomers
     return alone if shared is None else min(alone, shared[1])

@@ -7,9 +7,9 @@ import pytest
 
 from common import contracts
 from coordinatord.chain.relayer.op_gas import (
-    GAS,
+    GAS_BY_KIND,
+    INCLUDED_CALLDATA_BYTES,
     MAX_TOKEN_CALL_GAS,
-    PLAIN_BYTES,
     TOKEN_CALL_GAS,
     PlannedGas,
     expected_share,
@@ -18,7 +18,7 @@ from coordinatord.chain.relayer.op_gas import (
 from coordinatord.chain.relayer.outbox_sql import RelayKind
 
 SNAPSHOTS = Path(contracts.__path__[0]) / "snapshots"
-SHARED_KINDS = [kind for kind, gas in GAS.items() if gas.shared is not None]
+SHARED_KINDS = [kind for kind, gas in GAS_BY_KIND.items() if gas[1] is not None]
 UPKEEP = RelayKind.PUBLISH
 
 
@@ -28,7 +28,7 @@ def of_snapshot(name: str) -> dict[RelayKind, int]:
 
 
 def test_every_kind_has_its_gas() -> None:
-    assert set(GAS) == set(RelayKind)
+    assert set(GAS_BY_KIND) == set(RelayKind)
 
 
 def test_no_snapshot_of_an_op_alone_is_above_the_table() -> None:
@@ -41,13 +41,17 @@ def test_no_snapshot_of_an_op_alone_is_above_the_table() -> None:
 def test_no_snapshot_of_a_relay_is_above_the_table(name: str) -> None:
     found = of_snapshot(name)
     assert set(found) == {RelayKind.POST, RelayKind.CLAIM, RelayKind.SETTLE, RelayKind.FAIL}
-    assert {kind: gas for kind, gas in found.items() if gas > (expected_share(kind, PLAIN_BYTES) or 0)} == {}
+    assert {
+        kind: gas for kind, gas in found.items() if gas > (expected_share(kind, INCLUDED_CALLDATA_BYTES) or 0)
+    } == {}
 
 
 def test_further_calldata_counts_by_its_floor_price() -> None:
-    assert gas_estimate(UPKEEP, PLAIN_BYTES) == gas_estimate(UPKEEP)
-    assert gas_estimate(UPKEEP, PLAIN_BYTES + 100) == gas_estimate(UPKEEP) + 4100
-    assert expected_share(RelayKind.POST, PLAIN_BYTES + 100) == (expected_share(RelayKind.POST, 0) or 0) + 4100
+    assert gas_estimate(UPKEEP, INCLUDED_CALLDATA_BYTES) == gas_estimate(UPKEEP)
+    assert gas_estimate(UPKEEP, INCLUDED_CALLDATA_BYTES + 100) == gas_estimate(UPKEEP) + 4100
+    assert (
+        expected_share(RelayKind.POST, INCLUDED_CALLDATA_BYTES + 100) == (expected_share(RelayKind.POST, 0) or 0) + 4100
+    )
 
 
 @pytest.mark.parametrize("kind", SHARED_KINDS)
@@ -62,8 +66,8 @@ def test_upkeep_is_planned_by_its_estimate() -> None:
     gas = PlannedGas()
     assert gas.limit(UPKEEP, 500) is None
     assert gas.share(UPKEEP, 500, 77_000) == 77_000
-    gas.was_estimated(UPKEEP, 500, 9_000_000)
-    assert gas.token_call == TOKEN_CALL_GAS
+    gas.learn_estimate(UPKEEP, 500, 9_000_000)
+    assert gas.token_call_gas == TOKEN_CALL_GAS
 
 
 def test_share_never_exceeds_the_op_alone() -> None:
@@ -72,39 +76,39 @@ def test_share_never_exceeds_the_op_alone() -> None:
 
 def test_limit_follows_a_token_call_that_an_admin_made_dearer() -> None:
     gas = PlannedGas()
-    gas.was_estimated(RelayKind.SETTLE, 500, gas_estimate(RelayKind.SETTLE) + 700_000)
-    gas.was_estimated(RelayKind.SETTLE, 500, 300_000)
+    gas.learn_estimate(RelayKind.SETTLE, 500, gas_estimate(RelayKind.SETTLE) + 700_000)
+    gas.learn_estimate(RelayKind.SETTLE, 500, 300_000)
     assert gas.limit(RelayKind.CLAIM, 500) == gas_estimate(RelayKind.CLAIM) + 700_000
 
 
 def test_gas_limit_stays_within_the_registrys_maximum() -> None:
     gas = PlannedGas()
-    gas.was_estimated(RelayKind.SETTLE, 500, 1 << 60)
+    gas.learn_estimate(RelayKind.SETTLE, 500, 1 << 60)
     assert gas.limit(RelayKind.CLAIM, 500) == gas_estimate(RelayKind.CLAIM) + MAX_TOKEN_CALL_GAS
 
 
 def test_gas_correction_rises_fast_and_falls_slowly() -> None:
     gas = PlannedGas()
-    gas.was_used(2_000_000, 3_000_000)
+    gas.learn_usage(2_000_000, 3_000_000)
     assert gas.correction == 1.5
     assert gas.share(RelayKind.POST, 500, 380_000) == int((expected_share(RelayKind.POST, 500) or 0) * 1.5) * 5 // 4
-    gas.was_used(2_000_000, 1_000_000)
+    gas.learn_usage(2_000_000, 1_000_000)
     assert gas.correction == 1.375
     for _ in range(20):
-        gas.was_used(2_000_000, 1_000_000)
+        gas.learn_usage(2_000_000, 1_000_000)
     assert gas.correction == 1.0
 
 
 def test_a_relay_of_few_ops_teaches_nothing() -> None:
     gas = PlannedGas()
-    gas.was_used(999_999, 1_500_000)
+    gas.learn_usage(999_999, 1_500_000)
     assert gas.correction == 1.0
 
 
 def test_a_relay_that_starved_doubles_shares_within_bounds() -> None:
     gas = PlannedGas()
-    gas.was_starved()
+    gas.learn_out_of_gas()
     assert gas.correction == 2.0
     for _ in range(5):
-        gas.was_starved()
+        gas.learn_out_of_gas()
     assert gas.correction == 4.0

@@ -5,8 +5,7 @@ import pytest
 
 from common.secp256k1 import Wallet
 from common.transactions import Transaction
-from coordinatord.chain.relayer.outside_signer import OutsideSigner, SignerUnavailable
-from coordinatord.chain.relayer.signers import WalletSigner, sign_in_order
+from coordinatord.chain.relayer.signers import ExternalSigner, SignerUnavailable, WalletSigner, sign_in_order
 from coordinatord.chain.signing.signers import SigningFailed
 
 pytestmark = pytest.mark.anyio
@@ -35,8 +34,8 @@ class Program:
             raise SigningFailed("it is locked")
         return asked.sign(WALLET).raw
 
-    def signer(self) -> OutsideSigner:
-        return OutsideSigner(WALLET.address, self, 1, self.clock)
+    def signer(self) -> ExternalSigner:
+        return ExternalSigner(WALLET.address, self, 1, self.clock)
 
 
 async def test_signatures_before_the_first_failure_count() -> None:

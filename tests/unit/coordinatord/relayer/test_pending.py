@@ -1,5 +1,3 @@
-import math
-
 import pytest
 
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
@@ -23,18 +21,18 @@ def test_transaction_is_found_by_every_version() -> None:
     assert len(pending) == 0
 
 
-def test_due_transactions_are_in_nonce_order() -> None:
+def test_transactions_are_in_nonce_order() -> None:
     pending = PendingTxs([tx(5), tx(3), tx(4)])
-    assert [one.nonce for one in pending.due(now=0.0)] == [3, 4, 5]
+    assert [one.nonce for one in pending] == [3, 4, 5]
 
 
 def test_resend_delay_depends_on_the_outcome() -> None:
     one = tx(1)
-    one.was_taken(now=100.0)
+    one.record_accepted(now=100.0)
     assert one.due == pytest.approx(110.0)
     waits = []
     for _ in range(8):
-        one.was_not_taken(now=0.0)
+        one.record_not_accepted(now=0.0)
         waits.append(one.due)
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(5.0)
@@ -42,51 +40,39 @@ def test_resend_delay_depends_on_the_outcome() -> None:
 
 def test_replacement_is_due_immediately() -> None:
     one = tx(1)
-    one.was_not_taken(now=50.0)
+    one.record_not_accepted(now=50.0)
     one.underpriced = True
-    one.replaced_by(version(b"second"))
+    one.add_version(version(b"second"))
     assert one.due == pytest.approx(0.0)
     assert not one.underpriced
 
 
 def test_cost_equals_the_nodes_reservation() -> None:
-    assert PendingTxs([tx(1), tx(2)]).cost == 2 * 1000 * 10
+    assert PendingTxs([tx(1), tx(2)]).max_cost == 2 * 1000 * 10
 
 
 def test_transaction_is_lost_after_a_lasting_missing_receipt() -> None:
     one = tx(1)
-    assert not one.is_missing(now=50.0)
-    assert not one.is_missing(now=50.5)
-    assert one.is_missing(now=51.0)
-
-
-def test_oldest_transaction_is_the_first_accepted_one() -> None:
-    pending = PendingTxs([tx(1), tx(2), tx(3)])
-    assert pending.oldest_taken_at() == math.inf
-    first, second, _ = pending
-    second.was_taken(now=7.0)
-    first.was_taken(now=8.0)
-    second.was_taken(now=9.0)
-    assert pending.oldest_taken_at() == pytest.approx(7.0)
-    pending.remove(second)
-    assert pending.oldest_taken_at() == pytest.approx(8.0)
+    assert not one.record_missing_receipt(now=50.0)
+    assert not one.record_missing_receipt(now=50.5)
+    assert one.record_missing_receipt(now=51.0)
 
 
 def test_turn_starts_with_the_answer_and_the_nonce() -> None:
     one = tx(1)
     assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
-    one.was_answered(100.0, 7, accepted=True)
-    one.was_answered(109.0, 8, accepted=True)  # sent again as a reminder
+    one.record_verdict(100.0, 7, accepted=True)
+    one.record_verdict(109.0, 8, accepted=True)  # sent again as a reminder
     assert not one.turn_has_passed(since=0.0, now=109.9, mined_within=10.0)
     assert one.turn_has_passed(since=0.0, now=110.0, mined_within=10.0)
     assert not one.turn_has_passed(since=105.0, now=110.0, mined_within=10.0)
-    one.replaced_by(version(b"second"))
+    one.add_version(version(b"second"))
     assert not one.turn_has_passed(since=0.0, now=1000.0, mined_within=10.0)
 
 
 def test_turns_double_and_refused_ones_are_shorter() -> None:
     one = tx(1)
-    one.was_answered(0.0, 7, accepted=False)
+    one.record_verdict(0.0, 7, accepted=False)
     assert not one.turn_has_passed(since=0.0, now=1.9, mined_within=10.0)
     assert one.turn_has_passed(since=0.0, now=2.0, mined_within=10.0)
     one.turns_passed = 2

@@ -41,21 +41,21 @@ def promises(node: Node) -> Promises:
 
 async def test_covered_amount_is_promised_without_a_read() -> None:
     node = Node(0)
-    promise = await promises(node).promise(standing(open_amounts=60, unindexed=10), OWNER, 30, 100)
+    promise = await promises(node).promise_payment(standing(open_amounts=60, unindexed=10), OWNER, 30, 100)
     assert promise == Promise(30, 40, AT)
     assert node.asked == 0
 
 
 async def test_unindexed_claim_does_not_count_against_its_owner() -> None:
     node = Node(100)  # after collecting 60 for a job that the index still shows as open
-    promise = await promises(node).promise(standing(open_amounts=60), OWNER, 40, 40)
+    promise = await promises(node).promise_payment(standing(open_amounts=60), OWNER, 40, 40)
     assert promise == Promise(40, 40, AT)
 
 
 async def test_uncovered_amount_is_not_promised() -> None:
-    assert await promises(Node(100)).promise(standing(open_amounts=60), OWNER, 41, 40) is None
-    assert await promises(Node(0)).promise(standing(open_amounts=60, unindexed=10), OWNER, 31, 100) is None
+    assert await promises(Node(100)).promise_payment(standing(open_amounts=60), OWNER, 41, 40) is None
+    assert await promises(Node(0)).promise_payment(standing(open_amounts=60, unindexed=10), OWNER, 31, 100) is None
 
 
 async def test_unknown_balance_refuses_no_owner() -> None:
-    assert await promises(Node(0)).promise(standing(open_amounts=60), OWNER, 1, None) == Promise(1)
+    assert await promises(Node(0)).promise_payment(standing(open_amounts=60), OWNER, 1, None) == Promise(1)

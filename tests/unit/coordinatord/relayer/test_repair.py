@@ -11,15 +11,14 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.chain.relayer import repair, results_sql, transactions_sql
+from coordinatord.chain.relayer import blocks, repair, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.blocks import HeadBlock
 from coordinatord.chain.relayer.fees import FeeCeiling, FeeMarket
-from coordinatord.chain.relayer.in_flight import RECEIPTS_LAG_S, PendingTx, PendingTxs, Version
+from coordinatord.chain.relayer.in_flight import MAX_RECEIPT_LAG_S, PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.receipts import TxReceipt
-from coordinatord.chain.relayer.repair import MAX_TURNS, raise_fees, repair_nonces, revive_unmined
+from coordinatord.chain.relayer.repair import MAX_PASSED_TURNS, raise_fees, repair_nonces, revive_unmined
 from coordinatord.chain.relayer.signers import WalletSigner
-from coordinatord.chain.relayer.transactions_sql import Gap
 
 pytestmark = pytest.mark.anyio
 
@@ -92,7 +91,7 @@ class Tables:
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
-    async def next_nonce(to: Tables, *account: Any) -> int | None:
+    async def read_next_nonce(to: Tables, *account: Any) -> int | None:
         assert account == (CHAIN, SIGNER.address)
         return to.next
 
@@ -109,9 +108,9 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         assert (chain, address) == (CHAIN, SIGNER.address)
         return [block for block in to.blocks if suspects]
 
-    async def gaps_among(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Gap]:
+    async def gaps_among(to: Tables, chain: int, address: bytes, suspects: Sequence[int]) -> list[Any]:
         assert (chain, address) == (CHAIN, SIGNER.address)
-        return [Gap(nonce, to.gaps[nonce]) for nonce in suspects if nonce in to.gaps]
+        return [(nonce, to.gaps[nonce]) for nonce in suspects if nonce in to.gaps]
 
     async def mark_lost(to: Tables, ids: Sequence[int]) -> None:
         to.lost += ids
@@ -119,8 +118,8 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     async def add_versions(to: Tables, versions: Sequence[tuple[int, Version]]) -> None:
         to.versions += versions
 
-    async def sign_fill(to: Tables, account: RelayerAccount, gap: Gap) -> PendingTx:
-        return tx(gap.nonce, version_of(gap.nonce, fills=True))
+    async def sign_fill(to: Tables, account: RelayerAccount, nonce: int, lost_id: int | None) -> PendingTx:
+        return tx(nonce, version_of(nonce, fills=True))
 
     async def resolve(to: Tables, rpc: Node, account: RelayerAccount, receipts: Sequence[TxReceipt]) -> None:
         to.resolved += receipts
@@ -137,30 +136,30 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
         assert (chain, address) == (CHAIN, SIGNER.address)
         return [nonce for nonce in to.unexplained if nonce < below]
 
-    async def adopt_forgotten(to: Tables, *_: object, wanted: set[int], foreign: range) -> int:
+    async def adopt_forgotten(to: Tables, *_: object, wanted: set[int], foreign: range = range(0)) -> set[int]:
         to.sought.append(wanted)
-        return len(wanted)
-
-    async def adopt_versions(to: Tables, *arguments: Any) -> set[int]:
-        return to.remembered & {tx.nonce for tx in arguments[-1]}
+        return to.remembered & wanted
 
     async def blocks_by_number(rpc: Node, numbers: Sequence[int]) -> list[HeadBlock | None]:
         return [rpc.blocks.get(number) for number in numbers]
 
     tables = Tables()
-    for name, fake in (("next_nonce", next_nonce), ("pending", pending), ("blocks_among", blocks_among)):
+    for name, fake in (
+        ("read_next_nonce", read_next_nonce),
+        ("read_pending", pending),
+        ("find_blocks_of_nonces", blocks_among),
+    ):
         monkeypatch.setattr(transactions_sql, name, fake)
-    monkeypatch.setattr(transactions_sql, "gaps_among", gaps_among)
-    monkeypatch.setattr(transactions_sql, "unexplained", unexplained)
+    monkeypatch.setattr(transactions_sql, "find_nonce_gaps", gaps_among)
+    monkeypatch.setattr(transactions_sql, "find_unexplained_nonces", unexplained)
     monkeypatch.setattr(repair, "adopt_forgotten", adopt_forgotten)
-    monkeypatch.setattr(repair, "adopt_versions", adopt_versions)
     monkeypatch.setattr(transactions_sql, "add_versions", add_versions)
-    for name, told in (("unmine", unmine), ("mark_lost", mark_lost)):
+    for name, told in (("unmine_blocks", unmine), ("mark_lost", mark_lost)):
         monkeypatch.setattr(results_sql, name, told)
-    for name, asked in (("sign_fill", sign_fill), ("resolve", resolve), ("receipts_of", receipts_of)):
+    for name, asked in (("sign_fill", sign_fill), ("resolve_receipts", resolve), ("read_receipts", receipts_of)):
         monkeypatch.setattr(repair, name, asked)
-    monkeypatch.setattr(repair, "receipts_and_count", receipts_and_count)
-    monkeypatch.setattr(repair, "blocks_by_number", blocks_by_number)
+    monkeypatch.setattr(repair, "read_receipts_and_count", receipts_and_count)
+    monkeypatch.setattr(blocks, "read_blocks_by_number", blocks_by_number)
     monkeypatch.setattr(repair, "anyio", tables)
     return tables
 
@@ -171,7 +170,10 @@ def account(floor: int, *pending: PendingTx, lost: Sequence[PendingTx] = ()) -> 
 
 
 async def repaired(tables: Any, node: Any, of: RelayerAccount) -> bool:
-    return await repair_nonces(tables, node, of, head(HEAD))
+    """Return True when a nonce was given up, revived, or filled."""
+    before = nonces(of.pending), len(tables.lost)
+    await repair_nonces(tables, node, of, head(HEAD))
+    return (nonces(of.pending), len(tables.lost)) != before
 
 
 def nonces(txs: PendingTxs) -> list[int]:
@@ -181,7 +183,7 @@ def nonces(txs: PendingTxs) -> list[int]:
 async def missing_for_long(tables: Tables, node: Node, of: RelayerAccount) -> bool:
     """Repair twice, far enough apart that a node has its receipts."""
     assert not await repaired(tables, node, of)
-    tables.now += RECEIPTS_LAG_S
+    tables.now += MAX_RECEIPT_LAG_S
     return await repaired(tables, node, of)
 
 
@@ -202,10 +204,11 @@ async def test_foreign_nonce_is_given_up_without_a_receipt(tables: Tables) -> No
 async def test_unknown_used_nonces_are_searched_once(tables: Tables) -> None:
     tables.next, tables.unexplained, node = 6, [3, 5], Node()
     of = account(8)
-    assert await repaired(tables, node, of)
+    await repaired(tables, node, of)
     assert tables.sought == [{3, 5, 6, 7}]
     of.searched = {3, 5, 6, 7}
-    assert not await repaired(tables, node, of)
+    await repaired(tables, node, of)
+    assert tables.sought == [{3, 5, 6, 7}]
 
 
 @pytest.mark.parametrize(("stored_next", "floor"), [(None, 1 << 60), (6, 1_000_000)])
@@ -289,7 +292,7 @@ async def test_nonce_is_given_up_only_if_all_nodes_agree(other: Node, lost: list
 async def test_gap_is_closed_while_nodes_differ_on_what_is_lost(tables: Tables) -> None:
     tables.next, tables.gaps, node = 7, {6: None}, Node(count=6, others=[Node()])
     of = account(6, tx(5))
-    next(iter(of.pending)).missed_at = NOW - RECEIPTS_LAG_S
+    next(iter(of.pending)).missed_at = NOW - MAX_RECEIPT_LAG_S
     assert await repaired(tables, node, of)
     assert (nonces(of.pending), nonces(of.lost)) == ([5, 6], [])
 
@@ -337,14 +340,17 @@ async def test_only_reorged_transactions_become_pending(tables: Any) -> None:
     stays, other, above = b"\x0a" * 32, b"\x0b" * 32, b"\x0c" * 32
     node: Any = Node(blocks={40: head(40, stays), 41: head(41, b"\xff" * 32)})
     of = account(5, tx(9))
-    assert await revive_unmined(tables, node, of, [(40, stays)]) == 0
+    await revive_unmined(tables, node, of, [(40, stays)])
     assert (tables.transactions, nonces(of.pending)) == (0, [9])
-    assert await revive_unmined(tables, node, of, [(40, stays), (41, other), (42, above)]) == 2
+    await revive_unmined(tables, node, of, [(40, stays), (41, other), (42, above)])
     assert tables.unmade == [[other, above]]
 
 
 async def raised(tables: Any, of: RelayerAccount) -> bool:
-    return await raise_fees(tables, of, 60.0)
+    """Return True when a new version was signed."""
+    before = len(tables.versions)
+    await raise_fees(tables, of, 60.0)
+    return len(tables.versions) > before
 
 
 def replaced_for_fee() -> float:
@@ -379,16 +385,16 @@ async def test_ceiling_keeps_refused_bytes_as_they_are(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    ("floor", "answered_at", "is_raised"),
+    ("floor", "turn_started_at", "is_raised"),
     [(5, NOW - 60, True), (5, NOW - 59, False), (5, None, False), (4, NOW - 60, False)],
     ids=["passed", "not for long", "no answer", "not its turn"],
 )
 async def test_transaction_whose_turn_has_passed_is_repriced(
-    floor: int, answered_at: float | None, is_raised: bool, tables: Tables
+    floor: int, turn_started_at: float | None, is_raised: bool, tables: Tables
 ) -> None:
     of = account(floor, tx(5), tx(6))
     for each in of.pending:
-        each.answered_at, each.is_accepted = answered_at, True
+        each.turn_started_at, each.is_accepted = turn_started_at, True
     assert await raised(tables, of) is is_raised
     assert [tx_id for tx_id, _ in tables.versions] == ([105] if is_raised else [])
 
@@ -396,7 +402,7 @@ async def test_transaction_whose_turn_has_passed_is_repriced(
 async def test_turn_starts_when_the_nonce_is_next(tables: Tables) -> None:
     of = account(5, tx(5))
     of.nonce_floor_since = NOW - 59
-    next(iter(of.pending)).was_answered(NOW - 600, 1, accepted=True)
+    next(iter(of.pending)).record_verdict(NOW - 600, 1, accepted=True)
     assert not await raised(tables, of)
     assert not await raised(tables, account(5))
 
@@ -409,13 +415,13 @@ async def test_turn_starts_when_the_nonce_is_next(tables: Tables) -> None:
 async def test_third_turn_ends_with_a_self_transfer(accepted: bool, blocks: int, fills: bool, tables: Tables) -> None:
     of = account(5, tx(5))
     (one,) = of.pending
-    for turn in range(MAX_TURNS):
-        one.was_answered(tables.now, of.head, accepted=accepted)
+    for turn in range(MAX_PASSED_TURNS):
+        one.record_verdict(tables.now, of.head, accepted=accepted)
         of.head += blocks
         tables.now += 60 * 2**turn
         assert await raised(tables, of)
     assert [version.fills for _, version in tables.versions] == [False, False, fills]
-    one.was_answered(tables.now, of.head, accepted=True)
+    one.record_verdict(tables.now, of.head, accepted=True)
     of.head, tables.now = of.head + 1, tables.now + 3600
     assert await raised(tables, of)  # reprices a self-transfer
     assert one.latest.fills
@@ -424,7 +430,7 @@ async def test_third_turn_ends_with_a_self_transfer(accepted: bool, blocks: int,
 async def test_turns_pass_only_while_the_ceiling_allows_an_offer(tables: Tables) -> None:
     of = account(5, tx(5))
     (one,) = of.pending
-    one.was_answered(NOW - 3600, 0, accepted=True)
+    one.record_verdict(NOW - 3600, 0, accepted=True)
     of.ceiling = FeeCeiling(5)
     assert not await raised(tables, of)
     assert one.turns_passed == 0

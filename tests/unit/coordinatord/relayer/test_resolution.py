@@ -1,6 +1,5 @@
 """How relays end, from receipts, the chain's state and pending transactions."""
 
-import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
@@ -14,18 +13,19 @@ from common.secp256k1 import Wallet
 from coordinatord.base.errors import Retryable
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.contracts.relayed_calls import ReceiptLog
-from coordinatord.chain.relayer import gas_bookings_sql, resolution, results_sql, transactions_sql
+from coordinatord.chain.relayer import budgets_sql, results_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
 from coordinatord.chain.relayer.op_gas import PlannedGas
-from coordinatord.chain.relayer.outbox_sql import RelayKind
+from coordinatord.chain.relayer.outbox_sql import RelayKind, StoredRelay
 from coordinatord.chain.relayer.receipts import TxReceipt
-from coordinatord.chain.relayer.resolution import inconclusive, resolve
-from coordinatord.chain.relayer.results_sql import CarriedRelay, Ended, RefusedCall
-from coordinatord.chain.relayer.transactions_sql import MinedTx, NewestBlock
+from coordinatord.chain.relayer.resolution import find_inconclusive_refusals, resolve_receipts
+from coordinatord.chain.relayer.results_sql import RefusedCall
+from coordinatord.chain.relayer.transactions_sql import MinedTx
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.storage.database.connections import Connection
 from coordinatord.storage.database.role_connection import RoleConnection
+from tests.support.fakes.rpc_node import RpcFault, RpcNode
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ BLOCK, OTHER = b"\xbb" * 32, b"\xbc" * 32
 
 
 @attrs.define
-class Node:
+class Node(RpcNode):
     """A node whose calls revert by calldata and block. Blocks are listed by number, receipts as another node returns
     them."""
 
@@ -49,25 +49,23 @@ class Node:
 
     async def post(self, body: bytes) -> tuple[int, bytes]:
         self.asked += 1
-        return 200, json.dumps(
-            [{"jsonrpc": "2.0", "id": c["id"], **self._answer(c)} for c in json.loads(body)]
-        ).encode()
+        return await RpcNode.post(self, body)
 
-    def _answer(self, call: dict[str, Any]) -> dict[str, Any]:
-        match call["method"], call["params"]:
+    def answer(self, method: str, params: list[Any]) -> Any:
+        match method, params:
             case "eth_call", [{"data": data, "from": sender, "to": to}, block]:
                 assert (sender, to) == ("0x" + WALLET.address.hex(), "0x" + REGISTRY_AT.hex())
                 reason = self.reverts.get((bytes.fromhex(data[2:]), block))
                 if reason is None:
-                    return {"result": "0x"}
-                return {"error": {"code": 3, "message": "execution reverted", "data": "0x" + reason.hex()}}
+                    return "0x"
+                return RpcFault({"code": 3, "message": "execution reverted", "data": "0x" + reason.hex()})
             case "eth_getBlockByNumber", [number, False]:
                 found = self.blocks.get(int(number, 16))
                 told = {"number": number, "parentHash": "0x" + bytes(32).hex(), "gasLimit": "0x1", "gasUsed": "0x0"}
-                return {"result": found and {**told, "hash": "0x" + found.hex(), "transactions": []}}
+                return found and {**told, "hash": "0x" + found.hex(), "transactions": []}
             case "eth_getTransactionReceipt", _:
-                return {"result": self.receipt}
-        raise AssertionError(call)
+                return self.receipt
+        raise AssertionError(method)
 
 
 class OneOfTwo(Rpc):
@@ -75,7 +73,7 @@ class OneOfTwo(Rpc):
 
     def __init__(self, node: Node, other: Node) -> None:
         super().__init__(node.post)
-        self._other = Rpc(other.post)
+        self._other = other.rpc()
 
     @property
     def others(self) -> Sequence[Rpc]:
@@ -86,12 +84,11 @@ class OneOfTwo(Rpc):
 class Outbox:
     """Replaces the statements: gives scripted answers, and records writes in order."""
 
-    carried: dict[int, list[CarriedRelay]] = attrs.field(factory=dict)  # by transaction
+    carried: dict[int, list[StoredRelay]] = attrs.field(factory=dict)  # by transaction
     behind: set[int] = attrs.field(factory=set)
     taken_back: set[int] = attrs.field(factory=set)
-    newest: list[NewestBlock] = attrs.field(factory=list)
-    held: set[str] = attrs.field(factory=set)
-    ended: list[Ended] = attrs.field(factory=list)
+    newest: list[tuple[int, bytes]] = attrs.field(factory=list)
+    ended: list[tuple[str, str, float]] = attrs.field(factory=list)
     written: list[tuple[Any, ...]] = attrs.field(factory=list)
     asked: list[tuple[Any, ...]] = attrs.field(factory=list)
 
@@ -99,18 +96,15 @@ class Outbox:
     async def transaction(self) -> AsyncIterator[Connection]:
         yield cast("Connection", self)
 
-    async def read_carried(self, _: Connection, tx_ids: Iterable[int]) -> list[CarriedRelay]:
+    async def read_carried(self, _: Connection, tx_ids: Iterable[int]) -> list[StoredRelay]:
         return [relay for tx_id in tx_ids for relay in self.carried.get(tx_id, [])]
 
     async def behind_undecided(self, _: Connection, relay_ids: Sequence[int]) -> set[int]:
         return self.behind & set(relay_ids)
 
-    async def newest_blocks(self, _: Connection, chain_id: int, window: int) -> list[NewestBlock]:
+    async def newest_blocks(self, _: Connection, chain_id: int, window: int) -> list[tuple[int, bytes]]:
         self.asked.append(("blocks", chain_id, window))
         return self.newest
-
-    async def is_held(self, _: Connection, role: str) -> bool:
-        return role in self.held
 
     async def record_mined(self, _: Connection, txs: Sequence[MinedTx]) -> None:
         self.written.append(("mined", *(attrs.astuple(tx)[:5] for tx in txs)))
@@ -126,7 +120,9 @@ class Outbox:
     async def requeue(self, _: Connection, relay_ids: Sequence[int], code: str) -> None:
         self.written.append(("requeue", relay_ids, code))
 
-    async def end(self, _: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]) -> list[Ended]:
+    async def end(
+        self, _: Connection, tx_ids: Sequence[int], refused: Sequence[RefusedCall]
+    ) -> list[tuple[str, str, float]]:
         self.written.append(("end", tx_ids, *map(attrs.astuple, refused)))
         return self.ended
 
@@ -135,15 +131,14 @@ class Outbox:
 def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
     outbox = Outbox()
     for module, name, stand_in in (
-        (results_sql, "carried", outbox.read_carried),
-        (results_sql, "behind_undecided", outbox.behind_undecided),
+        (results_sql, "read_carried", outbox.read_carried),
+        (results_sql, "find_behind_undecided", outbox.behind_undecided),
         (transactions_sql, "record_mined", outbox.record_mined),
-        (results_sql, "take_back", outbox.take_back),
+        (results_sql, "rebind_carried", outbox.take_back),
         (results_sql, "requeue", outbox.requeue),
         (results_sql, "end_carried", outbox.end),
-        (gas_bookings_sql, "book", outbox.book),
-        (transactions_sql, "newest_blocks", outbox.newest_blocks),
-        (resolution, "is_held", outbox.is_held),
+        (budgets_sql, "book_gas", outbox.book),
+        (transactions_sql, "read_newest_blocks", outbox.newest_blocks),
     ):
         monkeypatch.setattr(module, name, stand_in)
     return outbox
@@ -154,10 +149,10 @@ class Lessons(PlannedGas):
         super().__init__()
         self.learned: list[tuple[Any, ...]] = []
 
-    def was_used(self, expected: int, used: int) -> None:
+    def learn_usage(self, expected: int, used: int) -> None:
         self.learned.append(("used", expected, used))
 
-    def was_starved(self) -> None:
+    def learn_out_of_gas(self) -> None:
         self.learned.append(("starved",))
 
 
@@ -174,8 +169,8 @@ class Mined:
     async def resolve(self, *receipts: TxReceipt, other: Node | None = None) -> list[tuple[Any, ...]]:
         account = RelayerAccount(1, WALLET, PendingTxs(self.pending), PendingTxs([]))
         account.gas = self.lessons
-        rpc = Rpc(self.node.post) if other is None else OneOfTwo(self.node, other)
-        await resolve(cast("RoleConnection", self.outbox), rpc, account, receipts)
+        rpc = self.node.rpc() if other is None else OneOfTwo(self.node, other)
+        await resolve_receipts(cast("RoleConnection", self.outbox), rpc, account, receipts)
         self.left = [tx.id for tx in account.pending]
         return self.outbox.written
 
@@ -197,8 +192,8 @@ def refusal(index: int, reason: bytes = STALE, registry: bytes = REGISTRY_AT) ->
     return ReceiptLog("0x" + registry.hex(), topics, "0x" + data.hex())
 
 
-def relay(relay_id: int, tx_id: int, index: int | None, kind: RelayKind = RelayKind.SETTLE) -> CarriedRelay:
-    return CarriedRelay(relay_id, kind, tx_id, index, REGISTRY_AT, bytes([relay_id]))
+def relay(relay_id: int, tx_id: int, index: int | None, kind: RelayKind = RelayKind.SETTLE) -> StoredRelay:
+    return StoredRelay(relay_id, kind, b"", REGISTRY_AT, bytes([relay_id]), "signed", 0, tx_id, index)
 
 
 def sample(name: str, **labels: str) -> float:
@@ -212,8 +207,8 @@ async def test_transactions_of_others_change_nothing(outbox: Outbox) -> None:
 
 
 async def test_mined_relays_succeed_unless_reported_refused(outbox: Outbox) -> None:
-    outbox.ended = [Ended(RelayKind.CLAIM, "mined", 1.0)]
-    ended_before = attrs.evolve(relay(7, 2, 1), is_live=False)
+    outbox.ended = [("claim", "mined", 1.0)]
+    ended_before = attrs.evolve(relay(7, 2, 1), state="mined")
     outbox.carried = {2: [relay(6, 2, 0), ended_before], 3: [relay(8, 3, 0)]}
     mined = Mined(outbox, [tx(1), tx(2), tx(3), tx(4, 1)], Node(reverts={(b"\x08", "latest"): STALE}))
     names: list[tuple[str, dict[str, str]]] = [
@@ -275,6 +270,19 @@ async def test_relays_replaced_by_a_self_transfer_are_requeued(outbox: Outbox) -
     assert (mined.left, outbox.asked) == ([], [])  # no relay was rejected
 
 
+async def test_transaction_with_two_mined_versions_ends_once(outbox: Outbox) -> None:
+    """Nodes on two branches return a receipt for the first version and for its replacement."""
+    outbox.carried = {1: [relay(5, 1, 0)]}
+    replaced = tx(1)
+    replaced.versions.append(Version(b"\xe1" * 32, b"raw", 12, 1, fills=False))
+    mined = Mined(outbox, [replaced])
+    told = await mined.resolve(receipt(1), attrs.evolve(receipt(1), tx_hash=b"\xe1" * 32, block_hash=OTHER))
+    (_, (tx_id, tx_hash, *_)), *_ = told
+    assert (tx_id, tx_hash) in {(1, b"\x01" * 32), (1, b"\xe1" * 32)}
+    assert told[2:] == [("book", (1, 500, False)), ("requeue", [], "rpc_internal"), ("end", [1])]
+    assert mined.left == []
+
+
 async def test_relay_mined_in_an_earlier_transaction_is_done(outbox: Outbox) -> None:
     outbox.carried = {1: [relay(5, 1, 0), relay(6, 1, 1)]}
     outbox.taken_back = {5}
@@ -309,31 +317,15 @@ async def test_relay_stays_open_while_receipts_differ(outbox: Outbox) -> None:
     assert outbox.written == []
 
 
-ACCOUNT: Final = b"\xaa" * 20
-
-
-@pytest.mark.parametrize(
-    ("there", "quiet", "held", "found"),
-    [
-        (BLOCK, 0.0, True, {2}),
-        (OTHER, 0.0, True, {1, 2}),
-        (None, 0.0, True, {1, 2}),
-        (None, 601.0, True, {1, 2}),
-        (None, 600.0, False, {1, 2}),
-        (None, 601.0, False, {2}),  # no process works on the account and would notice a missing block
-    ],
-)
-async def test_refusal_waits_for_blocks_the_node_lacks(
-    outbox: Outbox, there: bytes | None, quiet: float, held: bool, found: set[int]
-) -> None:
+@pytest.mark.parametrize(("there", "found"), [(BLOCK, {2}), (OTHER, {1, 2}), (None, {1, 2})])
+async def test_refusal_waits_for_blocks_the_node_lacks(outbox: Outbox, there: bytes | None, found: set[int]) -> None:
     outbox.behind = {2, 3}
-    outbox.held = {f"relayer:1:0x{ACCOUNT.hex()}"} if held else set()
-    outbox.newest = [NewestBlock(b"\xab" * 20, 8, OTHER, 0.0), NewestBlock(ACCOUNT, 9, BLOCK, quiet)]
+    outbox.newest = [(8, OTHER), (9, BLOCK)]
     node = Node(blocks={8: OTHER} | ({9: there} if there else {}))
-    assert await inconclusive(cast("Connection", outbox), Rpc(node.post), 1, [1, 2]) == found
+    assert await find_inconclusive_refusals(cast("Connection", outbox), node.rpc(), 1, [1, 2]) == found
 
 
 async def test_without_a_refusal_nothing_is_asked(outbox: Outbox) -> None:
     node = Node()
-    assert await inconclusive(cast("Connection", outbox), Rpc(node.post), 1, []) == set()
+    assert await find_inconclusive_refusals(cast("Connection", outbox), node.rpc(), 1, []) == set()
     assert (outbox.asked, node.asked) == ([], 0)

@@ -5,9 +5,8 @@ import pytest
 from common.secp256k1 import Wallet
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.broadcast import Sending, Sent
+from coordinatord.chain.relayer.broadcast import SendResult, SentVersion, apply_sent_versions
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
-from coordinatord.chain.relayer.sendings import note_sendings
 from coordinatord.chain.relayer.tx_size import MAX_TX_BYTES, TX_GAS_CAP
 
 
@@ -22,15 +21,15 @@ def account(*txs: PendingTx) -> RelayerAccount:
     return one
 
 
-def note(of: RelayerAccount, now: float, **outcomes: Sent) -> None:
+def note(of: RelayerAccount, now: float, **outcomes: SendResult) -> None:
     pending = {f"tx{one.nonce}": one for one in of.pending}
-    note_sendings(
-        of, [Sending(pending[name], pending[name].latest, (outcome,)) for name, outcome in outcomes.items()], now
+    apply_sent_versions(
+        of, [SentVersion(pending[name], pending[name].latest, (outcome,)) for name, outcome in outcomes.items()], now
     )
 
 
-@pytest.mark.parametrize("outcome", [Sent.TOO_MUCH_GAS, Sent.OVERSIZED, Sent.UNSENDABLE])
-def test_conclusive_error_gives_bytes_up_immediately(outcome: Sent) -> None:
+@pytest.mark.parametrize("outcome", [SendResult.TOO_MUCH_GAS, SendResult.OVERSIZED, SendResult.UNSENDABLE])
+def test_conclusive_error_gives_bytes_up_immediately(outcome: SendResult) -> None:
     one = tx(1)
     note(account(one), 0.0, tx1=outcome)
     assert one.unsendable
@@ -38,54 +37,64 @@ def test_conclusive_error_gives_bytes_up_immediately(outcome: Sent) -> None:
 
 def test_size_refusal_shrinks_transactions_for_a_while() -> None:
     of = account(tx(1), tx(2))
-    note(of, 0.0, tx1=Sent.TOO_MUCH_GAS, tx2=Sent.OVERSIZED)
-    assert (of.room.at(1.0).gas, of.room.at(1.0).bytes) == (4_000_000, 50_000)
-    assert (of.room.at(601.0).gas, of.room.at(601.0).bytes) == (TX_GAS_CAP, MAX_TX_BYTES)
+    note(of, 0.0, tx1=SendResult.TOO_MUCH_GAS, tx2=SendResult.OVERSIZED)
+    assert (of.room.limits_at(1.0).gas, of.room.limits_at(1.0).bytes) == (4_000_000, 50_000)
+    assert (of.room.limits_at(601.0).gas, of.room.limits_at(601.0).bytes) == (TX_GAS_CAP, MAX_TX_BYTES)
 
 
 @pytest.mark.parametrize(
-    "outcome", [Sent.LATER, Sent.NONCE_USED, Sent.UNDERPRICED, Sent.NOT_SERVED, Sent.RATE_LIMITED, Sent.REJECTED]
+    "outcome",
+    [
+        SendResult.LATER,
+        SendResult.NONCE_USED,
+        SendResult.UNDERPRICED,
+        SendResult.NOT_SERVED,
+        SendResult.RATE_LIMITED,
+        SendResult.REJECTED,
+    ],
 )
-def test_other_errors_keep_the_bytes(outcome: Sent) -> None:
+def test_other_errors_keep_the_bytes(outcome: SendResult) -> None:
     one = tx(1)
     of = account(one, tx(2))
     for n in range(500):
         of.head = n
-        note(of, 5.0 * n, tx1=outcome, tx2=Sent.TAKEN)
+        note(of, 5.0 * n, tx1=outcome, tx2=SendResult.ACCEPTED)
     assert not one.unsendable
 
 
-@pytest.mark.parametrize("outcome", [Sent.LATER, Sent.NOT_SERVED, Sent.RATE_LIMITED, Sent.NOT_NOW])
-def test_turn_does_not_begin_before_a_verdict(outcome: Sent) -> None:
+@pytest.mark.parametrize(
+    "outcome", [SendResult.LATER, SendResult.NOT_SERVED, SendResult.RATE_LIMITED, SendResult.NOT_NOW]
+)
+def test_turn_does_not_begin_before_a_verdict(outcome: SendResult) -> None:
     one = tx(1)
     note(account(one), 3.0, tx1=outcome)
-    assert one.answered_at is None
+    assert one.turn_started_at is None
 
 
 def test_turn_begins_with_a_refusal_and_again_when_accepted() -> None:
     one = tx(1)
     of = account(one)
-    note(of, 3.0, tx1=Sent.REJECTED)
-    note(of, 4.0, tx1=Sent.REJECTED)
-    assert (one.answered_at, one.is_accepted) == (3.0, False)
-    note(of, 5.0, tx1=Sent.TAKEN)
-    note(of, 6.0, tx1=Sent.REJECTED)
-    assert (one.answered_at, one.is_accepted) == (5.0, True)
+    note(of, 3.0, tx1=SendResult.REJECTED)
+    note(of, 4.0, tx1=SendResult.REJECTED)
+    assert (one.turn_started_at, one.is_accepted) == (3.0, False)
+    note(of, 5.0, tx1=SendResult.ACCEPTED)
+    note(of, 6.0, tx1=SendResult.REJECTED)
+    assert (one.turn_started_at, one.is_accepted) == (5.0, True)
 
 
 def test_a_self_transfer_is_not_given_up() -> None:
     one = tx(1, fills=True)
-    note(account(one), 0.0, tx1=Sent.TOO_MUCH_GAS)
+    note(account(one), 0.0, tx1=SendResult.TOO_MUCH_GAS)
     assert not one.unsendable
 
 
-@pytest.mark.parametrize("outcome", [Sent.NOT_SERVED, Sent.RATE_LIMITED])
-def test_queue_waits_while_the_endpoint_turns_bytes_away(outcome: Sent) -> None:
+@pytest.mark.parametrize("outcome", [SendResult.NOT_SERVED, SendResult.RATE_LIMITED])
+def test_queue_waits_while_the_endpoint_turns_bytes_away(outcome: SendResult) -> None:
     of = account(tx(1))
     assert of.has_unsent
     note(of, 0.0, tx1=outcome)
     assert of.has_unsent
-    note(of, 1.0, tx1=Sent.REJECTED)
+    note(of, 1.0, tx1=SendResult.REJECTED)
     assert not of.has_unsent
 
 
@@ -93,18 +102,18 @@ def test_accepted_self_transfer_keeps_the_refusal() -> None:
     """The caller must not conclude that a node may have the replaced bytes."""
     one = tx(1)
     of = account(one)
-    note(of, 0.0, tx1=Sent.TOO_MUCH_GAS)
+    note(of, 0.0, tx1=SendResult.TOO_MUCH_GAS)
     of.pending.replace(one, Version(b"\x09" * 32, b"", max_fee=12, max_tip=2, fills=True))
-    note(of, 1.0, tx1=Sent.TAKEN)
+    note(of, 1.0, tx1=SendResult.ACCEPTED)
     assert (one.unsent, one.refusal) == (False, "rpc_internal")
 
 
-@pytest.mark.parametrize("outcome", [each for each in Sent if each is not Sent.TAKEN])
-def test_failed_sending_is_retried_soon(outcome: Sent) -> None:
+@pytest.mark.parametrize("outcome", [each for each in SendResult if each is not SendResult.ACCEPTED])
+def test_failed_sending_is_retried_soon(outcome: SendResult) -> None:
     one = tx(1)
     note(account(one), 50.0, tx1=outcome)
     assert (one.due, one.failures) == (50.25, 1)
-    assert one.underpriced is (outcome is Sent.UNDERPRICED)
+    assert one.underpriced is (outcome is SendResult.UNDERPRICED)
 
 
 def test_given_up_bytes_are_counted_once_by_reason() -> None:
@@ -113,14 +122,14 @@ def test_given_up_bytes_are_counted_once_by_reason() -> None:
 
     one, before = tx(1), counted()
     of = account(one)
-    note(of, 0.0, tx1=Sent.OVERSIZED)
-    note(of, 1.0, tx1=Sent.OVERSIZED)
+    note(of, 0.0, tx1=SendResult.OVERSIZED)
+    note(of, 1.0, tx1=SendResult.OVERSIZED)
     assert (one.unsendable, counted() - before) == (True, 1.0)
 
 
 def test_bytes_are_unsent_if_no_endpoint_served_them() -> None:
     kept, unheard = tx(1), tx(2)
     of = account(kept, unheard)
-    note(of, 0.0, tx1=Sent.NOT_SERVED, tx2=Sent.LATER)
-    note(of, 1.0, tx1=Sent.NOT_SERVED, tx2=Sent.NOT_SERVED)
+    note(of, 0.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.LATER)
+    note(of, 1.0, tx1=SendResult.NOT_SERVED, tx2=SendResult.NOT_SERVED)
     assert (kept.unsent, unheard.unsent) == (True, False)

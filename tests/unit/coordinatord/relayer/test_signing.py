@@ -12,13 +12,11 @@ from common.transactions import SignedTransaction, Transaction
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.relayer import queue_sql, transactions_sql
 from coordinatord.chain.relayer.account import RelayerAccount
-from coordinatord.chain.relayer.coalesce import Planned
+from coordinatord.chain.relayer.coalesce import PlannedTx
 from coordinatord.chain.relayer.fees import NO_CEILING, Fee, FeeCeiling, FeeMarket
 from coordinatord.chain.relayer.in_flight import PendingTx, PendingTxs, Version
-from coordinatord.chain.relayer.outside_signer import SignerUnavailable
-from coordinatord.chain.relayer.signers import WalletSigner
-from coordinatord.chain.relayer.signing import dearer, sign_fill, sign_planned
-from coordinatord.chain.relayer.transactions_sql import Gap, NewTx
+from coordinatord.chain.relayer.signers import SignerUnavailable, WalletSigner
+from coordinatord.chain.relayer.signing import sign_fill, sign_planned, sign_replacement
 from coordinatord.chain.relayer.tx_size import BASE_GAS
 
 pytestmark = pytest.mark.anyio
@@ -51,24 +49,24 @@ def carried(version: Version | None) -> tuple[bool, int, bytes, bytes]:
 
 async def test_raised_fee_keeps_the_relay_unchanged() -> None:
     of = account()
-    assert carried(await dearer(of, pending(fills=False))) == (False, GAS, TARGET, CALLDATA)
+    assert carried(await sign_replacement(of, pending(fills=False))) == (False, GAS, TARGET, CALLDATA)
 
 
 async def test_self_transfer_stays_one_when_its_fee_is_raised() -> None:
     """The relay went back to the queue. The original bytes would execute it a second time."""
     of = account()
-    assert carried(await dearer(of, pending(fills=True))) == (True, BASE_GAS, of.address, b"")
+    assert carried(await sign_replacement(of, pending(fills=True))) == (True, BASE_GAS, of.address, b"")
 
 
 async def test_unsendable_bytes_become_a_self_transfer_in_place() -> None:
     of, tx = account(), pending(fills=False)
     tx.unsendable = True
-    assert carried(await dearer(of, tx)) == (True, BASE_GAS, of.address, b"")
+    assert carried(await sign_replacement(of, tx)) == (True, BASE_GAS, of.address, b"")
 
 
 async def test_version_records_its_fees_and_transfers_nothing() -> None:
     of = account()
-    version = await dearer(of, pending(fills=False))
+    version = await sign_replacement(of, pending(fills=False))
     assert version is not None
     chain, nonce, tip, cap, _gas, _to, value, *_ = rlp.decode_list(version.raw[1:])
     numbers = [int.from_bytes(field, "big") for field in (chain, nonce, tip, cap, value) if isinstance(field, bytes)]
@@ -80,17 +78,17 @@ async def test_transaction_that_the_market_still_pays_is_left_as_it_is() -> None
     of = account()
     of.market = FeeMarket(base_fee=GWEI, tip=GWEI)
     tx = pending(fills=False)
-    assert await dearer(of, tx) is None
+    assert await sign_replacement(of, tx) is None
     tx.underpriced = True  # unless a node reported the fee as too low
-    assert await dearer(of, tx) is not None
+    assert await sign_replacement(of, tx) is not None
 
 
 async def test_ceiling_limits_repricing_but_not_self_transfers() -> None:
     of, tx = account(), pending(fills=False)
     of.ceiling = CEILING
-    assert await dearer(of, tx) is None
+    assert await sign_replacement(of, tx) is None
     tx.unsendable = True
-    version = await dearer(of, tx)
+    version = await sign_replacement(of, tx)
     assert version is not None
     assert carried(version) == (True, BASE_GAS, of.address, b"")
     assert tx.fee.cap < version.max_fee < 4 * GWEI
@@ -104,7 +102,7 @@ class Tables:
     """Records writes to the outbox. The next nonce is one above the highest that was assigned."""
 
     next: int | None = None
-    inserted: list[NewTx] = attrs.field(factory=list)
+    inserted: list[PendingTx] = attrs.field(factory=list)
     foreign: list[range] = attrs.field(factory=list)
     inserts: int = 0
     bound: list[tuple[int, int, int | None]] = attrs.field(factory=list)
@@ -115,41 +113,40 @@ class Tables:
 def tables(monkeypatch: pytest.MonkeyPatch) -> Tables:
     tables = Tables()
 
-    async def next_nonce(connection: object, chain_id: int, address: bytes) -> int | None:
+    async def read_next_nonce(connection: object, chain_id: int, address: bytes) -> int | None:
         assert (chain_id, address) == (31337, account().address)
         return tables.next
 
-    async def insert(connection: object, chain_id: int, address: bytes, txs: Sequence[NewTx]) -> list[int]:
+    async def insert_transactions(connection: object, chain_id: int, address: bytes, txs: Sequence[PendingTx]) -> None:
         assert (chain_id, address) == (31337, account().address)
         tables.inserted += txs
         tables.inserts += 1
-        return [100 + place for place in range(len(txs))]
+        for place, tx in enumerate(txs):
+            tx.id = 100 + place
 
-    async def insert_foreign(connection: object, chain_id: int, address: bytes, nonces: range) -> None:
+    async def insert_foreign_nonces(connection: object, chain_id: int, address: bytes, nonces: range) -> None:
         assert (chain_id, address) == (31337, account().address)
         tables.foreign.append(nonces)
 
-    async def mark_signed(
-        connection: object, ids: Sequence[int], txs: Sequence[int], places: Sequence[int | None]
-    ) -> None:
-        tables.bound += zip(ids, txs, places, strict=True)
+    async def mark_signed(connection: object, bound: Sequence[tuple[int, int, int | None]]) -> None:
+        tables.bound += bound
 
-    async def turn_into_fill(connection: object, tx_id: int, gas: int, version: Version) -> None:
-        tables.filled.append((tx_id, gas, version))
+    async def turn_into_fill(connection: object, fill: PendingTx) -> None:
+        tables.filled.append((fill.id, fill.gas, fill.latest))
 
-    monkeypatch.setattr(transactions_sql, "next_nonce", next_nonce)
-    monkeypatch.setattr(transactions_sql, "insert", insert)
-    monkeypatch.setattr(transactions_sql, "insert_foreign", insert_foreign)
+    monkeypatch.setattr(transactions_sql, "read_next_nonce", read_next_nonce)
+    monkeypatch.setattr(transactions_sql, "insert_transactions", insert_transactions)
+    monkeypatch.setattr(transactions_sql, "insert_foreign_nonces", insert_foreign_nonces)
     monkeypatch.setattr(transactions_sql, "turn_into_fill", turn_into_fill)
     monkeypatch.setattr(queue_sql, "mark_signed", mark_signed)
     return tables
 
 
-def planned(*relays: int) -> Planned:
+def planned(*relays: int) -> PlannedTx:
     riding: Any = tuple(attrs.make_class("Relay", ["id"])(relay) for relay in relays)
     rank: Any = None
     first = relays[0]
-    return Planned(bytes([first]) * 20, bytes([0, first]), GAS + first, first, rank, riding, expected=len(relays))
+    return PlannedTx(bytes([first]) * 20, bytes([0, first]), GAS + first, rank, riding, expected=len(relays))
 
 
 CONNECTION: Final[Any] = None
@@ -160,21 +157,21 @@ async def test_plans_get_consecutive_nonces_and_are_stored(tables: Tables) -> No
     of.nonce_floor = 4
     pending, failure = await sign_planned(CONNECTION, of, [planned(1), planned(2, 3)])
     assert failure is None
-    assert [(tx.nonce, tx.target, tx.calldata, tx.gas, tx.priority, tx.purpose) for tx in tables.inserted] == [
-        (5, b"\x01" * 20, b"\x00\x01", GAS + 1, 1, "relay"),
-        (6, b"\x02" * 20, b"\x00\x02", GAS + 2, 2, "relay"),
+    assert [(tx.nonce, tx.target, tx.calldata, tx.gas) for tx in tables.inserted] == [
+        (5, b"\x01" * 20, b"\x00\x01", GAS + 1),
+        (6, b"\x02" * 20, b"\x00\x02", GAS + 2),
     ]
-    assert [carried(tx.version) for tx in tables.inserted] == [
+    assert [carried(tx.latest) for tx in tables.inserted] == [
         (False, tx.gas, tx.target, tx.calldata) for tx in tables.inserted
     ]
-    assert [rlp.decode_list(tx.version.raw[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
+    assert [rlp.decode_list(tx.latest.raw[1:])[1] for tx in tables.inserted] == [b"\x05", b"\x06"]
     assert tables.bound == [(1, 100, None), (2, 101, 0), (3, 101, 1)]
     assert tables.foreign == []
     assert [(tx.id, tx.nonce, tx.target, tx.gas, tx.unsent, tx.expected) for tx in pending] == [
         (100, 5, b"\x01" * 20, GAS + 1, True, 1),
         (101, 6, b"\x02" * 20, GAS + 2, True, 2),
     ]
-    assert [tx.versions for tx in pending] == [[tx.version] for tx in tables.inserted]
+    assert pending == tables.inserted
 
 
 @pytest.mark.parametrize(
@@ -210,10 +207,10 @@ async def test_fee_of_new_bytes_is_the_markets_below_the_ceiling(tables: Tables)
     await sign_planned(CONNECTION, of, [planned(1)])
     of.ceiling = CEILING
     await sign_planned(CONNECTION, of, [planned(1)])
-    await sign_fill(CONNECTION, of, Gap(9, None))
-    assert [(tx.version.max_fee, tx.version.max_tip) for tx in tables.inserted] == [
+    await sign_fill(CONNECTION, of, 9, None)
+    assert [(tx.latest.max_fee, tx.latest.max_tip) for tx in tables.inserted] == [
         (101 * GWEI, GWEI),
-        *[attrs.astuple(CEILING.limited(Fee(101 * GWEI, GWEI)))] * 2,
+        *[attrs.astuple(CEILING.cap_fee(Fee(101 * GWEI, GWEI)))] * 2,
     ]
 
 
@@ -248,17 +245,11 @@ async def test_relays_after_a_failed_signature_stay_queued(
 
 async def test_unstored_nonce_is_filled_by_a_self_transfer(tables: Tables) -> None:
     of = account()
-    fill = await sign_fill(CONNECTION, of, Gap(9, None))
+    fill = await sign_fill(CONNECTION, of, 9, None)
     [stored] = tables.inserted
-    assert attrs.astuple(stored, recurse=False)[:6] == (9, of.address, b"", BASE_GAS, 0, "fill")
-    assert carried(stored.version) == (True, BASE_GAS, of.address, b"")
-    assert (fill.id, fill.nonce, fill.target, fill.gas, fill.versions) == (
-        100,
-        9,
-        of.address,
-        BASE_GAS,
-        [stored.version],
-    )
+    assert fill is stored
+    assert (fill.id, fill.nonce, fill.target, fill.calldata, fill.gas) == (100, 9, of.address, b"", BASE_GAS)
+    assert [carried(version) for version in fill.versions] == [(True, BASE_GAS, of.address, b"")]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -266,7 +257,7 @@ async def test_lost_nonce_is_filled_beside_older_versions(known: bool, tables: T
     of, lost = account(), pending(fills=False)
     if known:
         of.lost.add(lost)
-    fill = await sign_fill(CONNECTION, of, Gap(7, 1))
+    fill = await sign_fill(CONNECTION, of, 7, 1)
     [(tx_id, gas, version)] = tables.filled
     assert (tx_id, gas, carried(version)) == (1, BASE_GAS, (True, BASE_GAS, of.address, b""))
     assert (fill.id, fill.nonce, fill.target, fill.gas) == (1, 7, of.address, BASE_GAS)
@@ -278,7 +269,7 @@ async def test_self_transfer_that_was_lost_is_sent_again_as_it_is(tables: Tables
     of, lost = account(), pending(fills=False)
     lost.versions += pending(fills=True).versions
     of.lost.add(lost)
-    fill = await sign_fill(CONNECTION, of, Gap(7, 1))
+    fill = await sign_fill(CONNECTION, of, 7, 1)
     assert fill.versions == lost.versions
     assert tables.filled == [(1, BASE_GAS, lost.latest)]
     assert fill.versions is not lost.versions

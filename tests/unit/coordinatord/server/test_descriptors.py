@@ -40,7 +40,7 @@ def test_descriptors_are_reserved_before_callers() -> None:
 
 
 def test_default_limits_are_those_of_the_default_connections() -> None:
-    assert Limits().within(Limits().connections) == Limits()
+    assert Limits().with_connections(Limits().connections) == Limits()
 
 
 @pytest.mark.parametrize(("own", "parent", "expected"), [("max", "4096", 4096), ("1024", "4096", 1024)])
@@ -58,6 +58,6 @@ def test_memory_without_cgroups_is_the_machines(tmp_path: Path) -> None:
 
 
 def test_one_caller_has_at_least_the_default_share() -> None:
-    small, large = Limits().within(1024), Limits().within(65_536)
+    small, large = Limits().with_connections(1024), Limits().with_connections(65_536)
     assert (small.connections_per_caller, small.event_listeners_per_caller, small.event_listeners) == (512, 64, 512)
     assert (large.connections_per_caller, large.event_listeners_per_caller) == (4096, 512)

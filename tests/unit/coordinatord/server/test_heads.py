@@ -4,7 +4,7 @@ import httptools
 import pytest
 
 from common.api import limits
-from coordinatord.http.server.heads import ChunkedBody, HeadParser, Malformed, RequestHead
+from coordinatord.http.server.heads import ChunkedBody, HeadParser, MalformedRequest, RequestHead
 
 HOST = b"host: a\r\n"
 ACCEPTED_BY_HTTPTOOLS = {
@@ -24,8 +24,8 @@ ACCEPTED_BY_HTTPTOOLS = {
     "chunks in HTTP/1.0": (b"POST / HTTP/1.0\r\n" + HOST + b"transfer-encoding: chunked\r\n", 400),
     "an address without a host": (b"GET http:///x HTTP/1.1\r\n" + HOST, 400),
     "an address with a user": (b"GET http://me@x/ HTTP/1.1\r\n" + HOST, 400),
-    "a head of too many fields": (b"GET / HTTP/1.1\r\n" + HOST + b"a:\r\n" * limits.HEAD_FIELDS, 431),
-    "a head that is too long": (b"GET / HTTP/1.1\r\n" + HOST + b"a: %s\r\n" % bytes(b"a" * limits.HEAD_BYTES), 431),
+    "a head of too many fields": (b"GET / HTTP/1.1\r\n" + HOST + b"a:\r\n" * limits.MAX_HEADERS, 431),
+    "a head that is too long": (b"GET / HTTP/1.1\r\n" + HOST + b"a: %s\r\n" % bytes(b"a" * limits.MAX_HEAD_BYTES), 431),
 }
 REFUSED_BY_HTTPTOOLS = {
     "a method of no kind": (b"FOO / HTTP/1.1\r\n" + HOST, 405),
@@ -50,14 +50,14 @@ class Anything:
 @pytest.mark.parametrize(("head", "status"), ACCEPTED_BY_HTTPTOOLS.values(), ids=ACCEPTED_BY_HTTPTOOLS.keys())
 def test_server_is_stricter_than_httptools(head: bytes, status: int) -> None:
     httptools.HttpRequestParser(Anything()).feed_data(head + b"\r\n")
-    with pytest.raises(Malformed) as refused:
+    with pytest.raises(MalformedRequest) as refused:
         HeadParser().parse(head + b"\r\n")
     assert refused.value.status == status
 
 
 @pytest.mark.parametrize(("head", "status"), REFUSED_BY_HTTPTOOLS.values(), ids=REFUSED_BY_HTTPTOOLS.keys())
 def test_malformed_head_has_its_status(head: bytes, status: int) -> None:
-    with pytest.raises(Malformed) as refused:
+    with pytest.raises(MalformedRequest) as refused:
         HeadParser().parse(head + b"\r\n")
     assert refused.value.status == status
 
@@ -121,14 +121,14 @@ def test_chunk_extensions_and_trailers_are_ignored(size: int) -> None:
 def test_long_chunk_extensions_are_refused() -> None:
     body = ChunkedBody()
     body.feed(b"1;a=%s\r\n{\r\n" % (b"b" * 10_000))
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedRequest):
         body.feed(b"1;a=%s\r\n{\r\n" % (b"b" * 10_000))
 
 
 def test_endless_trailers_are_refused() -> None:
     body = ChunkedBody()
     body.feed(b"0\r\n")
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedRequest):
         body.feed(b"x-a: %s\r\n" % (b"b" * 1000) * 20)
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from coordinatord.api.system.readiness import ReadinessReport, judge
+from coordinatord.api.system.readiness import ReadinessReport, judge_readiness
 from coordinatord.chain.indexer.position_sql import IndexPosition
 
 
@@ -22,8 +22,8 @@ def at(block: int, *, rebuilding: bool = False) -> IndexPosition:
     ],
 )
 def test_report_names_the_reason(position: IndexPosition | None, head: int | None, report: ReadinessReport) -> None:
-    assert judge(position, head, 7) == report
+    assert judge_readiness(position, head, 7) == report
 
 
 def test_emptied_index_is_at_no_negative_block() -> None:
-    assert judge(at(-1, rebuilding=True), 5, 7).cursor == 0
+    assert judge_readiness(at(-1, rebuilding=True), 5, 7).cursor == 0

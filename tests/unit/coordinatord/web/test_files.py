@@ -5,15 +5,22 @@ from importlib import resources
 
 import pytest
 
-from coordinatord.api.pages.files import POLICY, StaticFile, market_page, operators_page
+from common.web.files import CONTENT_SECURITY_POLICY, StaticFile
+from coordinatord.api.pages.files import market_page, operators_page
+from svcd.operator.page.provider_page import load_page_files
 
-PAGES = {**{f"/web/{name}": file for name, file in market_page().items()}, **operators_page()}
+PAGES = {
+    **{f"/web/{name}": file for name, file in market_page().items()},
+    **operators_page(),
+    **{f"/svcd{path}": file for path, file in load_page_files().items()},
+}
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_page_file_obeys_the_content_security_policy(name: str) -> None:
     text = PAGES[name].body.decode()
-    assert set(re.findall(r"https?://[^\s\"'`/<]+", text)) <= {"http://www.w3.org"}  # SVG's namespace
+    # SVG's namespace, and the address of `svc serve` in lines to copy.
+    assert set(re.findall(r"https?://[^\s\"'`/<]+", text)) <= {"http://www.w3.org", "http://127.0.0.1:8403"}
     if text.startswith("<!doctype"):
         assert not re.search(r"<script(?![^>]* src=)|<style|\sstyle=|\son\w+=", text)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
@@ -27,6 +34,17 @@ def test_every_module_that_is_imported_is_served() -> None:
     assert all(f"/{each}" in PAGES for each in re.findall(r"(?:src|href)=\"(web/[\w.]+)\"", _index()))
 
 
+def test_every_name_that_is_imported_is_exported() -> None:
+    for name, file in PAGES.items():
+        folder = name.rpartition("/")[0]
+        for names, module in re.findall(r"import \{([^}]*)\} from \"\./([\w.]+)\"", file.body.decode()):
+            exported = re.findall(
+                r"export (?:async )?(?:function|const|class) (\w+)", PAGES[f"{folder}/{module}"].body.decode()
+            )
+            wanted = {each.strip().partition(" as ")[0] for each in names.split(",") if each.strip()}
+            assert wanted <= set(exported), f"{name} imports from {module}"
+
+
 def _index() -> str:
     return resources.files("coordinatord.api.pages").joinpath("static/index.html").read_text()
 
@@ -34,11 +52,11 @@ def _index() -> str:
 def test_etag_follows_from_the_bytes_alone() -> None:
     one, same, other = (StaticFile.of("a.js", body) for body in (b"1", b"1", b"2"))
     assert one.etag == same.etag != other.etag
-    assert (b"content-security-policy", POLICY) in one.headers
+    assert (b"content-security-policy", CONTENT_SECURITY_POLICY) in one.headers
 
 
 def test_policy_lets_in_nothing_but_its_own() -> None:
-    allowed = dict(part.strip().partition(" ")[::2] for part in POLICY.decode().split(";"))
+    allowed = dict(part.strip().partition(" ")[::2] for part in CONTENT_SECURITY_POLICY.decode().split(";"))
     assert allowed["default-src"] == "'none'"
     assert {allowed[kind] for kind in ("script-src", "style-src", "connect-src")} == {"'self'"}
     assert {allowed[kind] for kind in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}

@@ -85,7 +85,7 @@ class NameServer(PublicResolver):
         self.answers = list(answers)
         self.asked = 0
 
-    def look_up(self, host: str, port: int, family: int) -> list[ResolveResult]:
+    def look_up_name(self, host: str, port: int, family: int) -> list[ResolveResult]:
         self.asked += 1
         hosts = self.answers.pop(0)
         return [ResolveResult(hostname=host, host=each, port=port, family=2, proto=0, flags=0) for each in hosts]

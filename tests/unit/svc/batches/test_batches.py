@@ -201,7 +201,7 @@ async def test_line_above_the_ceiling_is_named_and_never_signed_for(coordinator:
     dear = {"body": {"model": "demo/text", "input": "x", "rate_in": 10**9, "rate_out": 10**9}}
     client = coordinator.client(signer=Recording())
     with pytest.raises(
-        OrderRefused, match=r"line 2: it costs up to .* above the default ceiling of 1 Dev Dollar"
+        OrderRefused, match=r"line 2: the line costs up to .* above the default ceiling of 1 Dev Dollar"
     ) as over:
         await client.batches.prepare([line(0), dear], window="1h", providers=[7])
     assert over.value.code == "over_max_amount"
@@ -342,6 +342,16 @@ async def test_wait_lasts_for_the_rest_of_the_window(coordinator: FakeCoordinato
     with pytest.raises(WaitTimedOut):
         await coordinator.client().batches.wait("b1")
     assert anyio.current_time() - began == pytest.approx(660, abs=5)
+
+
+async def test_wait_for_a_batch_is_capped(coordinator: FakeCoordinator) -> None:
+    """A coordinator may report an expiry that is centuries ahead."""
+    running = Answer(200, batch("in_progress", expires_at=10**10))
+    coordinator.tell("GET /v1/batches/b1", *[running] * 2000, Answer(200, batch("completed")))
+    began = anyio.current_time()
+    with pytest.raises(WaitTimedOut):
+        await coordinator.client().batches.wait("b1")
+    assert anyio.current_time() - began == pytest.approx(86_400 + 60, abs=5)
 
 
 async def test_running_batch_has_no_results_yet(coordinator: FakeCoordinator) -> None:

@@ -12,8 +12,8 @@ from common.pricing.units import Units
 from common.sealed_result import seal_result
 from svc.batches.results import BatchResult
 from svc.client import Client
-from svc.core.bundles import UNMEASURED_ITEMS, BundleLimits, limits_for
-from svc.errors import OrderRefused
+from svc.core.bundles import MAX_UNMEASURED_BUNDLE_ITEMS, BundleLimits, limits_for
+from svc.errors import OrderRefused, OverCeiling
 from svc.records import Ask, Reliability
 from svc.vouching import MarketRemembered
 from tests.unit.svc.batches import test_batches
@@ -72,6 +72,17 @@ async def test_lines_for_an_announcing_provider_share_jobs(coordinator: FakeCoor
     assert coordinator.routes().count("POST /v1/jobs") == 1
 
 
+@pytest.mark.parametrize("number", [1, 70])
+async def test_price_is_the_amount_that_prepare_authorises(coordinator: FakeCoordinator, number: int) -> None:
+    announcing(coordinator)
+    batches = coordinator.client().batches
+    price = await batches.price(lines(number), window="1h")
+    assert price == (await batches.prepare(lines(number), window="1h")).amount > 0
+    assert coordinator.routes().count("POST /v1/jobs") == 2  # a quote each
+    with pytest.raises((OverCeiling, OrderRefused), match="costs up to"):
+        await batches.price(lines(number), window="1h", max_amount=price - 1)
+
+
 @pytest.mark.parametrize(
     ("told", "options", "expected"),
     [
@@ -113,7 +124,7 @@ async def test_line_above_the_ceiling_is_named_inside_a_bundle(coordinator: Fake
     announcing(coordinator)
     dear = [*lines(3), *lines(1, max_tokens=10**6)]
     dear[3]["custom_id"] = "dear"
-    with pytest.raises(OrderRefused, match="line 4: it costs up to"):
+    with pytest.raises(OrderRefused, match="line 4: the line costs up to"):
         await coordinator.client().batches.prepare(dear, window="1h")
 
 
@@ -220,7 +231,7 @@ async def test_result_with_other_items_is_unreadable(
 
 
 async def test_charge_above_the_delivered_units_is_reported(coordinator: FakeCoordinator) -> None:
-    with pytest.warns(MarketRemembered, match="was charged 10 units for 9 delivered ones: avoid provider"):
+    with pytest.warns(MarketRemembered, match="was charged 10 units for 9 delivered units: avoid provider"):
         found = await read(coordinator, (DONE, FAILED, NOT_RUN), more_units=1)
     assert found[0].result is not None
 
@@ -229,7 +240,7 @@ async def test_charge_above_the_delivered_units_is_reported(coordinator: FakeCoo
     ("largest", "speed", "limits"),
     [
         (-3, None, BundleLimits(1)),
-        (10**9, -1, BundleLimits(UNMEASURED_ITEMS)),
+        (10**9, -1, BundleLimits(MAX_UNMEASURED_BUNDLE_ITEMS)),
         (500, 10**400, BundleLimits(500, 10**400 * 3600 // 2)),
     ],
     ids=["no items", "no speed", "no float"],

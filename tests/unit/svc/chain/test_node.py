@@ -7,7 +7,7 @@ from svc.chain import facts
 from svc.chain.node import Chain
 from svc.errors import NodeFailed
 from svc.wire.json_rpc import Node
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_chain import TOLD, FakeNode
 from tests.unit.svc.fake_coordinator import Asked
 
@@ -36,7 +36,7 @@ def held(node: FakeNode) -> Chain:
 
 async def test_balance_and_code_are_those_of_the_chain() -> None:
     chain = held(FakeNode(balance=7, has_code=OWNER))
-    assert await facts.balance(chain, TOLD.paytoken, OWNER) == 7
+    assert await facts.read_balance(chain, TOLD.paytoken, OWNER) == 7
     assert [await facts.has_code(chain, each) for each in (OWNER, b"\x55" * 20)] == [True, False]
 
 
@@ -75,27 +75,27 @@ async def test_address_without_a_contract_is_a_failure(data: str) -> None:
     chain = answering(httpx.Response(200, json={"result": data}))
     chain._block = 1
     with pytest.raises(NodeFailed):
-        await facts.provider(chain, TOLD.provider_registry, 7)
+        await facts.read_provider(chain, TOLD.provider_registry, 7)
     with pytest.raises(NodeFailed):
-        await facts.fees(chain, TOLD.job_registry)
+        await facts.read_fees(chain, TOLD.job_registry)
 
 
 async def test_logs_are_read_in_portions_where_a_node_gives_no_more() -> None:
     node, job = FakeNode(head=9_000, refused_logs=1_000), b"\x07" * 32
     for block, provider in ((100, 7), (8_999, 8)):
         node.emit("JobClaimed", block, {"jobId": job, "providerId": provider, "claimedAt": 5})
-    assert await facts.claimed_by(held(node), TOLD.job_registry, job, 0) == 8
-    assert await facts.claimed_by(held(node), TOLD.job_registry, b"\x08" * 32, 0) is None
+    assert await facts.find_claimer(held(node), TOLD.job_registry, job, 0) == 8
+    assert await facts.find_claimer(held(node), TOLD.job_registry, b"\x08" * 32, 0) is None
     assert node.asked.count("eth_getLogs") < 60
 
 
 async def test_node_that_gives_no_logs_at_all_is_given_up() -> None:
     node = FakeNode(head=10**8, refused_logs=0)
     with pytest.raises(NodeFailed, match="block range too wide"):
-        await facts.model_name(held(node), TOLD.job_registry, 1, 0)
+        await facts.find_model_name(held(node), TOLD.job_registry, 1, 0)
     narrow = FakeNode(head=10**8, refused_logs=10_000)
-    with pytest.raises(NodeFailed, match="too many requests for logs"):
-        await facts.model_name(held(narrow), TOLD.job_registry, 1, 0)
+    with pytest.raises(NodeFailed, match="the logs need more than"):
+        await facts.find_model_name(held(narrow), TOLD.job_registry, 1, 0)
 
 
 async def test_log_of_another_event_is_rejected() -> None:
@@ -105,17 +105,17 @@ async def test_log_of_another_event_is_rejected() -> None:
     whole = log | place | {"transactionHash": "0x" + "33" * 32}
     for told, complaint in (
         (whole, "not a log of JobClaimed"),
-        (log | place, "transactionHash must be hex of 32 bytes"),
+        (log | place, "malformed transactionHash: it must be hex of 32 bytes"),
     ):
         chain = answering(httpx.Response(200, json={"result": [told]}))
         chain._block = 9
         with pytest.raises(NodeFailed, match=complaint):
-            await facts.claimed_by(chain, TOLD.job_registry, job, 0)
+            await facts.find_claimer(chain, TOLD.job_registry, job, 0)
 
 
 async def test_logs_of_a_job_are_not_looked_for_behind_its_end() -> None:
     node, job = FakeNode(head=10**8, refused_logs=10_000), b"\x07" * 32
     node.emit("JobFailed", 900, {"jobId": job, "providerId": 7})
-    ended = await facts.ended_job(held(node), TOLD.job_registry, job, 100)
+    ended = await facts.find_ended_job(held(node), TOLD.job_registry, job, 100)
     assert ended is not None
     assert (ended.event, ended.block) == ("JobFailed", 900)

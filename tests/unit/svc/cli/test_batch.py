@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from tests.unit.svc.cli.market import FakeMarket, Svc
 from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, failing, quoting
 
@@ -46,12 +46,12 @@ def posted_rates(market: FakeMarket) -> list[tuple[str, str, int]]:
 
 
 def test_short_plan_says_what_to_do(market: FakeMarket, svc: Svc, capsys: Said, file: Path) -> None:
-    assert svc(f"batch create {file} -w 1h") == Exit.TRY_AGAIN
+    assert svc(f"batch create {file} -w 1h") == ExitCode.TRY_AGAIN
     said = capsys.readouterr().err
     assert "capacity for 0 of 2 lines" in said
     assert "--market" in said
     assert "nothing was posted" in said
-    assert svc(f"batch plan {file} -w 1h") == Exit.TRY_AGAIN
+    assert svc(f"batch plan {file} -w 1h") == ExitCode.TRY_AGAIN
     assert "--market" in capsys.readouterr().err
 
 
@@ -66,23 +66,23 @@ def test_offer_is_made_for_the_lines_without_rates_alone(
     market: FakeMarket, svc: Svc, file: Path, *, options: str, rates: tuple[str, str, int]
 ) -> None:
     market.coordinator.tell("POST /v1/files", failing(413, "invalid_request_error"))
-    assert svc(f"batch create {file} -w 1h {options}") == Exit.REFUSED
+    assert svc(f"batch create {file} -w 1h {options}") == ExitCode.REFUSED
     assert posted_rates(market) == [rates, rates, ("5", "5", 7)]
 
 
 def test_market_price_without_an_ask_is_refused(svc: Svc, capsys: Said, file: Path) -> None:
-    assert svc(f"batch create {file} -w 24h --market --provider 7") == Exit.TRY_AGAIN
+    assert svc(f"batch create {file} -w 24h --market --provider 7") == ExitCode.TRY_AGAIN
     assert "none of the providers 7 has an ask for demo/text in a window of 24h" in capsys.readouterr().err
 
 
 def test_market_and_rates_are_two_offers(svc: Svc, file: Path) -> None:
-    assert svc(f"batch create {file} --market --rate-in 1") == Exit.USAGE
+    assert svc(f"batch create {file} --market --rate-in 1") == ExitCode.USAGE
 
 
 def test_run_without_a_gateway_is_refused_before_signing(
     market: FakeMarket, svc: Svc, capsys: Said, file: Path
 ) -> None:
-    assert svc(f'batch run {file} --gateway ""') == Exit.USAGE
+    assert svc(f'batch run {file} --gateway ""') == ExitCode.USAGE
     assert "no gateway is set" in capsys.readouterr().err
     assert market.coordinator.asked == []
 
@@ -115,13 +115,13 @@ def test_run_that_ends_early_says_how_to_go_on(market: FakeMarket, svc: Svc, cap
     market.coordinator.tell("GET /v1/batches/batch_1", Answer(200, made))
     line = f"batch run {file} -w 1h --rate-in 3 --provider 7 --timeout 0"
     market.coordinator.tell("POST /v1/batches", create)
-    assert svc(line) == Exit.STILL_RUNNING
+    assert svc(line) == ExitCode.STILL_RUNNING
     said = capsys.readouterr().err
     assert "the batch continues" in said
     assert "  svc batch results batch_1" in said
     market.coordinator.tell("POST /v1/batches", Dropped())
     market.coordinator.tell("GET /v1/batches", Dropped())
-    assert svc(line) == Exit.STILL_RUNNING
+    assert svc(line) == ExitCode.STILL_RUNNING
     assert "the batch may have been created; check with:\n  svc batch list" in capsys.readouterr().err
 
 
@@ -151,8 +151,8 @@ def test_again_orders_only_the_lines_that_failed(
     failed = [error(1, "cancelled"), error(2, "provider_fail")]
     tell("GET /v1/files/err/content", Answer(200, "\n".join(map(json.dumps, failed)).encode()))
     tell("POST /v1/files", failing(413, "invalid_request_error"))
-    assert svc(f"batch run {file} -w 1h --rate-in 3 --provider 7 --again old") == Exit.REFUSED
+    assert svc(f"batch run {file} -w 1h --rate-in 3 --provider 7 --again old") == ExitCode.REFUSED
     assert posted_rates(market) == [("3", "0", 7), ("3", "0", 7), ("5", "5", 7)]
     tell("GET /v1/files/err/content", Answer(200, json.dumps(failed[1]).encode()))
-    assert svc(f"batch run {file} -w 1h --rate-in 3 --provider 7 --again old") == Exit.USAGE
-    assert "old has 2 lines, the file has 3" in capsys.readouterr().err
+    assert svc(f"batch run {file} -w 1h --rate-in 3 --provider 7 --again old") == ExitCode.USAGE
+    assert "old has 2 lines, but the file has 3" in capsys.readouterr().err

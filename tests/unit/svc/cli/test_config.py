@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from tests.unit.svc.cli.market import Svc
 
 Said = pytest.CaptureFixture[str]
@@ -23,23 +23,23 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, svc: Svc) -> None:
 def shown(svc: Svc, capsys: Said) -> tuple[dict[str, Any], str]:
     """Return the rows by variable, and the warnings."""
     capsys.readouterr()
-    assert svc("config show --json") == Exit.DONE
+    assert svc("config show --json") == ExitCode.DONE
     said = capsys.readouterr()
     return {row["name"]: (row["value"], row["source"]) for row in json.loads(said.out)}, said.err
 
 
 def test_value_hidden_by_its_variable_is_reported(svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SVC_RPC_URL", "http://other")
-    assert svc("config set rpc_url http://node") == Exit.DONE
-    assert "SVC_RPC_URL in the environment overrides it" in capsys.readouterr().err
+    assert svc("config set rpc_url http://node") == ExitCode.DONE
+    assert "SVC_RPC_URL in the environment overrides this value" in capsys.readouterr().err
     rows, warnings = shown(svc, capsys)
     assert rows["SVC_RPC_URL"] == ("http://other", "environment")
     assert "SVC_RPC_URL overrides rpc_url of profile default" in warnings
 
 
 def test_wallet_hidden_by_another_way_is_reported(svc: Svc, capsys: Said) -> None:
-    assert svc("config set wallet_key_file /home/me/wallet.json") == Exit.DONE
-    assert "SVC_WALLET_KEY in the environment overrides it" in capsys.readouterr().err
+    assert svc("config set wallet_key_file /home/me/wallet.json") == ExitCode.DONE
+    assert "SVC_WALLET_KEY in the environment overrides this value" in capsys.readouterr().err
     rows, warnings = shown(svc, capsys)
     assert rows["SVC_WALLET_KEY_FILE"] == (None, None)
     assert rows["SVC_WALLET_KEY"] == ("<SECRET>", "environment")
@@ -47,7 +47,7 @@ def test_wallet_hidden_by_another_way_is_reported(svc: Svc, capsys: Said) -> Non
 
 
 def test_value_that_nothing_hides_is_set_without_a_warning(svc: Svc, capsys: Said) -> None:
-    assert svc("config set rpc_url http://node") == Exit.DONE
+    assert svc("config set rpc_url http://node") == ExitCode.DONE
     assert "warning" not in capsys.readouterr().err
     rows, warnings = shown(svc, capsys)
     assert (rows["SVC_RPC_URL"], warnings) == (("http://node", "profile default"), "")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.box import SecretKey
-from common.checks import CheckRow, Result
+from common.checks import CheckResult, CheckRow
 from common.escrow_evidence import report_data
 from svc.cli.health import coordinator as checks
 from svc.core.clock import ServerClock
@@ -37,23 +37,23 @@ async def found(check: checks.Check, coordinator: FakeCoordinator, **options: An
 @pytest.mark.parametrize(
     ("ahead", "result", "said"),
     [
-        (0, Result.RIGHT, "agrees"),
+        (0, CheckResult.RIGHT, "agrees"),
         (300, None, "300 s ahead of this one; svc corrects for it"),
         (-700, None, "700 s behind this one; svc corrects for it"),
-        (7200, Result.WRONG, "7200 s ahead of this one"),
-        (-7200, Result.WRONG, "7200 s behind this one"),
+        (7200, CheckResult.WRONG, "7200 s ahead of this one"),
+        (-7200, CheckResult.WRONG, "7200 s behind this one"),
     ],
 )
 async def test_clock_is_compared_with_the_coordinators(
-    ahead: int, result: Result | None, said: str, monkeypatch: pytest.MonkeyPatch
+    ahead: int, result: CheckResult | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = float(int(time.time()))
     monkeypatch.setattr("svc.client.ServerClock", lambda: ServerClock(local=lambda: now))
     date = formatdate(now + ahead, usegmt=True)
-    row = await found(checks.clock, FakeCoordinator({"GET /readyz": [Answer(200, READY, {"date": date})]}))
+    row = await found(checks.check_clock, FakeCoordinator({"GET /readyz": [Answer(200, READY, {"date": date})]}))
     assert row.result is result
     assert said in row.detail
-    assert (not row.remedy) == (result is Result.RIGHT)
+    assert (not row.remedy) == (result is CheckResult.RIGHT)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ async def test_clock_is_compared_with_the_coordinators(
 async def test_lagging_index_is_reported_with_its_reason(reason: str, lag: str | None, said: str) -> None:
     behind = {**READY, "ready": False, "reason": reason, "lag": lag}
     row = await found(
-        checks.coordinator, FakeCoordinator({"GET /readyz": [Answer(503, behind, {"x-request-id": "r"})]})
+        checks.check_coordinator, FakeCoordinator({"GET /readyz": [Answer(503, behind, {"x-request-id": "r"})]})
     )
-    assert row.result is Result.WRONG
+    assert row.result is CheckResult.WRONG
     assert row.detail.endswith(said)
     assert "wait" in row.remedy
 
@@ -82,43 +82,43 @@ def escrow(key: str = KEY.raw.hex(), **changed: Any) -> Answer:
 @pytest.mark.parametrize(
     ("answer", "pinned", "result", "remedy"),
     [
-        (escrow(), (KEY.raw.hex(),), Result.RIGHT, None),
-        (escrow(), ("00" * 32,), Result.WRONG, "if the operator announced the change"),
-        (escrow(type="mock-coordinator-v1"), (), Result.WRONG, "--allow-mock-escrow"),
-        (escrow(debug=True), (), Result.WRONG, "make no open orders here"),
-        (escrow(report_data="11" * 32), (), Result.WRONG, "make no open orders here"),
+        (escrow(), (KEY.raw.hex(),), CheckResult.RIGHT, None),
+        (escrow(), ("00" * 32,), CheckResult.WRONG, "if the operator announced the change"),
+        (escrow(type="mock-coordinator-v1"), (), CheckResult.WRONG, "--allow-mock-escrow"),
+        (escrow(debug=True), (), CheckResult.WRONG, "make no open orders here"),
+        (escrow(report_data="11" * 32), (), CheckResult.WRONG, "make no open orders here"),
         (failing(403, "invalid_request_error", "escrow_unavailable"), (), None, "name a provider"),
-        (failing(400, "invalid_request_error"), (), Result.WRONG, "see the message"),
+        (failing(400, "invalid_request_error"), (), CheckResult.WRONG, "see the message"),
     ],
     ids=["well", "not pinned", "mock", "debug", "of another key", "none", "trouble"],
 )
 async def test_unusable_escrow_is_reported_with_a_remedy(
-    answer: Answer, pinned: tuple[str, ...], result: Result | None, remedy: str | None
+    answer: Answer, pinned: tuple[str, ...], result: CheckResult | None, remedy: str | None
 ) -> None:
-    row = await found(checks.escrow, FakeCoordinator({"GET /key": [answer]}), escrow_keys=pinned)
+    row = await found(checks.check_escrow, FakeCoordinator({"GET /key": [answer]}), escrow_keys=pinned)
     assert row.result is result
     assert row.remedy == "" if remedy is None else remedy in row.remedy
 
 
-@pytest.mark.parametrize(("asks", "result"), [([ASK], Result.RIGHT), ([], None)])
-async def test_market_without_asks_is_doubtful(asks: list[object], result: Result | None) -> None:
+@pytest.mark.parametrize(("asks", "result"), [([ASK], CheckResult.RIGHT), ([], None)])
+async def test_market_without_asks_is_doubtful(asks: list[object], result: CheckResult | None) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})]})
     coordinator.tell("GET /evm/asks", Answer(200, {"asks": asks}))
-    assert (await found(checks.market, coordinator)).result is result
+    assert (await found(checks.check_market, coordinator)).result is result
 
 
 @pytest.mark.parametrize(
-    ("quoted", "result"), [(quoting(), Result.RIGHT), (quoting(to="0x" + "66" * 20), Result.WRONG)]
+    ("quoted", "result"), [(quoting(), CheckResult.RIGHT), (quoting(to="0x" + "66" * 20), CheckResult.WRONG)]
 )
-async def test_quote_that_differs_from_the_order_is_wrong(quoted: Told, result: Result | None) -> None:
+async def test_quote_that_differs_from_the_order_is_wrong(quoted: Told, result: CheckResult | None) -> None:
     coordinator = FakeCoordinator({"GET /v1/models": [Answer(200, {"data": [MODEL]})], "POST /v1/jobs": [quoted]})
     coordinator.tell("GET /evm/providers", Answer(200, {"providers": [provider()]}))
-    assert (await found(checks.signing, coordinator)).result is result
+    assert (await found(checks.check_signing, coordinator)).result is result
 
 
 async def test_check_that_fails_is_a_row_of_its_name() -> None:
-    row = await found(checks.deployment, FakeCoordinator({"GET /evm/chain": [failing(500, "internal_error")]}))
-    assert (row.what, row.result) == ("checked", Result.WRONG)
+    row = await found(checks.check_deployment, FakeCoordinator({"GET /evm/chain": [failing(500, "internal_error")]}))
+    assert (row.what, row.result) == ("checked", CheckResult.WRONG)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +129,6 @@ async def test_check_that_fails_is_a_row_of_its_name() -> None:
 async def test_wrong_server_at_the_address_is_recognised(told: Told, remedy: str) -> None:
     row = await checks.check_reachable(FakeCoordinator({"GET /readyz": [told]}).client())
     assert row is not None
-    assert (row.what, row.result) == ("coordinator", Result.WRONG)
+    assert (row.what, row.result) == ("coordinator", CheckResult.WRONG)
     assert remedy in row.remedy
     assert await checks.check_reachable(FakeCoordinator({"GET /readyz": [Answer(200, READY)]}).client()) is None

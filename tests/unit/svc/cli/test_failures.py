@@ -1,7 +1,7 @@
 import pytest
 
 from svc import errors
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.cli.failures import error_json, exit_code_of, hint_for
 from svc.errors import SvcError
 
@@ -9,26 +9,26 @@ from svc.errors import SvcError
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (errors.OrderRefused("no", param="max_tokens"), Exit.USAGE),
-        (errors.OrderRefused("no key", param="SVC_WALLET_KEY"), Exit.NO_KEY),
-        (errors.SigningFailed("no"), Exit.NO_KEY),
-        (errors.ConnectionFailed("no"), Exit.TRY_AGAIN),
-        (errors.NoProvider("nobody"), Exit.TRY_AGAIN),
-        (errors.NotReady("wait", type_="not_ready", status=503, retryable=True), Exit.TRY_AGAIN),
-        (errors.PlanShort("m", 1, 2), Exit.TRY_AGAIN),
-        (errors.InvalidRequest("no", type_="invalid_request_error", status=400), Exit.REFUSED),
-        (errors.QuoteRefused("no", code="over_max_amount"), Exit.REFUSED),
-        (errors.EscrowUntrusted("no", code="escrow_mock"), Exit.REFUSED),
-        (errors.JobFailed("0x00", "reclaim"), Exit.NO_RESULT),
-        (errors.BatchFailed("batch_1", "no", None), Exit.NO_RESULT),
-        (errors.WaitTimedOut("job", 1), Exit.STILL_RUNNING),
-        (errors.ReceiptTimeout("wait", type_="receipt_timeout", status=504), Exit.STILL_RUNNING),
-        (errors.ResultUnreadable("not yet", code="no_result"), Exit.STILL_RUNNING),
-        (errors.OutcomeUnknown("no word"), Exit.STILL_RUNNING),
-        (errors.ResultUnreadable("no", code="gateway_unavailable", retryable=True), Exit.UNREADABLE),
+        (errors.OrderRefused("no", param="max_tokens"), ExitCode.USAGE),
+        (errors.OrderRefused("no key", param="SVC_WALLET_KEY"), ExitCode.NO_KEY),
+        (errors.SigningFailed("no"), ExitCode.NO_KEY),
+        (errors.ConnectionFailed("no"), ExitCode.TRY_AGAIN),
+        (errors.NoProvider("nobody"), ExitCode.TRY_AGAIN),
+        (errors.NotReady("wait", type_="not_ready", status=503, retryable=True), ExitCode.TRY_AGAIN),
+        (errors.PlanShort("m", 1, 2), ExitCode.TRY_AGAIN),
+        (errors.InvalidRequest("no", type_="invalid_request_error", status=400), ExitCode.REFUSED),
+        (errors.QuoteRefused("no", code="over_max_amount"), ExitCode.REFUSED),
+        (errors.EscrowUntrusted("no", code="escrow_mock"), ExitCode.REFUSED),
+        (errors.JobFailed("0x00", "reclaim"), ExitCode.NO_RESULT),
+        (errors.BatchFailed("batch_1", "no", None), ExitCode.NO_RESULT),
+        (errors.WaitTimedOut("job", 1), ExitCode.STILL_RUNNING),
+        (errors.ReceiptTimeout("wait", type_="receipt_timeout", status=504), ExitCode.STILL_RUNNING),
+        (errors.ResultUnreadable("not yet", code="no_result"), ExitCode.STILL_RUNNING),
+        (errors.OutcomeUnknown("no word"), ExitCode.STILL_RUNNING),
+        (errors.ResultUnreadable("no", code="gateway_unavailable", retryable=True), ExitCode.UNREADABLE),
     ],
 )
-def test_failure_ends_with_its_exit_code(error: SvcError, code: Exit) -> None:
+def test_failure_ends_with_its_exit_code(error: SvcError, code: ExitCode) -> None:
     assert exit_code_of(error) is code
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import click
 import pytest
 
-from svc.cli.inputs import read_input, read_param, text_input
+from svc.cli.inputs import input_from_text, read_input, read_param
 from svc.records import Model, ModelDetails
 
 _NONE = BytesIO(b"")
@@ -77,7 +77,7 @@ IMAGES = "/v1/images/generations"
     ],
 )
 def test_text_goes_under_the_key_of_the_models_schema(of: Model, made: dict[str, Any]) -> None:
-    assert text_input("a cat", of) == made
+    assert input_from_text("a cat", of) == made
 
 
 @pytest.mark.parametrize(

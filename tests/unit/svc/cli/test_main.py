@@ -12,7 +12,7 @@ import pytest
 from common.scalars import hex_of
 from svc.cli.commands import batches
 from svc.cli.connection import _CONNECTION_OPTIONS
-from svc.cli.exit_codes import EXIT_CODE_HELP, Exit
+from svc.cli.exit_codes import EXIT_CODE_HELP, ExitCode
 from svc.cli.main import _SECTIONS, main, svc
 from svc.key_files import read_wallet
 
@@ -25,11 +25,11 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_keygen_writes_a_key_whose_address_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "wallet.key"
-    assert main(["keygen", "--out", str(path)]) == Exit.DONE
+    assert main(["keygen", "--out", str(path)]) == ExitCode.DONE
     said = capsys.readouterr()
     assert said.out == hex_of(read_wallet(path).address) + "\n"
     assert path.read_text().strip() not in said.err
-    assert main(["address", str(path)]) == Exit.DONE
+    assert main(["address", str(path)]) == ExitCode.DONE
     assert capsys.readouterr().out == said.out
 
 
@@ -38,20 +38,20 @@ def test_keygen_refuses_a_file_that_it_cannot_make(
     tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "taken").write_text("precious")
-    assert main(["keygen", "--out", str(tmp_path / where)]) == Exit.USAGE
+    assert main(["keygen", "--out", str(tmp_path / where)]) == ExitCode.USAGE
     assert where in capsys.readouterr().err
     assert (tmp_path / "taken").read_text() == "precious"
 
 
 def test_address_of_no_key_file_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "note").write_text("no key")
-    assert main(["address", str(tmp_path / "note")]) == Exit.NO_KEY
+    assert main(["address", str(tmp_path / "note")]) == ExitCode.NO_KEY
 
 
 def test_programs_are_written_to_in_utf_8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
     with TextIOWrapper(BytesIO(), encoding="latin-1") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        assert main(["--version"]) == Exit.DONE
+        assert main(["--version"]) == ExitCode.DONE
         assert out.encoding == "utf-8"
 
 
@@ -60,22 +60,22 @@ def test_closed_output_ends_with_a_line_and_no_traceback(
 ) -> None:
     with open("/dev/full", "w", encoding="ascii") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        assert main(["--version"]) == Exit.UNREADABLE
+        assert main(["--version"]) == ExitCode.UNREADABLE
     assert "No space left" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["bogus"], ["address"], ["keygen", "--bogus"], ["completion", "tcsh"], []])
 def test_wrong_command_line_ends_with_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == Exit.USAGE
+    assert main(arguments) == ExitCode.USAGE
     assert "Usage: svc" in capsys.readouterr().err
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == Exit.DONE
+    assert main(["--help"]) == ExitCode.DONE
     listed = capsys.readouterr().out
     for name, command in commands().items():
         assert re.search(rf"^  {name}  +\S", listed, re.MULTILINE), name
-        assert main([name, "--help"]) == Exit.DONE
+        assert main([name, "--help"]) == ExitCode.DONE
         assert f"Usage: svc {name}" in capsys.readouterr().out
         assert [parameter.name for parameter in command.params if not parameter.help] == []
 
@@ -145,14 +145,14 @@ def commands() -> dict[str, click.Command]:
 def test_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--help"])
     listed = capsys.readouterr().out
-    assert EXIT_CODE_HELP.keys() == set(Exit)
-    for code in Exit:
+    assert EXIT_CODE_HELP.keys() == set(ExitCode)
+    for code in ExitCode:
         assert re.search(rf"^  {code.value} +\S", listed, re.MULTILINE)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_asks_svc_for_its_words(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == Exit.DONE
+    assert main(["completion", shell]) == ExitCode.DONE
     script = capsys.readouterr().out
     assert f"_SVC_COMPLETE={shell}_complete" in script
 

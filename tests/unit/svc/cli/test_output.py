@@ -6,7 +6,7 @@ import pytest
 
 from svc.cli.drawing import Table
 from svc.cli.output import NextStep, Output
-from tests.pseudo_terminal import Shown, cells
+from tests.support.pseudo_terminal import Shown, cells
 
 _TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right=frozenset({"price"}))
 _DATA = [{"name": "a\tb\nc", "price": "1"}]

@@ -30,12 +30,12 @@ def test_row_of_the_book_reads_as_why_it_ended(state: int, ended_because: int, s
 
 def test_lines_that_no_provider_takes_have_a_row_of_their_own() -> None:
     share = Allocation(provider_id=7, box_key="0x", rate_in=1, rate_out=2, lines=3)
-    table = tables.plan([ModelPlan(model_id=1, lines=5, allocation=(share,))], {1: "a/b"})
+    table = tables.plan_table([ModelPlan(model_id=1, lines=5, allocation=(share,))], {1: "a/b"})
     assert list(table.rows) == [("a/b", "7", "3", "1", "2"), ("a/b", "none", "2", None, None)]
 
 
 def test_unknown_model_is_shown_by_number() -> None:
-    assert tables.name_of(9, {1: "a"}) == "model 9"
+    assert tables.model_name_of(9, {1: "a"}) == "model 9"
 
 
 def test_cost_splits_the_authorised_amount_exactly() -> None:
@@ -72,7 +72,7 @@ def test_job_list_shows_remaining_times_of_live_jobs() -> None:
         msgspec.convert(row | {"state": 1, "reclaimable_at": 1030}, BookRow),
         msgspec.convert(row | {"state": 2, "ended_because": 1, "ended_at": 990}, BookRow),
     ]
-    table = tables.jobs(rows, {}, 1000)
+    table = tables.jobs_table(rows, {}, 1000)
     assert [each[table.columns.index("left")] for each in table.rows] == ["2 min", "30 s", None]
 
 
@@ -80,5 +80,7 @@ def test_newcomer_is_told_from_a_provider_that_settles_none() -> None:
     ask = {"provider_id": 1, "model_id": 1, "sla": 3600, "rate_in": 1, "rate_out": 1}
     counts = {"window_secs": 604_800, "settled": 0, "failed": 0, "reclaimed": 0, "median_secs": None}
     lately = [None, counts, counts | {"failed": 2}, counts | {"settled": 9, "reclaimed": 1, "median_secs": 75}]
-    table = tables.asks([msgspec.convert(ask | ({"reliability": each} if each else {}), Ask) for each in lately], {})
+    table = tables.asks_table(
+        [msgspec.convert(ask | ({"reliability": each} if each else {}), Ask) for each in lately], {}
+    )
     assert [row[-2:] for row in table.rows] == [(None, None), ("new", None), ("0/2", None), ("9/10", "1 min 15 s")]

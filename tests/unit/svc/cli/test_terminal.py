@@ -70,7 +70,7 @@ def test_results_are_escaped_only_on_a_terminal(name: str) -> None:
     for out in (terminal, pipe):
         output = Output(as_json=False, quiet=False, out=out, err=StringIO())
         output.text(sent)
-        output.json_line([sent])
+        output.write_json_line([sent])
     assert terminal.getvalue().startswith(shown + "\n")
     assert not _obeyed(terminal.getvalue())
     line = json.dumps([sent], ensure_ascii=False)

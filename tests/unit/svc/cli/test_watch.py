@@ -13,7 +13,7 @@ import pytest
 from svc.cli import key_presses
 from svc.cli.commands import watch
 from svc.cli.drawing import Screen, Table
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
 from svc.errors import ApiError
 from tests.unit.svc.cli.market import FakeMarket, Svc
@@ -53,7 +53,7 @@ def routes(market: FakeMarket) -> None:
 
 
 def test_pipe_gets_the_book_once_with_whole_ids(svc: Svc, capsys: Said) -> None:
-    assert svc("watch") == Exit.DONE
+    assert svc("watch") == ExitCode.DONE
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("\t")[:3] for line in lines] == [
         ["0x" + f"{2:064x}", "demo/text", "in_progress"],
@@ -70,18 +70,18 @@ def test_pipe_gets_the_book_once_with_whole_ids(svc: Svc, capsys: Said) -> None:
     ],
 )
 def test_pane_that_is_asked_for_is_written(svc: Svc, capsys: Said, pane: str, told: str) -> None:
-    assert svc(f"watch --pane {pane}") == Exit.DONE
+    assert svc(f"watch --pane {pane}") == ExitCode.DONE
     assert capsys.readouterr().out.splitlines()[0] == told
 
 
 def test_json_is_in_the_words_of_the_interface(svc: Svc, capsys: Said) -> None:
-    assert svc("watch --json") == Exit.DONE
+    assert svc("watch --json") == ExitCode.DONE
     assert [each["provider_id"] for each in json.loads(capsys.readouterr().out)] == [7, 7]
 
 
 def test_jobs_without_a_wallet_say_what_to_set(svc: Svc, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SVC_WALLET_KEY")
-    assert svc("watch --pane jobs") == Exit.DONE
+    assert svc("watch --pane jobs") == ExitCode.DONE
     assert "SVC_WALLET_KEY_FILE" in capsys.readouterr().out
 
 

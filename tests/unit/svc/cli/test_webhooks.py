@@ -8,7 +8,7 @@ import pytest
 
 from common.refusal import Refused
 from common.webhooks import read_secret, signed_headers
-from svc.cli.exit_codes import Exit
+from svc.cli.exit_codes import ExitCode
 from svc.webhooks import verify_webhook
 from tests.unit.svc.cli.market import FakeMarket, Svc
 from tests.unit.svc.fake_coordinator import Answer
@@ -41,12 +41,12 @@ def test_endpoint_is_added_and_its_secret_shown(
 ) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
-    assert svc(f"webhooks add https://hooks.example.org/ job.settled --secret-file {file}") == Exit.DONE
+    assert svc(f"webhooks add https://hooks.example.org/ job.settled --secret-file {file}") == ExitCode.DONE
     (asked,) = market.coordinator.to("POST /v1/webhooks")
     assert asked.body == {"url": "https://hooks.example.org/", "events": ["job.settled"], "secret": SECRET}
     assert asked.headers["authorization"] == "Bearer t"
     assert f"secret\t{SECRET}" in capsys.readouterr().out
-    assert svc("webhooks add https://hooks.example.org/ job.eaten") == Exit.USAGE
+    assert svc("webhooks add https://hooks.example.org/ job.eaten") == ExitCode.USAGE
 
 
 def test_endpoints_are_listed_tested_and_removed(
@@ -54,11 +54,11 @@ def test_endpoints_are_listed_tested_and_removed(
     svc: Svc,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert svc("webhooks list") == Exit.DONE
+    assert svc("webhooks list") == ExitCode.DONE
     assert capsys.readouterr().out.startswith(f"{ID}\tdisabled: gone\t410\t7\t0\t1\t")
-    assert svc(f"webhooks test {ID}") == Exit.DONE
+    assert svc(f"webhooks test {ID}") == ExitCode.DONE
     assert capsys.readouterr().out == "msg_1\n"
-    assert svc(f"webhooks remove {ID}") == Exit.DONE
+    assert svc(f"webhooks remove {ID}") == ExitCode.DONE
     assert len(market.coordinator.to(f"DELETE /v1/webhooks/{ID}")) == 1
 
 

@@ -54,5 +54,5 @@ def test_amount_above_the_ceiling_explains_how_to_raise_it() -> None:
     assert (error.code, error.amount, error.default) == ("over_max_amount", 2_500_000, True)
     assert error.message == (
         "the order costs up to 2.5 Dollar (2500000 base units), above the default ceiling of 1 Dollar"
-        " (1000000 base units); raise it with --max-amount, SVC_MAX_AMOUNT or max_amount="
+        " (1000000 base units); raise the ceiling with --max-amount, SVC_MAX_AMOUNT or max_amount="
     )

@@ -74,9 +74,9 @@ def test_files_are_read_wherever_models_put_them(output: object) -> None:
 
 def test_answer_that_was_cut_at_its_limit_says_so() -> None:
     cut = {"choices": [{"message": {"content": "Sk"}, "finish_reason": "length"}]}
-    assert "cut at its output limit" in str(read_answer(cut).remark)
+    assert "cut off at its output limit" in str(read_answer(cut).remark)
     cut = response(MESSAGE, incomplete_details={"reason": "max_output_tokens"})
-    assert "cut at its output limit" in str(read_answer(cut).remark)
+    assert "cut off at its output limit" in str(read_answer(cut).remark)
     assert read_answer(response(MESSAGE)).remark is None
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from svc.core.batch_bids import Bids, ModelDemand, demands, plan_bodies
+from svc.core.batch_bids import BidChooser, ModelDemand, plan_bodies, sum_demands
 from svc.core.bids import Bid, Rates
-from svc.core.bundles import SINGLE, BundleLimits
+from svc.core.bundles import UNBUNDLED_LIMITS, BundleLimits
 from svc.core.order_request import OrderRequest, PricedRequest, price_request
 from svc.errors import PlanShort
 from svc.records import Allocation, Model, ModelDetails, ModelPlan
@@ -22,8 +22,8 @@ def plan(model_id: int, *shares: tuple[int, int]) -> ModelPlan:
 
 
 def bids(lines: list[PricedRequest], plans: list[ModelPlan], providers: list[tuple[int, str]]) -> list[Bid]:
-    offered = Bids(providers, lambda *_: SINGLE)
-    offered.plan(plans)
+    offered = BidChooser(providers, lambda *_: UNBUNDLED_LIMITS)
+    offered.use_plans(plans)
     return [job.bid for job in offered.jobs(lines)]
 
 
@@ -31,8 +31,10 @@ def cut(
     lines: list[PricedRequest], plans: list[ModelPlan], limits: dict[int, BundleLimits], *providers: int
 ) -> list[tuple[int, int]]:
     """Return the provider and the number of lines of each job."""
-    offered = Bids([(each, f"0x{each}") for each in providers], lambda provider, _: limits.get(provider, SINGLE))
-    offered.plan(plans)
+    offered = BidChooser(
+        [(each, f"0x{each}") for each in providers], lambda provider, _: limits.get(provider, UNBUNDLED_LIMITS)
+    )
+    offered.use_plans(plans)
     jobs = list(offered.jobs(lines))
     assert [job.number for job in jobs] == [1 + sum(len(job.lines) for job in jobs[:n]) for n in range(len(jobs))]
     return [(job.bid.designated, len(job.lines)) for job in jobs]
@@ -41,7 +43,7 @@ def cut(
 def test_demand_is_totalled_per_model_over_lines_without_rates() -> None:
     lines = [shaped(), shaped(OTHER), shaped(rate=5), shaped()]
     units = lines[0].units
-    assert demands(lines) == [
+    assert sum_demands(lines) == [
         ModelDemand("text", 1, 2, 2 * units.units_in, 20),
         ModelDemand("other", 2, 1, units.units_in, 10),
     ]

@@ -4,7 +4,7 @@ import pytest
 
 from common.box import SecretKey
 from common.escrow_evidence import report_data
-from svc.core.escrow_trust import EscrowTrust, verified_key
+from svc.core.escrow_trust import EscrowTrust, verify_escrow_key
 from svc.errors import EscrowUntrusted
 from svc.records import EscrowKey, Evidence
 
@@ -27,7 +27,7 @@ def answer(key: str = KEY.raw.hex(), **changed: Any) -> EscrowKey:
     ],
 )
 def test_key_that_is_trusted_is_returned(said: EscrowKey, trust: EscrowTrust) -> None:
-    assert verified_key(said, trust) == KEY
+    assert verify_escrow_key(said, trust) == KEY
 
 
 @pytest.mark.parametrize(
@@ -46,5 +46,5 @@ def test_key_that_is_trusted_is_returned(said: EscrowKey, trust: EscrowTrust) ->
 )
 def test_key_that_is_not_trusted_is_refused_with_its_reason(said: EscrowKey, trust: EscrowTrust, code: str) -> None:
     with pytest.raises(EscrowUntrusted) as refused:
-        verified_key(said, trust)
+        verify_escrow_key(said, trust)
     assert refused.value.code == code

@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.windows import WINDOW_REFUSED, Windows, completion_window, expiry, window_seconds, window_words
+from svc.core.windows import WINDOW_REFUSED, Windows, completion_window, expiry_time, format_window, window_seconds
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_window_that_no_order_can_hold_is_refused() -> None:
 
 @pytest.mark.parametrize(("seconds", "words"), [(0, "0s"), (59, "59s"), (60, "1m"), (3_660, "61m"), (7_200, "2h")])
 def test_window_is_shown_in_its_largest_exact_unit(seconds: int, words: str) -> None:
-    assert window_words(seconds) == words
+    assert format_window(seconds) == words
 
 
 def test_unknown_window_lists_the_accepted_ones() -> None:
@@ -48,7 +48,7 @@ def test_unknown_window_lists_the_accepted_ones() -> None:
     ("sla", "margin", "life"), [(3600, 3600, 7200), (86_400, 3600, 86_400), (86_400, 0, 86_400), (300, 0, 300)]
 )
 def test_order_stands_for_window_and_margin_within_a_day(sla: int, margin: int, life: int) -> None:
-    assert expiry(1_000, sla, margin) == 1_000 + life
+    assert expiry_time(1_000, sla, margin) == 1_000 + life
 
 
 @pytest.mark.parametrize(("window", "label"), [("1h", "1h"), ("async", "1h"), ("24h", "24h"), ("batch", "24h")])

@@ -49,5 +49,5 @@ def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return act(*arguments)
 
     monkeypatch.setattr(anyio.to_thread, "run_sync", run_sync)
-    monkeypatch.setattr(Prices, "keep_warm", lambda _: anyio.sleep_forever())
-    monkeypatch.setattr(LocalFiles, "keep_swept", lambda *_: anyio.sleep_forever())
+    monkeypatch.setattr(Prices, "refresh_repeatedly", lambda _: anyio.sleep_forever())
+    monkeypatch.setattr(LocalFiles, "remove_expired_repeatedly", lambda *_: anyio.sleep_forever())

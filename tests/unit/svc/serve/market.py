@@ -17,7 +17,7 @@ from common.container import open_with_secret
 from common.envelope import Envelope, ResultBody
 from common.scalars import read_base64
 from common.sealed_result import seal_result
-from svc.core.sealing import INLINE_BYTES
+from svc.core.sealing import MAX_INLINE_CONTAINER_BYTES
 from svc.serve.http import Application
 from svc.serve.serving import LocalServer, open_server
 from svc.serve.settings import ServeSettings
@@ -120,7 +120,7 @@ class ServedMarket:
             return quoting()(asked)
         if self.refuse is not None:
             return self.refuse
-        container = read_base64(asked.body["container"], INLINE_BYTES, "container")
+        container = read_base64(asked.body["container"], MAX_INLINE_CONTAINER_BYTES, "container")
         envelope = Envelope.parse(open_with_secret(BOX_SECRET, 31337, REGISTRY, WALLET.address, container))
         job_id, provider = asked.body["job_id"], asked.body["designated"]
         made = Job(

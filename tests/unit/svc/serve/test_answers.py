@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from svc.serve.settings import BudgetSettings, Buying, ModelSettings, ServeSettings
+from svc.serve.settings import BudgetSettings, BuyingSettings, ModelSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
 from tests.unit.svc.serve.market import SETTLED, ServedMarket, candidate, until
 
@@ -19,7 +19,7 @@ FAILS = ("queued", "in_progress", "failed")
 
 
 def buying(**changed: Any) -> ServeSettings:
-    return ServeSettings(buying=Buying(**changed))
+    return ServeSettings(buying=BuyingSettings(**changed))
 
 
 @pytest.mark.parametrize("model", ["demo/chat", "demo/text"])
@@ -99,7 +99,7 @@ async def test_models_are_listed_under_the_names_that_programs_use(market: Serve
 
 
 async def test_second_request_waits_for_nothing_but_its_own_post(market: ServedMarket, tmp_path: Path) -> None:
-    async with market.served(tmp_path) as caller:
+    async with market.served(tmp_path, ServeSettings(tabs="off")) as caller:
         await caller.post(CHAT, HELLO)
         before = len(market.coordinator.asked)
         await caller.post(CHAT, HELLO)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from svc.serve.ledger import SpendEntry
-from svc.serve.settings import BudgetSettings, Buying, ServeSettings
+from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import Answer, failing
 from tests.unit.svc.serve.market import GATEWAY, Caller, ServedMarket, until
 
@@ -63,7 +63,7 @@ async def test_early_answer_reserves_the_amount_until_settled(early: ServedMarke
 
 async def test_with_final_answers_wait_for_the_chain(early: ServedMarket, tmp_path: Path) -> None:
     early.steps = {}
-    async with early.served(tmp_path, ServeSettings(buying=Buying(final=True))) as caller:
+    async with early.served(tmp_path, ServeSettings(buying=BuyingSettings(final=True))) as caller:
         heard = await caller.post(CHAT, HELLO)
         booked = await spent(caller)
     assert "provisional" not in heard.json["svc"]
@@ -124,7 +124,7 @@ async def test_given_answer_is_booked_by_the_next_start(
 async def test_stuck_early_answers_leave_room_for_others(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
         trade = caller.served.trade
-        trade.confirming = anyio.CapacityLimiter(1)
+        trade.confirmation_limit = anyio.CapacityLimiter(1)
         stuck = (await caller.post(CHAT, HELLO)).json["svc"]["job_id"]
         await caller.post(CHAT, {**HELLO, "max_tokens": 999})
         (other,) = set(early.jobs) - {stuck}

@@ -313,7 +313,7 @@ async def test_file_expires_when_its_maker_said(tmp_path: Path) -> None:
         assert [file.id for file in await files.list_files("default")] == []
         with pytest.raises(Problem):
             await files.read("default", made["id"])
-        await files.sweep()
+        await files.remove_expired()
         assert (await caller.get(f"/v1/files/{made['id']}")).status == 404
     assert [*(tmp_path / "files").iterdir()] == []
 

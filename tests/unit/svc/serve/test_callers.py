@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from svc.serve.settings import BudgetSettings, KeySettings, Server, ServeSettings
+from svc.serve.settings import BudgetSettings, HttpServerSettings, KeySettings, ServeSettings
 from tests.unit.svc.serve.market import ServedMarket, until
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ async def test_foreign_host_name_is_refused(market: ServedMarket, host: str, tmp
 
 @pytest.mark.parametrize("host", ["localhost:8403", "LOCALHOST:8403", "[::1]:8403", "models.home:8403"])
 async def test_own_and_listed_names_are_taken(market: ServedMarket, host: str, tmp_path: Path) -> None:
-    settings = ServeSettings(server=Server(hosts=("models.home",)))
+    settings = ServeSettings(server=HttpServerSettings(hosts=("models.home",)))
     async with market.served(tmp_path, settings) as caller:
         assert (await caller.get("/v1/models", headers={"host": host})).status == 200
 
@@ -48,7 +48,7 @@ async def test_page_of_a_browser_is_refused_even_with_a_key(market: ServedMarket
 
 async def test_page_that_is_listed_may_ask_first_and_read_the_answer(market: ServedMarket, tmp_path: Path) -> None:
     page = "https://notes.example"
-    async with market.served(tmp_path, ServeSettings(server=Server(origins=(page,)))) as caller:
+    async with market.served(tmp_path, ServeSettings(server=HttpServerSettings(origins=(page,)))) as caller:
         asked = await caller.call("OPTIONS", CHAT, b"", key=None, headers={"origin": page})
         heard = await caller.get("/v1/models", headers={"origin": page})
     assert (asked.status, heard.status) == (204, 200)
@@ -63,7 +63,7 @@ async def test_form_that_a_page_could_send_unasked_is_refused(market: ServedMark
 
 @pytest.mark.parametrize(
     ("method", "path", "content", "status"),
-    [("POST", CHAT, b"{", 400), ("POST", CHAT, b"[]", 400), ("GET", CHAT, b"", 405), ("GET", "/", b"", 404)],
+    [("POST", CHAT, b"{", 400), ("POST", CHAT, b"[]", 400), ("GET", CHAT, b"", 405), ("GET", "/other", b"", 404)],
 )
 async def test_malformed_request_is_refused(  # noqa: PLR0917 - a row of the table
     market: ServedMarket, method: str, path: str, content: bytes, status: int, tmp_path: Path
@@ -76,7 +76,7 @@ async def test_malformed_request_is_refused(  # noqa: PLR0917 - a row of the tab
 
 async def test_requests_beyond_the_limit_get_retry_after(market: ServedMarket, tmp_path: Path) -> None:
     market.steps = {7: ("queued",) * 4 + ("completed",)}
-    settings = ServeSettings(server=Server(concurrent=1))
+    settings = ServeSettings(server=HttpServerSettings(concurrent=1))
     async with market.served(tmp_path, settings) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(caller.post, CHAT, HELLO)
         await until(lambda: bool(market.jobs))

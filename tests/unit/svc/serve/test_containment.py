@@ -13,7 +13,7 @@ from common.daemon import supervision
 from svc.serve import attempts
 from svc.serve.files import LocalFiles
 from svc.serve.prices import Prices
-from tests.faults.foreign_errors import ForeignErrors
+from tests.support.faults.foreign_errors import ForeignErrors
 from tests.unit.svc.serve.market import ServedMarket
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 QUIET_ROUNDS: Final = 3  # rounds without a new place, after which all places count as reached
 CHAT: Final = "/v1/chat/completions"
 # saved, because other tests of this folder disable them
-KEEP_WARM, KEEP_SWEPT = Prices.keep_warm, LocalFiles.keep_swept
+KEEP_WARM, SWEEP_FOREVER = Prices.refresh_repeatedly, LocalFiles.remove_expired_repeatedly
 
 
 async def test_foreign_errors_end_neither_server_nor_loop(
@@ -48,8 +48,8 @@ async def test_foreign_errors_end_neither_server_nor_loop(
             await super().run_once(task, self.watched(task, work))
 
     monkeypatch.setattr(attempts, "Supervisor", Watching)
-    monkeypatch.setattr(Prices, "keep_warm", KEEP_WARM)
-    monkeypatch.setattr(LocalFiles, "keep_swept", KEEP_SWEPT)
+    monkeypatch.setattr(Prices, "refresh_repeatedly", KEEP_WARM)
+    monkeypatch.setattr(LocalFiles, "remove_expired_repeatedly", SWEEP_FOREVER)
     async with market.served(tmp_path) as caller:
         quiet, number = 0, 0
         while quiet < QUIET_ROUNDS:

@@ -12,7 +12,7 @@ import pytest
 
 from svc.serve.attempts import OpenPurchase
 from svc.serve.purchases import AnswerPurchases
-from svc.serve.settings import BudgetSettings, Buying, ServeSettings
+from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
 from tests.unit.svc.fake_coordinator import FEE_BPS, Answer, Asked, Dropped, failing, provider, quoting
 from tests.unit.svc.serve.market import SETTLED, Heard, ServedMarket, candidate, full_disk, until
 
@@ -26,7 +26,7 @@ MINE = {"idempotency-key": "one"}
 
 
 def buying(**changed: Any) -> ServeSettings:
-    return ServeSettings(buying=Buying(**changed))
+    return ServeSettings(buying=BuyingSettings(**changed))
 
 
 def with_room(market: ServedMarket, **capacities: int) -> None:
@@ -43,7 +43,7 @@ async def test_concurrent_requests_use_all_free_providers(market: ServedMarket, 
     market.candidates = [candidate(7, 100), candidate(8, 120), candidate(9, 150), candidate(10, 10_000)]
     with_room(market, p7=24, p8=18, p9=30, p10=1_000)
     heard: list[int] = []
-    settings = ServeSettings(budget=BudgetSettings(per_day=10**9))
+    settings = ServeSettings(budget=BudgetSettings(per_day=10**9), tabs="off")
 
     async def ask() -> None:
         heard.append((await caller.post(CHAT, {**HELLO, "max_tokens": 5})).status)
@@ -239,13 +239,13 @@ async def test_unsent_answer_is_dropped_and_read_again(
     market: ServedMarket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[weakref.ref[OpenPurchase]] = []
-    remember = AnswerPurchases._remember
+    remember = AnswerPurchases._add_open
 
     def noted(self: AnswerPurchases, purchase: OpenPurchase) -> None:
         seen.append(weakref.ref(purchase))
         remember(self, purchase)
 
-    monkeypatch.setattr(AnswerPurchases, "_remember", noted)
+    monkeypatch.setattr(AnswerPurchases, "_add_open", noted)
     async with market.served(tmp_path) as caller:
         with pytest.raises(ConnectionResetError):
             await caller.post(CHAT, HELLO, breaks=True)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
 @pytest.fixture(autouse=True)
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_SILENCE_SECONDS", 0.01)
+    monkeypatch.setattr(exchange, "_SILENCE_TIMEOUT_S", 0.01)
 
 
 class Caller:

@@ -3,18 +3,19 @@
 import json
 from typing import Any, Final
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.quotes import FeeTerms
 from svc.records import Model, ModelDetails
-from svc.serve.answers import answer_of, completion, response
+from svc.serve.answers import build_answer, build_completion, build_response
 from svc.serve.as_chat import chat_input
 from svc.serve.as_responses import responses_input
 from svc.serve.chat_of_response import chat_of_response
-from svc.serve.events import events_of
-from svc.serve.media_answers import Bought
+from svc.serve.events import build_events
+from svc.serve.media_answers import BoughtAnswer
 from svc.serve.problems import Problem
 from svc.serve.requests import AnswerForm, AnswerRequest, Route, read_request
 from svc.serve.response_of_chat import response_of_chat
@@ -166,22 +167,22 @@ def wanted(route: Route, **input_: Any) -> AnswerRequest:
     return AnswerRequest(route, "asked-for", model, ServeSettings().rule(None), input_, AnswerForm())
 
 
-def bought(output: Any, **usage: int) -> Bought:
-    return Bought("0x" + "ab" * 32, 7, 10, 5, FeeTerms(0, 0), 1_700_000_000, output, usage)
+def bought(output: Any, **usage: int) -> BoughtAnswer:
+    return BoughtAnswer("0x" + "ab" * 32, 7, 10, 5, FeeTerms(0, 0), 1_700_000_000, output, usage)
 
 
 @pytest.mark.parametrize(
     ("output", "text"), [({"text": "x"}, '{"text":"x"}'), ("a text", "a text"), (["a", 1], '["a",1]')]
 )
 def test_output_of_no_known_shape_comes_as_its_json(output: object, text: str) -> None:
-    chat = completion(wanted("/v1/chat/completions"), bought(output))["choices"][0]["message"]["content"]
-    made = response(wanted("/v1/responses"), bought(output))["output"][0]["content"][0]["text"]
+    chat = build_completion(wanted("/v1/chat/completions"), bought(output))["choices"][0]["message"]["content"]
+    made = build_response(wanted("/v1/responses"), bought(output))["output"][0]["content"][0]["text"]
     assert chat == made == text
 
 
 def test_usage_is_the_providers_count_in_the_words_of_the_route() -> None:
-    chat = completion(wanted("/v1/chat/completions"), bought(COMPLETION, input_tokens=4, output_tokens=2))
-    made = response(wanted("/v1/responses"), bought(COMPLETION, prompt_tokens=4, completion_tokens=2))
+    chat = build_completion(wanted("/v1/chat/completions"), bought(COMPLETION, input_tokens=4, output_tokens=2))
+    made = build_response(wanted("/v1/responses"), bought(COMPLETION, prompt_tokens=4, completion_tokens=2))
     assert (chat["usage"]["prompt_tokens"], chat["usage"]["completion_tokens"], chat["usage"]["total_tokens"]) == (
         4,
         2,
@@ -194,7 +195,7 @@ def test_response_repeats_the_requests_own_fields() -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     named = {"tools": RESPONSES["tools"], "tool_choice": RESPONSES["tool_choice"], "text": RESPONSES["text"]}
     asked = {"model": "demo/chat", "input": "hello", "instructions": "Be brief.", "max_output_tokens": 9, **named}
-    made = response(read_request("/v1/responses", asked, model, ServeSettings().rule(None)), bought("a text"))
+    made = build_response(read_request("/v1/responses", asked, model, ServeSettings().rule(None)), bought("a text"))
     assert {name: made[name] for name in named} == named
     assert (made["instructions"], made["max_output_tokens"]) == ("Be brief.", 9)
 
@@ -279,12 +280,30 @@ def test_odd_output_is_an_answer_or_reported(route: Route, name: str, inner: Any
         asked, got = wanted(route), bought(output)
         told = (502, "result_not_understood", got.job_id)
         try:
-            json.dumps(answer_of(asked, got))
+            json.dumps(build_answer(asked, got))
             if route in {"/v1/chat/completions", "/v1/responses"}:
-                assert all(events_of(asked, got.job_id, 1).answer(got))
+                assert all(build_events(asked, got.job_id, 1).answer_events(got))
         except Problem as problem:
             told = (problem.status, str(problem.code), str(problem.job_id))
         assert told == (502, "result_not_understood", got.job_id)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "members", "place"),
+    [("", {}, "see the result with: "), ("/7", {"tab_request": "7"}, "see request 7 in the tab's transcript")],
+    ids=["job", "request in a tab"],
+)
+def test_unreadable_result_names_its_job_and_request(suffix: str, members: dict[str, str], place: str) -> None:
+    job_id = "0x" + "ab" * 32
+    got = attrs.evolve(bought({"data": []}), job_id=job_id + suffix)
+    with pytest.raises(Problem) as unreadable:
+        build_answer(wanted("/v1/images/generations"), got)
+    problem = unreadable.value
+    assert place in problem.message
+    assert problem.message.endswith(f"svc result {job_id}")
+    assert problem.body()["error"]["svc"] == {"job_id": job_id, **members}
+    assert got.to_json().items() >= problem.body()["error"]["svc"].items()
+    assert got.headers().items() >= problem.headers().items() - {("x-should-retry", "false")}
 
 
 def test_several_answers_are_paid_for_each() -> None:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from svc.errors import ConnectionFailed
-from svc.wire.events import messages
+from svc.wire.events import read_messages
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ async def pieces(text: bytes, size: int) -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 async def test_complete_messages_are_returned_without_comments(size: int) -> None:
-    data = [each async for each in messages(pieces(TEXT, size)) if each is not None]
+    data = [each async for each in read_messages(pieces(TEXT, size)) if each is not None]
     assert data == [b'{"a":\n1}', b"x"]
 
 
@@ -29,11 +29,11 @@ async def test_complete_messages_are_returned_without_comments(size: int) -> Non
 async def test_message_without_an_end_is_not_kept(endless: bytes) -> None:
     async with aclosing(pieces(endless, 65_536)) as source:  # type: ignore[type-var] # a generator
         with pytest.raises(ConnectionFailed):
-            _ = [each async for each in messages(source)]
+            _ = [each async for each in read_messages(source)]
 
 
 async def test_long_message_in_small_pieces_takes_linear_time() -> None:
     began = time.process_time()
-    given = [each async for each in messages(pieces(b"data: " + b"x" * 150_000 + b"\n\n", 1)) if each is not None]
+    given = [each async for each in read_messages(pieces(b"data: " + b"x" * 150_000 + b"\n\n", 1)) if each is not None]
     assert time.process_time() - began < 3  # copying the buffer for each piece would take longer
     assert given == [b"x" * 150_000]

@@ -33,7 +33,7 @@ each_error = pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(er
 
 
 async def _read(transport: Transport) -> list[bytes]:
-    async with transport.streaming("/v1/files/x/content", {}) as pieces:
+    async with transport.stream_pieces("/v1/files/x/content", {}) as pieces:
         return [piece async for piece in pieces]
 
 

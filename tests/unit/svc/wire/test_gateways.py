@@ -10,7 +10,7 @@ from svc.errors import ResultUnreadable
 from svc.wire import block_reads
 from svc.wire.checked_reads import CheckedReads
 from svc.wire.gateways import Gateways
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, FakeCoordinator, Told
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ async def test_redirect_to_the_same_host_or_to_https_is_followed(location: str) 
 @pytest.mark.parametrize("location", ["http://169.254.169.254/latest", "//b/ipfs/bafyx"])
 async def test_redirect_to_plain_http_is_the_gateways_failure(location: str) -> None:
     coordinator = held(a=[Answer(302, headers={"location": location})])
-    with pytest.raises(ResultUnreadable, match="must speak https") as unread:
+    with pytest.raises(ResultUnreadable, match="must use https") as unread:
         await read(coordinator, A)
     assert (unread.value.code, len(coordinator.asked)) == ("gateway_status", 1)
 
@@ -157,7 +157,7 @@ async def test_content_that_was_cut_in_any_way_is_proved_by_its_blocks() -> None
 
 
 async def test_gateway_without_blocks_is_told_what_must_be_done() -> None:
-    with pytest.raises(ResultUnreadable, match="must name a gateway that serves blocks") as unread:
+    with pytest.raises(ResultUnreadable, match="to a gateway that serves blocks") as unread:
         await read(serving(BLOCKS), B, cid=str(ROOT))
     assert unread.value.code == "gateway_status"
 
@@ -178,7 +178,7 @@ async def test_proved_content_that_does_not_open_is_its_makers_fault() -> None:
 
 async def test_tree_that_names_blocks_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_reads, "_MAX_BLOCKS", 2)
-    with pytest.raises(ResultUnreadable, match="at most 1073741824 bytes in 2 blocks"):
+    with pytest.raises(ResultUnreadable, match="at most 1073741824 bytes and 2 blocks"):
         await read(serving(BLOCKS), A, cid=str(ROOT))
 
 

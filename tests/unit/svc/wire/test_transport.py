@@ -6,7 +6,9 @@ import anyio
 import attrs
 import httpx
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from common.tracing import spans
 from svc import errors
 from svc.core.clock import ServerClock
 from svc.core.retries import RetryPolicy
@@ -22,7 +24,7 @@ from svc.errors import (
     SvcError,
 )
 from svc.wire.transport import Transport
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import MODEL, Answer, Dropped, FakeCoordinator, Told, error, failing
 
 pytestmark = pytest.mark.anyio
@@ -245,7 +247,7 @@ async def test_pages_without_an_end_are_not_kept(coordinator: FakeCoordinator) -
     body = b'{"asks": [], "filler": "' + b"x" * (10 << 20) + b'"}'
     headers = [{"x-svc-page-truncated": "true", "x-svc-next-offset": str(offset)} for offset in range(1, 20)]
     coordinator.tell("GET /evm/asks", *[Answer(200, body, each) for each in headers])
-    with pytest.raises(InternalError, match="longer than"):
+    with pytest.raises(InternalError, match="more than 67108864 bytes"):
         await coordinator.client().market.asks(limit=None)
     assert len(coordinator.asked) == 7
 
@@ -324,3 +326,17 @@ def give_sessions(coordinator: FakeCoordinator, *, lives: int) -> None:
         "GET /v1/files/f",
         Answer(200, file | {"purpose": "input", "status": "uploaded", "svc": {"cid": "bafyf", "lines": 0}}),
     )
+
+
+async def test_writes_inside_a_span_carry_its_context(
+    coordinator: FakeCoordinator, made_spans: InMemorySpanExporter
+) -> None:
+    coordinator.tell("POST /v1/jobs/check", Answer(200, {}))
+    transport = coordinator.client().orders.account.transport
+    with spans.span("request"):
+        context = spans.current_context()
+        await transport.send("POST", "/v1/jobs/check", json={}, headers={"prefer": "wait"})
+        await transport.send("GET", "/v1/models/demo/text")
+    await transport.send("POST", "/v1/jobs/check", json={})
+    assert [asked.headers.get("traceparent") for asked in coordinator.asked] == [context, None, None]
+    assert coordinator.asked[0].headers["prefer"] == "wait"

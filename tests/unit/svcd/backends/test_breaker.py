@@ -2,7 +2,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from svcd.backends.breaker import FAULTS_TO_OPEN, Breaker, watch
+from svcd.backends.backend import OnDelta
+from svcd.backends.breaker import FAULTS_TO_OPEN, Breaker, probe_while_open
 from svcd.journal.work import ModelWork, WorkOutput
 
 
@@ -10,7 +11,7 @@ from svcd.journal.work import ModelWork, WorkOutput
 def opened() -> Breaker:
     breaker = Breaker()
     for _ in range(FAULTS_TO_OPEN):
-        breaker.failed(backend_fault=True)
+        breaker.record_failure(backend_fault=True)
     return breaker
 
 
@@ -18,7 +19,7 @@ def test_the_third_fault_in_a_row_opens_it_and_no_earlier() -> None:
     breaker = Breaker()
     states = []
     for _ in range(3):
-        breaker.failed(backend_fault=True)
+        breaker.record_failure(backend_fault=True)
         states.append(breaker.is_open)
     assert states == [False, False, True]
 
@@ -26,38 +27,38 @@ def test_the_third_fault_in_a_row_opens_it_and_no_earlier() -> None:
 def test_success_between_faults_resets_the_count() -> None:
     breaker = Breaker()
     for fault in (True, True, None, True, True):
-        breaker.succeeded() if fault is None else breaker.failed(fault)
+        breaker.record_success() if fault is None else breaker.record_failure(fault)
     assert not breaker.is_open
 
 
 def test_client_faults_do_not_affect_the_breaker() -> None:
     breaker = Breaker()
     for fault in (False, False, False, True, True, False):
-        breaker.failed(fault)
+        breaker.record_failure(fault)
     assert not breaker.is_open
-    breaker.failed(backend_fault=True)
+    breaker.record_failure(backend_fault=True)
     assert breaker.is_open
 
 
 def test_jobs_that_end_while_it_is_open_do_not_close_it(opened: Breaker) -> None:
-    opened.succeeded()
+    opened.record_success()
     assert opened.is_open
 
 
 def test_one_fault_after_recovery_reopens_for_longer(opened: Breaker) -> None:
     first = opened.backoff
-    opened.looked(up=True)
+    opened.record_probe(up=True)
     assert not opened.is_open
-    opened.failed(backend_fault=True)
+    opened.record_failure(backend_fault=True)
     assert opened.is_open
     assert opened.backoff == 2 * first
 
 
 def test_a_success_after_a_good_look_forgets_the_waits(opened: Breaker) -> None:
     first = opened.backoff
-    opened.looked(up=True)
-    opened.succeeded()
-    opened.failed(backend_fault=True)
+    opened.record_probe(up=True)
+    opened.record_success()
+    opened.record_failure(backend_fault=True)
     assert not opened.is_open
     assert opened.backoff == first
 
@@ -69,7 +70,7 @@ class Looks:
         self.answers = list(answers)
         self.at: list[float] = []
 
-    async def run(self, work: ModelWork) -> WorkOutput:
+    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
         raise AssertionError("a look runs nothing")
 
     async def is_up(self) -> bool:
@@ -85,7 +86,7 @@ async def test_breaker_checks_less_often_until_recovery(autojump_clock: MockCloc
     backend = Looks(False, None, True)
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch, opened, backend, "m")
+        nursery.start_soon(probe_while_open, opened, backend, "m")
         await trio.sleep(3600)
         nursery.cancel_scope.cancel()
     assert [at - began for at in backend.at] == [5, 15, 50]  # the second check hung for 15 s
@@ -96,13 +97,13 @@ async def test_breaker_checks_less_often_until_recovery(autojump_clock: MockCloc
 async def test_each_opening_is_watched(autojump_clock: MockClock) -> None:
     backend, breaker = Looks(True, True), Breaker()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch, breaker, backend, "m")
+        nursery.start_soon(probe_while_open, breaker, backend, "m")
         await wait_all_tasks_blocked()
         for _ in range(2):
             for _ in range(FAULTS_TO_OPEN):
-                breaker.failed(backend_fault=True)
+                breaker.record_failure(backend_fault=True)
             await trio.sleep(60)
             assert not breaker.is_open
-            breaker.succeeded()
+            breaker.record_success()
         nursery.cancel_scope.cancel()
     assert len(backend.at) == 2

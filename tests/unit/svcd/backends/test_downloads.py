@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from svcd.backends.attempts import TryAgain
-from svcd.backends.downloads import Downloads
+from svcd.backends.downloads import FileDownloader
 from svcd.base.end_reasons import WorkFailed
 
 SERVER: Final = "http://127.0.0.1:1/jobs"
@@ -16,7 +16,7 @@ SERVER: Final = "http://127.0.0.1:1/jobs"
 
 async def download(output: object) -> None:
     async with httpx.AsyncClient(trust_env=False) as client:
-        await Downloads(client, SERVER, 1 << 20).carried(output)
+        await FileDownloader(client, SERVER, 1 << 20).embed_files(output)
 
 
 @pytest.mark.parametrize("host", ["a..b", "xn--", "a" * 64 + ".b", "127.0.0.1:99999"])

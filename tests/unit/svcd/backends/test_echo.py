@@ -16,8 +16,8 @@ from svcd.backends.build import open_backend
 from svcd.backends.settings import EchoSettings
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import WorkOutput
-from svcd.payload.picture_size import Picture, measure
-from tests.fakes.provider_work import work_on
+from svcd.payload.picture_size import PictureSize, measure_picture
+from tests.support.fakes.provider_work import work_on
 
 pytestmark = pytest.mark.trio
 
@@ -30,6 +30,18 @@ async def answer(modality: Modality, **model_input: object) -> WorkOutput:
 async def test_text_comes_back_as_it_is() -> None:
     output = await answer("text", input="x" * 8)
     assert (output.output, output.completion_tok) == ({"input": "x" * 8}, 5)
+
+
+async def test_text_streams_word_by_word_over_the_delay(autojump_clock: MockClock) -> None:
+    passed: list[tuple[float, object]] = []
+    async with open_backend(EchoSettings(delay_seconds=3)) as echo:
+        work = work_on({"messages": [{"role": "user", "content": "one  two three"}]}, deadline=100)
+        output = await echo.run(work, lambda chunk: passed.append((trio.current_time(), chunk["choices"])))
+    assert output.output == work.input
+    assert passed == [
+        (number + 1, [{"index": 0, "delta": {"content": word}}])
+        for number, word in enumerate(("one  ", "two ", "three"))
+    ]
 
 
 async def vectors(**model_input: object) -> list[Any]:
@@ -75,7 +87,7 @@ def chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 async def test_picture_is_a_whole_png() -> None:
     (png,) = await pictures(prompt="a cat")
-    assert measure(png) == Picture(64, 64)
+    assert measure_picture(png) == PictureSize(64, 64)
     found = dict(chunks(png))
     assert list(found) == [b"IHDR", b"PLTE", b"IDAT", b"IEND"]
     pixels = zlib.decompress(found[b"IDAT"])

@@ -6,32 +6,32 @@ import httpx
 import pytest
 
 from svcd.backends.attempts import TryAgain
-from svcd.backends.http_answers import judge, read_error, read_object, retry_after
+from svcd.backends.http_answers import error_for_status, read_error, read_object, read_retry_after
 from svcd.base.end_reasons import WorkFailed
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.streamed import StreamedTransport
 
 DATE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
 def test_a_refused_request_is_the_clients_fault(status: int) -> None:
-    trouble = judge(status, {}, "")
+    trouble = error_for_status(status, {}, "")
     assert isinstance(trouble, WorkFailed)
     assert (trouble.reason, trouble.backend_fault) == ("backend_error", False)
 
 
 @pytest.mark.parametrize("status", [301, 401, 402, 403, 404, 405, 501])
 def test_every_other_lasting_refusal_is_the_providers(status: int) -> None:
-    trouble = judge(status, {}, "")
+    trouble = error_for_status(status, {}, "")
     assert isinstance(trouble, WorkFailed)
     assert (trouble.reason, trouble.backend_fault) == ("backend_error", True)
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_temporary_failures_are_retried(status: int) -> None:
-    trouble = judge(status, {"retry-after": "7"}, "busy")
+    trouble = error_for_status(status, {"retry-after": "7"}, "busy")
     assert isinstance(trouble, TryAgain)
-    assert (trouble.detail, trouble.after) == (f"the backend answered {status} busy", 7)
+    assert (trouble.detail, trouble.retry_after_s) == (f"the backend answered {status} busy", 7)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_temporary_failures_are_retried(status: int) -> None:
     ],
 )
 def test_the_wait_asked_for_is_read_in_all_its_spellings(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(headers) == seconds
+    assert read_retry_after(headers) == seconds
 
 
 def test_date_without_server_clock_uses_the_local_clock() -> None:
-    wait = retry_after({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
+    wait = read_retry_after({"retry-after": formatdate(time.time() + 3600, usegmt=True)})
     assert wait == pytest.approx(3600, abs=5)
 
 

@@ -1,11 +1,11 @@
 import pytest
 
 from common.pricing.model_input import Modality
-from svcd.backends.openai_request import request_body
+from svcd.backends.openai_request import build_request_body
 from svcd.backends.settings import OpenAISettings
 from svcd.base.end_reasons import WorkFailed
-from tests.fakes.backend_settings import read_backend
-from tests.fakes.provider_work import work_on
+from tests.support.fakes.backend_settings import read_backend
+from tests.support.fakes.provider_work import work_on
 
 
 def settings(api: str, **entries: object) -> OpenAISettings:
@@ -27,12 +27,12 @@ def settings(api: str, **entries: object) -> OpenAISettings:
     ],
 )
 def test_output_is_limited_by_order_and_client(api: str, name: str, limits: dict[str, object], cap: int) -> None:
-    body = request_body(settings(api), work_on({"input": "hi", **limits}))
+    body = build_request_body(settings(api), work_on({"input": "hi", **limits}))
     assert {key: value for key, value in body.items() if key.startswith("max_")} == {name: cap}
 
 
 def test_several_answers_share_the_paid_units() -> None:
-    assert request_body(settings("chat"), work_on({"input": "hi", "n": 3}))["max_tokens"] == 33
+    assert build_request_body(settings("chat"), work_on({"input": "hi", "n": 3}))["max_tokens"] == 33
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_several_answers_share_the_paid_units() -> None:
 )
 def test_unusable_input_is_the_clients_fault(model_input: dict[str, object]) -> None:
     with pytest.raises(WorkFailed) as failed:
-        request_body(settings("chat"), work_on(model_input))
+        build_request_body(settings("chat"), work_on(model_input))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
 
 
@@ -57,7 +57,7 @@ def test_providers_parameters_override_the_clients() -> None:
         "user": "u",
     }
     chosen = settings("responses", extra={"seed": 2}, models={"market/model": "local"}, drop=["user"])
-    assert request_body(chosen, work_on(model_input)) == {
+    assert build_request_body(chosen, work_on(model_input)) == {
         "input": "x",
         "seed": 2,
         "model": "local",
@@ -86,7 +86,7 @@ def test_providers_parameters_override_the_clients() -> None:
 )
 def test_what_a_server_keeps_or_would_fetch_cannot_be_named(model_input: dict[str, object]) -> None:
     with pytest.raises(WorkFailed) as failed:
-        request_body(settings("responses"), work_on(model_input))
+        build_request_body(settings("responses"), work_on(model_input))
     assert (failed.value.reason, failed.value.backend_fault) == ("backend_error", False)
 
 
@@ -100,17 +100,17 @@ def test_inline_data_and_texts_with_urls_pass() -> None:
         "messages": [{"role": "user", "content": parts}],
         "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
     }
-    assert request_body(settings("chat"), work_on(model_input))["messages"] == model_input["messages"]
+    assert build_request_body(settings("chat"), work_on(model_input))["messages"] == model_input["messages"]
 
 
 def test_a_provider_may_let_its_server_fetch() -> None:
     model_input: dict[str, object] = {"input": [{"type": "input_image", "image_url": "https://example.org/a.png"}]}
-    body = request_body(settings("responses", outside_references=True), work_on(model_input))
+    body = build_request_body(settings("responses", outside_references=True), work_on(model_input))
     assert body["input"] == model_input["input"]
 
 
 def test_a_text_with_instructions_becomes_a_conversation() -> None:
-    body = request_body(settings("chat", stream=False), work_on({"input": "hi", "instructions": "be brief"}))
+    body = build_request_body(settings("chat", stream=False), work_on({"input": "hi", "instructions": "be brief"}))
     assert body == {
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
         "max_tokens": 100,
@@ -132,7 +132,7 @@ def test_an_images_frame_and_number_are_said_in_the_routes_words(
     model_input: dict[str, object], size: str | None
 ) -> None:
     work = work_on({"input": "a cat", "num_images": 2, **model_input}, modality="image")
-    body = request_body(settings("images"), work)
+    body = build_request_body(settings("images"), work)
     expected = {"prompt": "a cat", "n": 2, "response_format": "b64_json", "model": "market/model"}
     assert body == expected | ({"size": size} if size else {})
 
@@ -150,5 +150,5 @@ def test_work_that_has_no_place_at_the_route_is_refused(
     api: str, modality: Modality, model_input: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(WorkFailed) as failed:
-        request_body(settings(api), work_on(model_input, modality=modality))
+        build_request_body(settings(api), work_on(model_input, modality=modality))
     assert (failed.value.reason, failed.value.backend_fault) == (reason, False)

@@ -1,9 +1,9 @@
 import pytest
 
-from svcd.backends.openai_usage import output_of
+from svcd.backends.openai_usage import read_work_output
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import WorkOutput
-from tests.fakes.provider_work import work_on
+from tests.support.fakes.provider_work import work_on
 
 CHAT = {"model": "/models/secret-path", "choices": [{"message": {"content": "x" * 40}}]}
 
@@ -22,20 +22,20 @@ CHAT = {"model": "/models/secret-path", "choices": [{"message": {"content": "x" 
 def test_text_is_charged_by_the_best_count_there_is(
     usage: dict[str, object] | None, counted: int, charged: int
 ) -> None:
-    output = output_of("chat", work_on(), CHAT | {"usage": usage}, counted)
+    output = read_work_output("chat", work_on(), CHAT | {"usage": usage}, counted)
     assert output.completion_tok == charged
     assert output.usage["completion_tokens"] == (usage or {}).get("completion_tokens", counted or 14)
 
 
 def test_the_model_keeps_its_name_of_the_market() -> None:
-    output = output_of("chat", work_on(), CHAT, 1).output
+    output = read_work_output("chat", work_on(), CHAT, 1).output
     assert isinstance(output, dict)
     assert output["model"] == "market/model"
 
 
 def test_embeddings_have_no_output_units() -> None:
     answer: dict[str, object] = {"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 3}}
-    assert output_of("embeddings", work_on(modality="embeddings"), answer, 0) == WorkOutput(
+    assert read_work_output("embeddings", work_on(modality="embeddings"), answer, 0) == WorkOutput(
         answer, 0, {"prompt_tokens": 3}
     )
 
@@ -44,10 +44,12 @@ def test_embeddings_have_no_output_units() -> None:
 def test_images_are_charged_as_many_as_came(images: int, charged: int) -> None:
     answer: dict[str, object] = {"data": [{"b64_json": "AAAA"}] * images}
     work = work_on({"prompt": "x", "num_images": 2}, modality="image")
-    assert output_of("images", work, answer, 0).completion_tok == charged
+    assert read_work_output("images", work, answer, 0).completion_tok == charged
 
 
 def test_images_only_by_address_are_the_providers_fault() -> None:
     with pytest.raises(WorkFailed) as failed:
-        output_of("images", work_on({"prompt": "x"}, modality="image"), {"data": [{"url": "http://inside/1.png"}]}, 0)
+        read_work_output(
+            "images", work_on({"prompt": "x"}, modality="image"), {"data": [{"url": "http://inside/1.png"}]}, 0
+        )
     assert failed.value.backend_fault

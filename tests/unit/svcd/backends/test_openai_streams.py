@@ -26,7 +26,7 @@ def test_streamed_chat_equals_the_unstreamed_body() -> None:
         chunk({}, index=1, finish_reason="length"),
         {"id": "c1", "object": "chat.completion.chunk", "choices": [], "usage": {"completion_tokens": 5}},
     ):
-        assembler.take(event)
+        assembler.add_event(event)
     assembler.end()
     assert assembler.answer() == {
         "id": "c1",
@@ -48,26 +48,26 @@ def test_streamed_chat_equals_the_unstreamed_body() -> None:
             {"index": 1, "message": {"role": "assistant", "content": "B"}, "finish_reason": "length"},
         ],
     }
-    assert assembler.counted == 5
+    assert assembler.event_count == 5
 
 
 def test_chat_is_complete_when_ended_or_all_choices_finish() -> None:
     assembler = ChatAssembler()
-    assembler.take(chunk({"content": "a"}))
+    assembler.add_event(chunk({"content": "a"}))
     assert assembler.answer() is None
-    assembler.take(chunk({}, finish_reason="stop"))
+    assembler.add_event(chunk({}, finish_reason="stop"))
     assert assembler.answer() is not None
 
 
 @pytest.mark.parametrize("last", ["response.completed", "response.incomplete"])
 def test_a_response_is_its_last_event(last: str) -> None:
     assembler = ResponsesAssembler()
-    assembler.take({"type": "response.created", "response": {"status": "in_progress"}})
-    assembler.take({"type": "response.output_text.delta", "delta": "a"})
-    assembler.take({"type": "response.reasoning_text.delta", "delta": "b"})
+    assembler.add_event({"type": "response.created", "response": {"status": "in_progress"}})
+    assembler.add_event({"type": "response.output_text.delta", "delta": "a"})
+    assembler.add_event({"type": "response.reasoning_text.delta", "delta": "b"})
     assert assembler.answer() is None
-    assembler.take({"type": last, "response": {"output": []}})
-    assert (assembler.answer(), assembler.counted) == ({"output": []}, 2)
+    assembler.add_event({"type": last, "response": {"output": []}})
+    assert (assembler.answer(), assembler.event_count) == ({"output": []}, 2)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_a_response_is_its_last_event(last: str) -> None:
 )
 def test_an_error_inside_of_a_stream_is_tried_again(event: dict[str, object]) -> None:
     with pytest.raises(TryAgain):
-        ResponsesAssembler().take(event)
+        ResponsesAssembler().add_event(event)
 
 
 @pytest.mark.parametrize("error", [{"code": 400}, {"code": "422"}, {"type": "BadRequestError"}])
 def test_stream_error_that_blames_the_input_ends_the_job(error: dict[str, object]) -> None:
     with pytest.raises(WorkFailed) as failed:
-        ChatAssembler().take({"error": error})
+        ChatAssembler().add_event({"error": error})
     assert failed.value.backend_fault is False
 
 
@@ -95,14 +95,14 @@ def test_pieces_that_nest_without_end_are_an_attempt_that_failed() -> None:
     for _ in range(50_000):
         delta = {"a": [{"index": 1, "b": delta}]}
     with pytest.raises(TryAgain, match="nests too deep"):
-        ChatAssembler().take(chunk(delta))
+        ChatAssembler().add_event(chunk(delta))
 
 
 def test_many_indexed_tool_calls_take_linear_time() -> None:
     assembler = ChatAssembler()
     began = time.process_time()
     for start in range(0, 20_000, 2):
-        assembler.take(chunk({"tool_calls": [{"index": start}, {"index": start + 1}]}))
+        assembler.add_event(chunk({"tool_calls": [{"index": start}, {"index": start + 1}]}))
     assert time.process_time() - began < 5  # searching the list for each call would take four times as long
     assembler.end()
     (choice,) = (assembler.answer() or {})["choices"]
@@ -111,4 +111,4 @@ def test_many_indexed_tool_calls_take_linear_time() -> None:
 
 def test_error_code_of_thousands_of_digits_is_retried() -> None:
     with pytest.raises(TryAgain):
-        ChatAssembler().take({"error": {"code": "1" * 5000}})
+        ChatAssembler().add_event({"error": {"code": "1" * 5000}})

@@ -7,7 +7,7 @@ import pytest
 from common.refusal import Refused
 from common.settings.kinds import read_value
 from svcd.backends.settings import OpenAISettings, backend
-from tests.fakes.backend_settings import read_backend
+from tests.support.fakes.backend_settings import read_backend
 
 OPENAI = {"kind": "openai", "api": "chat", "base_url": "http://127.0.0.1:8000/"}
 HTTP = {"kind": "http", "submit_url": "http://h/jobs", "poll_url": "http://h/jobs/{id}"}

@@ -25,6 +25,7 @@ from svcd.config import (
     LimitsTable,
     MetricsTable,
     ModelConfig,
+    TabsTable,
     read_config,
 )
 
@@ -96,7 +97,11 @@ def test_secrets_do_not_show_in_the_configurations_own_text(tmp_path: Path) -> N
         ('coordinator.example/"', 'c:port"', "coordinator.url must be an http:// or https:// address"),
         ('coordinator.example/"', 'c:70000"', "coordinator.url must be an http:// or https:// address"),
         ('urls = ["https', 'urls = ["https", "x', "gateway.urls[0] must be an http:// or https:// address"),
-        ('wallet = "$WALLET"', "", "keys.wallet names a credential, but there are none: create a folder"),
+        (
+            'wallet = "$WALLET"',
+            "",
+            "keys.wallet names a credential, but the credentials directory is missing: create a folder",
+        ),
         ('"$WALLET"', '"$NONE"', "keys.wallet names the environment variable NONE, which is not set"),
         ('"$WALLET"', '"$SHORT"', "keys.wallet must name a key of 32 bytes in hex"),
         ('"$WALLET"', '"/none"', "keys.wallet names /none, which cannot be read (No such file"),
@@ -113,13 +118,13 @@ def test_mistake_is_reported_with_file_and_key(old: str, new: str, message: str,
 
 def test_key_in_the_file_is_refused_and_not_shown(tmp_path: Path) -> None:
     said = _mistake(_BASE.replace("$WALLET", _KEY), tmp_path)
-    assert said == "svcd.toml: keys.wallet must name the place of a key, and not hold the key"
+    assert said == "svcd.toml: keys.wallet must be the location of a key, not the key itself"
 
 
 def test_error_in_the_second_model_points_there(tmp_path: Path) -> None:
     second = _BASE[_BASE.index("[[model]]") :]
     said = _mistake(_BASE + second, tmp_path)
-    assert said == "svcd.toml: model[1].name must differ from other models, not 'a' again"
+    assert said == "svcd.toml: model[1].name must differ from the other models' names: 'a' is used twice"
 
 
 def test_load_table_without_a_kind_is_that_of_the_slots(tmp_path: Path) -> None:
@@ -151,7 +156,7 @@ def test_wallet_may_be_a_keystore_with_its_password(tmp_path: Path) -> None:
     assert _read(opened, tmp_path, **environ).wallet == Wallet(bytes.fromhex(_KEY))
     closed = _mistake(opened.replace("PASSWORD", "OTHER"), tmp_path, **environ)
     assert closed.startswith("svcd.toml: keys.wallet cannot be opened: ")
-    assert "set wallet_password to the place of its password" in _mistake(keystore, tmp_path, **environ)
+    assert "set wallet_password to the location" in _mistake(keystore, tmp_path, **environ)
 
 
 def test_example_takes_its_keys_from_where_the_unit_puts_them() -> None:
@@ -177,6 +182,7 @@ _TABLES: dict[str, type] = {
     "keys": KeysTable,
     "metrics": MetricsTable,
     "limits": LimitsTable,
+    "tabs": TabsTable,
     "model": ModelConfig,
     "model.ask": AskTable,
     "model.ahead": AheadTable,
@@ -214,9 +220,9 @@ def test_example_documents_every_key_with_its_default() -> None:
                 assert value == default, f"{table}.{key}"
 
 
-def test_there_are_at_most_seventy_keys() -> None:
+def test_there_are_at_most_seventy_five_keys() -> None:
     kinds = 2  # backends and load probes
-    assert sum(map(len, _documented().values())) + kinds <= 70
+    assert sum(map(len, _documented().values())) + kinds <= 75
 
 
 def _default(setting: Setting) -> object:

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from common.api import limits
 from svcd.base.errors import Unavailable
-from svcd.coordinator.client import Coordinator, MarketReads, transport_of
+from svcd.coordinator.client import Coordinator, MarketReads, open_transport
 from svcd.coordinator.op_signer import OpSigner
 from svcd.coordinator.outcomes import (
     ChainRefused,
@@ -18,9 +18,9 @@ from svcd.coordinator.outcomes import (
     OpPending,
     Unanswered,
 )
-from svcd.coordinator.sessions import sessions_of
-from tests.fakes.market import START, URL, Market
-from tests.fakes.streamed import StreamedTransport
+from svcd.coordinator.sessions import provider_sessions
+from tests.support.fakes.market import START, URL, Market
+from tests.support.fakes.streamed import StreamedTransport
 
 pytestmark = pytest.mark.trio
 
@@ -58,9 +58,9 @@ def trouble(status: int, retryable: bool) -> httpx.Response:
 
 async def run(server: Server, deadline: float, *, resend: bool = True) -> OpOutcome:
     async with httpx.AsyncClient(transport=StreamedTransport(server), base_url=URL) as http:
-        transport = transport_of(http)
-        sessions = sessions_of(transport, OpSigner(server.market.provider, server.market.domains))
-        return await Coordinator(transport, sessions).run(OP, deadline, resend=resend)
+        transport = open_transport(http)
+        sessions = provider_sessions(transport, OpSigner(server.market.provider, server.market.domains))
+        return await Coordinator(transport, sessions).send_op(OP, deadline, resend=resend)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ async def test_trickling_or_endless_answer_counts_as_none(autojump_clock: MockCl
         async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
             before = trio.current_time()
             with pytest.raises(Unavailable):
-                await MarketReads(transport_of(http)).provider(7)
+                await MarketReads(open_transport(http)).provider(7)
             assert trio.current_time() - before < 4 * 185  # four attempts of at most 181 s, and the pauses between them
 
 
@@ -165,8 +165,8 @@ async def test_upload_sends_its_file_again_from_the_start(autojump_clock: MockCl
         return trouble(503, True) if len(bodies) == 1 else httpx.Response(200, json={})
 
     async with httpx.AsyncClient(transport=StreamedTransport(reply), base_url=URL) as http:
-        transport = transport_of(http)
-        coordinator = Coordinator(transport, sessions_of(transport, OpSigner(market.provider, market.domains)))
+        transport = open_transport(http)
+        coordinator = Coordinator(transport, provider_sessions(transport, OpSigner(market.provider, market.domains)))
         await coordinator.upload(io.BytesIO(b"sealed"), 20.0)
     assert [b"sealed" in body for body in bodies] == [True, True]
 
@@ -177,5 +177,5 @@ async def test_endless_pages_are_given_up(autojump_clock: MockClock, monkeypatch
     cut = {"x-svc-page-truncated": "true"}
     same = StreamedTransport(lambda _: httpx.Response(200, json={"data": [model] * 100}, headers=cut))
     async with httpx.AsyncClient(transport=same, base_url=URL) as http:
-        with pytest.raises(Unavailable, match="have no end"):
-            await MarketReads(transport_of(http)).models()
+        with pytest.raises(Unavailable, match="list is too long"):
+            await MarketReads(open_transport(http)).models()

@@ -5,11 +5,11 @@ from trio.testing import MockClock
 
 from svc.wire.sessions import Sessions
 from svcd.base.clock import Clock
-from svcd.coordinator.client import transport_of
+from svcd.coordinator.client import open_transport
 from svcd.coordinator.op_signer import OpSigner
-from svcd.coordinator.sessions import ProviderSession, SignInRefused, sessions_of, sign_in
-from tests.fakes.market import START, URL, Market
-from tests.fakes.market_answers import Script, answer, error, instead, lost, unreached
+from svcd.coordinator.sessions import ProviderSession, SignInRefused, provider_sessions, sign_in
+from tests.support.fakes.market import START, URL, Market
+from tests.support.fakes.market_answers import Script, answer, error, instead, lost, unreached
 
 pytestmark = pytest.mark.trio
 
@@ -24,7 +24,7 @@ def market(autojump_clock: MockClock) -> Market:
 @pytest.fixture
 def sessions(market: Market) -> Sessions:
     http = httpx.AsyncClient(transport=market.transport, base_url=URL)
-    return sessions_of(transport_of(http, Clock(market.now)), OpSigner(market.provider, market.domains))
+    return provider_sessions(open_transport(http, Clock(market.now)), OpSigner(market.provider, market.domains))
 
 
 async def test_callers_share_one_session_until_a_minute_before_its_end(
@@ -73,7 +73,7 @@ async def test_failed_sign_in_reports_the_cause(
     market.always = scripts
     refused = await sign_in(sessions)
     assert isinstance(refused, SignInRefused)
-    assert (refused.status, refused.final) == status_and_final
+    assert (refused.status, refused.is_permanent) == status_and_final
     market.always = {}
     assert isinstance(await sign_in(sessions), ProviderSession)
 

@@ -9,7 +9,7 @@ A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
 def test_slots_are_bounded_per_model_and_by_the_grant_over_all() -> None:
     slots = Slots({"x": 2, "y": 2})
     assert (slots.free("x"), slots.free()) == (2, 4)
-    slots.grant(1)
+    slots.set_capacity(1)
     assert slots.free("y") == 1
     assert slots.take("x", A) is not None
     assert (slots.free("x"), slots.free("y"), slots.take("y", B)) == (0, 0, None)
@@ -35,10 +35,10 @@ async def test_slot_returned_twice_counts_once() -> None:
     first, second = slots.take("x", A), slots.take("x", B)
     assert first is not None
     assert second is not None
-    first.give_back()
-    first.give_back()
-    assert (slots.held, slots.held_of("x")) == (1, 1)
+    first.release()
+    first.release()
+    assert (slots.held, slots.held_for("x")) == (1, 1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(slots.until_empty)
+        nursery.start_soon(slots.wait_empty)
         await trio.testing.wait_all_tasks_blocked()
-        second.give_back()
+        second.release()

@@ -3,21 +3,21 @@
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from common.daemon.process import Fatal
 from svcd.journal.book_row import Job
 from svcd.journal.entries import Home
 from svcd.journal.journal import Journal, is_in_use, open_journal
 from svcd.journal.result_files import MAX_ROW_BYTES, ResultFiles
-from tests.fakes.market import Market
+from tests.support.fakes.market import Market
 
 pytestmark = pytest.mark.trio
 
@@ -45,38 +45,38 @@ async def test_journal_survives_a_restart_without_ended_jobs(tmp_path: Path) -> 
     first, second, third = a_job(), a_job(), a_job()
     async with opened(tmp_path) as journal:
         for job in (first, second, third):
-            await journal.claiming(job, "m")
-        await journal.claimed(first.job_id)
-        await journal.sealed(first.job_id, 5, b"result")
-        await journal.failing(second.job_id, "undecryptable")
-        await journal.ended(third.job_id, "settled")
+            await journal.record_claiming(job, "m")
+        await journal.record_claimed(first.job_id)
+        await journal.record_sealed(first.job_id, 5, b"result")
+        await journal.record_failing(second.job_id, "undecryptable")
+        await journal.record_end(third.job_id, "settled")
     async with opened(tmp_path) as journal:
-        live = {entry.job: entry for entry in await journal.live()}
+        live = {entry.job: entry for entry in await journal.read_live()}
         assert {job.job_id for job in live} == {first.job_id, second.job_id}
         assert (live[first].state, live[first].completion_tok, live[first].result_length) == ("sealed", 5, 6)
         assert (live[second].state, live[second].reason) == ("failing", "undecryptable")
         assert await journal.open_result(first.job_id) == b"result"
-        assert await journal.unknown([first.job_id, third.job_id, b"n" * 32]) == {b"n" * 32}
-        assert await journal.failed_before() == set()
+        assert await journal.find_unknown([first.job_id, third.job_id, b"n" * 32]) == {b"n" * 32}
+        assert await journal.read_failed() == set()
 
 
 async def test_journal_of_another_wallet_or_market_is_refused(tmp_path: Path) -> None:
     home = Home(1, "0x01", "0xaa")
     async with opened(tmp_path) as journal:
-        await journal.belongs_to(home)
+        await journal.bind_to_market(home)
     for other in (Home(2, "0x01", "0xaa"), Home(1, "0x02", "0xaa"), Home(1, "0x01", "0xbb")):
         async with opened(tmp_path) as journal:
             with pytest.raises(Fatal, match=r"wallet 0xaa, not to chain .*: set another state_directory"):
-                await journal.belongs_to(other)
+                await journal.bind_to_market(other)
     async with opened(tmp_path) as journal:
-        await journal.belongs_to(home)
+        await journal.bind_to_market(home)
 
 
 async def test_large_result_is_a_file_until_its_job_ends(tmp_path: Path) -> None:
     job, large = a_job(), b"x" * (MAX_ROW_BYTES + 1)
     async with opened(tmp_path) as journal:
-        await journal.claiming(job, "m")
-        await journal.sealed(job.job_id, 5, large)
+        await journal.record_claiming(job, "m")
+        await journal.record_sealed(job.job_id, 5, large)
     (tmp_path / "results" / "left-by-a-crash.partial").write_bytes(b"half")
     async with opened(tmp_path) as journal:
         assert len(list((tmp_path / "results").iterdir())) == 1
@@ -84,7 +84,7 @@ async def test_large_result_is_a_file_until_its_job_ends(tmp_path: Path) -> None
         assert not isinstance(content, bytes)
         with content:
             assert content.read() == large
-        await journal.ended(job.job_id, "settled")
+        await journal.record_end(job.job_id, "settled")
         assert list((tmp_path / "results").iterdir()) == []
 
 
@@ -94,13 +94,13 @@ async def test_finished_job_is_not_reclaimed_but_failed_claim_is(
     sealed, lost, taken = a_job(), a_job(), a_job()
     async with opened(tmp_path) as journal:
         for job in (sealed, lost, taken):
-            assert await journal.claiming(job, "m")
-        await journal.sealed(sealed.job_id, 5, b"result")
-        await journal.ended(lost.job_id, "not_claimed", "NotOpen")
-        await journal.claimed(taken.job_id)
-        assert [await journal.claiming(job, "m") for job in (sealed, lost, taken)] == [False, True, True]
+            assert await journal.record_claiming(job, "m")
+        await journal.record_sealed(sealed.job_id, 5, b"result")
+        await journal.record_end(lost.job_id, "not_claimed", "NotOpen")
+        await journal.record_claimed(taken.job_id)
+        assert [await journal.record_claiming(job, "m") for job in (sealed, lost, taken)] == [False, True, True]
         assert await journal.open_result(sealed.job_id) == b"result"
-        assert [await journal.state(job.job_id) for job in (sealed, lost)] == ["sealed", "claiming"]
+        assert [await journal.read_state(job.job_id) for job in (sealed, lost)] == ["sealed", "claiming"]
 
 
 async def test_writers_at_once_share_commits(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ async def test_writers_at_once_share_commits(tmp_path: Path) -> None:
         journal._connection.set_trace_callback(count)
         async with trio.open_nursery() as nursery:
             for job in jobs:
-                nursery.start_soon(journal.claiming, job, "m")
+                nursery.start_soon(journal.record_claiming, job, "m")
         journal._connection.set_trace_callback(None)
-        assert len(await journal.live()) == 50
+        assert len(await journal.read_live()) == 50
     assert commits < 10
 
 
@@ -128,46 +128,46 @@ async def test_disk_that_refuses_is_waited_for_and_the_journal_says_so(tmp_path:
         journal._connection.execute("pragma busy_timeout = 10")
         full.execute("begin immediate")  # blocks writes, like a full disk
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(journal.claiming, job, "m")
-            while journal.works:  # noqa: ASYNC110 - it is another thread that finds out
+            nursery.start_soon(journal.record_claiming, job, "m")
+            while journal.is_working:  # noqa: ASYNC110 - it is another thread that finds out
                 await trio.sleep(0.01)
             full.execute("rollback")
             full.close()
-        assert journal.works
-        assert len(await journal.live()) == 1
+        assert journal.is_working
+        assert len(await journal.read_live()) == 1
 
 
-async def test_entry_too_large_for_disk_fails_only_its_writer(tmp_path: Path) -> None:
-    job, outcomes = a_job(), []
+async def test_wrong_entry_fails_only_its_writer(tmp_path: Path) -> None:
+    jobs, refused = [a_job() for _ in range(3)], []
 
-    async def write(act: Callable[[], Awaitable[None]]) -> None:
+    async def write_wrong_value() -> None:
         try:
-            await act()
-            outcomes.append("written")
-        except sqlite3.IntegrityError:
-            outcomes.append("refused")
+            await journal.store_value("name", "no number")  # type: ignore[arg-type]
+        except sqlite3.IntegrityError as error:
+            refused.append(error)
 
     async with opened(tmp_path) as journal:
         with trio.fail_after(60):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(write, lambda: journal.note("name", "no number"))  # type: ignore[arg-type]
-                for _ in range(3):
-                    nursery.start_soon(write, lambda: journal.claiming(job, "m"))
-        assert "refused" in outcomes
-        await journal.claiming(job, "m")
-        assert [entry.job for entry in await journal.live()] == [job]
+            async with trio.open_nursery() as nursery, journal._turn:  # the writes share a commit
+                for job in jobs:
+                    nursery.start_soon(journal.record_claiming, job, "m")
+                await wait_all_tasks_blocked()
+                nursery.start_soon(write_wrong_value)
+                await wait_all_tasks_blocked()
+        assert len(refused) == 1
+        assert len(await journal.read_live()) == 3
 
 
 async def test_ended_jobs_are_forgotten_when_irrelevant(tmp_path: Path) -> None:
     clock, ended, live = Clock(), a_job(), a_job()
     async with opened(tmp_path, clock) as journal:
         for job in (ended, live):
-            await journal.claiming(job, "m")
-        await journal.ended(ended.job_id, "failed", "undecryptable")
-        assert await journal.failed_before() == {ended.job_id}
+            await journal.record_claiming(job, "m")
+        await journal.record_end(ended.job_id, "failed", "undecryptable")
+        assert await journal.read_failed() == {ended.job_id}
     clock.now += 4 * 86_400
     async with opened(tmp_path, clock) as journal:
-        assert await journal.unknown([ended.job_id, live.job_id]) == {ended.job_id}
+        assert await journal.find_unknown([ended.job_id, live.job_id]) == {ended.job_id}
 
 
 async def test_a_daemon_that_runs_for_long_forgets_as_well(
@@ -175,12 +175,12 @@ async def test_a_daemon_that_runs_for_long_forgets_as_well(
 ) -> None:
     clock, ended = Clock(), a_job()
     async with opened(tmp_path, clock) as journal, trio.open_nursery() as nursery:
-        await journal.claiming(ended, "m")
-        await journal.ended(ended.job_id, "failed", "undecryptable")
-        nursery.start_soon(journal.keep_small)
+        await journal.record_claiming(ended, "m")
+        await journal.record_end(ended.job_id, "failed", "undecryptable")
+        nursery.start_soon(journal.run_cleanup)
         clock.now += 4 * 86_400
         await trio.sleep(4000)
-        assert await journal.state(ended.job_id) is None
+        assert await journal.read_state(ended.job_id) is None
         nursery.cancel_scope.cancel()
 
 
@@ -212,12 +212,12 @@ async def test_unusable_file_is_refused_and_left_alone(
 async def test_times_for_signing_only_grow(tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, clock) as journal:
-        first = await journal.next_time("asks")
+        first = await journal.next_signing_time("asks")
         clock.now -= 100
-        assert await journal.next_time("asks") == first + 1
-        assert await journal.next_time("others") == first - 100
+        assert await journal.next_signing_time("asks") == first + 1
+        assert await journal.next_signing_time("others") == first - 100
     async with opened(tmp_path, clock) as journal:
-        assert await journal.next_time("asks", skip=10) == first + 12
+        assert await journal.next_signing_time("asks", skip=10) == first + 12
 
 
 async def test_cancelled_writer_does_not_leave_half_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,8 +232,8 @@ async def test_cancelled_writer_does_not_leave_half_a_commit(tmp_path: Path, mon
 
         with trio.CancelScope() as writing, monkeypatch.context() as patched:
             patched.setattr(trio.to_thread, "run_sync", cancelled_before)
-            await journal.claiming(job, "m")
-        assert await journal.state(job.job_id) == "claiming"
+            await journal.record_claiming(job, "m")
+        assert await journal.read_state(job.job_id) == "claiming"
 
 
 def results_in(directory: Path) -> ResultFiles:
@@ -296,8 +296,8 @@ async def test_orphaned_result_files_are_removed(
 async def test_result_of_the_longest_row_is_no_file_yet(tmp_path: Path) -> None:
     job = a_job()
     async with opened(tmp_path) as journal:
-        await journal.claiming(job, "m")
-        await journal.sealed(job.job_id, 5, b"x" * MAX_ROW_BYTES)
+        await journal.record_claiming(job, "m")
+        await journal.record_sealed(job.job_id, 5, b"x" * MAX_ROW_BYTES)
         assert list((tmp_path / "results").iterdir()) == []
         assert await journal.open_result(job.job_id) == b"x" * MAX_ROW_BYTES
 
@@ -305,42 +305,42 @@ async def test_result_of_the_longest_row_is_no_file_yet(tmp_path: Path) -> None:
 async def test_step_of_a_job_is_its_state_at_once(tmp_path: Path) -> None:
     job, adopted = a_job(), a_job()
     async with opened(tmp_path) as journal:
-        assert journal.works
-        await journal.claiming(job, "m")
-        await journal.claimed(job.job_id)
-        assert await journal.state(job.job_id) == "claimed"
-        await journal.sealed(job.job_id, 5, b"result")
-        await journal.uploaded(job.job_id, "bafk")
-        await journal.adopted(adopted, "other")
-        live = {entry.job: entry for entry in await journal.live()}
+        assert journal.is_working
+        await journal.record_claiming(job, "m")
+        await journal.record_claimed(job.job_id)
+        assert await journal.read_state(job.job_id) == "claimed"
+        await journal.record_sealed(job.job_id, 5, b"result")
+        await journal.record_upload(job.job_id, "bafk")
+        await journal.record_adopted(adopted, "other")
+        live = {entry.job: entry for entry in await journal.read_live()}
         assert (live[job].state, live[job].result_cid) == ("sealed", "bafk")
         assert (live[adopted].state, live[adopted].model) == ("claimed", "other")
-        assert await journal.state(b"n" * 32) is None
+        assert await journal.read_state(b"n" * 32) is None
 
 
 async def test_owner_is_known_by_how_its_jobs_ended(tmp_path: Path) -> None:
     paid = a_job()
     async with opened(tmp_path) as journal:
-        assert (await journal.owner(paid.owner)).settled == 0
-        await journal.claiming(paid, "m")
-        await journal.ended(paid.job_id, "settled")
-        assert (await journal.owner(paid.owner)).settled == 1
-        assert (await journal.owner(b"\x0e" * 20)).settled == 0
+        assert (await journal.read_owner(paid.owner)).settled == 0
+        await journal.record_claiming(paid, "m")
+        await journal.record_end(paid.job_id, "settled")
+        assert (await journal.read_owner(paid.owner)).settled == 1
+        assert (await journal.read_owner(b"\x0e" * 20)).settled == 0
 
 
 async def test_number_that_was_noted_only_grows_and_is_0_before(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
-        assert await journal.noted("asks") == 0
-        await journal.note("asks", 7)
-        assert (await journal.noted("asks"), await journal.noted("others")) == (7, 0)
+        assert await journal.read_value("asks") == 0
+        await journal.store_value("asks", 7)
+        assert (await journal.read_value("asks"), await journal.read_value("others")) == (7, 0)
 
 
 @pytest.mark.parametrize(("ahead", "given"), [(3538, 3539), (3539, 3540), (3540, 0), (3541, 0)])
 async def test_signing_time_stays_acceptable(ahead: int, given: int, tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, clock) as journal:
-        await journal.note("asks", int(clock.now) + ahead)
-        assert await journal.next_time("asks") == int(clock.now) + given
+        await journal.store_value("asks", int(clock.now) + ahead)
+        assert await journal.next_signing_time("asks") == int(clock.now) + given
 
 
 async def test_state_directory_belongs_to_one_daemon(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def test_state_directory_is_for_its_user_alone(older: bool, tmp_path: Path
     mask = os.umask(0o022)
     try:
         async with open_journal(state, lambda: 0.0) as journal:
-            await journal.note("name", 1)
+            await journal.store_value("name", 1)
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [state, *state.iterdir()]}
     finally:
         os.umask(mask)
@@ -91,7 +91,7 @@ def test_failing_statement_rolls_back_the_commit() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.execute("create table t (n integer not null)")
     with pytest.raises(sqlite3.IntegrityError):
-        _commit(connection, [("insert into t values (?)", (1,)), ("insert into t values (?)", (None,))])
+        _commit(connection, [(("insert into t values (?)", (1,)),), (("insert into t values (?)", (None,)),)])
     assert not connection.in_transaction
     assert connection.execute("select count(*) from t").fetchone() == (0,)
     connection.close()

@@ -28,15 +28,15 @@ async def test_disk_that_is_full_from_the_beginning_is_waited_for(
     ):
         ours.execute("create table latest (name text primary key, value integer not null)")
         journal = Journal(ours, ResultFiles(tmp_path), lambda: 0.0)
-        assert journal.works
+        assert journal.is_working
         full.execute("begin immediate")  # blocks writes, like a full disk
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(journal.note, "name", 1)
+            nursery.start_soon(journal.store_value, "name", 1)
             await trio.sleep(3.5)
-            assert not journal.works
+            assert not journal.is_working
             full.execute("rollback")
-        assert journal.works
-        assert await journal.noted("name") == 1
+        assert journal.is_working
+        assert await journal.read_value("name") == 1
 
 
 @contextmanager
@@ -71,31 +71,31 @@ async def test_read_that_the_disk_refuses_is_retried(
         read: list[int] = []
 
         async def reader() -> None:
-            read.append(await journal.noted("name"))
+            read.append(await journal.read_value("name"))
 
         async with trio.open_nursery() as nursery:
             with refusing(path):
                 nursery.start_soon(reader)
                 await trio.sleep(3.5)
-                assert not journal.works
+                assert not journal.is_working
                 assert health.problem == "the journal cannot be read or written"
                 assert read == []
         assert read == [7]
-        assert journal.works
+        assert journal.is_working
 
 
 async def test_read_that_is_wrong_itself_is_not_retried(tmp_path: Path) -> None:
     async with open_journal(tmp_path, lambda: 0.0) as journal:
         with pytest.raises(sqlite3.ProgrammingError):
-            await journal.noted(object())  # type: ignore[arg-type]
-        assert journal.works
+            await journal.read_value(object())  # type: ignore[arg-type]
+        assert journal.is_working
 
 
 async def test_result_file_that_is_missing_is_not_waited_for(tmp_path: Path) -> None:
     async with open_journal(tmp_path, lambda: 0.0) as journal:
         with pytest.raises(LookupError, match="result file missing"):
             await journal.open_result(b"\x0a" * 32)
-        assert journal.works
+        assert journal.is_working
 
 
 @attrs.define
@@ -116,7 +116,7 @@ async def test_result_file_without_room_is_retried_every_second(
     full: Any = FullFiles()
     async with open_journal(tmp_path, lambda: 0.0) as journal:
         journal._files = full
-        await journal.sealed(b"\x0a" * 32, 5, b"x" * (MAX_ROW_BYTES + 1))
+        await journal.record_sealed(b"\x0a" * 32, 5, b"x" * (MAX_ROW_BYTES + 1))
     began = full.at[0]
     assert [when - began for when in full.at] == [0.0, 1.0, 2.0]
-    assert journal.works
+    assert journal.is_working

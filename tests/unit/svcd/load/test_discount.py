@@ -34,11 +34,11 @@ def test_no_configured_floor_is_no_discount() -> None:
     discount = Discount("m", 0)
     discount.observe(0, 0)
     discount.observe(0, 1e6)
-    assert discount.floor(AskRates(100, 200)) == AskRates(100, 200)
+    assert discount.lowest_rates(AskRates(100, 200)) == AskRates(100, 200)
 
 
 def test_floor_is_rounded_up_to_whole_units() -> None:
-    assert idle_for(150).floor(AskRates(11, 2**127 + 1)) == AskRates(10, (2**127 + 1) * 9 // 10 + 1)
+    assert idle_for(150).lowest_rates(AskRates(11, 2**127 + 1)) == AskRates(10, (2**127 + 1) * 9 // 10 + 1)
 
 
 def test_the_metric_is_there_from_the_start_and_follows() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
-from svcd.backends.json_load import load_in_json
+from svcd.backends.json_load import load_from_json
 from svcd.backends.load_settings import JsonSettings
-from tests.fakes.backend_settings import read_probe
+from tests.support.fakes.backend_settings import read_probe
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from tests.fakes.backend_settings import read_probe
 def test_the_number_at_the_path_over_what_is_full_is_the_load(raw: bytes, load: float | None) -> None:
     settings = read_probe({"kind": "json", "url": "http://h", "path": "queue.busy", "full_at": 4})
     assert isinstance(settings, JsonSettings)
-    assert load_in_json(raw, settings) == load
+    assert load_from_json(raw, settings) == load

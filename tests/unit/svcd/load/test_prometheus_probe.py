@@ -4,8 +4,8 @@ import pytest
 
 from svcd.backends.load_request import MAX_ANSWER_BYTES
 from svcd.backends.load_settings import PrometheusSettings
-from svcd.backends.prometheus_load import load_in_exposition
-from tests.fakes.backend_settings import read_probe
+from svcd.backends.prometheus_load import load_from_exposition
+from tests.support.fakes.backend_settings import read_probe
 
 
 def settings(**entries: object) -> PrometheusSettings:
@@ -51,7 +51,7 @@ LLAMA_CPP = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 46\n"
     ids=["vllm 0.4", "vllm 1, two engines", "ray", "sglang", "sglang, underscores", "tgi", "llama.cpp", "idle"],
 )
 def test_every_known_servers_names_are_understood(text: str, load: float) -> None:
-    assert load_in_exposition(text, settings(), slots=8) == pytest.approx(load)
+    assert load_from_exposition(text, settings(), slots=8) == pytest.approx(load)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_every_known_servers_names_are_understood(text: str, load: float) -> Non
     ],
 )
 def test_without_a_known_series_there_is_no_reading(text: str) -> None:
-    assert load_in_exposition(text, settings(), slots=8) is None
+    assert load_from_exposition(text, settings(), slots=8) is None
 
 
 def test_a_configuration_may_name_series_labels_and_what_is_full() -> None:
     text = 'busy{model="a"} 2\nbusy{model="b"} 20\nvllm:num_requests_running 99\n'
     chosen = settings(running=["busy"], labels={"model": "a"}, full_at=4)
-    assert load_in_exposition(text, chosen, slots=8) == 0.5
+    assert load_from_exposition(text, chosen, slots=8) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ def test_a_configuration_may_name_series_labels_and_what_is_full() -> None:
 )
 def test_hostile_text_is_read_in_bounded_time(text: str) -> None:
     start = time.process_time()
-    load_in_exposition(text, settings(), slots=8)
+    load_from_exposition(text, settings(), slots=8)
     assert time.process_time() - start < 2

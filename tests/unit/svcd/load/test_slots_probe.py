@@ -2,7 +2,7 @@ import pytest
 
 from svcd.backends.load import open_load
 from svcd.base import metrics
-from tests.fakes.backend_settings import read_probe
+from tests.support.fakes.backend_settings import read_probe
 
 pytestmark = pytest.mark.trio
 

@@ -15,34 +15,34 @@ import trio
 from trio.testing import MockClock
 
 from common import abi
-from common.artifacts import load, selector
+from common.artifacts import load_artifact, selector
 from common.box import SecretKey
-from common.checks import CheckRow, Result, check_summary, wrong_names
+from common.checks import CheckResult, CheckRow, check_summary, wrong_names
 from common.domains import Domains
 from common.scalars import hex_of
 from svcd.backends.discount import AskRates
 from svcd.base.clock import Clock
 from svcd.journal.journal import open_journal
-from svcd.operator.check import examine
-from svcd.operator.market_comparison import kind_of
-from tests.fakes.backend_settings import read_backend, read_probe
-from tests.fakes.market import BOOK, START, Market
-from tests.fakes.market_answers import Script, answer, error, instead, unreached
-from tests.fakes.model_server import Asked, Reply, running_model_server
-from tests.fakes.streamed import StreamedTransport
+from svcd.operator.check import run_checks
+from svcd.operator.market_comparison import check_modality
+from tests.support.fakes.backend_settings import read_backend, read_probe
+from tests.support.fakes.market import BOOK, START, Market
+from tests.support.fakes.market_answers import Script, answer, error, instead, unreached
+from tests.support.fakes.model_server import Asked, Reply, running_model_server
+from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for, model_for
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
 
 TEXT = model_for("demo/text", {"text"})
-PROVIDERS = load("ProviderRegistry")
+PROVIDERS = load_artifact("ProviderRegistry")
 ABSENT = "http://127.0.0.1:1"  # nothing listens on this port
 
 
 async def examined(market: Market, state: Path, **configured: Any) -> list[CheckRow]:
     config = config_for(market, state, **{"models": (TEXT,), "addresses": BOOK, **configured})
     market.always.setdefault("readyz", dated(0))
-    return await examine(config, market.transport, Clock(lambda: START))
+    return await run_checks(config, market.transport, Clock(lambda: START))
 
 
 def dated(behind: float) -> Script:
@@ -83,13 +83,15 @@ CASES = {
         "other daemons", "give this daemon another wallet", market={"rival": True, "asks": {(1, 600): (100, 200)}}
     ),
     "it is no coordinator": Case(
-        "deployment", "another shape", market={"always": {"chain": instead(answer(200, {"hello": 1}))}}
+        "deployment",
+        "does not have the expected shape",
+        market={"always": {"chain": instead(answer(200, {"hello": 1}))}},
     ),
     "another deployment": Case(
         "domains", "chain id: expected 1, reported 31337", configured={"addresses": attrs.evolve(BOOK, chain_id=1)}
     ),
     "wallet is no provider's": Case(
-        "session", "not a registered provider", market={"always": {"session": instead(error(403, "not_registered"))}}
+        "session", "is not a registered provider", market={"always": {"session": instead(error(403, "not_registered"))}}
     ),
     "not listed": Case("listed", "ask the market's admin", market={"listed": False}),
     "another box key is published": Case(
@@ -100,7 +102,7 @@ CASES = {
     ),
     "text model is served as embeddings": Case(
         "kind of demo/text",
-        "the market sells text (/v1/responses), serves has embeddings: correct serves",
+        "the market sells text (/v1/responses), but serves has embeddings: correct serves",
         {"models": (model_for("demo/text", {"embeddings"}),)},
     ),
     "prices are in the wrong unit": Case(
@@ -118,10 +120,10 @@ CASES = {
     "gateway is away": Case("gateway", "ConnectError", market={"always": {"fetch": unreached()}}),
     "gateway is broken": Case("gateway", "answered 502", market={"always": {"fetch": instead(answer(502))}}),
     "model server is away": Case(
-        "backend of demo/text", f"{ABSENT} does not", backed(kind="openai", api="chat", base_url=ABSENT)
+        "backend of demo/text", f"{ABSENT} is down", backed(kind="openai", api="chat", base_url=ABSENT)
     ),
     "program is not there": Case(
-        "backend of demo/text", "/none/such does not", backed(kind="exec", command=["/none/such"])
+        "backend of demo/text", "/none/such is down", backed(kind="exec", command=["/none/such"])
     ),
     "load cannot be read": Case(
         "load of demo/text",
@@ -137,7 +139,7 @@ async def test_fault_has_its_row(case: Case, tmp_path: Path) -> None:
     for name, value in case.market.items():
         setattr(market, name, value)
     findings = await examined(market, tmp_path, **case.configured)
-    wrong = {row.what: row.text for row in findings if row.result is Result.WRONG}
+    wrong = {row.what: row.text for row in findings if row.result is CheckResult.WRONG}
     assert list(wrong) == [case.row]
     assert case.words in wrong[case.row]
     assert check_summary(findings).startswith(f"1 wrong: {case.row}")
@@ -199,7 +201,7 @@ async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[CheckRow
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             return await ways.get(request.url.host, market.transport).handle_async_request(request)
 
-    findings = await examine(config, Both(), Clock(lambda: START))
+    findings = await run_checks(config, Both(), Clock(lambda: START))
     assert not any("secret" in row.text for row in findings)  # a node's URL often contains an API key
     return [each for each in findings if each.what in {"node", "contracts", "on the chain", "key on the chain"}]
 
@@ -207,7 +209,7 @@ async def seen_by(node: Ledger, state: Path, **configured: Any) -> list[CheckRow
 async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: Path) -> None:
     rows = await seen_by(Ledger(Market(lambda: START)), tmp_path)
     assert [(row.what, row.result) for row in rows] == [
-        *((what, Result.RIGHT) for what in ("node", "contracts", "on the chain", "key on the chain")),
+        *((what, CheckResult.RIGHT) for what in ("node", "contracts", "on the chain", "key on the chain")),
     ]
     assert "provider 7 is listed" in {row.detail for row in rows}
 
@@ -221,27 +223,27 @@ async def test_node_of_ones_own_vouches_for_contracts_listing_and_key(tmp_path: 
         ({"separator": bytes(32)}, "contracts", "has another signing domain: get the market's address book"),
         ({"provider_id": 0}, "on the chain", "is not a provider: register it"),
         ({"listed": False}, "on the chain", "not listed: ask the market's admin"),
-        ({"box_key": b"\x05" * 32}, "key on the chain", f"has 0x{'05' * 32}, ours is"),
-        ({"box_key": bytes(32)}, "key on the chain", "has none, ours is"),
+        ({"box_key": b"\x05" * 32}, "key on the chain", f"has 0x{'05' * 32}, but the configured key is"),
+        ({"box_key": bytes(32)}, "key on the chain", "has none, but the configured key is"),
     ],
 )
 async def test_differing_chain_state_fails_with_a_remedy(
     changed: dict[str, Any], row: str, words: str, tmp_path: Path
 ) -> None:
     rows = await seen_by(Ledger(Market(lambda: START), **changed), tmp_path)
-    wrong = {each.what: each.text for each in rows if each.result is Result.WRONG}
+    wrong = {each.what: each.text for each in rows if each.result is CheckResult.WRONG}
     assert list(wrong) == [row]
     assert words in wrong[row]
 
 
 async def test_check_without_a_node_names_unverified_facts(tmp_path: Path) -> None:
     (row,) = [each for each in await examined(Market(lambda: START), tmp_path) if each.what == "node"]
-    assert row.result is Result.UNKNOWN
+    assert row.result is CheckResult.UNKNOWN
     assert "not verified on the chain, only reported by the coordinator" in row.detail
 
 
 async def test_correct_setup_passes_every_row(tmp_path: Path) -> None:
-    market = Market(lambda: START, others_asks={(1, 600): (50, 1000)}, largest_bundle=500)
+    market = Market(lambda: START, others_asks={(1, 600): (50, 1000)}, largest_bundle=500, announces_tabs=True)
     findings = await examined(market, tmp_path / "state")
     rows = {row.what: row.result for row in findings if row.what != "node"}
     assert rows == dict.fromkeys(
@@ -257,6 +259,7 @@ async def test_correct_setup_passes_every_row(tmp_path: Path) -> None:
             "capacity",
             "box key",
             "bundles",
+            "tabs",
             "other daemons",
             "model demo/text",
             "kind of demo/text",
@@ -265,7 +268,7 @@ async def test_correct_setup_passes_every_row(tmp_path: Path) -> None:
             "backend of demo/text",
             "load of demo/text",
         ],
-        Result.RIGHT,
+        CheckResult.RIGHT,
     )
     assert check_summary(findings) == "nothing is wrong; 1 unknown"
     assert os.listdir(tmp_path) == []
@@ -280,7 +283,7 @@ async def test_facts_and_unknown_rows_are_neither_right_nor_wrong(tmp_path: Path
     market = Market(lambda: START, capacity=1)
     findings = await examined(market, tmp_path, box=None, addresses=None)
     assert {row.what for row in findings if row.result is None} == {"capacity", "box key"}
-    unknown = {row.what for row in findings if row.result is Result.UNKNOWN}
+    unknown = {row.what for row in findings if row.result is CheckResult.UNKNOWN}
     assert unknown == {"domains", "prices of demo/text", "node"}
 
 
@@ -314,9 +317,9 @@ async def test_own_asks_and_unusual_prices_are_not_wrong(tmp_path: Path) -> None
 )
 async def test_route_of_the_server_is_compared_with_the_models(api: str, endpoint: str, is_right: bool) -> None:
     backend = read_backend({"kind": "openai", "api": api, "base_url": ABSENT})
-    found = kind_of(model_for("m", {"text", "embeddings", "image"}, backend=backend), endpoint)
+    found = check_modality(model_for("m", {"text", "embeddings", "image"}, backend=backend), endpoint)
     assert found is not None
-    assert found.result is (Result.RIGHT if is_right else Result.WRONG)
+    assert found.result is (CheckResult.RIGHT if is_right else CheckResult.WRONG)
 
 
 async def test_disallowed_model_is_reported(tmp_path: Path) -> None:
@@ -324,8 +327,10 @@ async def test_disallowed_model_is_reported(tmp_path: Path) -> None:
         return answer(200, {**perform().json(), "allow_all_models": False, "allowed_models": ["3"]})
 
     findings = await examined(Market(lambda: START, always={"providers": none_allowed}), tmp_path)
-    wrong = {row.what: row.text for row in findings if row.result is Result.WRONG}
-    assert wrong == {"model demo/text": "id 1 is not allowed to this provider yet: ask the market's admin"}
+    wrong = {row.what: row.text for row in findings if row.result is CheckResult.WRONG}
+    assert wrong == {
+        "model demo/text": "the registry does not allow this provider model id 1 yet: ask the market's admin"
+    }
 
 
 async def test_name_that_the_model_server_does_not_know_is_wrong(tmp_path: Path) -> None:
@@ -335,22 +340,22 @@ async def test_name_that_the_model_server_does_not_know_is_wrong(tmp_path: Path)
     async with running_model_server(served) as server:
         table = {"kind": "openai", "api": "chat", "base_url": server.url, "models": {"demo/text": "lama"}}
         findings = await examined(Market(lambda: START), tmp_path, **backed(**table))
-    wrong = {row.what: row.text for row in findings if row.result is Result.WRONG}
+    wrong = {row.what: row.text for row in findings if row.result is CheckResult.WRONG}
     assert list(wrong) == ["backend of demo/text"]
-    assert "lists no 'lama', but llama: set models under [model.backend]" in wrong["backend of demo/text"]
+    assert "does not list 'lama'; it lists llama: set models under [model.backend]" in wrong["backend of demo/text"]
 
 
 async def test_daemon_that_runs_here_is_not_taken_for_another(tmp_path: Path) -> None:
     async with open_journal(tmp_path / "state"):
         findings = await examined(Market(lambda: START, rival=True, asks={(1, 600): (1, 1)}), tmp_path / "state")
-    assert [each.result for each in findings if each.what == "other daemons"] == [Result.UNKNOWN]
+    assert [each.result for each in findings if each.what == "other daemons"] == [CheckResult.UNKNOWN]
 
 
 async def test_metrics_port_that_another_program_has_is_wrong(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         findings = await examined(Market(lambda: START), tmp_path, metrics_port=port)
-    wrong = {row.what: row.text for row in findings if row.result is Result.WRONG}
+    wrong = {row.what: row.text for row in findings if row.result is CheckResult.WRONG}
     assert wrong == {"metrics": f"127.0.0.1:{port}: Address already in use: set another port under [metrics]"}
 
 
@@ -371,7 +376,7 @@ async def test_slow_check_fails(autojump_clock: MockClock, tmp_path: Path, monke
     slow = backed(kind="echo")
     monkeypatch.setattr("svcd.backends.echo.EchoBackend.is_up", _never)
     findings = await examined(Market(lambda: START), tmp_path, **slow)
-    (late,) = [row for row in findings if row.result is Result.WRONG]
+    (late,) = [row for row in findings if row.result is CheckResult.WRONG]
     assert (late.what, late.detail) == ("backend of demo/text", "no answer in 15 s")
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from common import abi
-from common.artifacts import event_topic, load
+from common.artifacts import event_topic, load_artifact
 from common.daemon.process import Fatal
 from common.scalars import hex_of
 from svcd.base.clock import Clock
@@ -22,9 +22,9 @@ from svcd.journal.book_row import Job
 from svcd.journal.journal import JOURNAL_FILE
 from svcd.operator.earnings import Earnings, read_earnings
 from svcd.operator.earnings_report import earnings_csv, earnings_table
-from tests.fakes.market import BOOK, START, Market
-from tests.fakes.market_answers import error, instead
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.market import BOOK, START, Market
+from tests.support.fakes.market_answers import error, instead
+from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
@@ -56,7 +56,9 @@ class History:
 
     def _eth_call(self, _: object, at: str) -> str:
         assert int(at, 16) == 0
-        (entry,) = (e for e in load("ProviderRegistry").abi if e["type"] == "function" and e["name"] == "provider")
+        (entry,) = (
+            e for e in load_artifact("ProviderRegistry").abi if e["type"] == "function" and e["name"] == "provider"
+        )
         words = [
             abi.uint(self.reputation if field["name"] == "reputation" else 0)
             for field in entry["outputs"][0]["components"]
@@ -78,7 +80,7 @@ class History:
 
     def happened(self, block: int, contract: str, event: str, topics: list[bytes], data: bytes) -> None:
         address = {"JobRegistry": BOOK.job_registry, "ProviderRegistry": BOOK.provider_registry}[contract]
-        self.logs.append((block, address, event, [event_topic(load(contract), event), *topics], data))
+        self.logs.append((block, address, event, [event_topic(load_artifact(contract), event), *topics], data))
 
 
 @pytest.fixture
@@ -135,7 +137,7 @@ async def test_jobs_are_counted_by_day_model_and_outcome(market: Market, tmp_pat
     table = earnings_table(found)
     assert f"{TODAY}  demo/text         1  0.00004  0.002001  0.004265       1          1" in table
     assert "in all" in table
-    assert "reputation 500; with rpc_url its changes are shown by day" in table
+    assert "reputation 500; set rpc_url to see its changes by day" in table
 
 
 async def test_days_before_the_first_are_left_out(market: Market, tmp_path: Path) -> None:
@@ -145,11 +147,15 @@ async def test_days_before_the_first_are_left_out(market: Market, tmp_path: Path
 async def test_node_tells_the_chains_own_amounts_and_reputation_by_day(market: Market, tmp_path: Path) -> None:
     history, me = History(), abi.uint(7)
     job = next(job for job, row in market.jobs.items() if row["ended_because"] == 1)
-    amounts = abi.encode(abi.uint(40), abi.uint(33), abi.uint(3), abi.uint(99), abi.text("bafk"))
+    amounts = abi.encode(abi.uint(40), abi.uint(33), abi.uint(3), abi.uint(99), abi.dynamic_string("bafk"))
     history.happened(12, "JobRegistry", "JobSettled", [bytes.fromhex(job[2:]), bytes(me)], amounts)
     for block, reputation in ((5, 505), (12, 510), (20, 485), (28, 385)):
         history.happened(
-            block, "ProviderRegistry", "StandingSet", [bytes(me)], bytes(abi.join((abi.uint(reputation), abi.uint(40))))
+            block,
+            "ProviderRegistry",
+            "StandingSet",
+            [bytes(me)],
+            bytes(abi.static_struct((abi.uint(reputation), abi.uint(40)))),
         )
     found = await told(market, tmp_path, history)
     row = found.rows[TODAY, "demo/text"]
@@ -163,8 +169,8 @@ async def test_csv_has_base_units_and_the_journals_reasons(market: Market, tmp_p
     with closing(entries.open_database(tmp_path / JOURNAL_FILE)) as connection:
         for reason in ("backend_error", "sla_abandon", "backend_error"):
             job = Job.read(market.jobs[market.post(market.container())])
-            connection.execute(*entries.claiming(job, "demo/text", START))
-            connection.execute(*entries.ended(job.job_id, "failed", reason, START))
+            connection.execute(*entries.insert_claiming(job, "demo/text", START))
+            connection.execute(*entries.mark_ended(job.job_id, "failed", reason, START))
     found = await told(market, tmp_path)
     rows = list(csv.DictReader(io.StringIO(earnings_csv(found))))
     assert [(row["day"], row["model"], row["earned"]) for row in rows] == [

@@ -6,8 +6,8 @@ import pytest
 from common.daemon.process import Fatal
 from svcd.config import DaemonConfig
 from svcd.operator.identity import MAX_EVIDENCE_BYTES, publish_identity
-from tests.fakes.market import START, Market
-from tests.fakes.market_answers import Script, answer, error, instead, unreached
+from tests.support.fakes.market import START, Market
+from tests.support.fakes.market_answers import Script, answer, error, instead, unreached
 from tests.unit.svcd.stages.running import config_for
 
 pytestmark = pytest.mark.trio
@@ -21,17 +21,21 @@ async def test_box_key_is_published_with_its_evidence(tmp_path: Path) -> None:
     market, evidence = Market(lambda: START), tmp_path / "evidence.json"
     evidence.write_bytes(b'{"made": "up"}')
     said = await publish_identity(configured(market, tmp_path, evidence_file=evidence), market.transport)
-    published = b'{"made":"up","svc_bundle":{"items":500,"v":1}}'
+    published = b'{"made":"up","svc_bundle":{"items":500,"v":1},"svc_tab":{"v":1}}'
     assert market.identities == [(market.box.public.raw, published)]
     assert said.endswith(f"with {len(published)} bytes of evidence")
 
 
 @pytest.mark.parametrize(
     ("content", "published"),
-    [(None, b'{"svc_bundle":{"items":500,"v":1}}'), (b"a signed text", b"a signed text"), (b"[1]", b"[1]")],
+    [
+        (None, b'{"svc_bundle":{"items":500,"v":1},"svc_tab":{"v":1}}'),
+        (b"a signed text", b"a signed text"),
+        (b"[1]", b"[1]"),
+    ],
     ids=["no evidence", "no JSON", "no object"],
 )
-async def test_bundles_are_announced_unless_evidence_is_no_object(
+async def test_bundles_and_tabs_are_announced_unless_evidence_is_no_object(
     content: bytes | None, published: bytes, tmp_path: Path
 ) -> None:
     market, evidence = Market(lambda: START), None
@@ -61,7 +65,8 @@ async def test_identity_that_is_not_published_is_fatal_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file"), (b"x" * (MAX_EVIDENCE_BYTES + 1), "evidence has at most 32768")]
+    ("content", "message"),
+    [(None, "No such file"), (b"x" * (MAX_EVIDENCE_BYTES + 1), "evidence may have at most 32768")],
 )
 async def test_unpublishable_evidence_is_reported_before_signing(
     content: bytes | None, message: str, tmp_path: Path

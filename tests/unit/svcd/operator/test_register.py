@@ -13,18 +13,18 @@ import trio
 from trio.testing import MockClock
 
 from common import abi
-from common.artifacts import load, selector
+from common.artifacts import load_artifact, selector
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
 from svcd.operator.register import RegisterOptions, register
-from tests.fakes.market import BOOK, START, Market
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.market import BOOK, START, Market
+from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svcd.stages.running import config_for, model_for
 
 pytestmark = pytest.mark.trio
 
-PROVIDERS = load("ProviderRegistry")
+PROVIDERS = load_artifact("ProviderRegistry")
 GWEI = 10**9
 
 
@@ -124,7 +124,7 @@ async def ran(node: Node, tmp_path: Path, *, yes: bool = True, **options: Any) -
     """Run `svcd register` and return its output."""
     said: list[str] = []
     config = config_for(node.market, tmp_path, addresses=BOOK, models=(model_for("demo/text", {"text"}),))
-    chosen = {"rpc_url": "http://node", "dry_run": False, "confirmed": lambda: yes, **options}
+    chosen = {"rpc_url": "http://node", "dry_run": False, "confirm": lambda: yes, **options}
     await register(config, RegisterOptions(**chosen), said.append)
     return said
 
@@ -143,7 +143,7 @@ async def test_registration_is_priced_sent_and_explained(node: Node, tmp_path: P
 @pytest.mark.parametrize("how", [{"dry_run": True}, {"yes": False}])
 async def test_nothing_is_sent_that_was_not_wanted(how: dict[str, Any], node: Node, tmp_path: Path) -> None:
     said = await ran(node, tmp_path, **how)
-    assert said[-1] == "not sent: it was tried only (--yes sends it)"
+    assert said[-1] == "the registration was simulated, but not sent (--yes sends it)"
     assert node.raw == []
 
 
@@ -151,8 +151,8 @@ async def test_nothing_is_sent_that_was_not_wanted(how: dict[str, Any], node: No
     ("changed", "words"),
     [
         ({"balance": 0}, "send 0.002520 or more of the native coin to 0x19e7e376"),
-        ({"pending": 4}, "is not mined yet: wait for it, then run this again"),
-        ({"chain_id": 1}, "--rpc-url is a node of chain 1, the market is on 31337"),
+        ({"pending": 4}, "is not mined yet: wait until it is mined, then run this command again"),
+        ({"chain_id": 1}, "--rpc-url is a node of chain 1, but the market is on chain 31337"),
     ],
 )
 async def test_obstacle_is_reported_with_a_remedy(
@@ -179,13 +179,13 @@ async def test_wallet_that_is_registered_sends_nothing(node: Node, tmp_path: Pat
 async def test_receipt_decides_over_the_nodes_error(node: Node, tmp_path: Path) -> None:
     node.refuses = True
     said = "\n".join(await ran(node, tmp_path))
-    assert "already known; looking for it all the same" in said
+    assert "already known; waiting for the receipt, because the node may have accepted the transaction" in said
     assert "is provider 9" in said
 
 
 async def test_reverted_transaction_is_reported(node: Node, tmp_path: Path) -> None:
     node.reverts = True
-    with pytest.raises(Fatal, match="is mined and reverted"):
+    with pytest.raises(Fatal, match="was mined and reverted"):
         await ran(node, tmp_path)
 
 
@@ -208,10 +208,10 @@ async def test_waiting_for_the_admin_reports_each_step_once(
         "done     setCeiling to 8, for 4 slots at reputation 500",
         "done     setModelAllowed for demo/text, or setAllowAllModels",
     ]
-    assert said[-1] == "the market's admin has done all of it: `svcd check`, then `svcd run`"
+    assert said[-1] == "the market's admin has completed every step: run `svcd check`, then `svcd run`"
 
 
 async def test_waiting_for_the_admin_times_out(node: Node, tmp_path: Path, autojump_clock: MockClock) -> None:
     node.provider_id = 9
-    with pytest.raises(Fatal, match="the admin has not finished in 60 s; run this again later"):
+    with pytest.raises(Fatal, match="the admin has not finished in 60 s; run this command again later"):
         await ran(node, tmp_path, wait_seconds=60.0)

@@ -22,7 +22,7 @@ from svcd.operator.discovery import ModelServer
 from svcd.operator.market_lookup import ReportedMarket, read_market
 from svcd.operator.setup import Dialogue, ask_at_terminal, set_up
 from svcd.operator.written_config import SetupOptions
-from tests.fakes.market import BOOK, GATEWAY, START, URL, Market
+from tests.support.fakes.market import BOOK, GATEWAY, START, URL, Market
 
 VLLM = ModelServer(
     "http://127.0.0.1:8000", ServedModels(("org/Text", "other"), "vLLM"), "http://127.0.0.1:8000/metrics"
@@ -59,9 +59,9 @@ def market(monkeypatch: pytest.MonkeyPatch) -> Market:
     async def found(urls: Any = None) -> list[ModelServer]:
         return [each for each in (VLLM, OLLAMA) if urls is None or each.url in urls]
 
-    monkeypatch.setattr("svcd.operator.setup._market", told)
-    monkeypatch.setattr("svcd.operator.setup.local_servers", found)
-    monkeypatch.setattr("svcd.operator.setup.servers_at", found)
+    monkeypatch.setattr("svcd.operator.setup._read_market", told)
+    monkeypatch.setattr("svcd.operator.setup.find_local_servers", found)
+    monkeypatch.setattr("svcd.operator.setup.find_servers", found)
     return market
 
 
@@ -154,7 +154,7 @@ def test_slots_are_what_the_servers_run_at_a_time(init: Init, monkeypatch: pytes
     async def found() -> list[ModelServer]:
         return [server]
 
-    monkeypatch.setattr("svcd.operator.setup.local_servers", found)
+    monkeypatch.setattr("svcd.operator.setup.find_local_servers", found)
     init({"--model": "demo/text=org/Text demo/image=other"})
     assert [model.slots for model in read(tmp_path).models] == [2, 2]  # the models share the server
 
@@ -165,7 +165,7 @@ def test_slots_are_what_the_servers_run_at_a_time(init: Init, monkeypatch: pytes
         ("--coordinator", ["market", URL, URL], "'market' must be an http"),
         ("--server", ["http://127.0.0.1:1", VLLM.url, VLLM.url], "no list of models at http://127.0.0.1:1"),
         ("--model", ["demo/none", "demo/text=other", "demo/text=other"], "the market has no model 'demo/none'"),
-        ("--slots", ["some", "3", "3"], "'some': the jobs at a time must be a whole number"),
+        ("--slots", ["some", "3", "3"], "'some': the number of jobs at a time must be a whole number"),
         ("--price-percent", ["cheap", "90", "90"], "'cheap': prices must be a percentage"),
         ("--wallet", ["/none/such", "new", "new"], "/none/such is not a file"),
     ],
@@ -185,14 +185,14 @@ def test_wrong_proposal_is_not_proposed_again() -> None:
         raise Fatal(f"{text} is wrong")
 
     with pytest.raises(Fatal, match="--wallet must be given"):
-        Dialogue(terminal.ask, terminal.said.append).answer(None, "wallet", "new", "--wallet", refuse)
+        Dialogue(terminal.ask, terminal.said.append).read_answer(None, "wallet", "new", "--wallet", refuse)
     assert terminal.said == ["    new is wrong"]
 
 
 def test_nothing_that_is_there_is_overwritten(init: Init, tmp_path: Path) -> None:
     init()
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(Fatal, match=r"svcd\.toml exists already"):
+    with pytest.raises(Fatal, match=r"svcd\.toml already exists"):
         init()
     (tmp_path / "svcd.toml").unlink()
     again = init()
@@ -203,7 +203,8 @@ def test_nothing_that_is_there_is_overwritten(init: Init, tmp_path: Path) -> Non
 def test_new_keystore_needs_its_password_to_be_read(init: Init, tmp_path: Path) -> None:
     terminal = init(wallet="keystore", password="open")
     assert any(
-        f"put its password into {tmp_path / 'credentials' / 'wallet.password'}" in line for line in terminal.said
+        f"put the keystore's password into {tmp_path / 'credentials' / 'wallet.password'}" in line
+        for line in terminal.said
     )
     document = json.loads((tmp_path / "credentials" / "wallet.key").read_text())
     with pytest.raises(Fatal, match=r"keys.wallet_password names .*wallet\.password, which cannot be read"):
@@ -222,7 +223,7 @@ def test_only_model_of_a_market_and_a_server_belong_together(init: Init, market:
     [
         ({"coordinator": "market"}, "'market' must be an http:// or https:// address"),
         ({"models": ("demo/none",)}, "the market has no model 'demo/none'; it has demo/text, demo/image"),
-        ({"models": ("demo/text=none",)}, "demo/text: no server has 'none'; there are vLLM at http"),
+        ({"models": ("demo/text=none",)}, "demo/text: no server has 'none'; the servers are vLLM at http"),
         ({"servers": ("http://127.0.0.1:1",)}, "no list of models at http://127.0.0.1:1: start the model server"),
         ({"wallet": "/none/such"}, "/none/such is not a file: the wallet must be `new`, `keystore` or the path"),
     ],

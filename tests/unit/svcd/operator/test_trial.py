@@ -6,9 +6,9 @@ import pytest
 
 from common.daemon.process import Fatal
 from svcd.backends.discount import AskRates
-from svcd.operator.answer_text import readable
+from svcd.operator.answer_text import readable_text
 from svcd.operator.trial import trial_report, try_model
-from tests.fakes.market import BOOK, START, Market
+from tests.support.fakes.market import BOOK, START, Market
 from tests.unit.svcd.stages.running import config_for, model_for
 
 pytestmark = pytest.mark.usefixtures("inline_threads")
@@ -31,8 +31,8 @@ async def test_trial_returns_the_answer_and_its_price(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "units_out", "words"),
     [
-        ("demo/none", None, "'demo/none' is not configured; there are demo/text, demo/image"),
-        ("demo/image", 7, "would have been failed as media_input_refused: the request needs 1048576 units_out"),
+        ("demo/none", None, "'demo/none' is not configured; the configured models are demo/text, demo/image"),
+        ("demo/image", 7, "would have failed: media_input_refused: the request needs 1048576 units_out"),
     ],
 )
 async def test_failing_job_is_reported_with_its_reason(
@@ -60,4 +60,4 @@ async def test_image_is_asked_for_by_its_prompt_without_a_box_key(tmp_path: Path
     ],
 )
 def test_text_of_an_answer_is_what_a_person_reads(output: object, text: str) -> None:
-    assert readable(output) == text
+    assert readable_text(output) == text

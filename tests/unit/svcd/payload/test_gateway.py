@@ -10,7 +10,7 @@ from svc.wire.gateways import Gateways
 from svcd.base.end_reasons import WorkFailed
 from svcd.payload.gateway import PayloadGateways
 from svcd.payload.spool import Spool
-from tests.fakes.streamed import StreamedTransport
+from tests.support.fakes.streamed import StreamedTransport
 
 pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
 
@@ -124,7 +124,7 @@ async def test_redirect_to_plain_http_skips_the_gateway(
     location: str, autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     before = trio.current_time()
-    with pytest.raises(WorkFailed, match="another host must speak https") as failed:
+    with pytest.raises(WorkFailed, match="another host must use https") as failed:
         await redirected(location, tmp_path)
     assert (failed.value.reason, trio.current_time() - before) == ("task_unresolved", 0)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from svcd.payload.picture_size import Picture, UnknownSize, measure
+from svcd.payload.picture_size import PictureSize, UnknownSize, measure_picture
 
 KINDS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "AVIF")
 MOVING = ("PNG", "GIF", "WEBP", "TIFF", "AVIF")
@@ -32,12 +32,12 @@ def saved(kind: str, width: int, height: int, frames: int = 1, mode: str = "RGB"
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (20, 10), (301, 17), (1, 700)])
 def test_size_is_what_a_library_reads(kind: str, width: int, height: int) -> None:
-    assert measure(saved(kind, width, height)) == Picture(width, height)
+    assert measure_picture(saved(kind, width, height)) == PictureSize(width, height)
 
 
 @pytest.mark.parametrize("kind", MOVING)
 def test_several_frames_are_seen(kind: str) -> None:
-    assert measure(saved(kind, 20, 10, frames=3)).several
+    assert measure_picture(saved(kind, 20, 10, frames=3)).has_several_frames
 
 
 VARIANTS: dict[str, bytes] = {
@@ -56,7 +56,7 @@ VARIANTS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("content", VARIANTS.values(), ids=VARIANTS.keys())
 def test_size_is_found_in_every_variant_of_a_format(content: bytes) -> None:
-    assert measure(content) == Picture(33, 22)
+    assert measure_picture(content) == PictureSize(33, 22)
 
 
 def segment(marker: int, data: bytes = b"") -> bytes:
@@ -102,7 +102,7 @@ CRAFTED = {
 
 @pytest.mark.parametrize(("content", "size"), CRAFTED.values(), ids=CRAFTED.keys())
 def test_size_is_the_one_that_a_decoder_would_make(content: bytes, size: tuple[int, int]) -> None:
-    assert measure(content) == Picture(*size)
+    assert measure_picture(content) == PictureSize(*size)
 
 
 UNTOLD = {
@@ -135,7 +135,7 @@ UNTOLD = {
 @pytest.mark.parametrize("content", UNTOLD.values(), ids=UNTOLD.keys())
 def test_misplaced_size_is_not_searched_for(content: bytes) -> None:
     with pytest.raises(UnknownSize):
-        measure(content)
+        measure_picture(content)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_misplaced_size_is_not_searched_for(content: bytes) -> None:
     ids=["png", "gif", "tiff whose pages go round", "avif"],
 )
 def test_crafted_files_of_several_pictures_are_seen_as_such(content: bytes) -> None:
-    assert measure(content).several
+    assert measure_picture(content).has_several_frames
 
 
 COSTLY = {
@@ -172,7 +172,7 @@ COSTLY = {
 def test_millions_of_tiny_pieces_cost_no_time(content: bytes) -> None:
     began = time.process_time()
     with suppress(UnknownSize):
-        measure(content)
+        measure_picture(content)
     assert time.process_time() - began < BOUND
 
 
@@ -182,7 +182,7 @@ def test_damaged_file_is_measured_or_untold_and_nothing_else(kind: str, data: st
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
-        picture = measure(bytes(content[: data.draw(st.integers(0, len(content)))]))
+        picture = measure_picture(bytes(content[: data.draw(st.integers(0, len(content)))]))
     except UnknownSize:
         return
     assert picture.width > 0

@@ -4,7 +4,7 @@ import pytest
 
 from common.envelope import ResultBody
 from common.refusal import Refused
-from svcd.payload.sealable import sealable
+from svcd.payload.sealable import to_sealable
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,14 @@ from svcd.payload.sealable import sealable
     ],
 )
 def test_what_canonical_json_lacks_is_written_in_its_nearest_way(written: object, sealed: object) -> None:
-    assert sealable(written) == sealed
-    ResultBody(bytes(32), sealable(written), {}).encode()
+    assert to_sealable(written) == sealed
+    ResultBody(bytes(32), to_sealable(written), {}).encode()
 
 
 def test_deepest_sealable_value_passes_and_deeper_fails() -> None:
     deep: object = 1
     for _ in range(31):
         deep = [deep]
-    ResultBody(bytes(32), sealable(deep), {}).encode()
+    ResultBody(bytes(32), to_sealable(deep), {}).encode()
     with pytest.raises(Refused):
-        sealable([deep])
+        to_sealable([deep])

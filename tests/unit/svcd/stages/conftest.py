@@ -10,7 +10,7 @@ import pytest
 import structlog
 from trio.testing import MockClock
 
-from tests.fakes.market import START, Market
+from tests.support.fakes.market import START, Market
 from tests.unit.svcd.stages.running import Running, running
 
 Start = Callable[..., AbstractAsyncContextManager[Running]]

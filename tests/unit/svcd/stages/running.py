@@ -15,6 +15,7 @@ from common.envelope import ResultBody
 from common.pricing.model_input import Modality
 from common.sealed_result import open_result
 from common.secp256k1 import Wallet
+from svcd.backends.backend import OnDelta
 from svcd.backends.discount import AskRates
 from svcd.backends.load_settings import SlotsSettings
 from svcd.backends.settings import EchoSettings
@@ -24,10 +25,11 @@ from svcd.config import AskTable, DaemonConfig, ModelConfig
 from svcd.journal.journal import JOURNAL_FILE, open_journal
 from svcd.journal.work import ModelWork, WorkOutput
 from svcd.run.app import Daemon
-from svcd.run.dependencies import DaemonDependencies, prepare
+from svcd.run.dependencies import DaemonDependencies, open_dependencies
 from svcd.stages.drain import Drain
 from svcd.stages.health import DaemonHealth
-from tests.fakes.market import BOOK, GATEWAY, URL, Market
+from svcd.tabs.mailbox import FrameRoutes
+from tests.support.fakes.market import BOOK, GATEWAY, URL, Market
 
 ENDED = ("settled", "failed", "given_up", "not_claimed")
 
@@ -37,13 +39,16 @@ class Backend:
     """Returns the input, unless the test replaces the answer."""
 
     act: Callable[[ModelWork], Awaitable[WorkOutput]] | None = None
+    stream: Callable[[ModelWork, OnDelta], Awaitable[WorkOutput]] | None = None  # for requests of tabs
     ran: list[ModelWork] = attrs.field(factory=list)
     up: bool = True
     unknown: str | None = None  # error for an unknown model name
 
-    async def run(self, work: ModelWork) -> WorkOutput:
+    async def run(self, work: ModelWork, deltas: OnDelta | None = None) -> WorkOutput:
         self.ran.append(work)
         await trio.lowlevel.checkpoint()
+        if self.stream is not None and deltas is not None:
+            return await self.stream(work, deltas)
         if self.act is not None:
             return await self.act(work)
         return WorkOutput(work.input, 10, {"units": 10})
@@ -51,7 +56,7 @@ class Backend:
     async def is_up(self) -> bool:
         return self.up
 
-    async def unknown_name(self, model: str) -> str | None:
+    async def explain_unknown_model(self, model: str) -> str | None:
         return self.unknown
 
 
@@ -156,29 +161,33 @@ class Started:
 
 @asynccontextmanager
 async def started(
-    config: DaemonConfig, now: Callable[[], float], transport: httpx.AsyncBaseTransport, backend: Backend
+    config: DaemonConfig,
+    now: Callable[[], float],
+    transport: httpx.AsyncBaseTransport,
+    backend: Backend,
+    mailbox: FrameRoutes | None = None,
 ) -> AsyncIterator[Started]:
     """Run a daemon. The end of the block cancels it without a shutdown, like a kill."""
     drain = Drain()
     async with AsyncExitStack() as stack:
         journal = await stack.enter_async_context(open_journal(config.state_directory, now))
-        ground = await prepare(config, stack, journal, Clock(now), transport)
-        equipment = {name: attrs.evolve(one, backend=backend) for name, one in ground.equipment.items()}
-        ground = attrs.evolve(ground, equipment=equipment)
+        ground = await open_dependencies(config, stack, journal, Clock(now), transport)
+        served_models = {name: attrs.evolve(one, backend=backend) for name, one in ground.served_models.items()}
+        ground = attrs.evolve(ground, served_models=served_models, mailbox=mailbox or ground.mailbox)
         daemon = Daemon(ground, drain, DaemonHealth(journal))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(daemon.work)
+            nursery.start_soon(daemon.run)
             yield Started(ground, daemon, drain)
             nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
 async def running(
-    market: Market, state: Path, *, backend: Backend | None = None, **changed: Any
+    market: Market, state: Path, *, backend: Backend | None = None, mailbox: FrameRoutes | None = None, **changed: Any
 ) -> AsyncIterator[Running]:
     """Run a daemon with a market in memory."""
     backend = backend if backend is not None else Backend()
-    async with started(config_for(market, state, **changed), market.now, market.transport, backend) as one:
+    async with started(config_for(market, state, **changed), market.now, market.transport, backend, mailbox) as one:
         yield Running(market, one.ground, one.daemon, one.drain, backend)
 
 

@@ -19,9 +19,9 @@ from svcd.coordinator.outcomes import (
     UploadOutcome,
 )
 from svcd.journal.book_row import Job
-from svcd.journal.held_job import Ahead, ClaimedJob, SealedJob
-from svcd.stages.op_lookup import LookedUp, Standing
-from tests.fakes.market import START, Market
+from svcd.journal.held_job import ClaimedJob, PendingClaim, SealedJob
+from svcd.stages.op_lookup import IndexedState, LookupResult
+from tests.support.fakes.market import START, Market
 
 MINED, REVERTED = OpMined("0xab", succeeded=True), OpMined("0xab", succeeded=False)
 PENDING, AWAY = OpPending("0xab"), Unanswered("no answer")
@@ -38,7 +38,7 @@ class World:
     turn. The last one repeats. `asked` records the requests for standings."""
 
     outcomes: Sequence[OpOutcome | UploadOutcome]
-    standings: list[Standing] = attrs.field(factory=lambda: ["held"])
+    standings: list[IndexedState] = attrs.field(factory=lambda: ["held"])
     claimed_at: float | None = None  # from the chain, when it differs from the known time
     takes: float = 0.0  # seconds until an answer
     sent: list[tuple[float, Body, float, bool]] = attrs.field(factory=list)
@@ -48,88 +48,6 @@ class World:
     stale: int = 0
     kept: bytes | io.BytesIO = b"kept"
     began: float = attrs.field(factory=trio.current_time)  # all times here count from this one
-
-    # --- coordinator and signer
-    async def run(self, op: Body, give_up_at: float, *, resend: bool = True) -> Any:
-        self.sent.append((trio.current_time() - self.began, op, give_up_at - self.began, resend))
-        await trio.sleep(self.takes)
-        outcome, *later = self.outcomes
-        self.outcomes = later or [outcome]
-        return outcome
-
-    async def upload(self, content: bytes, give_up_at: float) -> Any:
-        return await self.run({"uploaded": content}, give_up_at)
-
-    def settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
-        return {"job": job_id, "tok": completion_tok, "at": issued_at}
-
-    def fail(self, job_id: bytes, issued_at: int) -> Body:
-        return {"job": job_id, "at": issued_at}
-
-    def claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
-        return {"claimed": job_id, "at": issued_at}
-
-    # --- clock and timings
-    def now(self) -> int:
-        return int(trio.current_time() - self.began)
-
-    def was_stale(self) -> None:
-        self.stale += 1
-
-    def in_loop_time(self, unix_seconds: float) -> float:
-        return self.began + unix_seconds - START
-
-    def relayed(self, seconds: float) -> None:
-        self.relayed_in.append(seconds)
-
-    # --- look-up of the job
-    async def of(self, held: ClaimedJob) -> LookedUp:
-        return self._found(held, "of", held)
-
-    async def after(self, outcome: OpOutcome, held: ClaimedJob) -> LookedUp:
-        return self._found(held, "after", outcome, held)
-
-    def _found(self, held: ClaimedJob, *asked: Any) -> LookedUp:
-        self.asked.append(asked)
-        standing = self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
-        if standing == "open" and held.was_claimed:
-            held = held.in_window_of(trio.current_time())
-        elif standing == "held" and self.claimed_at is not None:
-            held = held.in_window_of(self.began + self.claimed_at)
-        return LookedUp(standing, held)
-
-    # --- pipeline and journal
-    async def settled(self, held: ClaimedJob, started: float | None) -> None:
-        self.ends.append(("settled", held, started))
-
-    async def failed(self, held: ClaimedJob, reason: str) -> None:
-        self.ends.append(("failed", held, reason))
-
-    async def left(self, held: ClaimedJob, reason: str) -> None:
-        self.ends.append(("left", held, reason))
-
-    async def uploaded(self, job_id: bytes, cid: str) -> None:
-        self.ends.append(("uploaded", cid))
-
-    async def send(self, due: float, sealed: SealedJob) -> None:
-        way = "to settle" if sealed.result_cid else "to upload"
-        self.ends.append((way, due - self.began, sealed.held, sealed.completion_tok, sealed.result_cid))
-
-    async def open_result(self, job_id: bytes) -> bytes | io.BytesIO:
-        assert job_id
-        return self.kept
-
-    @property
-    def to_upload(self) -> "World":
-        return self
-
-    @property
-    def to_settle(self) -> "World":
-        return self
-
-    @property
-    def journal(self) -> "World":
-        return self
 
     @property
     def times(self) -> list[float]:
@@ -143,12 +61,153 @@ class World:
     def signed(self) -> list[int]:
         return [op["at"] for _, op, *_ in self.sent]
 
+    @property
+    def now(self) -> float:
+        return trio.current_time() - self.began
+
+    def collaborators(self, *names: str) -> dict[str, Any]:
+        """Return these arguments of a stage. All record in this world."""
+        known = {
+            "coordinator": Coordinator,
+            "signer": Signer,
+            "clock": Clock,
+            "lookup": Lookups,
+            "timings": Timings,
+            "pipeline": Ends,
+        }
+        return {name: known[name](self) for name in names}
+
+
+@attrs.frozen
+class Coordinator:
+    world: World
+
+    async def send_op(self, op: Body, give_up_at: float, *, resend: bool = True) -> Any:
+        world = self.world
+        world.sent.append((world.now, op, give_up_at - world.began, resend))
+        await trio.sleep(world.takes)
+        outcome, *later = world.outcomes
+        world.outcomes = later or [outcome]
+        return outcome
+
+    async def upload(self, content: bytes, give_up_at: float) -> Any:
+        return await self.send_op({"uploaded": content}, give_up_at)
+
+
+@attrs.frozen
+class Signer:
+    world: World
+
+    def sign_settle(self, job_id: bytes, completion_tok: int, issued_at: int) -> Body:
+        return {"job": job_id, "tok": completion_tok, "at": issued_at}
+
+    def sign_fail(self, job_id: bytes, issued_at: int) -> Body:
+        return {"job": job_id, "at": issued_at}
+
+    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
+        return {"claimed": job_id, "at": issued_at}
+
+
+@attrs.frozen
+class Clock:
+    world: World
+
+    def now(self) -> int:
+        return int(self.world.now)
+
+    def switch_time_source(self) -> None:
+        self.world.stale += 1
+
+    def to_loop_time(self, unix_seconds: float) -> float:
+        return self.world.began + unix_seconds - START
+
+
+@attrs.frozen
+class Timings:
+    world: World
+
+    def record_relay(self, seconds: float) -> None:
+        self.world.relayed_in.append(seconds)
+
+
+@attrs.frozen
+class Lookups:
+    world: World
+
+    async def find(self, held: ClaimedJob) -> LookupResult:
+        return self._found(held, "of", held)
+
+    async def find_after(self, outcome: OpOutcome, held: ClaimedJob) -> LookupResult:
+        return self._found(held, "after", outcome, held)
+
+    def _found(self, held: ClaimedJob, *asked: Any) -> LookupResult:
+        world = self.world
+        world.asked.append(asked)
+        standing = world.standings.pop(0) if len(world.standings) > 1 else world.standings[0]
+        if standing == "open" and held.was_claimed:
+            held = held.with_window_of(trio.current_time())
+        elif standing == "held" and world.claimed_at is not None:
+            held = held.with_window_of(world.began + world.claimed_at)
+        return LookupResult(standing, held)
+
+
+@attrs.frozen
+class Journal:
+    world: World
+
+    async def record_upload(self, job_id: bytes, cid: str) -> None:
+        self.world.ends.append(("uploaded", cid))
+
+    async def open_result(self, job_id: bytes) -> bytes | io.BytesIO:
+        assert job_id
+        return self.world.kept
+
+
+@attrs.frozen
+class Channel:
+    world: World
+
+    async def send(self, due: float, sealed: SealedJob) -> None:
+        way = "to settle" if sealed.result_cid else "to upload"
+        seconds = due - self.world.began
+        self.world.ends.append((way, seconds, sealed.held, sealed.completion_tok, sealed.result_cid))
+
+
+@attrs.frozen
+class Ends:
+    """The pipeline: how jobs end, the journal, and the channels to the next stages."""
+
+    world: World
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.world)
+
+    @property
+    def to_upload(self) -> Channel:
+        return Channel(self.world)
+
+    @property
+    def to_settle(self) -> Channel:
+        return Channel(self.world)
+
+    async def record_settled(self, held: ClaimedJob, started: float | None) -> None:
+        self.world.ends.append(("settled", held, started))
+
+    async def record_failed(self, held: ClaimedJob, reason: str) -> None:
+        self.world.ends.append(("failed", held, reason))
+
+    async def record_given_up(self, held: ClaimedJob, reason: str) -> None:
+        self.world.ends.append(("left", held, reason))
+
 
 def held(*, sla_secs: float = SLA, sla_ends: float = SLA, ahead: bool = False) -> ClaimedJob:
     market = Market(lambda: START)
     job = attrs.evolve(Job.read(market.jobs[market.post()]), sla_secs=int(sla_secs))
     slot: Any = None
-    return ClaimedJob(job, "m", slot, trio.current_time() + sla_ends, ahead=Ahead(1, lambda: None) if ahead else None)
+    return ClaimedJob(
+        job, "m", slot, trio.current_time() + sla_ends, ahead=PendingClaim(1, lambda: None) if ahead else None
+    )
 
 
 def sealed(job: ClaimedJob, **changed: Any) -> SealedJob:

@@ -13,8 +13,8 @@ from svcd.config import AheadTable
 from svcd.journal.entries import OwnerRecord
 from svcd.journal.work import ModelWork, WorkOutput
 from svcd.stages.ahead import max_amount_for
-from tests.fakes.market import Market
-from tests.fakes.market_answers import answer, instead
+from tests.support.fakes.market import Market
+from tests.support.fakes.market_answers import answer, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, Running, count, model_for
 
@@ -84,7 +84,7 @@ async def test_refused_claim_ends_work_and_trust(autojump_clock: MockClock, mark
         assert "fail" not in market.calls
         assert count("svcd_jobs_ahead_total", outcome="unpaid") == unpaid + 1
         assert count("svcd_unpaid_amount_total") == amount + STAKE
-        assert not running.ground.equipment["demo/text"].breaker.is_open
+        assert not running.ground.served_models["demo/text"].breaker.is_open
         backend.act = None
         market.slow_blocks = False
         again = offered(market)

@@ -7,9 +7,9 @@ from trio.testing import MockClock
 
 from common.messages.providers import Ask
 from svcd.backends.discount import AskRates
-from svcd.stages.asks import differing
-from tests.fakes.market import START, Market
-from tests.fakes.market_answers import answer, error, instead, lost
+from svcd.stages.asks import find_changed_asks
+from tests.support.fakes.market import START, Market
+from tests.support.fakes.market_answers import answer, error, instead, lost
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import count, model_for
 
@@ -18,7 +18,7 @@ MODEL = model_for("demo/text", {"text"}, asks={60: AskRates(1, 2), 600: AskRates
 
 def test_removed_asks_are_withdrawn_first() -> None:
     stands, gone, cheaper = Ask(1, 60, 5, 5), Ask(1, 300, 5, 5), Ask(1, 600, 4, 4)
-    assert differing({stands, cheaper}, {stands, gone, Ask(1, 600, 5, 5)}) == [Ask(1, 300, 0, 0), cheaper]
+    assert find_changed_asks({stands, cheaper}, {stands, gone, Ask(1, 600, 5, 5)}) == [Ask(1, 300, 0, 0), cheaper]
 
 
 @pytest.mark.trio

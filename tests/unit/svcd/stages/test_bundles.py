@@ -12,7 +12,7 @@ from common.bundle import BundleItem, ItemResult, bundle_input, read_bundle_outp
 from svcd.backends.breaker import FAULTS_TO_OPEN
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
-from tests.fakes.market import Market
+from tests.support.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, Running, model_for
 
@@ -96,6 +96,25 @@ async def test_deadline_settles_what_is_finished(autojump_clock: MockClock, mark
         statuses = [result.status for result in results_of(running, job)]
         assert statuses == ["completed"] * 8 + ["not_run"] * 4
         assert market.jobs[job]["completion_tok"] == str(8 * 10 + 8 * UNITS_IN // 2)
+
+
+async def test_restart_in_the_margin_settles_finished_items(
+    autojump_clock: MockClock, market: Market, start: Start
+) -> None:
+    async def act(work: ModelWork) -> WorkOutput:
+        if work.item:
+            await trio.sleep_forever()
+        return await echo(work)
+
+    job = post(market, bundle_of(*words(6)))
+    async with start(backend=Backend(act)) as running:
+        await running.until(lambda: len(journaled_items(running)) == 1)
+    await trio.sleep(575)  # the window is 600 seconds and the margin 30
+    second = Backend(echo)
+    async with start(backend=second) as running:
+        assert await running.end_of(job) == ("settled", None)
+        assert second.ran == []
+        assert [result.status for result in results_of(running, job)] == ["completed"] + ["not_run"] * 5
 
 
 async def test_stopping_settles_what_is_finished(autojump_clock: MockClock, market: Market, start: Start) -> None:

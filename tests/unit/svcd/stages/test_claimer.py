@@ -1,6 +1,5 @@
-"""The claimer and the look-up alone: what each answer means for the job and the provider, and how long each waits."""
+"""The claimer and the look-up alone: the effect of each answer on the job and the provider, and how long each waits."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import attrs
@@ -23,11 +22,12 @@ from svcd.coordinator.outcomes import (
 )
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.book_row import Job
-from svcd.journal.held_job import Ahead, ClaimedJob
-from svcd.stages.claimer import STALE, Claimer
+from svcd.journal.held_job import ClaimedJob, PendingClaim
+from svcd.stages.claimer import STALE_OP, Claimer
 from svcd.stages.offers import Offer
-from svcd.stages.op_lookup import Lookup
-from tests.fakes.market import START, Market
+from svcd.stages.op_lookup import JobLookup
+from svcd.stages.pipeline import Pipeline
+from tests.support.fakes.market import START, Market
 from tests.unit.svcd.stages.running import count
 
 pytestmark = pytest.mark.trio
@@ -46,7 +46,7 @@ class World:
 
     outcomes: list[OpOutcome | OpStored | Exception] = attrs.field(factory=lambda: [MINED])
     rows: list[tuple[JobState, int] | str | None] = attrs.field(factory=lambda: [None])
-    permits: Ahead | None = None
+    permits: PendingClaim | None = None
     withheld: bool = False
     known: bool = False  # the journal has a result of the job
     claimed_at: int = 0  # on the chain, in seconds after the world began
@@ -66,101 +66,155 @@ class World:
     def since(self) -> float:
         return trio.current_time() - self.began
 
-    # --- coordinator and signer
-    async def run(self, op: Body, give_up_at: float) -> OpOutcome:
+    def offer(self, *, pending: bool = False) -> Offer:
+        slot: Any = Slot(self)
+        return Offer(self.job_, "m", slot, pending)
+
+    def held(self, ahead: PendingClaim | None = None) -> ClaimedJob:
+        slot: Any = Slot(self)
+        return ClaimedJob(self.job_, "m", slot, trio.current_time() + SLA, ahead=ahead)
+
+    def lookup(self) -> JobLookup:
+        coordinator: Any = Coordinator(self)
+        clock: Any = Clock(self)
+        return JobLookup(coordinator, clock, US)
+
+
+@attrs.frozen
+class Coordinator:
+    world: World
+
+    async def send_op(self, op: Body, give_up_at: float) -> OpOutcome:
         return await self._answer("run", op, give_up_at)
 
-    async def store(self, op: Body, give_up_at: float) -> OpOutcome | OpStored:
+    async def store_op(self, op: Body, give_up_at: float) -> OpOutcome | OpStored:
         return await self._answer("store", op, give_up_at)
 
     async def _answer(self, how: str, op: Body, give_up_at: float) -> Any:
-        self.sent.append((how, op, give_up_at - self.began))
-        await trio.sleep(self.takes)
-        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        world = self.world
+        world.sent.append((how, op, give_up_at - world.began))
+        await trio.sleep(world.takes)
+        outcome = world.outcomes.pop(0) if len(world.outcomes) > 1 else world.outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     async def job(self, job_id: bytes) -> Job | None:
-        assert job_id == self.job_.job_id
-        self.looked.append(self.since)
-        row = self.rows.pop(0) if len(self.rows) > 1 else self.rows[0]
+        world = self.world
+        assert job_id == world.job_.job_id
+        world.looked.append(world.since)
+        row = world.rows.pop(0) if len(world.rows) > 1 else world.rows[0]
         if row is None:
             return None
         if isinstance(row, str):
             raise Unavailable(row)
-        return attrs.evolve(self.job_, state=row[0], provider_id=row[1], claimed_at=START + self.claimed_at)
+        return attrs.evolve(world.job_, state=row[0], provider_id=row[1], claimed_at=START + world.claimed_at)
 
-    def claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
+
+class Signer:
+    def sign_claim(self, job_id: bytes, order: Order, issued_at: int) -> Body:
         return {"job": job_id, "at": issued_at}
 
-    # --- clock, timings, health and limits
+
+@attrs.frozen
+class Clock:
+    world: World
+
     def now(self) -> int:
-        return int(self.since)
+        return int(self.world.since)
 
-    def in_loop_time(self, unix_seconds: float) -> float:
-        return self.began + unix_seconds - START
+    def to_loop_time(self, unix_seconds: float) -> float:
+        return self.world.began + unix_seconds - START
 
-    def was_stale(self) -> None:
-        self.told.append(("stale",))
+    def switch_time_source(self) -> None:
+        self.world.told.append(("stale",))
 
-    def relayed(self, seconds: float) -> None:
-        self.told.append(("relayed", seconds))
+
+@attrs.frozen
+class Timings:
+    world: World
+
+    def record_relay(self, seconds: float) -> None:
+        self.world.told.append(("relayed", seconds))
+
+
+@attrs.frozen
+class Health:
+    world: World
 
     def withholds(self, model: str, sla_secs: int | None = None) -> bool:
         assert (model, sla_secs) == ("m", SLA)
-        return self.withheld
+        return self.world.withheld
 
-    async def permit(self, offer: Offer) -> Ahead | None:
-        return self.permits
 
-    # --- offers, slot, pipeline, journal and exclusions
-    async def claiming(self, job: Job, model: str) -> bool:
-        self.told.append(("claiming", model))
-        return not self.known
+@attrs.frozen
+class Limits:
+    world: World
 
-    async def claimed(self, job_id: bytes) -> None:
-        self.told.append(("claimed",))
+    async def permit(self, offer: Offer) -> PendingClaim | None:
+        return self.world.permits
 
-    async def ended(self, job_id: bytes, state: str, reason: str) -> None:
-        self.told.append((state, reason))
 
-    async def send(self, due: float, held: ClaimedJob) -> None:
-        self.told.append(("to open", due - self.began, held.ahead))
+@attrs.frozen
+class Slot:
+    world: World
+
+    def release(self) -> None:
+        self.world.told.append(("slot",))
+
+
+@attrs.frozen
+class Journal:
+    world: World
+
+    async def record_claiming(self, job: Job, model: str) -> bool:
+        self.world.told.append(("claiming", model))
+        return not self.world.known
+
+    async def record_claimed(self, job_id: bytes) -> None:
+        self.world.told.append(("claimed",))
+
+    async def record_end(self, job_id: bytes, state: str, reason: str) -> None:
+        self.world.told.append((state, reason))
+
+
+@attrs.frozen
+class Exclusions:
+    world: World
 
     def skip(self, job_id: bytes) -> None:
-        self.told.append(("left for a while",))
+        self.world.told.append(("left for a while",))
 
     def pause(self, model: str) -> None:
-        self.told.append(("paused", model))
-
-    def give_back(self) -> None:
-        self.told.append(("slot",))
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("pipeline", "journal", "exclusions", "to_open"):
-            return self
-        raise AttributeError(name)
-
-    def offer(self, *, pending: bool = False) -> Offer:
-        slot: Any = self
-        return Offer(self.job_, "m", slot, pending)
-
-    def held(self, ahead: Ahead | None = None) -> ClaimedJob:
-        slot: Any = self
-        return ClaimedJob(self.job_, "m", slot, trio.current_time() + SLA, ahead=ahead)
-
-    def lookup(self) -> Lookup:
-        given: Any = self
-        return Lookup(given, given, US)
+        self.world.told.append(("paused", model))
 
 
-def claiming(world: Any) -> Callable[[Offer], Awaitable[None]]:
-    return Claimer(world, world, world, US, world, world, world, world, world)._claim
+@attrs.frozen
+class ToOpen:
+    world: World
+
+    async def send(self, due: float, held: ClaimedJob) -> None:
+        self.world.told.append(("to open", due - self.world.began, held.ahead))
+
+
+def claimer(world: World, offers: Any = None) -> Claimer:
+    unused: Any = None
+    journal, exclusions, to_open = Journal(world), Exclusions(world), ToOpen(world)
+    given: dict[str, Any] = {
+        "coordinator": Coordinator(world),
+        "signer": Signer(),
+        "clock": Clock(world),
+        "pipeline": Pipeline(journal, exclusions, to_open, *[unused] * 5),
+        "offers": offers,
+        "timings": Timings(world),
+        "health": Health(world),
+        "limits": Limits(world),
+    }
+    return Claimer(provider_id=US, **given)
 
 
 async def told_of(world: World, *, pending: bool = False) -> list[tuple[Any, ...]]:
-    await claiming(world)(world.offer(pending=pending))
+    await claimer(world)._claim(world.offer(pending=pending))
     return world.told
 
 
@@ -194,9 +248,9 @@ async def test_job_that_was_worked_on_before_is_left_for_a_while(autojump_clock:
     [
         (ChainRefused("PaymentRefused"), [("left for a while",)], "PaymentRefused"),
         (ChainRefused("AtCapacity"), [("paused", "m")], "AtCapacity"),
-        (STALE, [("stale",), ("paused", "m")], "StaleOp"),
-        (SignInRefused(403, "x"), [("paused", "m")], "answered 403: x"),
-        (CoordinatorRefusal(499, "x"), [("paused", "m")], "answered 499: x"),
+        (STALE_OP, [("stale",), ("paused", "m")], "StaleOp"),
+        (SignInRefused(403, "x"), [("paused", "m")], "status 403: x"),
+        (CoordinatorRefusal(499, "x"), [("paused", "m")], "status 499: x"),
         (REVERTED, [], "mined and reverted in 0xab"),
     ],
 )
@@ -246,18 +300,15 @@ async def test_unexpected_failure_costs_no_slot(autojump_clock: MockClock) -> No
         async def receive(self) -> Offer:
             return offers.pop(0) if offers else await trio.sleep_forever()
 
-    given: Any = world
-    channel: Any = Channel()
-    claimer = Claimer(given, given, given, US, given, channel, given, given, given)
     with trio.move_on_after(10):
-        await claimer.serve()
+        await claimer(world, Channel()).serve()
     assert world.told[:2] == [("claiming", "m"), ("slot",)]
     assert world.told[-1] == ("to open", SLA, None)
 
 
-def permit() -> tuple[Ahead, list[str]]:
+def permit() -> tuple[PendingClaim, list[str]]:
     over: list[str] = []
-    return Ahead(5, lambda: over.append("over")), over
+    return PendingClaim(5, lambda: over.append("over")), over
 
 
 async def test_job_run_ahead_is_opened_before_its_claim(autojump_clock: MockClock) -> None:
@@ -271,9 +322,9 @@ async def test_job_run_ahead_is_opened_before_its_claim(autojump_clock: MockCloc
 
 async def test_job_run_ahead_whose_claim_is_refused_is_refused_with_it(autojump_clock: MockClock) -> None:
     ahead, over = permit()
-    world = World([OpStored(), STALE], permits=ahead)
+    world = World([OpStored(), STALE_OP], permits=ahead)
     assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead), ("stale",), ("paused", "m")]
-    assert (ahead.confirmed, ahead.decided, over) == (False, True, ["over"])
+    assert (ahead.confirmed, ahead.is_decided, over) == (False, True, ["over"])
     assert ahead._refusal == "StaleOp"
 
 
@@ -281,13 +332,13 @@ async def test_job_run_ahead_without_a_known_end_stays_at_stake(autojump_clock: 
     ahead, over = permit()
     world = World([OpStored(), AWAY], permits=ahead)
     assert await told_of(world) == [("claiming", "m"), ("to open", SLA, ahead)]
-    assert (ahead.decided, over) == (False, [])
+    assert (ahead.is_decided, over) == (False, [])
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, US)])
 async def test_job_run_ahead_may_have_ended_through_us(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
     ahead, _ = permit()
-    await claiming(world := World([OpStored(), AWAY], [row], permits=ahead))(world.offer())
+    await claimer(world := World([OpStored(), AWAY], [row], permits=ahead))._claim(world.offer())
     assert ahead.confirmed
 
 
@@ -324,16 +375,16 @@ async def test_job_stands_as_the_index_says_where_it_is_ours(
     row: tuple[JobState, int] | str | None, standing: str, autojump_clock: MockClock
 ) -> None:
     world = World(rows=[row])
-    assert (await world.lookup().of(world.held())).standing == standing
+    assert (await world.lookup().find(world.held())).state == standing
 
 
 async def test_expired_job_run_ahead_ends_only_if_claimed_before(autojump_clock: MockClock) -> None:
     """Otherwise the claim is pending, and its answer decides."""
     world, (ahead, _) = World(rows=[(CANCELLED, 0)]), permit()
     job = attrs.evolve(world.held(), ahead=ahead)
-    assert (await world.lookup().of(job)).standing == "unknown"
+    assert (await world.lookup().find(job)).state == "unknown"
     ahead.confirm()
-    assert (await world.lookup().of(job)).standing == "ended"
+    assert (await world.lookup().find(job)).state == "ended"
 
 
 @pytest.mark.parametrize(("state", "begins"), [(OPEN, 100), (CLAIMED, 70)])
@@ -345,7 +396,7 @@ async def test_job_found_has_the_window_of_its_newest_claim(
     world = World(rows=[(state, US)], claimed_at=70)
     job = world.held()
     await trio.sleep(100)
-    assert (await world.lookup().of(job)).held.sla_ends == world.began + begins + SLA
+    assert (await world.lookup().find(job)).held.sla_ends == world.began + begins + SLA
 
 
 @pytest.mark.parametrize("row", [(CLAIMED, US), (SETTLED, ANOTHER), None, "away"])
@@ -355,7 +406,7 @@ async def test_job_keeps_its_window_without_a_later_claim(
     world = World(rows=[row])
     job = world.held()
     await trio.sleep(100)
-    assert (await world.lookup().of(job)).held is job
+    assert (await world.lookup().find(job)).held is job
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
@@ -365,31 +416,31 @@ async def test_job_run_ahead_gets_no_window_before_its_claim(autojump_clock: Moc
     if confirmed:
         ahead.confirm()
     await trio.sleep(100)
-    assert (await world.lookup().of(job)).held.sla_ends == world.began + SLA + (100 if confirmed else 0)
+    assert (await world.lookup().find(job)).held.sla_ends == world.began + SLA + (100 if confirmed else 0)
 
 
 @pytest.mark.parametrize("row", [(SETTLED, US), (CANCELLED, US)])
 async def test_lagging_index_is_waited_for(row: tuple[JobState, int], autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US), None, row])
-    found = await world.lookup().after(ChainRefused("NotClaimed"), world.held())
-    assert found.standing == ("settled" if row[0] == SETTLED else "ended")
+    found = await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())
+    assert found.state == ("settled" if row[0] == SETTLED else "ended")
     assert world.looked == [0.0, 2.0, 4.0]
 
 
 async def test_open_index_confirms_a_missing_claim(autojump_clock: MockClock) -> None:
     world = World(rows=[None, (JobState.OPEN, 0)])
-    assert (await world.lookup().after(ChainRefused("NotClaimed"), world.held())).standing == "open"
+    assert (await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())).state == "open"
     assert world.looked == [0.0, 2.0]
 
 
 async def test_lagging_index_is_waited_for_at_most_a_minute(autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
-    assert (await world.lookup().after(ChainRefused("NotClaimed"), world.held())).standing == "held"
+    assert (await world.lookup().find_after(ChainRefused("NotClaimed"), world.held())).state == "held"
     assert world.looked == [2.0 * n for n in range(31)]
 
 
 @pytest.mark.parametrize("outcome", [ChainRefused("SlaExpired"), AWAY, REVERTED])
 async def test_index_is_believed_at_once_after_any_other_answer(outcome: OpOutcome, autojump_clock: MockClock) -> None:
     world = World(rows=[(CLAIMED, US)])
-    assert (await world.lookup().after(outcome, world.held())).standing == "held"
+    assert (await world.lookup().find_after(outcome, world.held())).state == "held"
     assert world.looked == [0.0]

@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.fakes.market import OPEN, START, Market
-from tests.fakes.market_answers import Script, answer, behind, error, instead, lost
+from tests.support.fakes.market import OPEN, START, Market
+from tests.support.fakes.market_answers import Script, answer, behind, error, instead, lost
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for
 

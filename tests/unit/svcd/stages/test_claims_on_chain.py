@@ -6,19 +6,19 @@ import pytest
 from trio.testing import MockClock
 
 from svcd.base.errors import Unavailable
-from svcd.coordinator.chain import ChainReader, Claimed, Contradicted, NotClaimed, Standing
+from svcd.coordinator.chain import ChainReader, Claimed, ClaimStatus, Contradicted, NotClaimed
 from svcd.journal.book_row import Job
-from tests.fakes.market import Market
+from tests.support.fakes.market import Market
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import model_for
 
 pytestmark = pytest.mark.trio
 
 MODEL = model_for("demo/text", {"text"})
-Says = Callable[[int], Standing]
+Says = Callable[[int], ClaimStatus]
 
 
-def away(_: int) -> Standing:
+def away(_: int) -> ClaimStatus:
     raise Unavailable("the node: eth_call: ConnectError")
 
 
@@ -29,14 +29,14 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
     def says(say: Says) -> list[Job]:
         asked: list[Job] = []
 
-        async def standing(_: ChainReader, job: Job) -> Standing:
+        async def claim_status(_: ChainReader, job: Job) -> ClaimStatus:
             asked.append(job)
             return say(len(asked))
 
         async def chain_id(chain: ChainReader) -> int:
             return chain.book.chain_id
 
-        monkeypatch.setattr(ChainReader, "standing", standing)
+        monkeypatch.setattr(ChainReader, "claim_status", claim_status)
         monkeypatch.setattr(ChainReader, "chain_id", chain_id)
         return asked
 
@@ -46,7 +46,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Callable[[Says], list[Job]]:
 async def test_job_runs_once_a_recovered_node_shows_the_claim(
     node: Callable[[Says], list[Job]], autojump_clock: MockClock, market: Market, start: Start
 ) -> None:
-    def late(n: int) -> Standing:
+    def late(n: int) -> ClaimStatus:
         return away(n) if n < 3 else NotClaimed("state 0, provider 0") if n < 5 else Claimed()
 
     asked, job = node(late), market.post()

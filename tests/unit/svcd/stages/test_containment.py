@@ -17,8 +17,8 @@ from trio.testing import MockClock
 from common.daemon import supervision
 from svcd.journal.work import ModelWork, WorkOutput
 from svcd.stages import health, uploader
-from tests.fakes.market import Market
-from tests.faults.foreign_errors import ForeignErrors, logged_exceptions
+from tests.support.fakes.market import Market
+from tests.support.faults.foreign_errors import ForeignErrors, logged_exceptions
 from tests.unit.svcd.stages.running import Backend, Running, config_for, started
 
 pytestmark = [pytest.mark.trio, pytest.mark.timeout(600)]
@@ -63,7 +63,7 @@ async def test_foreign_errors_end_neither_daemon_nor_task(
 
     monkeypatch.setattr(health, "Supervisor", Watching)
     # each place fails once, which must not make the daemon unhealthy
-    monkeypatch.setattr(supervision, "FAILURES_IN_A_ROW", math.inf)
+    monkeypatch.setattr(supervision, "FAILING_AFTER_FAILURES", math.inf)
     monkeypatch.setattr(uploader, "MAX_INLINE_RESULT_BYTES", 1_000)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     with logged_exceptions() as logged:

@@ -15,9 +15,9 @@ from trio.testing import MockClock
 
 from common.bundle import BundleItem, bundle_input
 from svcd.journal.journal import JOURNAL_FILE
-from tests.fakes.market import Market
-from tests.fakes.market_answers import Script
-from tests.faults.crash_points import CrashPoints, TrioCrashPoints
+from tests.support.fakes.market import Market
+from tests.support.fakes.market_answers import Script
+from tests.support.faults.crash_points import CrashPoints, TrioCrashPoints
 from tests.unit.svcd.stages.conftest import Start
 
 pytestmark = pytest.mark.trio

@@ -1,27 +1,26 @@
 """The failer alone: how it handles each answer and each look at the job, and when."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
 from svcd.coordinator.outcomes import ChainRefused, OpOutcome
-from svcd.journal.held_job import Failing
-from svcd.stages.claimer import STALE
+from svcd.journal.held_job import FailingJob
+from svcd.stages.claimer import STALE_OP
 from svcd.stages.failer import Failer
 from tests.unit.svcd.stages.settles import AWAY, MINED, REVERTED, World, held
 
 pytestmark = pytest.mark.trio
 
 
-def failing(world: Any) -> Callable[[Failing], Awaitable[None]]:
-    return Failer(world, world, world, world, world).step
+def failing(world: World) -> Callable[[FailingJob], Awaitable[None]]:
+    return Failer(**world.collaborators("coordinator", "signer", "clock", "lookup", "pipeline")).step
 
 
 async def test_fail_is_sent_again_until_it_is_taken(autojump_clock: MockClock) -> None:
     world, job = World([AWAY, MINED]), held()
-    await failing(world)(Failing(job, "backend_error"))
+    await failing(world)(FailingJob(job, "backend_error"))
     assert world.ends == [("failed", job, "backend_error")]
     assert world.times == [0.0, 1.0]
     assert world.sent[1][1] == {"job": job.job.job_id, "at": 1}  # signed again
@@ -40,14 +39,14 @@ async def test_fail_ends_with_what_the_chain_says_of_the_job(
     autojump_clock: MockClock, outcome: OpOutcome, standing: str, end: tuple[str, str | None]
 ) -> None:
     world, job = World([outcome], [standing]), held()
-    await failing(world)(Failing(job, "why"))
+    await failing(world)(FailingJob(job, "why"))
     assert world.ends == [(end[0], job, end[1])]
     assert world.times == [0.0]
 
 
 async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again(autojump_clock: MockClock) -> None:
-    world, job = World([STALE, STALE, REVERTED, MINED]), held()
-    await failing(world)(Failing(job, "why"))
+    world, job = World([STALE_OP, STALE_OP, REVERTED, MINED]), held()
+    await failing(world)(FailingJob(job, "why"))
     assert (world.stale, world.times) == (2, [0.0, 1.0, 3.0, 7.0])
     assert world.ends == [("failed", job, "why")]
 
@@ -55,7 +54,7 @@ async def test_fail_that_is_stale_sets_the_clock_and_is_sent_again(autojump_cloc
 @pytest.mark.parametrize(("sla_ends", "last"), [(90.0, 61.0), (0.0, 31.0)])
 async def test_fail_is_retried_until_the_sla_ends(autojump_clock: MockClock, sla_ends: float, last: float) -> None:
     world, job = World([AWAY], ["unknown"]), held(sla_ends=sla_ends)
-    await failing(world)(Failing(job, "why"))
+    await failing(world)(FailingJob(job, "why"))
     assert world.ends == [("left", job, "why")]
     assert world.times == [when for when in (0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 61.0) if when <= last]
     until = max(sla_ends, 60.0)
@@ -64,5 +63,5 @@ async def test_fail_is_retried_until_the_sla_ends(autojump_clock: MockClock, sla
 
 async def test_last_fail_attempt_is_before_the_end(autojump_clock: MockClock) -> None:
     world = World([AWAY], ["unknown"])
-    await failing(world)(Failing(held(sla_ends=61.0), "why"))
+    await failing(world)(FailingJob(held(sla_ends=61.0), "why"))
     assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]

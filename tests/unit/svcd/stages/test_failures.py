@@ -16,8 +16,8 @@ from common.box import SecretKey
 from common.canonical_json import canonical
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
-from tests.fakes.market import CLAIMED, Market
-from tests.fakes.market_answers import answer, behind, error, instead, lost, unreached
+from tests.support.fakes.market import CLAIMED, Market
+from tests.support.fakes.market_answers import answer, behind, error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
@@ -290,7 +290,7 @@ async def test_settle_without_a_sign_in_is_not_sent(autojump_clock: MockClock, m
 async def test_key_of_another_length_opens_nothing(
     autojump_clock: MockClock, market: Market, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.fakes.market.data_key", lambda *_: bytes(31))
+    monkeypatch.setattr("tests.support.fakes.market.data_key", lambda *_: bytes(31))
     job = open_job(market)
     async with start() as running:
         assert await running.end_of(job) == ("failed", "undecryptable")

@@ -6,8 +6,8 @@ import trio
 from trio.testing import MockClock
 
 from common.box import SecretKey
-from tests.fakes.market import CLAIMED, OPEN, Market
-from tests.fakes.market_answers import error, instead
+from tests.support.fakes.market import CLAIMED, OPEN, Market
+from tests.support.fakes.market_answers import error, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, Running, count, model_for
 
@@ -40,7 +40,7 @@ async def all_is_well(running: Running, market: Market, reason: str) -> None:
 async def test_unpublished_box_key_stops_claims(autojump_clock: MockClock, market: Market, start: Start) -> None:
     market.registered_box = SecretKey(b"\x66" * 32).public
     async with start(models=(MODEL,)) as running:
-        await withheld(running, market, "box_key", "publish yours with `svcd identity`")
+        await withheld(running, market, "box_key", "publish the configured key with `svcd identity`")
         market.registered_box = None
         await all_is_well(running, market, "box_key")
 
@@ -82,16 +82,19 @@ async def test_clock_that_is_off_by_more_claims_nothing(
 ) -> None:
     market.behind = 1200.0
     async with start(models=(MODEL,)) as running:
-        await withheld(running, market, "clock", "1200 s ahead of the coordinator's, and at most 900 s are corrected")
+        await withheld(running, market, "clock", "1200 s ahead of the coordinator's, but svcd corrects at most 900 s")
         market.behind = 0.0
         await all_is_well(running, market, "clock")
 
 
 async def test_unknown_name_stops_only_its_model(autojump_clock: MockClock, market: Market, start: Start) -> None:
-    backend = Backend(unknown="http://h/v1/models lists no 'lama', but llama")
+    backend = Backend(unknown="http://h/v1/models does not list 'lama'; it lists llama")
     async with start(models=(MODEL,), backend=backend) as running:
         await withheld(
-            running, market, "model_name", "demo/text: http://h/v1/models lists no 'lama', but llama: set models"
+            running,
+            market,
+            "model_name",
+            "demo/text: http://h/v1/models does not list 'lama'; it lists llama: set models",
         )
         assert not running.daemon.health.withholds("demo/image")
         backend.unknown = None
@@ -103,7 +106,7 @@ async def test_backend_that_does_not_answer_stops_its_model_alone(
 ) -> None:
     backend = Backend(up=False)
     async with start(models=(MODEL,), backend=backend) as running:
-        await withheld(running, market, "backend", "demo/text: its backend does not answer: start it")
+        await withheld(running, market, "backend", "demo/text: the backend does not answer: start the backend")
         assert not running.daemon.health.withholds("demo/image")
         backend.up = True
         await all_is_well(running, market, "backend")
@@ -130,7 +133,7 @@ async def test_daemon_that_polls_already_keeps_another_from_beginning(
 ) -> None:
     market.rival, market.asks = True, {(1, 600): (100, 200)}
     async with start(models=(MODEL,)) as running:
-        await withheld(running, market, "other_daemon", "stop it, or give this daemon another wallet")
+        await withheld(running, market, "other_daemon", "stop the other daemon, or give this daemon another wallet")
         market.rival = False
         await all_is_well(running, market, "other_daemon")
 
@@ -206,6 +209,6 @@ async def test_no_poll_before_claims_are_known_to_be_safe(
     async with start(models=(MODEL,)) as running:
         await trio.sleep(60)
         assert market.polls == []
-        assert running.daemon.health.problem == "no poll was answered lately: none yet"
+        assert running.daemon.health.problem == "no poll was answered lately: no model is polled yet"
         del market.always["providers"]
         assert await running.end_of(job) == ("settled", None)

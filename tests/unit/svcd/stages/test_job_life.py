@@ -6,8 +6,8 @@ from trio.testing import MockClock
 
 from svcd.backends.discount import AskRates
 from svcd.journal.work import ModelWork, WorkOutput
-from tests.fakes.market import Market
-from tests.fakes.market_answers import error, instead, lost, unreached
+from tests.support.fakes.market import Market
+from tests.support.fakes.market_answers import error, instead, lost, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 

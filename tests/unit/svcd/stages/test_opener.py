@@ -11,7 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from common.box import PublicKey, SecretKey, seal
-from common.container import Committed
+from common.container import ContainerCommitment
+from common.domains import Domains
 from common.key_derivation import data_key
 from common.sealed_stream import ContainerHead
 from svcd.base.end_reasons import WorkFailed
@@ -19,11 +20,11 @@ from svcd.base.errors import Unavailable
 from svcd.coordinator.chain import Claimed, Contradicted, NotClaimed
 from svcd.coordinator.outcomes import CoordinatorRefusal, ReleasedKey, Unanswered
 from svcd.journal.book_row import Job
-from svcd.journal.held_job import Ahead, ClaimedJob, Opened
+from svcd.journal.held_job import ClaimedJob, OpenedJob, PendingClaim
 from svcd.payload.spool import Spool
 from svcd.stages import opener as module
 from svcd.stages.opener import PayloadOpener
-from tests.fakes.market import BOOK, START, Market
+from tests.support.fakes.market import BOOK, START, Market
 from tests.unit.svcd.stages.running import model_for
 
 pytestmark = pytest.mark.trio
@@ -52,9 +53,10 @@ class World:
     looked: list[float] = attrs.field(factory=list)  # times of reads from the chain
     fetched_until: list[float] = attrs.field(factory=list)
     fetch_took: list[float] = attrs.field(factory=list)
-    ran: list[tuple[float, Opened]] = attrs.field(factory=list)
+    ran: list[tuple[float, OpenedJob]] = attrs.field(factory=list)
     spools: list[Spool] = attrs.field(factory=list)
     container: bytes = b""
+    items: dict[int, bytes] = attrs.field(factory=dict)  # in the journal
     began: float = attrs.field(factory=trio.current_time)  # all times here count from this one
 
     def held(self, *, sla_ends: float = SLA, text: str = "hello", **changed: Any) -> ClaimedJob:
@@ -67,75 +69,129 @@ class World:
         return ClaimedJob(job, "demo/text", slot, self.began + sla_ends, **changed)
 
     def opener(self, folder: Path, *, box: SecretKey | None = None, chain: bool = False) -> PayloadOpener:
-        world: Any = self
         models = {"demo/text": model_for("demo/text", {"text"}, margin_seconds=MARGIN)}
+        given: dict[str, Any] = {
+            "coordinator": Escrow(self),
+            "signer": Signer(),
+            "clock": Clock(self),
+            "gateways": Gateways(self),
+            "timings": Timings(self),
+            "pipeline": Stages({"demo/text": ToRun(self)}, Journal(self)),
+            "drain": Drain(),
+            "chain": Chain(self) if chain else None,
+        }
         return PayloadOpener(
-            coordinator=world,
-            signer=world,
-            clock=world,
             deployment=BOOK,
             provider_id=US,
             box=box or self.market.box,
-            gateways=world,
             models=models,
             spool_directory=folder,
             max_container_bytes=1 << 20,
-            timings=world,
-            pipeline=world,
-            drain=world,
-            chain=world if chain else None,
+            **given,
         )
 
-    # --- escrow, signer and clock
-    def now(self) -> int:
-        return int(trio.current_time() - self.began)
 
-    def release(self, job: Any, *rest: Any) -> Any:
-        """Release the key. The signer and the coordinator both have a method of this name."""
-        return self._answer(job, *rest) if isinstance(job, dict) else {"job": job, "rest": rest}
+@attrs.frozen
+class Escrow:
+    """The coordinator, which releases keys."""
 
-    async def _answer(self, body: dict[str, Any], until: float) -> Any:
-        self.asked.append((trio.current_time() - self.began, until - self.began, body))
-        told = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+    world: World
+
+    async def release(self, body: dict[str, Any], until: float) -> Any:
+        world = self.world
+        world.asked.append((trio.current_time() - world.began, until - world.began, body))
+        told = world.answers.pop(0) if len(world.answers) > 1 else world.answers[0]
         if told != KEY:
             return told
         wrap, _, public, _ = body["rest"]
-        seed = ContainerHead(wrap).open_seed(self.market.escrow)
-        dek = data_key(seed, BOOK.chain_id, BOOK.job_registry, self.market.owner.address)
-        return ReleasedKey(seal(PublicKey(public), (dek + dek)[: self.dek_bytes]))
+        seed = ContainerHead(wrap).open_seed(world.market.escrow)
+        dek = data_key(seed, BOOK.chain_id, BOOK.job_registry, world.market.owner.address)
+        return ReleasedKey(seal(PublicKey(public), (dek + dek)[: world.dek_bytes]))
 
-    # --- gateways and chain
-    async def fetch(self, _: str, spool: Spool, until: float, check: Callable[[], Awaitable[Committed]]) -> Committed:
-        self.fetched_until.append(until - self.began)
-        self.spools.append(spool)
-        await trio.sleep(self.fetch_takes)
-        await spool.write(self.container)
+
+class Signer:
+    domains = Domains.of(BOOK)
+
+    def sign_release(self, job: Any, *rest: Any) -> dict[str, Any]:
+        return {"job": job, "rest": rest}
+
+
+@attrs.frozen
+class Clock:
+    world: World
+
+    def now(self) -> int:
+        return int(trio.current_time() - self.world.began)
+
+    def wall(self) -> float:
+        return trio.current_time() - self.world.began
+
+
+@attrs.frozen
+class Gateways:
+    world: World
+
+    async def fetch(
+        self, _: str, spool: Spool, until: float, check: Callable[[], Awaitable[ContainerCommitment]]
+    ) -> ContainerCommitment:
+        world = self.world
+        world.fetched_until.append(until - world.began)
+        world.spools.append(spool)
+        await trio.sleep(world.fetch_takes)
+        await spool.write(world.container)
         return await check()
 
-    async def standing(self, _: Job) -> Any:
-        self.looked.append(trio.current_time() - self.began)
-        told = self.standings.pop(0) if len(self.standings) > 1 else self.standings[0]
+
+@attrs.frozen
+class Chain:
+    world: World
+
+    async def claim_status(self, _: Job) -> Any:
+        world = self.world
+        world.looked.append(trio.current_time() - world.began)
+        told = world.standings.pop(0) if len(world.standings) > 1 else world.standings[0]
         if isinstance(told, Exception):
             raise told
         return told
 
-    # --- stages
+
+@attrs.frozen
+class Timings:
+    world: World
+
     def margin(self, configured: float) -> float:
         return configured
 
-    def fetched(self, seconds: float) -> None:
-        self.fetch_took.append(seconds)
+    def record_fetch(self, seconds: float) -> None:
+        self.world.fetch_took.append(seconds)
 
+
+class Drain:
     @contextmanager
-    def work(self) -> Iterator[None]:
+    def cancellable(self) -> Iterator[None]:
         yield
 
-    @property
-    def to_run(self) -> dict[str, "World"]:
-        return {"demo/text": self}
 
-    async def send(self, due: float, opened: Opened) -> None:
-        self.ran.append((due - self.began, opened))
+@attrs.frozen
+class ToRun:
+    world: World
+
+    async def send(self, due: float, opened: OpenedJob) -> None:
+        self.world.ran.append((due - self.world.began, opened))
+
+
+@attrs.frozen
+class Journal:
+    world: World
+
+    async def read_items(self, _: bytes) -> dict[int, bytes]:
+        return self.world.items
+
+
+@attrs.frozen
+class Stages:
+    to_run: dict[str, ToRun]
+    journal: Journal
 
 
 async def failure_of(world: World, opener: PayloadOpener, held: ClaimedJob) -> WorkFailed:
@@ -176,6 +232,16 @@ async def test_opening_continues_until_the_run_must_start(tmp_path: Path, autoju
     assert (failure.reason, again.reason, late.fetched_until) == ("deadline_wait", "claim_expired", [])
 
 
+async def test_stored_answers_are_opened_in_half_of_the_margin(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(items={0: b"answer"})
+    await world.opener(tmp_path).step(world.held(sla_ends=MARGIN, recovered=True))
+    [(_, opened)] = world.ran
+    assert (world.fetched_until, opened.work.deadline) == ([MARGIN / 2], world.began)
+    late = World(items={0: b"answer"})
+    failure = await failure_of(late, late.opener(tmp_path), late.held(sla_ends=MARGIN / 2, recovered=True))
+    assert (failure.reason, late.fetched_until) == ("claim_expired", [])
+
+
 async def test_job_found_late_has_half_a_minute_to_open(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World()
     held = world.held()
@@ -209,7 +275,7 @@ async def test_claim_missing_on_the_chain_fails_the_job(
 
 
 async def test_job_run_ahead_is_checked_once_claimed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    world, ahead = World(), Ahead(1, lambda: None)
+    world, ahead = World(), PendingClaim(1, lambda: None)
     opener, held = world.opener(tmp_path, chain=True), world.held(ahead=ahead)
     await opener.step(held)
     assert world.looked == []

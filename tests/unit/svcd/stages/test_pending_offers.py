@@ -9,8 +9,8 @@ from trio.testing import MockClock
 
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from tests.fakes.market import Market
-from tests.fakes.market_answers import answer, instead
+from tests.support.fakes.market import Market
+from tests.support.fakes.market_answers import answer, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import count, model_for
 

@@ -12,8 +12,8 @@ from svcd.backends.discount import AskRates
 from svcd.backends.load import Load, SlotsProbe
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
-from tests.fakes.market import SETTLED, Market
-from tests.fakes.market_answers import Script, answer, error, instead
+from tests.support.fakes.market import SETTLED, Market
+from tests.support.fakes.market_answers import Script, answer, error, instead
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count, model_for
 
@@ -168,9 +168,9 @@ async def test_busy_backend_lowers_free(autojump_clock: MockClock, market: Marke
             return 0.5
 
     async with start(models=(MODEL,)) as running:
-        one = running.ground.equipment["demo/text"]
+        one = running.ground.served_models["demo/text"]
         own = SlotsProbe(4, lambda: 0)
-        running.ground.equipment["demo/text"] = attrs.evolve(one, load=Load("demo/text", Busy(), own))
+        running.ground.served_models["demo/text"] = attrs.evolve(one, load=Load("demo/text", Busy(), own))
         await trio.sleep(10)
         assert asked(market)[-1] == 2
 
@@ -228,8 +228,8 @@ async def test_window_too_short_for_recent_runs_is_not_claimed(
 ) -> None:
     tight = model_for("demo/text", {"text"}, asks={60: AskRates(0, 1)}, margin_seconds=5.0)
     async with start(models=(tight,)) as running:
-        running.daemon.timings.ran("demo/text", 40)
-        running.daemon.timings.relayed(8)
+        running.daemon.timings.record_run("demo/text", 40)
+        running.daemon.timings.record_relay(8)
         job = market.post(sla_secs="60")
         await trio.sleep(20)
         assert running.entry(job) == ("", None)
@@ -301,7 +301,7 @@ async def test_poll_that_fails_is_no_end_and_silence_makes_unhealthy(
 
 
 def held(market: Market, longest: float = 60.0) -> None:
-    """The coordinator holds polls for as long as they request. A proxy cuts off those that take longer than
+    """The coordinator holds polls for as long as they request. A proxy cuts off polls that take longer than
     `longest`."""
 
     async def hold_poll(perform: Callable[[], httpx.Response]) -> httpx.Response:

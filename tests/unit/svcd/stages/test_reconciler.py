@@ -3,8 +3,8 @@ import pytest
 from svcd.journal.book_row import Job
 from svcd.journal.entries import JobEntry, JournalState
 from svcd.journal.held_job import CLAIM_LIFETIME_S
-from svcd.stages.reconciler import Verdict, verdict
-from tests.fakes.market import START, Market
+from svcd.stages.reconciler import Verdict, decide_verdict
+from tests.support.fakes.market import START, Market
 
 OURS = 7
 
@@ -49,4 +49,4 @@ def test_chain_decides_and_the_journal_adds_what_it_cannot_know(
     on_chain = None
     if chain is not None:
         on_chain = Job.read({**row, "provider_id": str(OURS), "claimed_at": str(START), **chain})
-    assert verdict(_entry(state, row), on_chain, OURS, START + after) == expected
+    assert decide_verdict(_entry(state, row), on_chain, OURS, START + after) == expected

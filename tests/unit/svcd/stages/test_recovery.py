@@ -10,8 +10,8 @@ from trio.testing import MockClock
 from common.canonical_json import canonical
 from common.daemon.process import Fatal
 from svcd.journal.work import ModelWork, WorkOutput
-from tests.fakes.market import START, Market
-from tests.fakes.market_answers import Script, answer, instead, unreached
+from tests.support.fakes.market import START, Market
+from tests.support.fakes.market_answers import Script, answer, instead, unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend, count
 

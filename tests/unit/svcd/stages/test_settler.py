@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import trio
@@ -13,7 +12,7 @@ from svcd.base.end_reasons import WorkFailed
 from svcd.coordinator.outcomes import ChainRefused, CoordinatorRefusal, OpOutcome
 from svcd.coordinator.sessions import SignInRefused
 from svcd.journal.held_job import CLAIM_LIFETIME_S, SealedJob
-from svcd.stages.claimer import STALE
+from svcd.stages.claimer import STALE_OP
 from svcd.stages.settler import Settler
 from tests.unit.svcd.stages.settles import (
     AWAY,
@@ -33,8 +32,9 @@ from tests.unit.svcd.stages.settles import (
 pytestmark = pytest.mark.trio
 
 
-def settling(world: Any) -> Callable[[SealedJob], Awaitable[None]]:
-    return Settler(world, world, world, world, world, world).step
+def settling(world: World) -> Callable[[SealedJob], Awaitable[None]]:
+    given = world.collaborators("coordinator", "signer", "clock", "lookup", "timings", "pipeline")
+    return Settler(**given).step
 
 
 async def failure_of(world: World, job: SealedJob) -> str:
@@ -108,7 +108,7 @@ async def test_permanent_refusal_ends_the_job(autojump_clock: MockClock, outcome
         (SignInRefused(None, "x"), "settle_transport_error"),
         (AWAY, "settle_transport_error"),
         (PENDING, "settle_http_504"),
-        (STALE, "settle_StaleOp"),
+        (STALE_OP, "settle_StaleOp"),
         (REVERTED, "settle_reverted"),
     ],
 )
@@ -118,7 +118,7 @@ async def test_temporary_failure_is_retried_until_the_sla_ends(
     world = World([outcome])
     assert await failure_of(world, sealed(held(sla_ends=35.0))) == reason
     assert world.times == [0.0, 1.0, 3.0, 7.0, 15.0, 25.0]  # at 25 s, the next look would fall on the end of the SLA
-    assert world.stale == (5 if outcome == STALE else 0)
+    assert world.stale == (5 if outcome == STALE_OP else 0)
 
 
 @pytest.mark.parametrize("outcome", [AWAY, PENDING, REVERTED, CoordinatorRefusal(400, None)])
@@ -132,7 +132,7 @@ async def test_settled_job_counts_whatever_was_answered(autojump_clock: MockCloc
 async def test_stale_settle_is_signed_again(
     autojump_clock: MockClock,
 ) -> None:
-    world = World([STALE, AWAY, MINED])
+    world = World([STALE_OP, AWAY, MINED])
     await settling(world)(sealed(held()))
     assert (world.times, world.signed) == ([0.0, 1.0, 3.0], [0, 1, 1])
     slow = World([AWAY, AWAY, AWAY, MINED], takes=249.0)
@@ -157,7 +157,7 @@ async def test_reorged_claim_is_awaited_while_it_can_return(autojump_clock: Mock
 async def test_job_whose_claim_is_gone_is_reclaimed_and_settled(autojump_clock: MockClock) -> None:
     """The chain rejected the claim when it was sent again, so waiting alone would not help."""
     await trio.sleep(100)
-    world, job = World([*[NOT_CLAIMED] * 5, AWAY, *[NOT_CLAIMED] * 2, STALE, NOT_CLAIMED, MINED], ["open"]), held()
+    world, job = World([*[NOT_CLAIMED] * 5, AWAY, *[NOT_CLAIMED] * 2, STALE_OP, NOT_CLAIMED, MINED], ["open"]), held()
     await settling(world)(sealed(job))
     assert world.claims == [
         (25.0, 115.0, {"claimed": job.job.job_id, "at": 25}),
@@ -169,7 +169,7 @@ async def test_job_whose_claim_is_gone_is_reclaimed_and_settled(autojump_clock: 
 
 
 async def test_stale_second_claim_corrects_the_clock(autojump_clock: MockClock) -> None:
-    world = World([*[NOT_CLAIMED] * 5, STALE, MINED], ["open"])
+    world = World([*[NOT_CLAIMED] * 5, STALE_OP, MINED], ["open"])
     await settling(world)(sealed(held()))
     assert ([when for when, *_ in world.claims], world.stale) == ([25.0], 1)
 

@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from svcd.journal.work import ModelWork, WorkOutput
-from tests.fakes.market import Market
-from tests.fakes.market_answers import unreached
+from tests.support.fakes.market import Market
+from tests.support.fakes.market_answers import unreached
 from tests.unit.svcd.stages.conftest import Start
 from tests.unit.svcd.stages.running import Backend
 

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 import trio
@@ -20,8 +19,8 @@ pytestmark = pytest.mark.trio
 FORGOTTEN = CoordinatorRefusal(401, "invalid_session")
 
 
-def uploading(world: Any) -> Callable[[SealedJob], Awaitable[None]]:
-    return Uploader(world, world, world).step
+def uploading(world: World) -> Callable[[SealedJob], Awaitable[None]]:
+    return Uploader(**world.collaborators("coordinator", "lookup", "pipeline")).step
 
 
 async def failure_of(world: World, sla_ends: float = SLA) -> str:

@@ -1,0 +1,43 @@
+"""Read lines from a terminal or a pipe without blocking the event loop, so that Ctrl-C ends the command at once."""
+
+import os
+import sys
+from typing import Final
+
+import anyio
+import attrs
+from anyio import to_thread
+
+_MAX_READ_BYTES: Final = 65_536
+
+
+@attrs.define
+class LineInput:
+    """Reads lines from standard input. On Windows, and for regular files, a thread reads the input."""
+
+    _rest: bytearray = attrs.field(factory=bytearray)
+    _ended: bool = False
+
+    async def read_line(self) -> str | None:
+        """Return the next line without its line break, or None at the end of the input (Ctrl-D)."""
+        while b"\n" not in self._rest and not self._ended:
+            piece = await _read_piece()
+            self._ended = not piece
+            self._rest += piece
+        if not self._rest:
+            return None
+        line, _, rest = bytes(self._rest).partition(b"\n")
+        self._rest[:] = rest
+        return line.decode("utf-8", "replace").rstrip("\r")
+
+
+async def _read_piece() -> bytes:
+    descriptor = sys.stdin.fileno()
+    if sys.platform != "win32":
+        try:
+            await anyio.wait_readable(descriptor)
+        except OSError:  # the event loop cannot wait for a regular file
+            pass
+        else:
+            return os.read(descriptor, _MAX_READ_BYTES)
+    return await to_thread.run_sync(os.read, descriptor, _MAX_READ_BYTES, abandon_on_cancel=True)

@@ -1,0 +1,179 @@
+"""Explain on the provider's page why the daemon or a model has no work."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from svcd.backends.breaker import FAULTS_TO_OPEN
+from svcd.base.end_reasons import HoldReason
+from svcd.config import ModelConfig
+from svcd.coordinator.client import PostedAsk
+from svcd.stages.health import Hold
+
+_MIN_SILENCE_S: Final = 60.0  # shorter pauses between orders are usual
+_HOLD_TITLES: Final[dict[HoldReason, str]] = {
+    "box_key": "box key differs",
+    "clock": "clock is wrong",
+    "backend": "model server does not answer",
+    "model_name": "model server does not know the model",
+    "window": "window is not sold in this market",
+    "other_daemon": "another daemon uses this wallet",
+}
+_ADMIN_REMEDY: Final = "Ask the market's admin to list this provider."
+
+
+@attrs.frozen(slots=True)
+class IdleReason:
+    """Reason for having no work. `model` None means all models. `blocks` is True if the reason prevents every order."""
+
+    said: str
+    remedy: str = ""
+    model: str | None = None
+    blocks: bool = True
+
+
+@attrs.frozen(slots=True)
+class PricePosition:
+    """Position of one ask among the asks of all providers for the same model and window.
+
+    `above` is the number of cheaper asks of other providers. An ask is cheaper if the sum of rate_in and rate_out is
+    lower. Rates are in base units.
+    """
+
+    model: str
+    sla: int
+    rate_in: int
+    rate_out: int
+    above: int
+    competitors: int
+    lowest_in: int | None
+    lowest_out: int | None
+
+
+@attrs.frozen(slots=True)
+class ModelState:
+    """Current state of one model. `last_orders_s` is the age of the last poll with orders, or None without one."""
+
+    name: str
+    offered: bool
+    slots: int
+    held: int
+    free: int
+    load: float | None
+    discount_percent: int
+    circuit_open: bool
+    next_probe_s: float
+    last_orders_s: float | None
+
+
+@attrs.frozen(slots=True)
+class DaemonState:
+    """Current state of the daemon. `granted` and `listed` are None while unknown."""
+
+    connected: bool
+    problem: str | None
+    holds: Sequence[Hold]
+    granted: int | None
+    listed: bool | None
+    up_s: float
+    models: Sequence[ModelState]
+    prices: Sequence[PricePosition]
+
+
+def price_positions(
+    model: ModelConfig, model_id: int, own_id: int, asks: Collection[PostedAsk]
+) -> Iterator[PricePosition]:
+    """Yield the position of each of the model's asks. A provider has at most one ask for each window."""
+    for sla, own in sorted(model.asks.items()):
+        others = [ask for ask in asks if (ask.model_id, ask.sla) == (model_id, sla) and ask.provider_id != own_id]
+        above = sum(ask.rate_in + ask.rate_out < own.rate_in + own.rate_out for ask in others)
+        lowest = min(others, key=lambda ask: ask.rate_in + ask.rate_out, default=None)
+        yield PricePosition(
+            *(model.name, sla, own.rate_in, own.rate_out, above, len(others)),
+            lowest.rate_in if lowest else None,
+            lowest.rate_out if lowest else None,
+        )
+
+
+def idle_reasons(now: DaemonState) -> list[IdleReason]:
+    """Return the reasons for having no work, blocking ones first. A model that holds jobs needs no reason."""
+    reasons = [*_daemon_reasons(now)]
+    if not any(reason.model is None and reason.blocks for reason in reasons):
+        for model in now.models:
+            reasons += _model_reasons(model, now)
+    return sorted(reasons, key=lambda reason: not reason.blocks)
+
+
+def _daemon_reasons(now: DaemonState) -> Iterator[IdleReason]:
+    if not now.connected:
+        yield IdleReason(
+            "the coordinator has not answered since the start", "Check its address and the network; see the log."
+        )
+        return
+    for hold in now.holds:
+        yield IdleReason(_HOLD_TITLES[hold.reason], hold.detail, hold.model)
+    if now.problem is not None and not now.holds:
+        yield IdleReason(now.problem)
+    if now.listed is False:
+        yield IdleReason("this provider is not listed", _ADMIN_REMEDY)
+    if now.granted == 0:
+        yield IdleReason("the market grants this provider no slots", "Ask the market's admin.")
+
+
+def _model_reasons(model: ModelState, now: DaemonState) -> Iterator[IdleReason]:
+    if not model.offered:
+        yield IdleReason(
+            f"{model.name} is not in the market's catalogue",
+            "Correct its name, or ask the market's admin to add it.",
+            model.name,
+        )
+    elif model.circuit_open:
+        yield IdleReason(
+            f"the backend of {model.name} failed {FAULTS_TO_OPEN} jobs in a row",
+            f"svcd probes the backend again within {format_duration(model.next_probe_s)}. Read the model server's log.",
+            model.name,
+        )
+    elif model.held:
+        return
+    elif model.load is not None and int((1 - model.load) * model.slots + 1e-9) == 0:
+        yield IdleReason(
+            f"the backend of {model.name} is fully loaded by other work",
+            "svcd claims orders again when the load falls.",
+            model.name,
+        )
+    elif any(hold.model == model.name and hold.sla_secs is None for hold in now.holds):
+        return
+    else:
+        yield from _market_reasons(model, now)
+
+
+def _market_reasons(model: ModelState, now: DaemonState) -> Iterator[IdleReason]:
+    silence = now.up_s if model.last_orders_s is None else model.last_orders_s
+    if silence < _MIN_SILENCE_S:
+        return
+    for price in now.prices:
+        if price.model == model.name and price.above:
+            rivals = f"{price.above} of {price.competitors} competitor{'s' if price.competitors != 1 else ''}"
+            yield IdleReason(
+                f"priced above {rivals} on {model.name} in the window of {format_duration(price.sla)}",
+                "Clients choose the lowest price first. Lower rate_in or rate_out, or allow a discount_percent.",
+                model.name,
+                blocks=False,
+            )
+    since = " since the start" if model.last_orders_s is None else ""
+    yield IdleReason(f"no orders for {format_duration(silence)} on {model.name}{since}", "", model.name, blocks=False)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in its largest unit, rounded down.
+
+    >>> format_duration(725), format_duration(3600), format_duration(59.9)
+    ('12 minutes', '1 hour', '59 seconds')
+    """
+    for name, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {name}{'s' if count != 1 else ''}"
+    count = int(seconds)
+    return f"{count} second{'s' if count != 1 else ''}"

@@ -1,0 +1,93 @@
+from typing import Final
+
+import attrs
+import pytest
+from eth_account import Account
+
+from common.domains import Domains
+from common.messages.tabs import TabKey
+from common.refusal import Refused
+from common.tab.messages import SignedVoucher
+from common.tab.terms import Exchange, TabDelegation, TabTotals, input_digest
+from common.tab.transcript import TabOrder, Transcript, chain_of_exchanges, totals_of_exchanges
+from tests.unit.common.tab_scene import DOMAINS, sign
+
+WALLET: Final = Account.create()
+TAB_KEY: Final = Account.create()
+JOB_ID: Final = b"j" * 32
+EXCHANGES: Final = (
+    Exchange(1, input_digest({"messages": []}), {"text": "one"}, {"completion_tokens": 3}, 10, 3),
+    Exchange(2, input_digest({"messages": [1]}), {"text": "two"}, {}, 7, 4),
+)
+# Rates 1 and 2: ⌈17 · 1 / 2⌉ input units as output, and 7 output units.
+ORDER: Final = TabOrder(JOB_ID, bytes.fromhex(WALLET.address[2:]), 3, 1, 2, 16)
+
+
+def transcript(domains: Domains = DOMAINS) -> Transcript:
+    key = bytes.fromhex(TAB_KEY.address[2:])
+    delegation = sign(WALLET, domains.tabs.digest(TabKey(key, 3, 1000)))
+    voucher = SignedVoucher(4, 30, 16, chain_of_exchanges(JOB_ID, EXCHANGES), b"")
+    signature = sign(TAB_KEY, domains.tabs.digest(voucher.message(JOB_ID)))
+    return Transcript(
+        "idle", EXCHANGES, attrs.evolve(voucher, signature=signature), TabDelegation(key, 1000, delegation)
+    )
+
+
+def test_transcript_is_read_back_and_proves_the_charge() -> None:
+    written = transcript()
+    assert Transcript.read(written.output()) == written
+    assert written.acknowledged_units == 16
+    assert written.find_fault(ORDER, DOMAINS) is None
+    assert (
+        attrs.evolve(written, exchanges=(), voucher=None).find_fault(attrs.evolve(ORDER, completion_tok=0), DOMAINS)
+        is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "fault"),
+    [
+        (attrs.evolve(ORDER, completion_tok=17), "overcharged: 17 units settled, 16 acknowledged"),
+        (attrs.evolve(ORDER, owner=b"o" * 20), "the delegation is not signed by the owner"),
+        (attrs.evolve(ORDER, provider_id=4), "the delegation is not signed by the owner"),
+        (attrs.evolve(ORDER, job_id=b"k" * 32), "the voucher is not signed by the tab's key"),
+        (attrs.evolve(ORDER, rate_in=2), "the voucher acknowledges different units"),
+    ],
+)
+def test_transcript_of_another_order_is_refused(order: TabOrder, fault: str) -> None:
+    assert fault in (transcript().find_fault(order, DOMAINS) or "")
+
+
+@pytest.mark.parametrize(
+    "exchanges", [EXCHANGES[:1], EXCHANGES[::-1], (EXCHANGES[0], attrs.evolve(EXCHANGES[1], output="other"))]
+)
+def test_other_exchanges_are_refused(exchanges: tuple[Exchange, ...]) -> None:
+    assert (
+        attrs.evolve(transcript(), exchanges=exchanges).find_fault(ORDER, DOMAINS)
+        == "the voucher signs different exchanges"
+    )
+
+
+def test_exchanges_without_voucher_are_refused() -> None:
+    assert (
+        attrs.evolve(transcript(), voucher=None).find_fault(ORDER, DOMAINS)
+        == "the transcript has exchanges but no voucher"
+    )
+
+
+def test_input_is_charged_at_the_ratio_of_the_rates() -> None:
+    assert totals_of_exchanges(EXCHANGES) == TabTotals(17, 7)
+    assert totals_of_exchanges(EXCHANGES).charged_units(1, 2) == 16
+    assert totals_of_exchanges(EXCHANGES).charged_units(0, 2) == 7
+
+
+def test_units_above_an_order_are_refused() -> None:
+    with pytest.raises(Refused, match="units_out"):
+        TabTotals(0, 2**32).charged_units(0, 1)
+
+
+@pytest.mark.parametrize("output", [None, [], {}, {"svc_tab": 2}, transcript().output() | {"more": 1}])
+def test_other_outputs_are_no_transcript(output: object) -> None:
+    with pytest.raises(Refused) as refused:
+        Transcript.read(output)
+    assert refused.value.code == "malformed_transcript"

@@ -1,0 +1,212 @@
+"""State that the provider's page shows, and what computing it costs."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from common.checks import CheckRow, right
+from common.quotes import cap, cost
+from svcd.base.clock import Clock
+from svcd.base.errors import Unavailable
+from svcd.journal.work import ModelWork, WorkOutput
+from svcd.operator.page.provider_page import STATE_PATH, ProviderPage, is_own_host
+from svcd.run.app import build_page_parts
+from tests.support.fakes.market import START, Market
+from tests.unit.svcd.stages.running import Backend, Running, running
+
+pytestmark = [pytest.mark.trio, pytest.mark.usefixtures("inline_threads")]
+
+
+@pytest.fixture
+def market(autojump_clock: MockClock) -> Market:
+    return Market(lambda: START + autojump_clock.current_time())
+
+
+@attrs.define
+class Checks:
+    """Answers like `svcd check`, or fails."""
+
+    made: int = 0
+    fault: Exception | None = None
+
+    async def __call__(self) -> list[CheckRow]:
+        self.made += 1
+        await trio.sleep(1)
+        if self.fault is not None:
+            raise self.fault
+        return [right("configuration", "1 model, 4 slots")]
+
+
+def page_of(one: Running, checks: Checks) -> ProviderPage:
+    page = ProviderPage(one.ground.config, one.daemon.health, Clock(one.market.now), checks)
+    page.parts = build_page_parts(one.ground)
+    return page
+
+
+async def state_of(page: ProviderPage) -> dict[str, Any]:
+    await trio.sleep(1)  # the state is a second old at most
+    found: dict[str, Any] = json.loads(await page.state())
+    return found
+
+
+@asynccontextmanager
+async def shown(page: ProviderPage) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(page.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_job_is_in_hand_with_its_deadline_and_then_earned(
+    autojump_clock: MockClock, market: Market, tmp_path: Path
+) -> None:
+    release = trio.Event()
+
+    async def act(work: ModelWork) -> WorkOutput:
+        await release.wait()
+        return WorkOutput(work.input, 3)
+
+    async with running(market, tmp_path, backend=Backend(act)) as one:
+        page = page_of(one, Checks())
+        job = market.post()
+        await one.until(lambda: one.entry(job)[0] == "claimed")
+        state = await state_of(page)
+        (held,) = state["journal"]["jobs"]
+        row = market.jobs[job]
+        terms = [int(row[name]) for name in ("rate_in", "rate_out", "units_in", "units_out")]
+        assert (held["job_id"], held["model"], held["step"]) == (job, "demo/text", "run")
+        assert held["deadline"] == pytest.approx(market.now() + int(row["sla_secs"]), abs=60)
+        assert held["at_most"] == str(cap(*terms))
+        assert state["slots"]["held"] == 1
+        release.set()
+        assert await one.end_of(job) == ("settled", None)
+        state = await state_of(page)
+        assert state["journal"]["jobs"] == []
+        (day,) = state["journal"]["days"]
+        assert (day["settled"], day["earned"], day["failed"]) == (1, str(cost(*terms, completion_tok=3)), 0)
+        assert state["journal"]["standing"][-1]["reputation"] == market.reputation
+
+
+async def test_failed_job_is_shown_with_a_remedy(autojump_clock: MockClock, market: Market, tmp_path: Path) -> None:
+    async with running(market, tmp_path) as one:
+        job = market.post(market.container(recipient=market.escrow.public))
+        assert (await one.end_of(job))[0] == "failed"
+        (failure,) = (await state_of(page_of(one, Checks())))["journal"]["failures"]
+        assert (failure["job_id"], failure["reason"]) == (job, "unseal_failed")
+        assert "svcd check" in failure["remedy"]
+
+
+async def test_market_is_read_once_a_minute_and_only_for_a_page(
+    autojump_clock: MockClock, market: Market, tmp_path: Path
+) -> None:
+    market.others_asks = {(1, 600): (1, 1)}
+    checks = Checks()
+    async with running(market, tmp_path) as one:
+        page = page_of(one, checks)
+        async with shown(page):
+            await trio.sleep(600)
+            assert checks.made == 0  # no page was open
+            assert (await state_of(page))["market"] is None  # it does not wait for the answer
+            for _ in range(100):
+                async with trio.open_nursery() as pages:
+                    for _ in range(20):
+                        pages.start_soon(page.state)
+                await trio.sleep(3)
+            assert 5 <= checks.made <= 6  # in 300 seconds
+            state = await state_of(page)
+            assert state["market"]["checks"][0]["what"] == "configuration"
+            assert state["market"]["listed"] is True
+            (price,) = (each for each in state["market"]["prices"] if each["model"] == "demo/text")
+            assert (price["above"], price["competitors"]) == ("1", "1")
+            assert "priced above 1 of 1 competitor on demo/text in the window of 10 minutes" in [
+                reason["said"] for reason in state["idle"]
+            ]
+
+
+async def test_requests_that_arrive_together_share_one_state(
+    autojump_clock: MockClock, market: Market, tmp_path: Path
+) -> None:
+    async with running(market, tmp_path) as one:
+        page = page_of(one, Checks())
+        found: list[bytes] = []
+
+        async def ask() -> None:
+            found.append(await page.state())
+
+        async with trio.open_nursery() as pages:
+            for _ in range(50):
+                pages.start_soon(ask)
+        assert len({id(each) for each in found}) == 1
+
+
+async def test_failing_market_is_a_wrong_check_and_reading_goes_on(
+    autojump_clock: MockClock, market: Market, tmp_path: Path
+) -> None:
+    checks = Checks(fault=Unavailable("connection refused"))
+    async with running(market, tmp_path) as one:
+        page = page_of(one, checks)
+        async with shown(page):
+            await page.state()
+            await trio.sleep(5)
+            (row,) = (await state_of(page))["market"]["checks"]
+            assert (row["what"], row["result"], row["detail"]) == ("market", "WRONG", "connection refused")
+            checks.fault = None
+            await trio.sleep(120)
+            await page.state()
+            await trio.sleep(70)
+            assert (await state_of(page))["market"]["listed"] is True
+
+
+async def test_page_before_the_coordinator_answered(autojump_clock: MockClock, market: Market, tmp_path: Path) -> None:
+    async with running(market, tmp_path) as one:
+        page = page_of(one, Checks())
+        page.parts = None
+        state = await state_of(page)
+        assert (state["provider_id"], state["token"]) == (None, None)
+        assert [reason["said"] for reason in state["idle"]] == ["the coordinator has not answered since the start"]
+
+
+async def test_unreadable_journal_leaves_the_rest_of_the_page(
+    autojump_clock: MockClock, market: Market, tmp_path: Path
+) -> None:
+    async with running(market, tmp_path) as one:
+        page = page_of(one, Checks())
+        page.config = attrs.evolve(page.config, state_directory=tmp_path / "absent")
+        state = await state_of(page)
+        assert state["journal"] is None
+        assert len(state["models"]) == 2
+
+
+async def test_names_of_other_sites_get_nothing(autojump_clock: MockClock, market: Market, tmp_path: Path) -> None:
+    async with running(market, tmp_path) as one:
+        page = page_of(one, Checks())
+        for path in ("/", STATE_PATH):
+            rebound = await page.page(path, "attacker.example:9403")
+            own = await page.page(path, "127.0.0.1:9403")
+            assert rebound is not None
+            assert own is not None
+            assert (rebound.status, own.status) == (421, 200)
+        assert await page.page("/other", "127.0.0.1:9403") is None
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("localhost:9403", True),
+        ("192.0.2.7", True),
+        ("[2001:db8::1]:9403", True),
+        ("gpu-box:9403", True),
+        ("127.0.0.1.attacker.example", False),
+        ("localhost.attacker.example:9403", False),
+        ("", False),
+    ],
+)
+async def test_host_is_an_address_or_a_configured_name(host: str, own: bool) -> None:
+    assert is_own_host(host, "gpu-box") is own
