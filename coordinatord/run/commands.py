@@ -101,7 +101,7 @@ async def _print_budgets(config: Config, *, as_json: bool) -> None:
     from coordinatord.chain.relayer.budgets_sql import read_top_spenders  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
-    database = open_database(config.database_url.reveal(), smallest=1, largest=2)
+    database = open_database(config.database_url.reveal(), max_size=2)
     async with database as opened, opened.connection() as connection:
         spenders = await read_top_spenders(connection, _MAX_SPENDER_LINES)
     print(json.dumps(spender_rows(spenders), indent=2) if as_json else spender_table(spenders, terminal_columns()))
@@ -120,7 +120,7 @@ async def _print_relayers(config: Config, *, as_json: bool) -> None:
     from coordinatord.run.signer import open_signer  # noqa: PLC0415
     from coordinatord.storage.database.connections import open_database  # noqa: PLC0415
 
-    database = open_database(config.database_url.reveal(), smallest=1, largest=2)
+    database = open_database(config.database_url.reveal(), max_size=2)
     async with open_signer(config) as signer, database as opened, opened.connection() as connection:
         uses = await read_account_uses(connection, config.addresses.chain_id)
     if as_json:

@@ -45,7 +45,6 @@ from coordinatord.storage.pins.store import PinningStore, PinStore, open_bucket
 log = structlog.get_logger(__name__)
 
 _CALLERS_NODE_CONNECTIONS: Final = 32
-_MIN_POOL_CONNECTIONS: Final = 2
 
 
 @attrs.frozen(slots=True)
@@ -102,17 +101,10 @@ def _count_task_failures(task: str, number: int) -> None:
 async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependencies:
     """Open all connections. `stack` closes them in reverse order. Raise Retryable when the database does not answer."""
     database = await stack.enter_async_context(
-        open_database(
-            config.database_url.reveal(),
-            smallest=_MIN_POOL_CONNECTIONS,
-            largest=config.database_pool_max,
-        )
+        open_database(config.database_url.reveal(), max_size=config.database_pool_max)
     )
     replicas = await stack.enter_async_context(
-        open_replicas(
-            [url.reveal() for url in config.database_replica_urls],
-            largest=config.database_pool_max,
-        )
+        open_replicas([url.reveal() for url in config.database_replica_urls], max_size=config.database_pool_max)
     )
     pins = await open_pins(config, PinnedKeys(database), stack)
     nodes = await stack.enter_async_context(

@@ -145,7 +145,7 @@ def _books(portal: BlockingPortal, stack: ExitStack, lengths: list[int]) -> list
     books = []
     for jobs in lengths:
         url = portal.call(_filled, postgres, jobs)
-        pool = open_database(url, smallest=2, largest=4)
+        pool = open_database(url, max_size=4)
         database = stack.enter_context(portal.wrap_async_context_manager(pool))
         books.append(Book(database, database.prepared_connection()))
     return books
@@ -157,7 +157,7 @@ async def _filled(postgres: Postgres, jobs: int) -> str:
     await postgres.execute(f"create database {name}")
     url = postgres.url(name)
     async with (
-        open_database(url, smallest=1, largest=1, statement_timeout=_FILLING_S) as database,
+        open_database(url, max_size=1, statement_timeout=_FILLING_S) as database,
         database.connection() as connection,
     ):
         await migrate(connection)

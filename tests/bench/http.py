@@ -91,7 +91,7 @@ def _blocks(url: str) -> Iterator[Callable[[], None]]:
 
 
 async def _fill(url: str) -> None:
-    async with open_database(url, smallest=1, largest=1) as database, database.connection() as connection:
+    async with open_database(url, max_size=1) as database, database.connection() as connection:
         await migrate(connection)
         await begin_index(connection)
         await add_models(connection, MODELS)

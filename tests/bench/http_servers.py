@@ -99,12 +99,12 @@ async def _serve(name: str, port: int) -> None:
     if name == "hypercorn":
         await stock_hypercorn(listening)
     elif name == "points":
-        async with open_database(os.environ["DATABASE_URL"], smallest=2, largest=8) as database:
+        async with open_database(os.environ["DATABASE_URL"], max_size=8) as database:
             reads = IndexReads.from_databases(database)
             routes = OrderRoutes(unused, unused, unused, unused, reads, unused).routes()
             await serve(our_stack(routes, reads.position))
     elif name == "polls":
-        async with open_database(os.environ["DATABASE_URL"], smallest=4, largest=8) as database:
+        async with open_database(os.environ["DATABASE_URL"], max_size=8) as database:
             reads = IndexReads.from_databases(database)
             # No job is leased here, so funds are never read.
             unused: Any = None

@@ -195,7 +195,7 @@ async def _index_violations(connection: "asyncpg.Connection[asyncpg.Record]", rp
 async def _batch_violations(remains: Remains, since: datetime) -> list[str]:
     at = remains.pins
     async with (
-        open_database(remains.database_url, smallest=1, largest=2) as database,
+        open_database(remains.database_url, max_size=2) as database,
         open_pin_store(at.endpoint, at.bucket, Secret(at.key), Secret(at.secret), at.region) as pins,
     ):
         return await broken_batches(database, pins, since)

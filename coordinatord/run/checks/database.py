@@ -22,7 +22,7 @@ _STANDBY_NAMES: Final = re.compile(r"(?i)^\s*(?:(?:first|any)?\s*(\d+)\s*\((.*)\
 
 async def database_rows(config: Config) -> AsyncIterator[CheckRow]:
     async with (
-        open_database(config.database_url.reveal(), smallest=1, largest=2) as database,
+        open_database(config.database_url.reveal(), max_size=2) as database,
         database.connection() as connection,
     ):
         server, asked_at = await read_server_facts(connection), time.time()

@@ -168,8 +168,7 @@ def _transaction_attempts() -> tenacity.AsyncRetrying:
 async def open_database(
     dsn: str,
     *,
-    smallest: int,
-    largest: int,
+    max_size: int,
     acquire_timeout: float = 5.0,
     statement_timeout: float = STATEMENT_TIMEOUT_S,
     standby: bool = False,
@@ -190,9 +189,10 @@ async def open_database(
 
     try:
         primary = PrimaryConnector(dsn, timeout_s=acquire_timeout, standby=standby)
-        if smallest > 0:
+        if not standby:
             await primary.refuse_transaction_pooling()
-        pool = await asyncpg.create_pool(connect=connect, min_size=smallest, max_size=largest, reset=_no_reset)
+        # With a minimum size, asyncpg restores lost connections in a task of its own, which can outlive the pool.
+        pool = await asyncpg.create_pool(connect=connect, min_size=0, max_size=max_size, reset=_no_reset)
     except ValueError:  # from asyncpg, whose message may contain parts of the password
         raise Fatal("DATABASE_URL must be postgresql://user:password@host:port/database") from None
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as refused:
@@ -200,7 +200,7 @@ async def open_database(
         raise Retryable("not_ready", f"DATABASE_URL: {refused}") from None
     except DATABASE_ERRORS as error:
         raise database_unavailable(error) from error
-    database = Database(pool, primary, acquire_timeout, max(1, largest // 2), statement_timeout)
+    database = Database(pool, primary, acquire_timeout, max(1, max_size // 2), statement_timeout)
     try:
         yield database
     finally:

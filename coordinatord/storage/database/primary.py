@@ -135,9 +135,11 @@ class PrimaryConnector:
                 epoch = Epoch(row["system"], row["timeline"])
                 self._accept_epoch(host, epoch)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await anyio.lowlevel.checkpoint()  # asyncpg starts a task to cancel the statement: let it run first
-            connection.terminate()
+            try:
+                with anyio.CancelScope(shield=True):
+                    await anyio.lowlevel.checkpoint()  # asyncpg starts a task to cancel the statement: let it run first
+            finally:
+                connection.terminate()
             raise
         self._connections.add(connection)
         return _Session(connection, epoch, row["pid"] != connection.get_server_pid())

@@ -117,7 +117,7 @@ def prepared_source(
 
 @asynccontextmanager
 async def open_replicas(
-    urls: Sequence[str], *, largest: int, statement_timeout: float = STATEMENT_TIMEOUT_S
+    urls: Sequence[str], *, max_size: int, statement_timeout: float = STATEMENT_TIMEOUT_S
 ) -> AsyncIterator[list[Replica]]:
     """Open the standbys. They are connected when first read, so an unreachable standby does not delay the start."""
     async with AsyncExitStack() as stack:
@@ -125,8 +125,7 @@ async def open_replicas(
         for url in urls:
             opened = open_database(
                 url,
-                smallest=0,
-                largest=largest,
+                max_size=max_size,
                 acquire_timeout=_READ_TIMEOUT_S,
                 statement_timeout=statement_timeout,
                 standby=True,

@@ -160,7 +160,7 @@ class Promises:
         signer = RequestSigner(Secret("key"), Secret("secret"), "us-east-1")
         async with (
             self.store.open_http() as http,
-            open_database(self._url, smallest=1, largest=2) as database,
+            open_database(self._url, max_size=2) as database,
         ):
             return await broken_batches(database, PinningStore(StoreRequests(http, "http://store/bucket", signer)))
 

@@ -43,7 +43,7 @@ async def kill_9(process: anyio.abc.Process) -> None:
 async def _main() -> None:
     settings = RelayerSettings(coalesce_max=64, queue_timeout_ms=30_000, block_time_ms=400)
     async with (
-        open_database(os.environ["DATABASE_URL"], smallest=1, largest=4) as database,
+        open_database(os.environ["DATABASE_URL"], max_size=4) as database,
         open_rpc(os.environ["RPC_URL"], timeout_s=60) as rpc,
         anyio.create_task_group() as tasks,
     ):

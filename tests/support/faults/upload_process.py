@@ -42,7 +42,7 @@ async def _main() -> None:
         os.environ[f"PIN_STORE_{name}"] for name in ("ENDPOINT", "BUCKET", "KEY", "SECRET")
     )
     async with (
-        open_database(os.environ["DATABASE_URL"], smallest=1, largest=2) as database,
+        open_database(os.environ["DATABASE_URL"], max_size=2) as database,
         open_pin_store(endpoint, bucket, Secret(key), Secret(secret), "us-east-1") as pins,
     ):
         await FileStore(database, pins, 2_592_000).upload(b"\x01" * 20, "result", "endless", _endless())

@@ -37,7 +37,7 @@ READ = (
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """A database with one connection, so that the connection's own statistics count every row read."""
-    async with open_database(database_url, smallest=1, largest=1) as opened:
+    async with open_database(database_url, max_size=1) as opened:
         async with opened.connection() as connection:
             await migrate(connection)
             await begin_index(connection)

@@ -32,7 +32,7 @@ _STATES: Final = {"Open": 0, "Claimed": 1, "Settled": 2, "Cancelled": 3}
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=4) as opened:
+    async with open_database(database_url, max_size=4) as opened:
         async with opened.connection() as connection:
             await migrate(connection)
             await begin_index(connection)

@@ -35,10 +35,7 @@ _CLAIM_WAITS = "select exists (select from pg_locks where locktype = 'advisory' 
 async def databases(database_url: str) -> AsyncIterator[list[Database]]:
     """Open a pool per process."""
     async with AsyncExitStack() as stack:
-        pools = [
-            await stack.enter_async_context(open_database(database_url, smallest=2, largest=8))
-            for _ in range(PROCESSES)
-        ]
+        pools = [await stack.enter_async_context(open_database(database_url, max_size=8)) for _ in range(PROCESSES)]
         async with pools[0].connection() as connection:
             await migrate(connection)
             await begin_index(connection)

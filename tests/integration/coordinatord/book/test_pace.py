@@ -16,7 +16,7 @@ AT_100 = Snapshot(100, b"h" * 32, 1_000)
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=2) as opened:
+    async with open_database(database_url, max_size=2) as opened:
         async with opened.connection() as connection:
             await migrate(connection)
         yield opened

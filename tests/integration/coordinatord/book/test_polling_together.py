@@ -34,7 +34,7 @@ class AllPaid:
 async def processes(database_url: str) -> AsyncIterator[list[Polls]]:
     """Two processes with the smallest pools, so that excess requests wait in the queue without being dropped."""
     async with AsyncExitStack() as stack:
-        pools = [await stack.enter_async_context(open_database(database_url, smallest=2, largest=2)) for _ in range(2)]
+        pools = [await stack.enter_async_context(open_database(database_url, max_size=2)) for _ in range(2)]
         async with pools[0].connection() as connection:
             await migrate(connection)
             await begin_index(connection)
@@ -100,7 +100,7 @@ async def test_polls_at_once_are_each_leased_only_what_they_ask_for(processes: l
 async def test_unwanted_orders_do_not_displace_wanted_ones(
     database_url: str,
 ) -> None:
-    async with open_database(database_url, smallest=1, largest=2) as pool:
+    async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
             await begin_index(connection)
@@ -131,7 +131,7 @@ async def test_unwanted_orders_do_not_displace_wanted_ones(
 
 async def test_provider_stays_live_with_few_written_polls(database_url: str) -> None:
     now = 100.0
-    async with open_database(database_url, smallest=1, largest=2) as pool:
+    async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
         attendance = Liveness(pool, 12_000, lambda: now)
@@ -154,7 +154,7 @@ async def test_provider_stays_live_with_few_written_polls(database_url: str) -> 
 
 
 async def test_idle_provider_leases_jobs_of_the_next_block(database_url: str) -> None:
-    async with open_database(database_url, smallest=1, largest=2) as pool:
+    async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
             await begin_index(connection)
@@ -174,7 +174,7 @@ async def test_idle_provider_leases_jobs_of_the_next_block(database_url: str) ->
 
 
 async def test_waiting_poll_is_written_while_it_waits(database_url: str) -> None:
-    async with open_database(database_url, smallest=1, largest=2) as pool:
+    async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
         liveness = Liveness(pool, 40)

@@ -26,7 +26,7 @@ Sums = dict[tuple[int, int], tuple[int, int, int, int | None, int | None]]
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=3) as database:
+    async with open_database(database_url, max_size=3) as database:
         async with database.connection() as connection:
             await migrate(connection)
             await begin_index(connection)

@@ -19,7 +19,7 @@ CAPACITY = 8
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[Connection]:
-    async with open_database(database_url, smallest=1, largest=1) as database, database.connection() as connection:
+    async with open_database(database_url, max_size=1) as database, database.connection() as connection:
         await migrate(connection)
         await begin_index(connection)
         await add_models(connection, 1)
@@ -33,7 +33,7 @@ async def connection(database_url: str) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 async def database(connection: Connection, database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=1) as database:
+    async with open_database(database_url, max_size=1) as database:
         yield database
 
 

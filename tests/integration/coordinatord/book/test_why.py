@@ -31,7 +31,7 @@ NO_FUNDS_KNOWN = Funds({}, set())
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=3) as database:
+    async with open_database(database_url, max_size=3) as database:
         async with database.connection() as connection:
             await migrate(connection)
             await begin_index(connection)

@@ -89,7 +89,7 @@ def market(services: Services, shared_anvil: Anvil, cast: Cast) -> DevnetMarket:
 @pytest.fixture
 async def well(world: World, database_url: str) -> dict[str, str]:
     """Return the environment of a healthy coordinator."""
-    async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as connection:
+    async with open_database(database_url, max_size=2) as database, database.connection() as connection:
         await migrate(connection)
     return environment(world, database_url, GATEWAY_URL=world.pins.gateway, PORT=pick_free())
 
@@ -287,7 +287,7 @@ async def test_older_empty_newer_and_changed_databases_are_told_apart(
 ) -> None:
     files = migration.load_migrations()
     later = Migration(9000, "9000_later.sql", "-- least release: 0.1.0\n")
-    async with open_database(well["DATABASE_URL"], smallest=1, largest=2) as database:
+    async with open_database(well["DATABASE_URL"], max_size=2) as database:
 
         async def migrations_after(statement: str) -> CheckRow:
             async with database.connection() as connection:

@@ -51,7 +51,7 @@ async def test_listening_connection_that_fell_silent_is_replaced(
     heard = anyio.Event()
     listening = Notices(heartbeat=1)
     async with (
-        open_database(database_url, smallest=1, largest=2) as database,
+        open_database(database_url, max_size=2) as database,
         anyio.create_task_group() as tasks,
         listening.subscribe(INDEX_MOVED, lambda payload: heard.set() if payload != RESET else None),
     ):
@@ -71,7 +71,7 @@ async def test_topics_get_entries_in_order_and_a_reset_on_connect(database_url: 
     async with (
         told,
         arrived,
-        open_database(database_url, smallest=1, largest=2) as database,
+        open_database(database_url, max_size=2) as database,
         anyio.create_task_group() as tasks,
     ):
         for topic in (INDEX_MOVED, RELAY_QUEUED, RELAY_ENDED, BATCH_MOVED):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 async def _refusal(dsn: str, kind: type[Exception]) -> str:
     with pytest.raises(kind, match="DATABASE_URL") as stopped:
-        async with open_database(dsn, smallest=1, largest=1):
+        async with open_database(dsn, max_size=1):
             raise AssertionError("it opened")
     return str(stopped.value)
 
@@ -47,7 +47,7 @@ async def test_start_waits_while_the_login_is_refused(database_url: str, postgre
     dsn = parts._replace(netloc=f"{name}:word@{parts.hostname}:{parts.port}").geturl()
 
     async def opened() -> str:
-        async with open_database(dsn, smallest=1, largest=1) as database, database.connection() as connection:
+        async with open_database(dsn, max_size=1) as database, database.connection() as connection:
             return str(await connection.fetchval("select current_user"))
 
     rejected = anyio.Event()

@@ -16,7 +16,7 @@ _OWN = "select pg_backend_pid() as pid"
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=2) as database:
+    async with open_database(database_url, max_size=2) as database:
         yield database
 
 

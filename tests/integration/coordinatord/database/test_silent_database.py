@@ -28,9 +28,7 @@ async def behind_proxy(database_url: str) -> AsyncIterator[tuple[TcpProxy, Datab
     async with tcp_proxy(parts.hostname, parts.port) as proxy:
         place = parts.netloc.rpartition("@")[0] + f"@{proxy.host}:{proxy.port}"
         url = urlunsplit(parts._replace(netloc=place))
-        async with open_database(
-            url, smallest=2, largest=2, acquire_timeout=TIMEOUT_S, statement_timeout=TIMEOUT_S
-        ) as database:
+        async with open_database(url, max_size=2, acquire_timeout=TIMEOUT_S, statement_timeout=TIMEOUT_S) as database:
             yield proxy, database
 
 
@@ -58,15 +56,13 @@ async def test_silent_database_times_out_and_the_pool_recovers(
 async def test_pool_of_a_silent_database_closes_in_time(database_url: str) -> None:
     async with behind_proxy(database_url) as (proxy, database):
         began = time.monotonic()
-        hole = proxy.black_hole()
-        hole.__enter__()
         async with database.pool.acquire():
-            pass
+            proxy.black_hole().__enter__()
     assert time.monotonic() - began < 2 * GIVEN_UP
 
 
 async def test_slow_statement_is_cancelled_in_the_database(database_url: str) -> None:
-    async with open_database(database_url, smallest=1, largest=1, statement_timeout=TIMEOUT_S) as database:
+    async with open_database(database_url, max_size=1, statement_timeout=TIMEOUT_S) as database:
         with pytest.raises(Retryable):
             await database.transact(lambda c: c.execute("select pg_sleep(60) as of_a_silent_database"))
         async with database.connection() as connection:
@@ -76,7 +72,7 @@ async def test_slow_statement_is_cancelled_in_the_database(database_url: str) ->
 
 
 async def test_statement_cancelled_by_the_server_is_retryable(database_url: str) -> None:
-    async with open_database(database_url, smallest=1, largest=1) as database:
+    async with open_database(database_url, max_size=1) as database:
         with pytest.raises(Retryable) as told:
             await database.transact(_ended_by_the_server)
         assert told.value.kind == "not_ready"
@@ -88,7 +84,7 @@ async def _ended_by_the_server(connection: Connection) -> None:
 
 
 async def test_migrations_and_roles_outlast_request_timeouts(database_url: str) -> None:
-    async with open_database(database_url, smallest=1, largest=1, statement_timeout=0.05) as database:
+    async with open_database(database_url, max_size=1, statement_timeout=0.05) as database:
         async with database.connection_without_timeout() as connection:
             await connection.execute("select pg_sleep(0.7)")
         of_a_role = await database.connect()
@@ -101,7 +97,7 @@ async def test_migrations_and_roles_outlast_request_timeouts(database_url: str) 
 
 
 async def test_every_connection_detects_a_silent_peer(database_url: str) -> None:
-    async with open_database(database_url, smallest=1, largest=1) as database:
+    async with open_database(database_url, max_size=1) as database:
         of_a_role = await database.connect()
         try:
             async with database.connection() as pooled:

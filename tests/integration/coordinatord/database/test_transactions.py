@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=2, largest=4) as database:
+    async with open_database(database_url, max_size=4) as database:
         async with database.connection() as connection:
             await connection.execute("create table counts (id int primary key, n int not null)")
             await connection.execute("insert into counts values (1, 0), (2, 0)")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=4) as opened:
+    async with open_database(database_url, max_size=4) as opened:
         async with opened.connection() as connection:
             await migrate(connection)
         yield opened

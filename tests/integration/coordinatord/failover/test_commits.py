@@ -23,7 +23,7 @@ _WAITING = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
 @pytest.fixture
 async def database(synchronous: Pair, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
     monkeypatch.setattr(transactions, "COMMIT_TIMEOUT_S", 1.0)
-    async with open_database(synchronous.url, smallest=1, largest=4) as database:
+    async with open_database(synchronous.url, max_size=4) as database:
         async with database.connection() as connection:
             await connection.execute("create table written (n integer)")
         yield database

@@ -27,19 +27,19 @@ async def _write(connection: Connection) -> int:
 async def test_host_that_is_down_is_skipped(database_url: str) -> None:
     credentials, place = database_url.rsplit("@", 1)
     several = f"{credentials}@{LOOPBACK}:{pick_free()},{place}"
-    async with open_database(several, smallest=1, largest=1) as database:
+    async with open_database(several, max_size=1) as database:
         assert await database.transact(_port) == int(place.partition("/")[0].rpartition(":")[2])
 
 
 async def test_standby_is_skipped(synchronous: Pair) -> None:
-    async with open_database(synchronous.url_standby_first, smallest=1, largest=1) as database:
+    async with open_database(synchronous.url_standby_first, max_size=1) as database:
         assert await database.transact(_write) == synchronous.primary.port
 
 
 async def test_hanging_primary_does_not_hold_up_its_successor(asynchronous: Pair) -> None:
     """Three connections stay on the old primary: a pooled connection, a role's, and a connection that waits in a
     statement."""
-    async with open_database(asynchronous.url, smallest=2, largest=2, statement_timeout=2) as database:
+    async with open_database(asynchronous.url, max_size=2, statement_timeout=2) as database:
         role = await database.connect()
         assert await _port(role) == asynchronous.primary.port
         async with anyio.create_task_group() as tasks:
@@ -65,7 +65,7 @@ async def test_hanging_primary_does_not_hold_up_its_successor(asynchronous: Pair
 
 
 async def test_former_primary_that_comes_back_is_refused(asynchronous: Pair) -> None:
-    async with open_database(asynchronous.url, smallest=1, largest=2) as database:
+    async with open_database(asynchronous.url, max_size=2) as database:
         await promote(asynchronous.standby)
         successor = await database.connect()
         assert await _port(successor) == asynchronous.primary.port  # no client has noticed the promotion

@@ -44,7 +44,7 @@ def _promotions() -> float:
 
 async def test_ids_of_lost_rows_are_not_used_again(asynchronous: Pair) -> None:
     counted = _promotions()
-    async with open_database(asynchronous.url, smallest=1, largest=2) as database:
+    async with open_database(asynchronous.url, max_size=2) as database:
         await _hold_once(database)
         async with database.connection() as connection:
             await connection.execute(_POSITION)

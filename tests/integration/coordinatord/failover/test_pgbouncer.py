@@ -80,7 +80,7 @@ async def test_session_mode_keeps_roles_notices_and_timeouts(bouncing: Bouncing)
 
     async with (
         bouncing("session") as url,
-        open_database(url, smallest=1, largest=2, statement_timeout=7) as database,
+        open_database(url, max_size=2, statement_timeout=7) as database,
         notices.subscribe(INDEX_MOVED, lambda _: heard.set()),
         anyio.create_task_group() as tasks,
     ):
@@ -100,5 +100,5 @@ async def test_session_mode_keeps_roles_notices_and_timeouts(bouncing: Bouncing)
 async def test_transaction_mode_is_refused_with_the_setting_to_use(bouncing: Bouncing) -> None:
     async with bouncing("transaction") as url:
         with pytest.raises(Fatal, match="set pool_mode = session"):
-            async with open_database(url, smallest=1, largest=2):
+            async with open_database(url, max_size=2):
                 pass

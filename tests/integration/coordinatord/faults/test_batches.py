@@ -85,7 +85,7 @@ async def test_worker_killed_ten_times_posts_each_line_once(
 
 async def test_racing_workers_post_each_line_once(database_url: str, quiet: Stage, batching: Batching) -> None:
     batches = [await batching.create(*[b"no json", *batching.submitter.lines(20)], b"", b"{}") for _ in range(3)]
-    async with open_database(database_url, smallest=1, largest=4) as second, anyio.create_task_group() as tasks:
+    async with open_database(database_url, max_size=4) as second, anyio.create_task_group() as tasks:
         rival = attrs.evolve(quiet, ground=attrs.evolve(quiet.ground, database=second))
         for stage in (quiet, rival):
             tasks.start_soon(small_steps(stage, 4).run)

@@ -33,7 +33,7 @@ RETENTION = 2_592_000
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=8) as database:
+    async with open_database(database_url, max_size=8) as database:
         async with database.connection() as connection:
             await migrate(connection)
         yield database

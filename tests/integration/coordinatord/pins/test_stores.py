@@ -69,7 +69,7 @@ class _Opened:
 
     async def __aenter__(self) -> PinStore:
         url = self._config.database_url.reveal()
-        database = await self._stack.enter_async_context(open_database(url, smallest=1, largest=4))
+        database = await self._stack.enter_async_context(open_database(url, max_size=4))
         async with database.connection() as connection:
             await migrate(connection)
         return await open_pins(self._config, PinnedKeys(database), self._stack)

@@ -107,7 +107,7 @@ async def stage(
         mined_within=mined_within,
     )
     async with (
-        open_database(database_url, smallest=1, largest=8) as database,
+        open_database(database_url, max_size=8) as database,
         _open(rpc_url, timeout_s) as (rpc, nodes),
     ):
         async with database.pool.acquire() as connection:

@@ -42,7 +42,7 @@ ALICE, BOB = b"\x0a" * 20, b"\x0b" * 20
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=2) as opened:
+    async with open_database(database_url, max_size=2) as opened:
         yield opened
 
 

@@ -28,7 +28,7 @@ BLOCK = b"\xbb" * 32
 
 @pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[Connection]:
-    async with open_database(database_url, smallest=1, largest=2) as database, database.connection() as opened:
+    async with open_database(database_url, max_size=2) as database, database.connection() as opened:
         await migrate(opened)
         yield opened
 

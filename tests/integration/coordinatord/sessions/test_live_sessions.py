@@ -27,7 +27,7 @@ class Clock:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=2) as pool:
+    async with open_database(database_url, max_size=2) as pool:
         async with pool.connection() as connection:
             await migrate(connection)
         yield pool

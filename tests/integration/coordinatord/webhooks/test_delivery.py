@@ -36,7 +36,7 @@ KEY, NEWER_KEY = Secret("11" * 32), Secret("22" * 32)
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    async with open_database(database_url, smallest=1, largest=6) as opened:
+    async with open_database(database_url, max_size=6) as opened:
         async with opened.connection() as connection:
             await migrate(connection)
         yield opened
