@@ -4,6 +4,7 @@ A caller reads its relay's state when a notification wakes it, and also after a 
 Callers share reads.
 """
 
+import random
 import time
 from contextlib import suppress
 from typing import Final, NoReturn, TypeAlias
@@ -44,6 +45,9 @@ INDEX_WAIT_S: Final = 5.0
 # Maximum age of the role that was last read.
 _MAX_ROLE_AGE_S: Final = 15.0
 _MAX_POLL_INTERVAL_S: Final = 1.0
+# A full queue usually has room within milliseconds. Only a queue that stays full is reported.
+_QUEUE_ROOM_WAIT_S: Final = 0.5
+_QUEUE_ROOM_PAUSES_S: Final = (0.02, 0.06)
 
 
 @attrs.frozen(slots=True)
@@ -161,7 +165,7 @@ class Relaying:
         is used up."""
         if self._lacks_role and new.kind not in (*KINDS_WITHOUT_ROLE, RelayKind.SETTLE):
             raise lacking_role_error()
-        match await self._submissions.get(new):
+        match await self._store_when_room(new):
             case NotQueued.SUBJECT_BUSY:
                 return RelayBusy()
             case NotQueued.QUEUE_FULL:
@@ -178,6 +182,15 @@ class Relaying:
             case Queued() as queued:
                 await self._store_trace(queued)
                 return queued
+
+    async def _store_when_room(self, new: NewRelay) -> Submitted:
+        """Store the op. If the queue is full, wait for room for a short time."""
+        deadline = anyio.current_time() + _QUEUE_ROOM_WAIT_S
+        while True:
+            submitted = await self._submissions.get(new)
+            if submitted is not NotQueued.QUEUE_FULL or anyio.current_time() >= deadline:
+                return submitted
+            await anyio.sleep(random.uniform(*_QUEUE_ROOM_PAUSES_S))  # noqa: S311 - spreads retries
 
     async def _store_trace(self, queued: Queued) -> None:
         """Store the context of a traced request, for the spans of its relay, its blocks and its provider."""

@@ -130,6 +130,23 @@ async def test_beyond_the_depth_the_queue_is_full(world: World, database_url: st
         callers.cancel_scope.cancel()
 
 
+async def test_burst_beyond_the_depth_waits_for_room(
+    world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
+) -> None:
+    outcomes: list[object] = []
+    async with stage(database_url, world.anvil.rpc_url, max_depth=3) as on:
+
+        async def relay() -> None:
+            outcomes.append(await on.relaying.relay(ops.post(client)))
+
+        async with anyio.create_task_group() as callers:
+            for _ in range(4):
+                callers.start_soon(relay)
+            await on.until("select count(*) = 3 from relays")
+            on.start(relayer_wallet)
+        assert [type(outcome) for outcome in outcomes] == [RelayMined] * 4
+
+
 async def test_a_queue_that_others_have_filled_has_room_for_exits(
     world: World, database_url: str, ops: Ops, relayer_wallet: Wallet, client: Wallet
 ) -> None:
