@@ -26,16 +26,16 @@ async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
 
 
 @asynccontextmanager
-async def read_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
+async def read_ahead(source: AsyncIterable[T], buffer_size: int = 0) -> AsyncIterator[AsyncIterator[T]]:
     """Read `source` ahead in a separate task. An error of the source is raised from the block.
 
         async with read_ahead(source) as pieces:
             async for piece in pieces: ...
 
-    The source produces the next piece while the block handles the previous piece. At most `slack` + 1 finished pieces
-    wait, which bounds memory.
+    The source produces the next piece while the block handles the previous piece. At most
+    `buffer_size` + 1 finished pieces wait, which bounds memory.
     """
-    send, receive = anyio.create_memory_object_stream[T](slack)
+    send, receive = anyio.create_memory_object_stream[T](buffer_size)
     async with send, receive, unwrap_single_error() as tasks:
         tasks.start_soon(_forward, source, send)
         yield receive

@@ -1,4 +1,4 @@
-"""Retry at boot while other services are still starting."""
+"""Retry while the services that the daemon depends on are still starting."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -17,7 +17,7 @@ _MAX_RETRY_PAUSE_S: Final = 5.0
 
 
 class StartupRetry:
-    """Retries at boot within one time limit for all services, because a machine may start all of them at once."""
+    """Retries at boot with one time limit for all services, because a machine may start all services at once."""
 
     def __init__(self, seconds: float, pause: float = _FIRST_RETRY_PAUSE_S) -> None:
         self._until = anyio.current_time() + seconds

@@ -251,7 +251,7 @@ def _deploy(options: Options, node: Web3) -> None:
 
 def _deploy_test_token(options: Options, node: Web3) -> None:
     chain_id = node.eth.chain_id
-    trial_token.require_trial_chain(chain_id)  # before the signer prompts for a password
+    trial_token.reject_main_network(chain_id)  # before the signer prompts for a password
     # No journal: if this run is killed, the next one deploys another token.
     sender = Sender(
         node, _open_signer(options), chain_id, _send_options(options), DeploymentJournal(None, {}), _print_to_stderr

@@ -51,7 +51,7 @@ class Mint:
     amount: int
 
 
-def require_trial_chain(chain_id: int) -> None:
+def reject_main_network(chain_id: int) -> None:
     """Raise Fatal on a well-known main network."""
     if chain_id in MAIN_NETWORKS:
         raise Fatal(
@@ -63,7 +63,7 @@ def require_trial_chain(chain_id: int) -> None:
 def deploy_test_token(sender: Sender, mints: Sequence[Mint]) -> str:
     """Deploy the token, mint, and return the token's address. Only the sender, as the token's owner, can mint, pause or
     block accounts."""
-    require_trial_chain(sender.chain_id)
+    reject_main_network(sender.chain_id)
     steps = [SendingStep("deploy the test token", 1, _TRIAL_CONTRACT, lambda _: _creation_call(sender.signer.address))]
     steps += [_minting_step(mint) for mint in mints]
     sender.run(steps)

@@ -53,14 +53,14 @@ from coordinatord.run.config import Config
 from coordinatord.run.constructors import gas_policy, relayer_settings
 from coordinatord.run.dependencies import (
     Dependencies,
-    containers_of,
-    files_of,
+    build_containers,
+    build_file_store,
     open_dependencies,
     prepare,
     relayer_rpc,
     watch_nodes,
 )
-from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
+from coordinatord.run.descriptors import max_caller_connections, memory_limit_bytes, raise_descriptor_limit
 from coordinatord.run.escrow import EscrowDependencies, open_escrow
 from coordinatord.run.janitor import Janitor
 from coordinatord.run.limits import Limits
@@ -80,7 +80,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
     systemd = Systemd()
     stopping = StopFlag()
     listening = listening_socket(config.port, config.bind_host)
-    room = connections_within(raise_descriptor_limit(), memory_limit(), config)
+    room = max_caller_connections(raise_descriptor_limit(), memory_limit_bytes(), config)
     limits = (
         config.limits.with_connections(room)
         if limits is None
@@ -94,9 +94,9 @@ async def run(config: Config, limits: Limits | None = None) -> None:
         escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
         if escrow is not None:
             await escrow.custody.acquire_first_key()
-        relaying = relaying_of(dependencies)
-        containers = containers_of(dependencies)
-        loops = background_tasks(dependencies, relaying, janitor_of(dependencies, containers), escrow)
+        relaying = build_relaying(dependencies)
+        containers = build_containers(dependencies)
+        loops = background_tasks(dependencies, relaying, build_janitor(dependencies, containers), escrow)
         loops["watchdog"] = systemd.keep_alive
         if config.metrics_port:
             port = bind_operators_port(config.metrics_host, config.metrics_port, "METRICS_HOST, METRICS_PORT")
@@ -144,7 +144,7 @@ def escrow_dependencies(dependencies: Dependencies) -> EscrowDependencies:
     return EscrowDependencies(dependencies.domains, dependencies.database, dependencies.rpc, providers)
 
 
-def relaying_of(dependencies: Dependencies) -> Relaying:
+def build_relaying(dependencies: Dependencies) -> Relaying:
     config = dependencies.config
     return Relaying(
         dependencies.database,
@@ -156,12 +156,12 @@ def relaying_of(dependencies: Dependencies) -> Relaying:
     )
 
 
-def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
+def build_janitor(dependencies: Dependencies, containers: Containers) -> Janitor:
     config = dependencies.config
     return Janitor(
         dependencies.database,
         containers,
-        files_of(dependencies),
+        build_file_store(dependencies),
         config.file_retention_seconds,
         config.limits.unsettled_retention_s,
         config.limits.failed_batch_retention_s,
@@ -217,7 +217,7 @@ def build_batch_worker(dependencies: Dependencies) -> BatchWorker:
         retention_seconds=config.file_retention_seconds,
         clock=system_clock,
     )
-    finalising = BatchFinaliser(files_of(dependencies), config.limits.failed_batch_retention_s)
+    finalising = BatchFinaliser(build_file_store(dependencies), config.limits.failed_batch_retention_s)
     return BatchWorker(database, dependencies.notices, expansion, finalising)
 
 

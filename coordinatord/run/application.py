@@ -56,16 +56,16 @@ from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
-from coordinatord.http.cors import Cors, Origins
-from coordinatord.http.dispatch import Dispatcher, Gates
+from coordinatord.http.cors import CorsMiddleware, Origins
+from coordinatord.http.dispatch import Dispatcher, DispatcherServices
 from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route
-from coordinatord.http.uploads import MAX_HELD_BYTES, TransferLimits, UploadReader
+from coordinatord.http.uploads import MAX_UPLOAD_MEMORY_BYTES, TransferLimits, UploadReader
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
-from coordinatord.run.dependencies import Dependencies, files_of
+from coordinatord.run.dependencies import Dependencies, build_file_store
 from coordinatord.storage.database.batched_reads import BatchedReads, with_snapshot
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import JOB_OFFERED
@@ -125,18 +125,18 @@ def build_application(
     buckets: TokenBuckets,
 ) -> ASGIApp:
     routes, limits = endpoints.routes(), config.limits
-    max_body_bytes = max(route.body.limit for route in routes if route.body is not None)
-    gates = Gates(
+    max_body_bytes = max(route.body.max_bytes for route in routes if route.body is not None)
+    gates = DispatcherServices(
         is_ready=readiness.is_ready,
         find_session=sessions.find,
-        bodies=BodyReader(limits.body_deadline_s, limits.body_min_bytes_per_s, limits.body_silence_s),
+        bodies=BodyReader(limits.body_timeout_s, limits.body_min_bytes_per_s, limits.body_stall_timeout_s),
         budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, max_body_bytes)),
         uploads=UploadReader(
-            BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, MAX_HELD_BYTES)),
+            BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, MAX_UPLOAD_MEMORY_BYTES)),
             TransferLimits(limits.uploads_per_caller, limits.uploads_per_wallet),
             config.max_blob_bytes,
             limits.upload_min_bytes_per_s,
-            limits.body_silence_s,
+            limits.body_stall_timeout_s,
         ),
         cache=BlockCache(reads.position),
     )
@@ -144,7 +144,7 @@ def build_application(
     app = CallerLimits(app, buckets, frozenset(config.trusted_proxies))
     origins = Origins.of(config.cors_origins)
     if config.cors_origins:
-        app = Cors(app, origins)
+        app = CorsMiddleware(app, origins)
     return RequestMiddleware(app, origins)
 
 
@@ -235,7 +235,7 @@ def compose(
         handshake=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, dependencies.progress),
-        files=FileRoutes(files_of(dependencies)),
+        files=FileRoutes(build_file_store(dependencies)),
         book=BookRoutes(reads, polls, why, buckets),
         operations=OperationRoutes(ops, asks, jobs, posted, dependencies.progress),
         providers=ProviderRoutes(reads),

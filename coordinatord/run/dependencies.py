@@ -106,7 +106,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     replicas = await stack.enter_async_context(
         open_replicas([url.reveal() for url in config.database_replica_urls], max_size=config.database_pool_max)
     )
-    pins = await open_pins(config, PinnedKeys(database), stack)
+    pins = await open_pin_store(config, PinnedKeys(database), stack)
     nodes = await stack.enter_async_context(
         open_nodes(config.node_urls, for_callers=_CALLERS_NODE_CONNECTIONS, lag_blocks=config.limits.rpc_lag_blocks)
     )
@@ -124,7 +124,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     )
 
 
-async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
+async def open_pin_store(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
     """Open the pin store of the configured kind. `keys` maps object keys to content ids, for stores that find
     objects only by content id."""
     endpoint = config.pin_store_endpoint
@@ -163,13 +163,13 @@ async def watch_nodes(dependencies: Dependencies) -> None:
     await dependencies.nodes.watch_heads(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
 
 
-def files_of(dependencies: Dependencies) -> FileStore:
+def build_file_store(dependencies: Dependencies) -> FileStore:
     config = dependencies.config
     budgets = storage_budgets(config)
     return FileStore(dependencies.database, dependencies.pins, config.file_retention_seconds, budgets)
 
 
-def containers_of(dependencies: Dependencies) -> Containers:
+def build_containers(dependencies: Dependencies) -> Containers:
     config = dependencies.config
     budgets = storage_budgets(config)
     return Containers(dependencies.database, dependencies.pins, config.file_retention_seconds, budgets)

@@ -38,7 +38,7 @@ def raise_descriptor_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-def memory_limit(mounted: Path = _CGROUPS, groups: Path = _OWN_CGROUP) -> int:
+def memory_limit_bytes(mounted: Path = _CGROUPS, groups: Path = _OWN_CGROUP) -> int:
     """Return the memory that this process may use: the machine's memory, or a lower limit of the unit or container."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError, IndexError):
@@ -49,7 +49,7 @@ def memory_limit(mounted: Path = _CGROUPS, groups: Path = _OWN_CGROUP) -> int:
     return min(limits)
 
 
-def connections_within(descriptors: int, memory: int, config: Config) -> int:
+def max_caller_connections(descriptors: int, memory: int, config: Config) -> int:
     """Return the number of callers' connections that the process has descriptors and memory for."""
     by_descriptors = descriptors - _own_descriptors(config)
     by_memory = memory // _MEMORY_DIVISOR // CONNECTION_BYTES

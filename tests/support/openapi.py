@@ -18,7 +18,7 @@ from coordinatord.api.sessions.routes import SessionRoutes
 from coordinatord.api.system.routes import SystemRoutes
 from coordinatord.api.tabs.routes import TabsRoutes
 from coordinatord.api.webhooks.routes import WebhookRoutes
-from coordinatord.http.openapi import build_document
+from coordinatord.http.openapi import build_openapi_document
 from coordinatord.http.routing import Route
 from coordinatord.run.application import Endpoints
 
@@ -50,7 +50,7 @@ def declared() -> list[Route]:
 
 def document() -> str:
     """Return the expected text of the committed file."""
-    return json.dumps(json.loads(json.dumps(build_document(declared()))), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(json.loads(json.dumps(build_openapi_document(declared()))), indent=1, ensure_ascii=False) + "\n"
 
 
 def main() -> None:

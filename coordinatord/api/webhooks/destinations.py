@@ -90,6 +90,6 @@ async def open_destinations(
     if not private:
         settings = {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}
     async with open_http(
-        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=private, connector=settings
+        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=private, connector_options=settings
     ) as http:
         yield http

@@ -31,8 +31,8 @@ from coordinatord.run.checks.database import database_rows
 from coordinatord.run.checks.nodes import NODE_REMEDY
 from coordinatord.run.checks.parts import CheckPart, run_parts
 from coordinatord.run.config import ANY_HOST, Config, read_config, setting_rows, unknown_settings, variable_names
-from coordinatord.run.dependencies import open_pins
-from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
+from coordinatord.run.dependencies import open_pin_store
+from coordinatord.run.descriptors import max_caller_connections, memory_limit_bytes, raise_descriptor_limit
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 
@@ -74,11 +74,11 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
         CheckPart("escrow", lambda: _escrow_rows(config), "see OPERATOR_KEY and PEER_URL"),
         CheckPart("port", lambda: _port_rows(config), "see PORT"),
     ]
-    return [*rows, *await run_parts(parts), _open_files_row(config, raise_descriptor_limit(), memory_limit())]
+    return [*rows, *await run_parts(parts), _open_files_row(config, raise_descriptor_limit(), memory_limit_bytes())]
 
 
 def _open_files_row(config: Config, descriptors: int, memory: int) -> CheckRow:
-    connections = connections_within(descriptors, memory, config)
+    connections = max_caller_connections(descriptors, memory, config)
     if connections >= _RECOMMENDED_CONNECTIONS:
         return right("open files", f"enough for {connections} connections")
     detail = f"{descriptors} open files and {memory >> 20} MiB of memory leave room for {connections} connections"
@@ -130,7 +130,7 @@ async def _pin_store_rows(config: Config) -> AsyncIterator[CheckRow]:
     key, host = f"probes/{os.urandom(8).hex()}", urlsplit(config.pin_store_endpoint).netloc
     rows: list[CheckRow] = []
     async with AsyncExitStack() as stack:
-        pins = await open_pins(config, _ProbeKeys(), stack)
+        pins = await open_pin_store(config, _ProbeKeys(), stack)
         began = time.monotonic()
         try:
             cid = (await pins.put(key, probe)).cid

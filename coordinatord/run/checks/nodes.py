@@ -22,7 +22,7 @@ from coordinatord.chain.rpc.chain_data import Quantity
 from coordinatord.chain.rpc.client import Rpc, decode_quantity, open_rpc
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.chain.rpc.nodes import node_names
-from coordinatord.run.checks.parts import CheckPart, run_each
+from coordinatord.run.checks.parts import CheckPart, run_each_part
 from coordinatord.run.config import Config
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
@@ -155,7 +155,7 @@ async def check_all_nodes(config: Config) -> tuple[list[NodeChecks], list[CheckR
     row for each further node."""
     names = node_names(config.node_urls)
     checks = [NodeChecks(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
-    found = await run_each([CheckPart("node", check.rows, NODE_REMEDY, _CHECKS_TIMEOUT_S) for check in checks])
+    found = await run_each_part([CheckPart("node", check.rows, NODE_REMEDY, _CHECKS_TIMEOUT_S) for check in checks])
     for check, rows in zip(checks, found, strict=True):
         apart = _describe_lag(check, checks, config.limits.rpc_lag_blocks)
         if apart is not None:

@@ -23,10 +23,10 @@ class CheckPart:
 
 async def run_parts(parts: Sequence[CheckPart]) -> list[CheckRow]:
     """Run the parts, and return their rows in order. If a part fails or times out, its last row is wrong."""
-    return [row for rows in await run_each(parts) for row in rows]
+    return [row for rows in await run_each_part(parts) for row in rows]
 
 
-async def run_each(parts: Sequence[CheckPart]) -> list[list[CheckRow]]:
+async def run_each_part(parts: Sequence[CheckPart]) -> list[list[CheckRow]]:
     """Run the parts like `run_parts`, and return one list of rows per part."""
     found: list[list[CheckRow]] = [[] for _ in parts]
 

@@ -309,7 +309,7 @@ async def open_kubo(
     named = f"{user.reveal()}:{password.reveal()}"
     authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
     async with (
-        open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
-        open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
+        open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connect_timeout_s=timeout_s / 3) as http,
+        open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connect_timeout_s=timeout_s / 3) as streams,
     ):
         yield KuboStore(http, streams, endpoint, authorization, keys)

@@ -20,7 +20,7 @@ from tests.integration.coordinatord.server.serving import ORIGIN, Raw
 pytestmark = pytest.mark.anyio
 
 SETTINGS = {
-    "body_silence_s": 2,
+    "body_stall_timeout_s": 2,
     "connections_per_caller": 10,
     "CORS_ORIGINS": ORIGIN,
     "uploads_per_caller": 2,
