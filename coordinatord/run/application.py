@@ -71,15 +71,16 @@ from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import JOB_OFFERED
 from coordinatord.storage.pins.containers import Containers
 
+# Without `requests_burst`, a burst is the number of requests that REQUESTS_PER_SECOND allows in this time.
 _BURST_DURATION_S: Final = 2.5
 
 
 @attrs.frozen(slots=True)
-class Endpoints:
-    """Objects that declare the routes, one per topic of the API."""
+class RouteGroups:
+    """Objects that declare the API's routes, one per topic."""
 
     system: SystemRoutes
-    handshake: SessionRoutes
+    sessions: SessionRoutes
     models: ModelRoutes
     jobs: OrderRoutes
     files: FileRoutes
@@ -91,13 +92,13 @@ class Endpoints:
     events: EventRoutes
     tabs: TabsRoutes
     webhooks: WebhookRoutes
-    history: PageDataRoutes
-    page: PageRoutes
+    page_data: PageDataRoutes
+    pages: PageRoutes
 
     def routes(self) -> list[Route]:
-        topics = (
+        groups = (
             self.system,
-            self.handshake,
+            self.sessions,
             self.models,
             self.jobs,
             self.files,
@@ -109,22 +110,22 @@ class Endpoints:
             self.events,
             self.tabs,
             self.webhooks,
-            self.history,
+            self.page_data,
         )
-        routes = [route for topic in topics for route in topic.routes()]
-        return [*routes, openapi_route(routes), *self.page.routes()]
+        routes = [route for group in groups for route in group.routes()]
+        return [*routes, openapi_route(routes), *self.pages.routes()]
 
 
 def build_application(
     config: Config,
-    endpoints: Endpoints,
+    groups: RouteGroups,
     readiness: ReadinessCheck,
     sessions: SessionService,
     reads: IndexReads,
     *,
     buckets: TokenBuckets,
 ) -> ASGIApp:
-    routes, limits = endpoints.routes(), config.limits
+    routes, limits = groups.routes(), config.limits
     max_body_bytes = max(route.body.max_bytes for route in routes if route.body is not None)
     gates = DispatcherServices(
         is_ready=readiness.is_ready,
@@ -148,7 +149,7 @@ def build_application(
     return RequestMiddleware(app, origins)
 
 
-def compose(
+def compose_application(
     dependencies: Dependencies, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: StopFlag
 ) -> ASGIApp:
     """Build the services and the routes that use them."""
@@ -170,7 +171,7 @@ def compose(
         dependencies.rpc,
         block_time_ms=config.block_time_ms,
         ready_lag_blocks=config.ready_lag_blocks,
-        role=dependencies.role,
+        role=dependencies.relayer_role,
         chain_id=book.chain_id,
         supervisor=dependencies.supervisor,
     )
@@ -178,7 +179,7 @@ def compose(
     sessions = SessionService(domains, database, providers, SessionCache(database))
     uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
-    waiting, offers = dependencies.waiting, dependencies.offers
+    waiting, offers = dependencies.waiting_polls, dependencies.pending_offers
     dependencies.notices.subscribe_always(JOB_OFFERED, offers.on_offer_notice)
     checks = OrderChecks(
         domains=domains,
@@ -191,7 +192,7 @@ def compose(
         clock=system_clock,
     )
     market = Matchmaker(database, config.match_liveness_ms, config.match_candidates)
-    submissions = Submissions(checks, market, dependencies.offered, containers, relaying)
+    submissions = Submissions(checks, market, dependencies.offer_mailbox, containers, relaying)
     ops = Ops(
         domains=domains,
         jobs=jobs,
@@ -214,7 +215,7 @@ def compose(
     burst = limits.requests_burst or config.requests_per_second * _BURST_DURATION_S
     buckets = TokenBuckets(config.requests_per_second, burst)
     hub = dependencies.events
-    hub.watch(lambda _: reads.position.forget())  # reads after an event must include its changes
+    hub.watch(lambda _: reads.position.forget())  # reads after an event must include the event's changes
     hub.watch(waiting.on_events)
     places = Places(limits.event_listeners, limits.event_listeners_per_caller)
     polls = Polls(
@@ -230,9 +231,9 @@ def compose(
     endings = EndingFinder(database, jobs, config.getlogs_cap)
     cancels = CancelService(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
     deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
-    endpoints = Endpoints(
+    groups = RouteGroups(
         system=SystemRoutes(readiness, deployment, stopping),
-        handshake=SessionRoutes(sessions, book.chain_id),
+        sessions=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, dependencies.progress),
         files=FileRoutes(build_file_store(dependencies)),
@@ -254,14 +255,14 @@ def compose(
         ),
         tabs=TabsRoutes(dependencies.tabs, places),
         webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(callers_rpc, book.paytoken))),
-        history=PageDataRoutes(reads, database, config.match_liveness_ms),
-        page=PageRoutes(),
+        page_data=PageDataRoutes(reads, database, config.match_liveness_ms),
+        pages=PageRoutes(),
     )
-    return build_application(config, endpoints, readiness, sessions, reads, buckets=buckets)
+    return build_application(config, groups, readiness, sessions, reads, buckets=buckets)
 
 
 def webhook_endpoints(config: Config, database: Database, token: PaymentToken) -> WebhookEndpoints | None:
-    """Return the endpoints, or None if webhooks are switched off."""
+    """Return the service for webhook endpoints, or None without WEBHOOKS_KEY."""
     if not config.webhooks_key:
         return None
     return WebhookEndpoints(database, SealedSecrets(config.webhooks_key), token, config.webhooks_private == "allow")

@@ -50,10 +50,12 @@ class ChainConfig:
         30_000_000,
     )
     relay_max_fee_gwei: int | None = setting(
-        integer(1, 1_000_000_000), "highest fee per gas; unset: a limit that suits the chain, if known", None
+        integer(1, 1_000_000_000), "highest fee per gas; unset: the built-in limit for this chain, if any", None
     )
     relay_max_tip_gwei: int | None = setting(
-        integer(1, 1_000_000_000), "highest priority fee per gas; unset: a limit that suits the chain, if known", None
+        integer(1, 1_000_000_000),
+        "highest priority fee per gas; unset: the built-in limit for this chain, if any",
+        None,
     )
 
     @property

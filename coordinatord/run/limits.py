@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1 << 20
 _DAY_S: Final = 86_400
 CONNECTION_BYTES: Final = 64 << 10
-"""Memory of one connection."""
+"""Approximate memory of one connection."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Limits:
     posted. `failed_batch_retention_s`: retention of a batch without a result. `endings_retention_s`: retention of the
     transaction that ended a job. After that time, the transaction is read from the chain.
 
-    `gas` and `storage`: None means that the settings decide.
+    `gas` and `storage`: budgets. None means the budgets of the settings.
     """
 
     body_memory_bytes: int = 256 * _MIB

@@ -54,8 +54,8 @@ _ESCROW_MODE_TEXTS: Final = {
 }
 
 
-async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
-    """Return the rows of all checks, in the order in which a start depends on them."""
+async def run_checks(environ: Mapping[str, str]) -> list[CheckRow]:
+    """Return the rows of all checks, in the order in which the daemon needs them at its start."""
     rows = [_variables_row(environ)]
     found = find_settings_faults(environ)
     if found:
@@ -86,7 +86,7 @@ def _open_files_row(config: Config, descriptors: int, memory: int) -> CheckRow:
 
 
 def find_settings_faults(environ: Mapping[str, str]) -> list[str]:
-    """Return every fault of the settings. A start reports only the first."""
+    """Return every fault of the settings. The daemon's start reports only the first fault."""
     found = [f"{row.name} {row.problem}" for row in setting_rows(environ) if row.problem is not None]
     if found:
         return found
@@ -135,7 +135,13 @@ async def _pin_store_rows(config: Config) -> AsyncIterator[CheckRow]:
         try:
             cid = (await pins.put(key, probe)).cid
             if await pins.get(key) != probe:
-                rows.append(wrong("pin store", f"{host} returned other content than was stored", "use another store"))
+                rows.append(
+                    wrong(
+                        "pin store",
+                        f"{host} returned content that differs from the stored content",
+                        "use another store",
+                    )
+                )
             else:
                 took = time.monotonic() - began
                 detail = f"{config.pin_store} at {host}: a probe was stored and read back in {took:.2f} s, as {cid}"
@@ -143,12 +149,12 @@ async def _pin_store_rows(config: Config) -> AsyncIterator[CheckRow]:
                 rows.append(await _gateway_row(config.gateway_url, cid, probe))
         finally:
             with anyio.move_on_after(10, shield=True) as removing:
-                left = await _remove_probe(pins, key)
+                failure = await _remove_probe(pins, key)
             if removing.cancelled_caught:
-                left = "no answer in 10 s"
-        if left:
+                failure = "no answer in 10 s"
+        if failure:
             remedy = "delete the object by hand, and allow the coordinator to delete objects"
-            rows.append(wrong("probe", f"{key} could not be removed ({left})", remedy))
+            rows.append(wrong("probe", f"{key} could not be removed ({failure})", remedy))
         rows += [row async for row in _store_rows(pins)]
     for row in rows:
         yield row
@@ -180,7 +186,11 @@ async def _store_rows(pins: PinStore) -> AsyncIterator[CheckRow]:
 
 async def _gateway_row(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     if gateway is None:
-        return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read stored content")
+        return unknown(
+            "gateway",
+            "not checked",
+            "set GATEWAY_URL to check that clients can read stored content",
+        )
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_TIMEOUT_S):
         async with open_http(connections=1, timeout_s=8) as http:
@@ -245,14 +255,14 @@ async def _port_rows(config: Config) -> AsyncIterator[CheckRow]:
     try:
         async with open_http(connections=1, timeout_s=5) as http, http("GET", url, {}) as response:
             reported = json.loads(await response.read(1 << 16))
-            there = (reported["chain_id"], reported["contracts"]["job_registry"])
+            served_market = (reported["chain_id"], reported["contracts"]["job_registry"])
     except (NoResponse, ValueError, LookupError, TypeError):
         yield wrong("port", f"another program answers at {config.port}", "use another PORT, or stop that program")
     else:
-        if there == (book.chain_id, "0x" + book.job_registry.hex()):
+        if served_market == (book.chain_id, "0x" + book.job_registry.hex()):
             yield right("port", f"{config.port} is served by a process of this market, which may share it")
         else:
-            detail = f"{config.port} is served by another market's coordinator, and callers of both would be mixed"
+            detail = f"{config.port} is served by another market's coordinator, and requests would reach either market"
             yield wrong("port", detail, "use another PORT")
 
 

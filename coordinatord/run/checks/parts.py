@@ -31,13 +31,13 @@ async def run_each_part(parts: Sequence[CheckPart]) -> list[list[CheckRow]]:
     found: list[list[CheckRow]] = [[] for _ in parts]
 
     async def run(part: CheckPart, rows: list[CheckRow]) -> None:
-        with anyio.move_on_after(part.seconds) as time:
+        with anyio.move_on_after(part.seconds) as scope:
             try:
                 async for row in part.rows():
                     rows.append(row)
             except (Fatal, Retryable, RpcError, OSError) as error:
                 rows.append(wrong(part.name, str(error), part.remedy))
-        if time.cancelled_caught:
+        if scope.cancelled_caught:
             rows.append(wrong(part.name, f"no answer in {part.seconds:g} s", part.remedy))
 
     async with anyio.create_task_group() as tasks:

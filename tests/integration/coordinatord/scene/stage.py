@@ -21,7 +21,7 @@ from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
 from coordinatord.run import app
-from coordinatord.run.application import compose
+from coordinatord.run.application import compose_application
 from coordinatord.run.config import Config
 from coordinatord.run.dependencies import Dependencies, build_containers, open_pin_store
 from coordinatord.run.escrow import open_escrow
@@ -169,7 +169,7 @@ async def staged(
         escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
         if escrow is not None:
             await escrow.custody.acquire_first_key()
-        application = compose(ground, relaying, containers, escrow, stopping)
+        application = compose_application(ground, relaying, containers, escrow, stopping)
 
         async def note(response: httpx.Response) -> None:
             await response.aread()
@@ -198,7 +198,7 @@ async def staged(
                     listen,
                     ground.progress.run,
                     ground.liveness.run,
-                    ground.offers.run,
+                    ground.pending_offers.run,
                 ):
                     tasks.start_soon(part)
             await until(lambda: http.get("/readyz"), 200)
