@@ -119,7 +119,7 @@ def build_openapi_document(routes: Sequence[Route]) -> Schema:
 
 
 def _error_table(routes: Sequence[Route]) -> Iterable[Schema]:
-    """Yield entry error once, with its statuses, whether a retry may succeed, and the remedy."""
+    """Yield each error once, with its statuses, whether a retry may succeed, and the remedy."""
     statuses: dict[int | str, set[int]] = defaultdict(set)
     for route in routes:
         for reply in [*route.replies, *common_replies(route)]:

@@ -17,7 +17,7 @@ ASKS: Final = "AskRegistry"
 REGISTRIES: Final = (PROVIDERS, JOBS, ASKS)
 
 
-def arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> tuple[object, ...]:
+def constructor_arguments(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> tuple[object, ...]:
     """Return the constructor's arguments. The deployer owns the contracts until they are configured."""
     match name:
         case "ProviderRegistry":
@@ -29,8 +29,8 @@ def arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addres
     raise KeyError(name)
 
 
-def encode_arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> bytes:
-    return encode_constructor_arguments(name, *arguments_of(name, terms, deployer, addresses))
+def encode_constructor_arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> bytes:
+    return encode_constructor_arguments(name, *constructor_arguments(name, terms, deployer, addresses))
 
 
 def deployment_steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
@@ -69,7 +69,9 @@ def _creation_step(name: str, stage: int, terms: MarketTerms, deployer: str) -> 
     description = f"deploy {name}"
 
     def build(addresses: Addresses) -> ContractCall:
-        return ContractCall(description, None, creation_data(name, *arguments_of(name, terms, deployer, addresses)))
+        return ContractCall(
+            description, None, creation_data(name, *constructor_arguments(name, terms, deployer, addresses))
+        )
 
     return SendingStep(description, stage, name, build)
 

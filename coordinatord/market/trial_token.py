@@ -1,4 +1,4 @@
-"""Deploy a payment token for an operator's trial market. The deployer can mint tokens."""
+"""Deploy a test token as the payment token of a trial market. The deployer can mint tokens."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from common.daemon.process import Fatal
 from coordinatord.market.contracts import Contract, ContractCall, creation_data
 from coordinatord.market.sending import Addresses, Sender, SendingStep
 
-DECIMALS: Final = 6
+TEST_TOKEN_DECIMALS: Final = 6
 _TRIAL_CONTRACT: Final = "DevToken"
 # Chains on which no test token may be deployed, because the token could be mistaken for real money.
 MAIN_NETWORKS: Final = {
