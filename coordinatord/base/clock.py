@@ -12,8 +12,8 @@ from common.api import limits
 Clock = Callable[[], float]
 
 MAX_OP_SKEW_S: Final = limits.MAX_OP_SKEW_S
-MAX_AHEAD_S: Final = limits.MAX_SIGNED_AHEAD_S
-ORDER_LIFETIME_S: Final = limits.MAX_ORDER_LIFETIME_S
+MAX_SIGNED_AHEAD_S: Final = limits.MAX_SIGNED_AHEAD_S
+MAX_ORDER_LIFETIME_S: Final = limits.MAX_ORDER_LIFETIME_S
 
 system_clock: Clock = time.time
 
@@ -24,8 +24,8 @@ def is_fresh(issued_at: int, now: float) -> bool:
 
 
 def is_too_far_ahead(signed_at: int, now: float) -> bool:
-    """Return True if a signing time is more than MAX_AHEAD_S ahead, beyond a plausible difference of two clocks."""
-    return signed_at > now + MAX_AHEAD_S
+    """Return True if a signing time is more than MAX_SIGNED_AHEAD_S ahead of this clock."""
+    return signed_at > now + MAX_SIGNED_AHEAD_S
 
 
 def read_http_date(text: str | None) -> float | None:

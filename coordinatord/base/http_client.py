@@ -26,7 +26,7 @@ from common.refusal import Refused
 # Most servers close idle connections after five seconds or more. The client closes first, so that no request is lost.
 _KEEPALIVE_S: Final = 4.0
 # A body up to this size is copied and sent in one write with the head of the request. A larger body is not copied.
-_MAX_JOINED_BYTES: Final = 1 << 16
+_MAX_SINGLE_WRITE_BYTES: Final = 1 << 16
 # aiohttp raises ValueError for an invalid host name or port. OSError includes TimeoutError and ssl.SSLError.
 _REQUEST_ERRORS: Final = (aiohttp.ClientError, OSError, ValueError)
 _OMITTED_DEFAULT_HEADERS: Final = ("user-agent", "accept", "content-type")
@@ -79,7 +79,7 @@ class HttpResponse:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-class Http(Protocol):
+class HttpClient(Protocol):
     """Function that sends one request and yields the response, which is closed at the end of the `async with` block.
 
     `url` must be percent-encoded. Redirects are not followed. Content of unknown length is sent in chunks and cannot be
@@ -101,7 +101,7 @@ async def open_http(
     proxies: bool = True,
     connector_options: Mapping[str, Any] | None = None,
     **session_options: Any,
-) -> AsyncIterator[Http]:
+) -> AsyncIterator[HttpClient]:
     """Open an HTTP client.
 
     `timeout_s` limits the sending of each piece of content and the time between two reads of the response.
@@ -124,7 +124,7 @@ async def open_http(
                 data: bytes | _RequestBody | None
                 if isinstance(content, AsyncIterable):
                     data = _RequestBody(content, response_deadline, timeout_s)
-                elif sum(len(piece) for piece in content) <= _MAX_JOINED_BYTES:
+                elif sum(len(piece) for piece in content) <= _MAX_SINGLE_WRITE_BYTES:
                     data = b"".join(content) or None
                 else:
                     data = _RequestBody(content, response_deadline, timeout_s)
@@ -205,15 +205,15 @@ async def _open_session(
             await session.close()
 
 
-async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _read_pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Yield the body of a response. Raise NoResponse when the response breaks off.
 
     The loop checks `at_eof()` and does not use iter_chunks(). In aiohttp, all empty bodies share one stream, and
     iter_chunks() ends only at its first use on a stream.
     """
     try:
-        while not answer.content.at_eof():
-            piece, _ = await answer.content.readchunk()
+        while not response.content.at_eof():
+            piece, _ = await response.content.readchunk()
             if piece:
                 yield piece
     except _REQUEST_ERRORS as error:

@@ -9,7 +9,7 @@ from typing import Final
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from coordinatord.base.concurrency import unwrap_single_error
+from coordinatord.base.concurrency import single_error_task_group
 
 _MAX_WAITING_PIECES: Final = 3
 
@@ -84,7 +84,7 @@ class ThreadPipe:
 async def thread_pipe() -> AsyncIterator[ThreadPipe]:
     """Open a ThreadPipe. Errors of the work are raised from the block, unless the block itself fails. When the block
     ends without an error, all work is done."""
-    async with unwrap_single_error() as tasks:
+    async with single_error_task_group() as tasks:
         thread = ThreadPipe(tasks)
         try:
             yield thread

@@ -73,7 +73,7 @@ class TokenBuckets:
         self._clock = clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
-    def take_or_wait_time(self, caller: str, tokens: float = 1) -> float:
+    def take_or_get_wait_s(self, caller: str, tokens: float = 1) -> float:
         """Take tokens and return 0.0, or take none and return the seconds until enough are available."""
         now = self._clock()
         bucket = self._buckets.get(caller)
@@ -93,7 +93,7 @@ class TokenBuckets:
     async def wait_and_take(self, caller: str, tokens: float) -> None:
         """Wait until enough tokens are available, and take them. For work that continues while a response is sent."""
         tokens = min(tokens, self._burst)
-        while (wait := self.take_or_wait_time(caller, tokens)) > 0:  # noqa: ASYNC110 - a bucket has no event to wait for
+        while (wait := self.take_or_get_wait_s(caller, tokens)) > 0:  # noqa: ASYNC110 - a bucket has no event to wait for
             await anyio.sleep(max(wait, _MIN_WAIT_S))
 
 
@@ -107,7 +107,7 @@ class CallerLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = scope[CALLER_KEY] = caller_of(scope, self._trusted)
-        wait = self._buckets.take_or_wait_time(caller)
+        wait = self._buckets.take_or_get_wait_s(caller)
         if wait > 0:
             too_many = Retryable(
                 "busy", "too many requests from this address; wait as retry-after says", retry_after=max(1, round(wait))

@@ -35,10 +35,10 @@ class DispatcherServices:
 
     is_ready: Callable[[], Awaitable[bool]]
     find_session: Callable[[str], Awaitable[SessionRow | None]]
-    bodies: BodyReader
-    budget: BodyBudget
-    uploads: UploadReader
-    cache: BlockCache
+    body_reader: BodyReader
+    body_budget: BodyBudget
+    upload_reader: UploadReader
+    response_cache: BlockCache
 
 
 class Dispatcher:
@@ -49,7 +49,7 @@ class Dispatcher:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            response = await self._respond(scope, receive)
+            response = await self._build_response(scope, receive)
             if isinstance(response, StreamedResponse):
                 started = time.perf_counter()
                 try:
@@ -69,14 +69,14 @@ class Dispatcher:
             response = rejection.response
         await send_response(send, response, with_body=scope["method"] != "HEAD")
 
-    async def _respond(self, scope: Scope, receive: Receive) -> AnyResponse:
+    async def _build_response(self, scope: Scope, receive: Receive) -> AnyResponse:
         method = scope["method"]
         if method in ("GET", "HEAD"):
-            cached = await self._services.cache.get(_request_target(scope))
+            cached = await self._services.response_cache.get(_request_target(scope))
             if cached is not None:
                 scope[ROUTE_KEY] = cached.route
                 await self._require_index()
-                return cached.conditional_response(_if_none_match(scope))
+                return cached.conditional_response(_if_none_match_header(scope))
         match = self._matcher.match(scope["raw_path"])
         if match is None:
             return responses.not_found(NoSuchObject("route"))
@@ -89,18 +89,20 @@ class Dispatcher:
         scope[ROUTE_KEY] = route.path
         if route.index_backed:
             await self._require_index()
-        response = await self._run_route(route, match.texts, scope, receive)
+        response = await self._run_route(route, match.segment_texts, scope, receive)
         if method in ("POST", "PUT", "DELETE") and not isinstance(response, HeldResponse) and response.status < 300:
-            self._services.cache.forget_position()
+            self._services.response_cache.forget_position()
         return response
 
     async def _require_index(self) -> None:
         if not await self._services.is_ready():
             raise Retryable("not_ready", "the index is catching up with the chain; try again shortly", retry_after=1)
 
-    async def _run_route(self, route: Route, texts: dict[str, str], scope: Scope, receive: Receive) -> AnyResponse:
+    async def _run_route(
+        self, route: Route, segment_texts: dict[str, str], scope: Scope, receive: Receive
+    ) -> AnyResponse:
         path: dict[str, Any] = {
-            name: parameter.kind.read(texts[name], name) for name, parameter in route.segments.items()
+            name: parameter.kind.read(segment_texts[name], name) for name, parameter in route.segments.items()
         }
         query = self._parse_query(route, scope["query_string"])
         session = None
@@ -112,15 +114,15 @@ class Dispatcher:
         caller: str = scope[CALLER_KEY]
         if route.form is not None:
             wallet = session.address if session is not None else b""
-            async with self._services.uploads.open_form(receive, scope["headers"], caller, wallet) as form:
+            async with self._services.upload_reader.open_form(receive, scope["headers"], caller, wallet) as form:
                 return await route.handler(Request(caller, path, query, form, session, headers))
         if route.body is None:
             request = Request(caller, path, query, None, session, headers)
             if route.cached_until_next_block and session is None:
-                return await self._respond_from_index(route, request, scope)
+                return await self._build_cacheable_response(route, request, scope)
             return await route.handler(request)
-        async with self._services.budget.open_share(caller) as share:
-            raw = await self._services.bodies.read(receive, scope["headers"], route.body.max_bytes, share)
+        async with self._services.body_budget.open_share(caller) as share:
+            raw = await self._services.body_reader.read(receive, scope["headers"], route.body.max_bytes, share)
             body = route.body.read(await parse_body(raw))
             # Free the raw bytes while the handler runs.
             del raw
@@ -145,15 +147,15 @@ class Dispatcher:
                 return await self._services.find_session(value[len(_BEARER) :].decode("latin-1"))
         return None
 
-    async def _respond_from_index(self, route: Route, request: Request, scope: Scope) -> AnyResponse:
+    async def _build_cacheable_response(self, route: Route, request: Request, scope: Scope) -> AnyResponse:
         """Return a response that depends only on the index, with an ETag. Cache the response until the next block."""
         response = await route.handler(request)
         if not isinstance(response, Response) or response.status != 200 or response.snapshot is None:
             return response
         target = _request_target(scope)
         cached = with_etag(response, response.snapshot, target, route.path)
-        self._services.cache.put(target, cached)
-        return cached.conditional_response(_if_none_match(scope))
+        self._services.response_cache.put(target, cached)
+        return cached.conditional_response(_if_none_match_header(scope))
 
 
 def _request_target(scope: Scope) -> bytes:
@@ -161,7 +163,7 @@ def _request_target(scope: Scope) -> bytes:
     return target
 
 
-def _if_none_match(scope: Scope) -> bytes | None:
+def _if_none_match_header(scope: Scope) -> bytes | None:
     for name, value in scope["headers"]:
         if name == b"if-none-match":
             return bytes(value)

@@ -16,10 +16,10 @@ _SLASH: Final = b"/"
 
 @attrs.frozen(slots=True)
 class Match:
-    """Routes of a path by method, and the texts of the path's variable segments."""
+    """Routes of a path by method, and the texts of the path's variable segments by name."""
 
     routes: dict[str, Route]
-    texts: dict[str, str]
+    segment_texts: dict[str, str]
 
 
 @attrs.define(slots=True)
@@ -38,18 +38,18 @@ class _Template:
         return all(own.startswith("{") or own == other for own, other in pairs)
 
     def match(self, raw: list[bytes]) -> dict[str, str] | None:
-        texts: dict[str, str] = {}
+        segment_texts: dict[str, str] = {}
         for n, segment in enumerate(self.segments):
             if segment.endswith("...}"):
                 rest = _SLASH.join(raw[n:])
-                return {**texts, segment[1:-4]: _decode_segment(rest)} if rest else None
+                return {**segment_texts, segment[1:-4]: _decode_segment(rest)} if rest else None
             if n >= len(raw) or not raw[n]:
                 return None
             if segment.startswith("{"):
-                texts[segment[1:-1]] = _decode_segment(raw[n])
+                segment_texts[segment[1:-1]] = _decode_segment(raw[n])
             elif raw[n] != self.raw_segments[n] and _decode_segment(raw[n]) != segment:
                 return None
-        return texts if len(raw) == len(self.segments) else None
+        return segment_texts if len(raw) == len(self.segments) else None
 
 
 class Matcher:
@@ -78,9 +78,9 @@ class Matcher:
             return Match(exact, {})
         raw = raw_path.split(_SLASH)[1:]
         for template in self._by_prefix.get(tuple(raw[:2]), self._templates):
-            texts = template.match(raw)
-            if texts is not None:
-                return Match(template.routes, texts)
+            segment_texts = template.match(raw)
+            if segment_texts is not None:
+                return Match(template.routes, segment_texts)
         return None
 
 

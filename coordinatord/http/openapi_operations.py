@@ -97,7 +97,7 @@ def operation_of(route: Route, components: Components) -> Schema:
                 for name, parameter in route.headers.items()
             ),
         ],
-        "responses": _responses(route, components),
+        "responses": _response_schemas(route, components),
         "security": [{"session": []}] if route.session else [{}, {"session": []}] if route.session_if_query else [],
     }
     if route.body is not None:
@@ -128,7 +128,7 @@ def _parameter_schema(name: str, location: str, parameter: Parameter, *, require
     return schema
 
 
-def _responses(route: Route, components: Components) -> Schema:
+def _response_schemas(route: Route, components: Components) -> Schema:
     by_status: dict[int, list[Reply]] = defaultdict(list)
     for reply in [*route.replies, *common_replies(route)]:
         if reply not in by_status[reply.status]:

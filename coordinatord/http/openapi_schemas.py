@@ -36,7 +36,11 @@ class Components:
         schema."""
         known = [errors.declared_error(reply.status, reply.code) for reply in replies]
         codes = sorted({error.code for error in known if error.code is not None})
-        name = _error_name(replies[0]) if len(replies) == 1 else f"{operation[0].upper()}{operation[1:]}{status}Error"
+        name = (
+            _error_component_name(replies[0])
+            if len(replies) == 1
+            else f"{operation[0].upper()}{operation[1:]}{status}Error"
+        )
         code: Schema = {"description": self._error_members["code"]["description"]}
         if any(reply.code == errors.RECEIPT_TIMEOUT for reply in replies):
             code |= {"type": "string", "pattern": "^0x[0-9a-f]{64}$", "description": "hash of the transaction"}
@@ -69,7 +73,7 @@ class Components:
         return {"$ref": _REF_TEMPLATE.format(name=name)}
 
 
-def _error_name(reply: Reply) -> str:
+def _error_component_name(reply: Reply) -> str:
     words = reply.code or re.sub(r"\W+", "_", _UNCODED_ERROR_NAMES[reply.status])
     return "".join(word[0].upper() + word[1:] for word in words.split("_")) + "Error"
 

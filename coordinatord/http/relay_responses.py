@@ -9,7 +9,7 @@ from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, Relay
 from coordinatord.http.responses import Response, error, retry_later
 
 
-def busy_response() -> Response:
+def relay_busy_response() -> Response:
     return retry_later(
         Retryable(
             "busy", "too many requests for this job or from this signer are queued; try again later", retry_after=2
@@ -45,7 +45,7 @@ def relay_failure_response(
         case PredictedRefusal():
             return predicted_refusal_response(outcome)
         case RelayBusy():
-            return busy_response()
+            return relay_busy_response()
         case NoReceipt():
             return receipt_timeout_response(outcome.tx_hash, poll_route)
         case _:

@@ -7,7 +7,7 @@ import anyio
 import attrs
 
 from common.daemon.asgi import Receive, Send
-from coordinatord.base.concurrency import unwrap_single_error
+from coordinatord.base.concurrency import single_error_task_group
 from coordinatord.base.errors import Retryable
 from coordinatord.http.bodies import ClientDisconnected
 from coordinatord.http.responses import Headers, Response
@@ -47,7 +47,7 @@ async def send_streamed_response(
         return
     head_sent = False
     try:
-        async with response.content() as pieces, unwrap_single_error() as tasks:
+        async with response.content() as pieces, single_error_task_group() as tasks:
             tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
             head_sent = True
             await send(start)
@@ -73,7 +73,7 @@ class HeldResponse:
 async def wait_for_response(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
     """Return the response, and the seconds that it waited. Raise ClientDisconnected when the client disconnects."""
     response: tuple[Response, float] | None = None
-    async with unwrap_single_error() as tasks:
+    async with single_error_task_group() as tasks:
         tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
         response = await held.respond()
         tasks.cancel_scope.cancel()

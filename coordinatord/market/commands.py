@@ -38,7 +38,7 @@ from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect, eth_call
 from coordinatord.market.reading import read_market
 from coordinatord.market.sending import Sender, SendingStep, SendOptions, explain_refusal
-from coordinatord.market.status import check_conformity, check_soundness
+from coordinatord.market.status import check_integrity, check_terms
 from coordinatord.market.terms import MarketTerms, read_terms
 
 Options = SimpleNamespace
@@ -270,7 +270,7 @@ def _deploy_test_token(options: Options, node: Web3) -> None:
 def _verify(options: Options, node: Web3) -> None:
     terms, book = _read_terms(options), _read_book(options)
     market = read_market(node, book, options.log_range_blocks, _print_to_stderr)
-    rows = check_soundness(market, book) + check_conformity(market, terms)
+    rows = check_integrity(market, book) + check_terms(market, terms)
     click.echo(check_json(rows) if options.as_json else check_table(rows, terminal_columns()))
     if wrong_names(rows):
         sys.exit(1)
@@ -336,8 +336,8 @@ def _read_terms(options: Options) -> MarketTerms:
         *("max_gas_fee", "point_price", "token_gas", "slas", "relayers", "models"),
     )
     given = {name: getattr(options, name) for name in names}
-    flags = {name: list(value) or None if isinstance(value, tuple) else value for name, value in given.items()}
-    return read_terms(options.terms, flags)
+    overrides = {name: list(value) or None if isinstance(value, tuple) else value for name, value in given.items()}
+    return read_terms(options.terms, overrides)
 
 
 def _read_book(options: Options) -> AddressBook:

@@ -28,7 +28,7 @@ from coordinatord.market.node import balance_of, genesis_hash
 from coordinatord.market.preflight import check_chain_and_token, estimate_costs, format_plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
 from coordinatord.market.sending import Report, Sender, SendingStep, SendOptions
-from coordinatord.market.status import check_conformity, check_soundness
+from coordinatord.market.status import check_integrity, check_terms
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts
 from coordinatord.market.unsigned_calls import as_text
@@ -96,7 +96,7 @@ def deploy(
         book = deployment.send_steps(facts, journal)
         report("\nverifying")
         market = read_market(node, book, log_range_blocks, report)
-        rows = check_soundness(market, book) + check_conformity(market, terms)
+        rows = check_integrity(market, book) + check_terms(market, terms)
         report(check_lines(rows, terminal_columns()))
         _require_no_wrong_rows(rows)
         replace_file(out, json.dumps(book.as_json(), indent=2) + "\n")

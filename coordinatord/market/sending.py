@@ -32,7 +32,7 @@ from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJour
 from coordinatord.market.node import broadcast, code_at, nonce_of, receipt_of
 
 Report = Callable[[str], None]
-Addresses = Mapping[str, str]  # of the deployed contracts, by name
+ContractAddresses = Mapping[str, str]  # of the deployed contracts, by name
 
 # Maximum gas of one transaction (EIP-7825).
 TX_GAS_CAP: Final = 1 << 24
@@ -50,7 +50,7 @@ class SendingStep:
     key: str
     stage: int
     creates: str | None
-    build: Callable[[Addresses], ContractCall]
+    build: Callable[[ContractAddresses], ContractCall]
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Sender:
                 self.report(f"{step.key}: a reorg removed {entry.mined}: broadcasting the step again")
                 self.journal.write(step.key, attrs.evolve(entry, block=None, address=None, mined=None))
 
-    def _send_together(self, steps: Sequence[SendingStep], addresses: Addresses) -> None:
+    def _send_together(self, steps: Sequence[SendingStep], addresses: ContractAddresses) -> None:
         for step in steps:
             entry = self.journal.entries.get(step.key)
             if entry is None:

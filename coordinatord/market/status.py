@@ -21,13 +21,13 @@ _OTHER_MARKET_REMEDY: Final = "use this market's address book, a node of its cha
 _OTHER_TERMS_REMEDY: Final = "correct the market (`coordinatord market admin`) or the market file"
 
 
-def check_soundness(market: MarketState, book: AddressBook) -> list[CheckRow]:
+def check_integrity(market: MarketState, book: AddressBook) -> list[CheckRow]:
     """Check code, wiring, money and address book, which do not depend on the market's terms."""
     rows = (*_registry_rows(market, book), *_wiring_rows(market, book))
     return [_with_remedy(row, _OTHER_MARKET_REMEDY) for row in rows]
 
 
-def check_conformity(market: MarketState, terms: MarketTerms) -> list[CheckRow]:
+def check_terms(market: MarketState, terms: MarketTerms) -> list[CheckRow]:
     """Check that the market has exactly the owner, settings, models and relayers of the terms."""
     rows = (*_ownership_rows(market, terms), *_setting_rows(market, terms))
     return [_with_remedy(row, _OTHER_TERMS_REMEDY) for row in rows]
@@ -102,7 +102,7 @@ def fact_rows(market: MarketState, book: AddressBook) -> list[CheckRow]:
     def amount(units: int) -> str:
         return f"{units} ({Decimal(units).scaleb(-book.payment_token_decimals):f})"
 
-    rows = check_soundness(market, book)
+    rows = check_integrity(market, book)
     for name, registry in market.registries.items():
         rows.append(fact(f"{name}: owner", registry.owner))
         rows.append(fact(f"{name}: pending owner", registry.pending_owner or "none"))

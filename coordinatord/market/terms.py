@@ -67,11 +67,11 @@ class MarketTerms:
         return attrs.asdict(self)
 
 
-def read_terms(path: Path | None, flags: Mapping[str, object]) -> MarketTerms:
-    """Read the market file. Flags that are set override values of the file. Raise Fatal, naming the wrong value."""
+def read_terms(path: Path | None, overrides: Mapping[str, object]) -> MarketTerms:
+    """Read the market file. `overrides` that are not None replace values of the file. Raise Fatal for a wrong value."""
     try:
         values = dict(_read_file(path)) if path is not None else {}
-        values |= {name: value for name, value in flags.items() if value is not None}
+        values |= {name: value for name, value in overrides.items() if value is not None}
         return _parse_terms(values, path.parent if path is not None else Path())
     except Refused as wrong:
         raise Fatal(f"{'the market' if path is None else path}: {wrong}") from None

@@ -7,7 +7,7 @@ import attrs
 
 from common.daemon.process import Fatal
 from coordinatord.market.contracts import Contract, ContractCall, creation_data
-from coordinatord.market.sending import Addresses, Sender, SendingStep
+from coordinatord.market.sending import ContractAddresses, Sender, SendingStep
 
 TEST_TOKEN_DECIMALS: Final = 6
 _TRIAL_CONTRACT: Final = "DevToken"
@@ -77,7 +77,7 @@ def _creation_call(owner: str) -> ContractCall:
 def _minting_step(mint: Mint) -> SendingStep:
     description = f"mint {mint.amount} base units to {mint.to}"
 
-    def build(addresses: Addresses) -> ContractCall:
+    def build(addresses: ContractAddresses) -> ContractCall:
         return Contract(_TRIAL_CONTRACT, addresses[_TRIAL_CONTRACT]).build_call(
             description, "mint", mint.to, mint.amount
         )

@@ -130,16 +130,16 @@ def build_application(
     gates = DispatcherServices(
         is_ready=readiness.is_ready,
         find_session=sessions.find,
-        bodies=BodyReader(limits.body_timeout_s, limits.body_min_bytes_per_s, limits.body_stall_timeout_s),
-        budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, max_body_bytes)),
-        uploads=UploadReader(
+        body_reader=BodyReader(limits.body_timeout_s, limits.body_min_bytes_per_s, limits.body_stall_timeout_s),
+        body_budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, max_body_bytes)),
+        upload_reader=UploadReader(
             BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, MAX_UPLOAD_MEMORY_BYTES)),
             TransferLimits(limits.uploads_per_caller, limits.uploads_per_wallet),
             config.max_blob_bytes,
             limits.upload_min_bytes_per_s,
             limits.body_stall_timeout_s,
         ),
-        cache=BlockCache(reads.position),
+        response_cache=BlockCache(reads.position),
     )
     app: ASGIApp = Dispatcher(routes, gates)
     app = CallerLimits(app, buckets, frozenset(config.trusted_proxies))

@@ -22,7 +22,7 @@ from coordinatord.api.sessions import sessions_sql
 from coordinatord.api.tabs import tabs_sql
 from coordinatord.api.webhooks import endpoints_sql
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import unwrap_single_error
+from coordinatord.base.concurrency import single_error_task_group
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.indexer import events_sql
 from coordinatord.chain.relayer import endings_sql
@@ -119,7 +119,7 @@ def _set_replication_metrics(replication: Replication) -> None:
 async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
     """Run the removals concurrently, because each waits for the store."""
     limiter = anyio.CapacityLimiter(_MAX_CONCURRENT_REMOVALS)
-    async with unwrap_single_error() as tasks:
+    async with single_error_task_group() as tasks:
         for key, removal in removals.items():
             tasks.start_soon(_run_removal, key, removal, limiter)
 

@@ -16,7 +16,7 @@ from coordinatord.run.config import Config
 if TYPE_CHECKING:
     from coordinatord.chain.relayer.transactions_sql import AccountUse
 
-_STATE_TEXTS: Final = {
+_KEY_STATE_TEXTS: Final = {
     "relays": "relays",
     "drained": "ended: its key is no longer needed",
     "not drained": "NOT ENDED: run `coordinatord drain` with its key, unless a process still relays with it",
@@ -45,7 +45,7 @@ def relayer_table(uses: "Sequence[AccountUse]", current: bytes) -> str:
     """Return the table of `coordinatord relayers`."""
     lines = []
     for row in relayer_rows(uses, current):
-        quiet, state = row["quiet_s"], _STATE_TEXTS[str(row["state"])]
+        quiet, state = row["quiet_s"], _KEY_STATE_TEXTS[str(row["state"])]
         if isinstance(quiet, int | float):
             ago = f"{quiet / 60:,.0f} min ago"
             lines.append(f"{row['account']}  {row['pending']:>3} pending, last signed {ago:>12}  {state}")

@@ -24,7 +24,7 @@ from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
 from coordinatord.api.escrow.keys import KeyPair, wipe
 from coordinatord.base.clock import Clock
-from coordinatord.base.http_client import Http, HttpResponse, NoResponse, RejectedResponse, open_http
+from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse, RejectedResponse, open_http
 
 # Timeout of a connection, and of reading the answer.
 _PULL_TIMEOUT_S: Final = 10.0
@@ -52,7 +52,7 @@ class FailedPull:
 
 @attrs.frozen(slots=True)
 class Peer:
-    http: Http
+    http: HttpClient
     url: str
     operators: Operators
     release: int

@@ -31,7 +31,7 @@ from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import faults
 from coordinatord.api.orders.bodies import OrderBody, PaidOrder, paid_order_of
 from coordinatord.api.orders.faults import Fault
-from coordinatord.base.clock import ORDER_LIFETIME_S, Clock
+from coordinatord.base.clock import MAX_ORDER_LIFETIME_S, Clock
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.chain.contracts.job_registry import JobRegistry
@@ -56,7 +56,7 @@ def order_faults(body: OrderBody, domains: Domains, now: float) -> Iterator[Faul
         yield faults.WRONG_JOB_ID
     if not now < body.expires_at:
         yield faults.EXPIRED
-    if body.expires_at > now + ORDER_LIFETIME_S:
+    if body.expires_at > now + MAX_ORDER_LIFETIME_S:
         yield faults.EXPIRES_TOO_LATE
     if body.sla_secs > limits.MAX_SLA_S:
         yield faults.SLA_TOO_LONG

@@ -13,7 +13,7 @@ from common.eip712 import struct_hash
 from common.messages.providers import Ask, AskSnapshot
 from common.refusal import Refused
 from common.secp256k1 import recover_address
-from coordinatord.base.clock import MAX_AHEAD_S, Clock, is_too_far_ahead
+from coordinatord.base.clock import MAX_SIGNED_AHEAD_S, Clock, is_too_far_ahead
 from coordinatord.base.errors import Retryable
 from coordinatord.base.outcomes import Unauthorised
 from coordinatord.chain.contracts import ask_registry
@@ -146,7 +146,7 @@ class AskPublisher:
 
 
 def _too_far_ahead_error() -> Refused:
-    return Refused(f"signed_at must be at most {MAX_AHEAD_S} seconds ahead of now", "snapshot.signed_at")
+    return Refused(f"signed_at must be at most {MAX_SIGNED_AHEAD_S} seconds ahead of now", "snapshot.signed_at")
 
 
 def _ask_snapshot(body: SnapshotBody) -> AskSnapshot:

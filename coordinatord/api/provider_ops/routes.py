@@ -48,7 +48,7 @@ def op_response(outcome: ops.OpOutcome) -> Response:
         case Unauthorised():
             return relay_responses.unauthorised_response(outcome)
         case RelayBusy():
-            return relay_responses.busy_response()
+            return relay_responses.relay_busy_response()
         case ops.OpUnderWay():
             return relay_responses.receipt_timeout_response(outcome.tx_hash, outcome.poll)
         case _:

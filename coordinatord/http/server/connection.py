@@ -17,7 +17,7 @@ import structlog
 
 from common.api.limits import KIB
 from coordinatord.http.bodies import ClientDisconnected
-from coordinatord.http.server.exchange import PIECE_BYTES, Address, Exchange, ServerState, scope_of
+from coordinatord.http.server.exchange import MAX_PIECE_BYTES, Exchange, ServerState, SocketAddress, build_asgi_scope
 from coordinatord.http.server.heads import HEAD_END, HeadParser, MalformedRequest, check_partial_head
 
 log = structlog.get_logger(__name__)
@@ -117,7 +117,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     async def run(self, server_state: ServerState) -> None:
         try:
-            self._start_idle()
+            self._start_idle_timer()
             await self._serve(server_state)
         except (OSError, ClientDisconnected):
             pass
@@ -184,7 +184,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._flush()
         unsent = self._unsent_bytes()
-        if unsent <= PIECE_BYTES:
+        if unsent <= MAX_PIECE_BYTES:
             return
         with anyio.move_on_after(self._timeouts.seconds_to_read(unsent)) as waiting:
             while self._writing_paused:
@@ -226,7 +226,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         await self.wait_until_ended()
 
     async def _serve_requests(
-        self, server_state: ServerState, parser: HeadParser, client: Address, server: Address
+        self, server_state: ServerState, parser: HeadParser, client: SocketAddress, server: SocketAddress
     ) -> None:
         while head := await self._read_head(server_state):
             try:
@@ -235,11 +235,11 @@ class ClientConnection(asyncio.BufferedProtocol):
                 await self.write(server_state.encode_refusal(fault, head))
                 return
             self.idle_since = None
-            if not await Exchange(self, request, head, server_state).run(scope_of(request, client, server)):
+            if not await Exchange(self, request, head, server_state).run(build_asgi_scope(request, client, server)):
                 return
             if server_state.stopping:
                 return
-            self._start_idle()
+            self._start_idle_timer()
             if self._unread:
                 # Pipelined requests take turns with other connections.
                 await asyncio.sleep(0)
@@ -264,7 +264,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    def _start_idle(self) -> None:
+    def _start_idle_timer(self) -> None:
         """Start waiting for the next head, up to `idle_s`. All requests of the connection use the same timer,
         because starting a timer costs more than reading a request."""
         self.idle_since = self._loop.time()

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-Address = tuple[str, int] | None
+SocketAddress = tuple[str, int] | None
 
 # Maximum size of a received body piece, and of the data that may stay unsent before a writer waits.
-PIECE_BYTES: Final = 1 << 16
+MAX_PIECE_BYTES: Final = 1 << 16
 _TOKEN_CHARACTER: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]"
 # Possessive quantifiers prevent backtracking.
 _FIELD_LINES: Final = re.compile(rb"(?:" + _TOKEN_CHARACTER + rb"++:[\t -~\x80-\xff]*+\r\n)*+")
@@ -129,7 +129,7 @@ class Exchange:
         if self._chunks is not None:
             piece = await self._read_chunks(self._chunks)
         else:
-            piece = await self._connection.read(min(self._unread_body_bytes, PIECE_BYTES))
+            piece = await self._connection.read(min(self._unread_body_bytes, MAX_PIECE_BYTES))
             self._unread_body_bytes -= len(piece)
             self._request_complete = not self._unread_body_bytes
         if not piece and not self._request_complete:
@@ -140,7 +140,7 @@ class Exchange:
         """Return the next bytes of a chunked body. Return b"" at the end, on disconnect and on malformed chunks."""
         piece = b""
         while not piece and not self._request_complete:
-            data = await self._connection.read(PIECE_BYTES)
+            data = await self._connection.read(MAX_PIECE_BYTES)
             if not data:
                 return b""
             try:
@@ -234,7 +234,7 @@ class Exchange:
             return
 
 
-def scope_of(request: RequestHead, client: Address, server: Address) -> Scope:
+def build_asgi_scope(request: RequestHead, client: SocketAddress, server: SocketAddress) -> Scope:
     path, _, query = request.target.partition(b"?")
     text = path.decode("ascii")
     return {

@@ -23,7 +23,7 @@ from coordinatord.api.escrow.keys import KeyPair
 from coordinatord.api.escrow.peer import FailedPull, open_peer
 from coordinatord.base.clock import system_clock
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import Http, NoResponse, open_http
+from coordinatord.base.http_client import HttpClient, NoResponse, open_http
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.chain import ChainChecks
@@ -201,7 +201,7 @@ async def _gateway_row(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     return wrong("gateway", f"{url} does not serve the probe within {_GATEWAY_TIMEOUT_S:g} s ({answer})", remedy)
 
 
-async def _find_gateway_fault(http: Http, url: str, probe: bytes) -> str:
+async def _find_gateway_fault(http: HttpClient, url: str, probe: bytes) -> str:
     """Return an empty string if the gateway serves the probe, otherwise the fault."""
     try:
         async with http("GET", url, {}) as response:

@@ -27,7 +27,7 @@ from common.daemon.secrets import Secret
 from common.refusal import Refused
 from common.strict_json import DECODE_ERRORS
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
+from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse, open_http
 from coordinatord.storage.pins.pinned_sql import KeyBook
 from coordinatord.storage.pins.requests import (
     StoreClock,
@@ -90,8 +90,8 @@ class RepoStat(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class KuboStore:
-    http: Http
-    streams: Http
+    http: HttpClient
+    streams: HttpClient
     endpoint: str
     authorization: str | None
     keys: KeyBook

@@ -16,7 +16,7 @@ from coordinatord.market.contracts import Contract
 from coordinatord.market.deployment import encode_constructor_arguments_of
 from coordinatord.market.node import code_at
 from coordinatord.market.reading import contracts_of, read_market
-from coordinatord.market.status import check_conformity, check_soundness
+from coordinatord.market.status import check_integrity, check_terms
 from tests.integration.coordinatord.market.ground import SPAN, Ground
 
 STRANGER = "0x" + "77" * 20
@@ -24,7 +24,7 @@ STRANGER = "0x" + "77" * 20
 
 def wrong_facts(ground: Ground, book: AddressBook) -> list[str]:
     market = read_market(ground.node, book, SPAN, lambda _: None)
-    return wrong_names(check_soundness(market, book) + check_conformity(market, ground.terms))
+    return wrong_names(check_integrity(market, book) + check_terms(market, ground.terms))
 
 
 def by_admin(registry: str, function: str, *arguments: object) -> Callable[[Ground, dict[str, Contract]], None]:
