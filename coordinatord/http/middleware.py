@@ -1,4 +1,4 @@
-"""Middleware around all routes. It adds request ids, records metrics and sends a response for every failure."""
+"""Middleware around all routes that adds request ids, records metrics and sends a response for every failure."""
 
 import random
 import time

@@ -134,7 +134,7 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
     ),
     "treasury": AdminCommand("Set the account that gets the fees.", (_ACCOUNT,), Admin.set_treasury),
     "grant-relayer": AdminCommand(
-        "Let an account relay, on all registries.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)
+        "Let an account relay transactions to all registries.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)
     ),
     "revoke-relayer": AdminCommand("Stop an account from relaying.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, False)),
     "pause": AdminCommand("Stop posts and claims. Claimed jobs continue.", (), lambda a: a.pause(True)),
@@ -142,9 +142,9 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
     "allowlist": AdminCommand(
         "Set the status of an escrow key.",
         (
-            Argument("key", _parse_key, "The key, 32 bytes of hex."),
+            Argument("key", _parse_key, "Escrow key, 32 bytes in hex."),
             Argument("status", _parse_status, f"One of {', '.join(ALLOWLIST_STATUSES)}."),
-            Argument("entry", _parse_entry, "Description; may be empty."),
+            Argument("entry", _parse_entry, "Description of the key; may be empty."),
         ),
         Admin.set_allowlist,
     ),

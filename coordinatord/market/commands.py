@@ -107,8 +107,8 @@ class CommandFailed(click.ClickException):
 
 
 @click.command("new-key")
-@click.option("--out", type=_FILE, required=True, help="The new keystore.")
-@click.option("--password-file", type=_FILE, help="Password of the keystore (default: ask).")
+@click.option("--out", type=_FILE, required=True, help="Path of the new keystore.")
+@click.option("--password-file", type=_FILE, help="File with the keystore's password (default: ask).")
 def _new_key(out: Path, password_file: Path | None) -> None:
     """Create a key in an encrypted keystore. Shows its address."""
     try:
@@ -171,7 +171,11 @@ _POSITIVE: Final = click.IntRange(1, 1_000_000)
 _CHAIN_OPTIONS: Final = (
     click.option("--rpc-url", envvar="RPC_URL", metavar="URL", help="JSON-RPC endpoint (default: RPC_URL)."),
     click.option(
-        "--log-span", "log_range_blocks", type=_POSITIVE, default=5000, help="Widest block range of a log query."
+        "--log-span",
+        "log_range_blocks",
+        type=_POSITIVE,
+        default=5000,
+        help="Highest number of blocks in one log query.",
     ),
 )
 _BOOK_OPTION: Final = click.option(
@@ -192,25 +196,32 @@ _TERMS_OPTIONS: Final = (
     click.option("--max-gas-fee", help="Highest gas fee that can ever be set."),
     click.option("--point-price", help="Treasury's income for which a provider gains a point of reputation."),
     click.option("--token-gas", help="Gas that one call of the token may use."),
-    click.option("--sla", "slas", multiple=True, type=int, metavar="SECONDS", help="A window (repeatable)."),
-    click.option("--relayer", "relayers", multiple=True, metavar="ADDRESS", help="A relayer (repeatable)."),
+    click.option(
+        "--sla",
+        "slas",
+        multiple=True,
+        type=int,
+        metavar="SECONDS",
+        help="Length of a job window to allow (repeatable).",
+    ),
+    click.option(
+        "--relayer", "relayers", multiple=True, metavar="ADDRESS", help="Account that may relay (repeatable)."
+    ),
     click.option(
         "--model",
         "models",
         multiple=True,
         type=_option_type(_parse_model),
         metavar="ID=NAME",
-        help="A model (repeatable).",
+        help="Model to enable (repeatable).",
     ),
 )
 _SIGNER_OPTIONS: Final = (
-    click.option("--keystore", type=_FILE, help="An encrypted keystore."),
-    click.option("--key-file", type=_FILE, help="A key in hex, readable only by its owner."),
+    click.option("--keystore", type=_FILE, help="Encrypted keystore with the key that signs."),
+    click.option("--key-file", type=_FILE, help="File with a key in hex, readable only by its owner."),
     click.option("--signer", metavar="COMMAND", help="Program that signs. Needs --from."),
-    click.option("--password-file", type=_FILE, help="Password of --keystore (default: ask)."),
-    click.option(
-        "--from", "sender", type=_option_type(_parse_address), metavar="ADDRESS", help="The account that signs."
-    ),
+    click.option("--password-file", type=_FILE, help="File with the password of --keystore (default: ask)."),
+    click.option("--from", "sender", type=_option_type(_parse_address), metavar="ADDRESS", help="Account that signs."),
     click.option("--max-fee", type=_option_type(_parse_gwei), metavar="GWEI", help="Highest fee per unit of gas."),
     click.option(
         "--tip", type=_option_type(_parse_gwei), metavar="GWEI", help="Priority fee (default: as the node proposes)."
@@ -436,7 +447,7 @@ for _each in (
             multiple=True,
             type=_option_type(_parse_mint),
             metavar="ADDRESS=TOKENS",
-            help="Whole tokens for an account (repeatable).",
+            help="Number of whole tokens to mint for an account (repeatable).",
         ),
         *_SIGNER_OPTIONS,
     ),

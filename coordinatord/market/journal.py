@@ -91,7 +91,10 @@ def _read_journal(path: Path, identity: Mapping[str, Any]) -> DeploymentJournal:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["version"] != _VERSION:
-            raise Fatal(f"{path} is a journal of version {document['version']}; this release reads version {_VERSION}")
+            raise Fatal(
+                f"{path} is a journal of version {document['version']}; this release reads version {_VERSION}: "
+                "use the release that wrote the journal"
+            )
         before = document["run"]
         entries = {key: _parse_entry(entry) for key, entry in document["steps"].items()}
     except (OSError, ValueError, KeyError, TypeError) as error:

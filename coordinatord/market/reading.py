@@ -95,7 +95,7 @@ def read_market(node: Web3, book: AddressBook, log_range_blocks: int, progress: 
     contracts = contracts_of(book)
     for name, contract in contracts.items():
         if not code_at(node, contract.address):
-            raise Fatal(f"{name}: there is no contract at {contract.address}")
+            raise Fatal(f"{name}: there is no contract at {contract.address}: correct the address book")
     progress(f"reading the events of blocks {book.deploy_block} to {head}")
     events = list(read_admin_events(node, contracts, book.deploy_block, head, log_range_blocks))
     registries = {name: _read_registry(node, contract, events) for name, contract in contracts.items()}

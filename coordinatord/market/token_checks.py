@@ -46,7 +46,7 @@ def check_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[CheckR
     """Return the token's facts, with a row for each check. Raise Fatal if the contract is not a token."""
     code = code_at(node, terms.token)
     if not code:
-        raise Fatal(f"token: there is no contract at {terms.token} on chain {terms.chain_id}")
+        raise Fatal(f"token: there is no contract at {terms.token} on chain {terms.chain_id}: correct the terms")
     if code.startswith(b"\xef\x01\x00"):
         raise Fatal(f"token: {terms.token} is an account with a delegation (EIP-7702), not a contract")
     token = Contract(_CHECKED_INTERFACE, terms.token)

@@ -152,7 +152,7 @@ def build_application(
 def compose_application(
     dependencies: Dependencies, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: StopFlag
 ) -> ASGIApp:
-    """Build the services and the routes that use them."""
+    """Build the services, and the application that serves their routes."""
     config, database, domains = dependencies.config, dependencies.database, dependencies.domains
     book = config.addresses
     callers_rpc = dependencies.rpc_for_callers

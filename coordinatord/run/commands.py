@@ -93,7 +93,7 @@ async def _migrate(config: Config) -> None:
         dependencies = await open_dependencies(config, stack)
         async with dependencies.database.connection_without_timeout() as connection:
             applied = await migrate(connection)
-    print("\n".join(applied) if applied else "nothing to apply")
+    print("\n".join(applied) if applied else "no migrations to apply")
 
 
 async def _print_budgets(config: Config, *, as_json: bool) -> None:

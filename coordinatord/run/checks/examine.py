@@ -49,8 +49,8 @@ _ESCROW_MODE_TEXTS: Final = {
     "off": "off: clients can only seal to a provider; open orders are refused (403 escrow_unavailable)",
     "static": "static: open orders are sealed to the first key of OPERATOR_KEY; the holder of that key can read the"
     " orders, and jobs can be opened for as long as you keep the key",
-    "mock": "mock: the coordinator creates and rotates the keys, and loses them with its last process: for development"
-    " only",
+    "mock": "mock: for development; the coordinator creates and rotates the keys, which are lost when its last process"
+    " ends",
 }
 
 
@@ -71,8 +71,8 @@ async def run_checks(environ: Mapping[str, str]) -> list[CheckRow]:
         CheckPart("database", lambda: database_rows(config), _DATABASE_REMEDY),
         CheckPart("node", ChainChecks(config).rows, NODE_REMEDY, seconds=60),
         CheckPart("pin store", lambda: _pin_store_rows(config), _STORE_REMEDY, _STORE_TIMEOUT_S),
-        CheckPart("escrow", lambda: _escrow_rows(config), "see OPERATOR_KEY and PEER_URL"),
-        CheckPart("port", lambda: _port_rows(config), "see PORT"),
+        CheckPart("escrow", lambda: _escrow_rows(config), "check OPERATOR_KEY and PEER_URL"),
+        CheckPart("port", lambda: _port_rows(config), "check PORT and BIND_HOST"),
     ]
     return [*rows, *await run_parts(parts), _open_files_row(config, raise_descriptor_limit(), memory_limit_bytes())]
 
@@ -100,7 +100,7 @@ def find_settings_faults(environ: Mapping[str, str]) -> list[str]:
 def _variables_row(environ: Mapping[str, str]) -> CheckRow:
     unknown = unknown_settings(environ)
     if not unknown:
-        return right("variables", "every variable that looks like a setting is a setting")
+        return right("variables", "no variable looks like a misspelled setting")
     names = ", ".join(name if near is None else f"{name} (did you mean {near}?)" for name, near in unknown.items())
     remedy = "correct the name or remove the variable; until then the intended setting has its default"
     return wrong("variables", f"not a setting: {names}", remedy)

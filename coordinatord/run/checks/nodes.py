@@ -134,7 +134,9 @@ class NodeChecks:
             yield right("log range", f"the node accepts {cap} blocks in one log query")
         else:
             detail = f"the node accepts {width} blocks in one log query"
-            yield fact("log range", detail, f"set GETLOGS_CAP={width} to spare the index the rejected queries")
+            yield fact(
+                "log range", detail, f"set GETLOGS_CAP={width}, so that the index sends no queries that are rejected"
+            )
 
     async def _check_gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         limit = (await read_latest_block(rpc)).gas_limit
@@ -201,7 +203,11 @@ def _clock_row(block_time: int) -> CheckRow:
     age = time.time() - block_time
     if age < -_MAX_BLOCK_AHEAD_S:
         detail = f"this clock is {-age:.0f} s behind the newest block"
-        return wrong("clock and chain", detail, "set this clock (timedatectl), or signed ops are rejected as StaleOp")
+        return wrong(
+            "clock and chain",
+            detail,
+            "synchronise this clock (timedatectl): otherwise signed ops are rejected as StaleOp",
+        )
     if age > _STALE_HEAD_S:
         detail = f"the newest block is {age:.0f} s old"
         remedy = "check that this clock is right, the chain produces blocks and the node is not behind"

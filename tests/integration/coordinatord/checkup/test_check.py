@@ -209,7 +209,7 @@ async def test_port_where_another_program_listens_is_wrong(well: dict[str, str])
         alone.bind(("127.0.0.1", port))
         alone.listen()
         row = (await looked(well, PORT=port))["port"]
-    assert (row.result, row.remedy) == (CheckResult.WRONG, "see PORT")
+    assert (row.result, row.remedy) == (CheckResult.WRONG, "check PORT and BIND_HOST")
 
 
 @asynccontextmanager
