@@ -42,7 +42,7 @@ _MOCK_ONLY_VARIABLES: Final = (
 
 @attrs.frozen(slots=True, kw_only=True)
 class Config(ChainConfig):
-    """Settings of the specification first, then settings that this project adds. `ChainConfig` has the settings of the
+    """Settings of the specification, followed by settings that this project adds. `ChainConfig` has the settings of the
     nodes and of the relayer."""
 
     addresses_file: AddressBook | None = setting(address_book_file, "address book of the market", None)

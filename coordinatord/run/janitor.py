@@ -67,7 +67,7 @@ class Janitor:
                 _set_replication_metrics(await read_replication(connection))
                 await self.sweep(connection)
                 await anyio.sleep(SWEEP_INTERVAL_S)
-        finally:  # another process may now hold the role and set these metrics
+        finally:  # another process may now hold the role and report these metrics
             metrics.database_standbys.clear()
             metrics.database_replay_lag.clear()
 

@@ -84,7 +84,7 @@ class Exchange:
         self._chunks = ChunkedBody() if request.length is None else None
         # Bytes of the request's body that are not read yet.
         self._unread_body_bytes = request.length or 0
-        # The application has received the whole body.
+        # True when the application has received the whole body.
         self._request_complete = False
         self._must_send_continue = request.expects_continue
         # Response head, kept until the first bytes of the body.
