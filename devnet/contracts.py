@@ -112,7 +112,7 @@ def _deploy_market(rpc_url: str, wallets: Cast, token: str) -> AddressBook:
         terms = market_terms(wallets, token, node.eth.chain_id)
         facts, _ = check_chain_and_token(node, terms)
         admin = LocalKey.from_key(bytes.fromhex(wallets.admin.private_key[2:]))
-        return MarketDeployment(node, admin, terms, options, _ignore_progress).carry_out(
+        return MarketDeployment(node, admin, terms, options, _ignore_progress).send_steps(
             facts, DeploymentJournal(None, {})
         )
 

@@ -1,4 +1,4 @@
-"""This machine's clock, time windows of signed messages, and dates in HTTP headers."""
+"""This machine's clock, limits on the signing times of messages, and dates in HTTP headers."""
 
 import time
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from common.api import limits
 Clock = Callable[[], float]
 
 MAX_OP_SKEW_S: Final = limits.MAX_OP_SKEW_S
-MAX_AHEAD_S: Final = limits.MAX_SIGNED_AHEAD_S
-ORDER_LIFETIME_S: Final = limits.MAX_ORDER_LIFETIME_S
+MAX_SIGNED_AHEAD_S: Final = limits.MAX_SIGNED_AHEAD_S
+MAX_ORDER_LIFETIME_S: Final = limits.MAX_ORDER_LIFETIME_S
 
 system_clock: Clock = time.time
 
@@ -24,18 +24,18 @@ def is_fresh(issued_at: int, now: float) -> bool:
 
 
 def is_too_far_ahead(signed_at: int, now: float) -> bool:
-    """Return True if a signing time is ahead of this clock by more than two clocks may differ (MAX_AHEAD_S)."""
-    return signed_at > now + MAX_AHEAD_S
+    """Return True if a signing time is more than MAX_SIGNED_AHEAD_S ahead of this clock."""
+    return signed_at > now + MAX_SIGNED_AHEAD_S
 
 
 def read_http_date(text: str | None) -> float | None:
-    """Return the Unix seconds of a `Date` or `Retry-After` header, or None if the header is missing or holds no valid
+    """Return the Unix seconds of a `Date` or `Retry-After` header, or None if the header is missing or not a valid
     date."""
     try:
         at = parsedate_to_datetime(text) if text is not None else None
         if at is None:
             return None
         return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
-    # OverflowError: a time zone or year out of range.
+    # A time zone or year out of range raises OverflowError.
     except (ValueError, OverflowError):
         return None

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 @asynccontextmanager
-async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
+async def single_error_task_group() -> AsyncIterator[TaskGroup]:
     """Open a task group that raises a single error as itself, not in an exception group, so that callers can catch the
     error by its type."""
     try:
@@ -26,24 +26,24 @@ async def unwrap_single_error() -> AsyncIterator[TaskGroup]:
 
 
 @asynccontextmanager
-async def read_ahead(source: AsyncIterable[T], slack: int = 0) -> AsyncIterator[AsyncIterator[T]]:
+async def read_ahead(source: AsyncIterable[T], buffer_size: int = 0) -> AsyncIterator[AsyncIterator[T]]:
     """Read `source` ahead in a separate task. An error of the source is raised from the block.
 
         async with read_ahead(source) as pieces:
             async for piece in pieces: ...
 
-    The source produces the next piece while the block handles the previous piece. At most `slack` + 1 finished pieces
-    wait, which bounds memory.
+    The source produces the next piece while the block handles the previous piece. At most
+    `buffer_size` + 1 finished pieces wait, which bounds memory.
     """
-    send, receive = anyio.create_memory_object_stream[T](slack)
-    async with send, receive, unwrap_single_error() as tasks:
-        tasks.start_soon(_forward, source, send)
+    send, receive = anyio.create_memory_object_stream[T](buffer_size)
+    async with send, receive, single_error_task_group() as tasks:
+        tasks.start_soon(_forward_pieces, source, send)
         yield receive
         # The caller may leave the `async with` block before the source ends.
         tasks.cancel_scope.cancel()
 
 
-async def _forward(source: AsyncIterable[T], send: MemoryObjectSendStream[T]) -> None:
+async def _forward_pieces(source: AsyncIterable[T], send: MemoryObjectSendStream[T]) -> None:
     async with send:
         async for piece in source:
             await send.send(piece)

@@ -1,8 +1,8 @@
 """Errors from outside this process, with the error types of the specification.
 
-The code that sees the error classifies it. `Retryable` says that the same request is safe to repeat and may succeed
-later. `Fatal` (`common.daemon.process`) stops the daemon. Answers to callers, such as a rejected op or an unknown job,
-are not errors: they are returned as values.
+The code that catches an external error raises one of two errors. `Retryable` means that the same request is safe to
+repeat and may succeed later. `Fatal` (`common.daemon.process`) stops the daemon. Outcomes that a caller must handle,
+such as a rejected op or an unknown job, are returned as values (`outcomes`).
 """
 
 from typing import Literal

@@ -23,11 +23,11 @@ from yarl import URL
 from common.plain_answers import IDENTITY_HEADERS, check_response_encoding, check_response_length
 from common.refusal import Refused
 
-# Common servers close idle connections after five seconds or more. Closing first avoids lost requests.
+# Most servers close idle connections after five seconds or more. The client closes first, so that no request is lost.
 _KEEPALIVE_S: Final = 4.0
 # A body up to this size is copied and sent in one write with the head of the request. A larger body is not copied.
-_MAX_JOINED_BYTES: Final = 1 << 16
-# ValueError: an invalid host name or port. OSError includes TimeoutError and ssl.SSLError.
+_MAX_SINGLE_WRITE_BYTES: Final = 1 << 16
+# aiohttp raises ValueError for an invalid host name or port. OSError includes TimeoutError and ssl.SSLError.
 _REQUEST_ERRORS: Final = (aiohttp.ClientError, OSError, ValueError)
 _OMITTED_DEFAULT_HEADERS: Final = ("user-agent", "accept", "content-type")
 
@@ -44,25 +44,25 @@ class NoResponse(Exception):
     """No response, or only part of one. The effect of the request on the server is unknown."""
 
 
-class UnfitResponse(NoResponse):
-    """The response was rejected: its body is encoded, too long, or has too many values."""
+class RejectedResponse(NoResponse):
+    """The response was rejected, because its body is encoded, too long, or has too many values."""
 
 
 @attrs.frozen(slots=True)
 class HttpResponse:
-    """Head of a response. Stream the body with `pieces`, or `read` it whole. Both raise NoResponse if the response
-    breaks off or is rejected."""
+    """Head of a response. `pieces` streams the body, and `read` returns the whole body. Both raise NoResponse if the
+    response breaks off or is rejected."""
 
     status: int
     headers: Mapping[str, str]
     pieces: AsyncIterator[bytes]
 
     def require_unencoded(self) -> None:
-        """Raise UnfitResponse for an encoded body, because the encoded length does not limit the decoded length."""
+        """Raise RejectedResponse for an encoded body, because the encoded length does not limit the decoded length."""
         try:
             check_response_encoding(self.headers)
         except Refused as error:
-            raise UnfitResponse(error.message) from None
+            raise RejectedResponse(error.message) from None
 
     async def read(self, max_bytes: int) -> bytes:
         """Return the whole body, up to `max_bytes` bytes."""
@@ -74,12 +74,12 @@ class HttpResponse:
             try:
                 check_response_length(length, max_bytes)
             except Refused as error:
-                raise UnfitResponse(error.message) from None
+                raise RejectedResponse(error.message) from None
             pieces.append(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-class Http(Protocol):
+class HttpClient(Protocol):
     """Function that sends one request and yields the response, which is closed at the end of the `async with` block.
 
     `url` must be percent-encoded. Redirects are not followed. Content of unknown length is sent in chunks and cannot be
@@ -96,36 +96,38 @@ async def open_http(
     *,
     connections: int,
     timeout_s: float,
-    connecting: float | None = None,
+    connect_timeout_s: float | None = None,
     tls: ssl.SSLContext | None = None,
     proxies: bool = True,
-    connector: Mapping[str, Any] | None = None,
-    **settings: Any,
-) -> AsyncIterator[Http]:
+    connector_options: Mapping[str, Any] | None = None,
+    **session_options: Any,
+) -> AsyncIterator[HttpClient]:
     """Open an HTTP client.
 
-    `timeout_s` limits the sending of each piece of content and the time between two reads of the response. `connecting`
-    is the timeout for a connection (default: `timeout_s`). `tls` verifies https (default: `system_tls_context()`). With
-    `proxies`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply. `settings` are passed to aiohttp's session, and `connector`
-    to its connector.
+    `timeout_s` limits the sending of each piece of content and the time between two reads of the response.
+    `connect_timeout_s` limits connecting (default: `timeout_s`). `tls` verifies https (default:
+    `system_tls_context()`). With `proxies`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply. `session_options` are passed
+    to aiohttp's session, and `connector_options` to its connector.
     """
-    limits = aiohttp.ClientTimeout(total=None, connect=connecting or timeout_s, sock_read=timeout_s)
+    limits = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s or timeout_s, sock_read=timeout_s)
     # Without a proxy in the environment, aiohttp would still look for one and read ~/.netrc on every request.
     trust_env = proxies and bool(getproxies())
-    async with _open_session(connections, limits, connector or {}, {**settings, "trust_env": trust_env}) as session:
+    async with _open_session(
+        connections, limits, connector_options or {}, {**session_options, "trust_env": trust_env}
+    ) as session:
 
         @asynccontextmanager
         async def http(
             method: str, url: str, headers: Mapping[str, str], content: Sequence[bytes] | AsyncIterable[bytes] = ()
         ) -> AsyncIterator[HttpResponse]:
-            with _limit_response_wait(within=3 * timeout_s) as until_answered:
+            with _limit_response_wait(3 * timeout_s) as response_deadline:
                 data: bytes | _RequestBody | None
                 if isinstance(content, AsyncIterable):
-                    data = _RequestBody(content, until_answered, timeout_s)
-                elif sum(len(piece) for piece in content) <= _MAX_JOINED_BYTES:
+                    data = _RequestBody(content, response_deadline, timeout_s)
+                elif sum(len(piece) for piece in content) <= _MAX_SINGLE_WRITE_BYTES:
                     data = b"".join(content) or None
                 else:
-                    data = _RequestBody(content, until_answered, timeout_s)
+                    data = _RequestBody(content, response_deadline, timeout_s)
                 target = URL(url, encoded=True)
                 verified = (tls or system_tls_context()) if target.scheme == "https" else True
                 opened = await session.request(
@@ -181,16 +183,19 @@ async def _iterate_pieces(pieces: Sequence[bytes] | AsyncIterable[bytes]) -> Asy
 
 @asynccontextmanager
 async def _open_session(
-    connections: int, limits: aiohttp.ClientTimeout, connector: Mapping[str, Any], settings: Mapping[str, Any]
+    connections: int,
+    limits: aiohttp.ClientTimeout,
+    connector_options: Mapping[str, Any],
+    session_options: Mapping[str, Any],
 ) -> AsyncIterator[aiohttp.ClientSession]:
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_S, **connector),
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_S, **connector_options),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=limits,
         auto_decompress=False,
         headers=IDENTITY_HEADERS,
         skip_auto_headers=_OMITTED_DEFAULT_HEADERS,
-        **settings,
+        **session_options,
     )
     try:
         yield session
@@ -200,15 +205,15 @@ async def _open_session(
             await session.close()
 
 
-async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _read_pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Yield the body of a response. Raise NoResponse when the response breaks off.
 
     The loop checks `at_eof()` and does not use iter_chunks(). In aiohttp, all empty bodies share one stream, and
     iter_chunks() ends only at its first use on a stream.
     """
     try:
-        while not answer.content.at_eof():
-            piece, _ = await answer.content.readchunk()
+        while not response.content.at_eof():
+            piece, _ = await response.content.readchunk()
             if piece:
                 yield piece
     except _REQUEST_ERRORS as error:
@@ -216,13 +221,13 @@ async def _read_pieces(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 @contextmanager
-def _limit_response_wait(within: float) -> Iterator[anyio.CancelScope]:
-    """Raise NoResponse unless a response begins within this many seconds. Streamed content extends the limit.
+def _limit_response_wait(timeout_s: float) -> Iterator[anyio.CancelScope]:
+    """Raise NoResponse unless a response begins within `timeout_s`. Sending content in pieces extends the timeout.
 
-    aiohttp limits connecting and reading, but would send forever to a server that reads nothing.
+    aiohttp limits only connecting and reading. It would wait forever to send to a server that reads nothing.
     """
     try:
-        with anyio.fail_after(within) as scope:
+        with anyio.fail_after(timeout_s) as scope:
             yield scope
     except _REQUEST_ERRORS as error:
         raise NoResponse(type(error).__name__) from error

@@ -17,7 +17,7 @@ task_failures = Counter(
 )
 clock_ahead = Gauge(
     "coordinatord_clock_ahead_seconds",
-    "Seconds that this machine's clock is ahead of another clock (source)",
+    "Seconds that this machine's clock is ahead of the clock of the source",
     ["source"],
     registry=REGISTRY,
 )
@@ -32,7 +32,7 @@ http_requests = Histogram(
 
 connections_ended = Counter(
     "coordinatord_connections_ended_total",
-    "Connections, event streams and waiting polls that a limit or a stop ended or refused",
+    "Connections, event streams and waiting polls that were ended or refused because of a limit or a shutdown",
     ["kind", "reason"],
     registry=REGISTRY,
 )
@@ -44,10 +44,15 @@ relay_queue_age = Gauge(
     "coordinatord_relay_queue_age_seconds", "Age of the oldest relay waiting to be broadcast", registry=REGISTRY
 )
 relay_outcomes = Counter(
-    "coordinatord_relay_outcomes_total", "Relays ended, by kind and outcome", ["kind", "outcome"], registry=REGISTRY
+    "coordinatord_relay_outcomes_total",
+    "Relays that have ended, by kind and outcome",
+    ["kind", "outcome"],
+    registry=REGISTRY,
 )
 relay_transactions_pending = Gauge(
-    "coordinatord_relay_transactions_pending", "Transactions broadcast and not mined", registry=REGISTRY
+    "coordinatord_relay_transactions_pending",
+    "Transactions that were broadcast and are not mined yet",
+    registry=REGISTRY,
 )
 relay_replacements = Counter(
     "coordinatord_relay_replacements_total",
@@ -68,7 +73,7 @@ relay_gas_price = Gauge(
 )
 relay_chained = Counter(
     "coordinatord_relay_chained_total",
-    "Ops signed on top of an undecided op of their job, and ops refused because that earlier op failed",
+    "Ops signed before an earlier op of the same job was mined, and ops refused because the earlier op failed",
     ["kind", "outcome"],
     registry=REGISTRY,
 )
@@ -87,7 +92,7 @@ relay_gas = Counter(
 )
 budget_refusals = Counter(
     "coordinatord_budget_refusals_total",
-    "Requests refused by a budget: of gas, of storage, or an owner's balance",
+    "Requests refused because a budget of gas or storage, or an owner's balance, is used up",
     ["budget"],
     registry=REGISTRY,
 )
@@ -125,7 +130,7 @@ event_listeners = Gauge(
 
 webhook_late = Gauge(
     "coordinatord_webhook_late_seconds",
-    "Time that an event waits to become messages, or the messages of a working endpoint wait for a process",
+    "Time that the oldest event has waited to become messages, or the oldest message of a working endpoint to be sent",
     registry=REGISTRY,
 )
 
@@ -146,7 +151,7 @@ database_replay_lag = Gauge(
 )
 database_promotions = Counter(
     "coordinatord_database_promotions_total",
-    "Promotions of a standby that this process noticed when it began a role",
+    "Promotions of a standby that this process noticed when it acquired a role",
     registry=REGISTRY,
 )
 replica_reads = Counter(
@@ -180,7 +185,7 @@ node_lag = Gauge(
 )
 node_contradicted = Counter(
     "coordinatord_node_contradicted_total",
-    "Answers of the node that two others contradicted; each suspends the node for ten minutes",
+    "Answers of the node that two other nodes contradicted; each suspends the node for ten minutes",
     ["node"],
     registry=REGISTRY,
 )
@@ -191,6 +196,9 @@ nodes_agreed = Gauge(
     registry=REGISTRY,
 )
 signer_failing = Gauge(
-    "coordinatord_signer_failing", "1 while the last requested signature failed", ["account"], registry=REGISTRY
+    "coordinatord_signer_failing",
+    "1 if the last requested signature failed, otherwise 0",
+    ["account"],
+    registry=REGISTRY,
 )
 roles_held = Gauge("coordinatord_role_held", "1 while this process holds the role", ["role"], registry=REGISTRY)

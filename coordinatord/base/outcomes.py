@@ -10,14 +10,14 @@ import attrs
 
 @attrs.frozen(slots=True)
 class NoSuchObject:
-    """No object with this name or id. `what` is the kind of object, such as "job"."""
+    """No object has this name or id. `kind` is the kind of object, such as "job"."""
 
-    what: str
+    kind: str
 
 
 @attrs.frozen(slots=True)
-class NotSigned:
-    """The signature is not from the required signer. `kind` is the error type of the response."""
+class Unauthorised:
+    """The signer or the session may not make this request. `kind` is the error type of the response."""
 
     kind: Literal["authentication_error", "invalid_op_signature"]
     code: str | None
@@ -25,8 +25,8 @@ class NotSigned:
 
 
 @attrs.frozen(slots=True)
-class WouldRefuse:
-    """The chain would refuse the call. `name` is the contract's error."""
+class PredictedRefusal:
+    """The chain would refuse the call, so it is not sent. `name` is the contract's error."""
 
     name: str
     message: str

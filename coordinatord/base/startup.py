@@ -1,4 +1,4 @@
-"""Retry at boot while other services are still starting."""
+"""Retry while the services that the daemon depends on are still starting."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -17,15 +17,14 @@ _MAX_RETRY_PAUSE_S: Final = 5.0
 
 
 class StartupRetry:
-    """Retries at boot within one time limit for all services, because a machine may start all of them at once."""
+    """Retries at boot with one time limit for all services, because a machine may start all services at once."""
 
-    def __init__(self, seconds: float, pause: float = _FIRST_RETRY_PAUSE_S) -> None:
-        self._until = anyio.current_time() + seconds
-        self._pause = pause
+    def __init__(self, timeout_s: float, first_pause_s: float = _FIRST_RETRY_PAUSE_S) -> None:
+        self._until = anyio.current_time() + timeout_s
+        self._first_pause_s = first_pause_s
 
     async def retry_until_ready(self, service: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of the first attempt that raises no Retryable. Raise the last error when the time limit has
-        passed.
+        """Return the result of the first attempt that raises no Retryable. Raise the last error after the time limit.
 
         `service` is the name of the awaited service in the log.
         """
@@ -36,7 +35,7 @@ class StartupRetry:
         return await retry(
             attempt,
             on=Retryable,
-            first_s=self._pause,
+            first_s=self._first_pause_s,
             max_s=_MAX_RETRY_PAUSE_S,
             until=lambda: self._until,
             report=report,

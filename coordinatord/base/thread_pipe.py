@@ -1,4 +1,4 @@
-"""Pass pieces of bytes from the event loop to work in a thread."""
+"""Process pieces of bytes in a thread, in order, while the event loop receives more."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ from typing import Final
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from coordinatord.base.concurrency import unwrap_single_error
+from coordinatord.base.concurrency import single_error_task_group
 
 _MAX_WAITING_PIECES: Final = 3
 
@@ -23,15 +23,15 @@ class ThreadPipe:
                 await thread.queue_work(digest.update, piece)
             await thread.wait_until_idle()
 
-    Waiting for each piece costs more than hashing it, because the thread and then the event loop must wake up. So the
-    thread continues while there are pieces, and the task waits only when the thread is far behind.
+    Waiting for each piece would cost more than hashing the piece, because the thread and then the event loop must wake
+    up. So the task waits only when several pieces are queued.
     """
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[bytes], object], bytes]] = deque()
-        self._at_work = self._given_up = False
+        self._is_running = self._has_failed = False
         self._changed = asyncio.Event()
 
     async def queue_work(self, work: Callable[[bytes], object], piece: bytes) -> None:
@@ -40,18 +40,18 @@ class ThreadPipe:
         while len(self._waiting) >= _MAX_WAITING_PIECES:
             await self._wait_for_change()
         self._waiting.append((work, piece))
-        if not self._at_work:
-            self._at_work = True
+        if not self._is_running:
+            self._is_running = True
             self._tasks.start_soon(self._run)
 
     async def wait_until_idle(self) -> None:
         """Wait until all queued work is done."""
-        while self._at_work:
+        while self._is_running:
             await self._wait_for_change()
 
     def drop_queued(self) -> None:
         """Drop queued work, because the `thread_pipe` block failed."""
-        self._given_up = True
+        self._has_failed = True
         self._waiting.clear()
 
     async def _run(self) -> None:
@@ -59,9 +59,9 @@ class ThreadPipe:
             while self._waiting:
                 await to_thread.run_sync(self._run_queued_work)
         except Exception:
-            if not self._given_up:
+            if not self._has_failed:
                 raise
-        self._at_work = False
+        self._is_running = False
         self._changed.set()
 
     def _run_queued_work(self) -> None:
@@ -84,7 +84,7 @@ class ThreadPipe:
 async def thread_pipe() -> AsyncIterator[ThreadPipe]:
     """Open a ThreadPipe. Errors of the work are raised from the block, unless the block itself fails. When the block
     ends without an error, all work is done."""
-    async with unwrap_single_error() as tasks:
+    async with single_error_task_group() as tasks:
         thread = ThreadPipe(tasks)
         try:
             yield thread

@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 class Wake:
-    """Flag that any task can raise and one task waits for.
+    """Flag that any task can raise by calling the object, and that one task waits for.
 
-    Several raises wake the task once. A raise before the wait ends the wait at once.
+    Raising the flag several times wakes the task once. If the flag is already raised, the wait ends at once.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Wake:
         self._raised.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until the flag is raised, at most `seconds`, and lower it. Return False on timeout."""
+        """Wait up to `seconds` until the flag is raised, and lower the flag. Return False on timeout."""
         with anyio.move_on_after(seconds):
             await self._raised.wait()
         raised = self._raised.is_set()
@@ -32,7 +32,7 @@ class Mailbox(Generic[T]):
     """Queue that any task fills, and from which one task takes all items in one step. `put` never waits."""
 
     def __init__(self, capacity: int) -> None:
-        """`capacity` limits the queue. `put` drops further items."""
+        """`put` drops an item if the queue already has `capacity` items."""
         self._capacity = capacity
         self._items: list[T] = []
         self._filled = Wake()

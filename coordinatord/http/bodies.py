@@ -22,25 +22,25 @@ _MIN_RATE_GRACE_S: Final = 5.0
 _MAX_INLINE_PARSE_BYTES: Final = 1 << 16
 
 
-class CallerDisconnected(Exception):
+class ClientDisconnected(Exception):
     """The client disconnected before its request or the response was complete, so no response can be sent."""
 
 
 @attrs.frozen(slots=True)
 class UnacceptableBody(Exception):
-    """The body was rejected because it is too large or arrives too slowly. `answer` is the response."""
+    """The body was rejected because it is too large or arrives too slowly. `response` is sent to the client."""
 
-    answer: Response
+    response: Response
 
 
-def refuse_encoded(headers: RawHeaders) -> None:
-    """Reject compressed bodies, because they may decode to any size."""
+def reject_compressed_body(headers: RawHeaders) -> None:
+    """Raise Refused for a compressed body, because such a body may decode to any size."""
     if first_header(headers, b"content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refused("the request body must not be compressed: omit the header content-encoding")
 
 
 class BodyBudget:
-    """Limit on the bytes of bodies that this process holds at once, in total and per caller.
+    """Limit on the memory of request bodies in this process, in total and per caller.
 
     Without the limit per caller, one client with unfinished bodies could use up the whole budget.
     """
@@ -48,9 +48,9 @@ class BodyBudget:
     def __init__(self, max_bytes: int, max_caller_bytes: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._max_caller_bytes = max_bytes if max_caller_bytes is None else max_caller_bytes
-        self._held = 0
-        # Bytes held by each caller, without entries for callers that hold none.
-        self._held_by_caller: dict[str, int] = {}
+        self._reserved = 0
+        # Bytes reserved by each caller. Callers without reserved bytes have no entry.
+        self._reserved_by_caller: dict[str, int] = {}
 
     @asynccontextmanager
     async def open_share(self, caller: str) -> "AsyncIterator[BudgetShare]":
@@ -58,70 +58,70 @@ class BodyBudget:
         try:
             yield share
         finally:
-            self._return_bytes(caller, share.held)
+            self._release_bytes(caller, share.reserved)
 
-    def take_bytes(self, caller: str, size: int) -> None:
-        held_by_caller = self._held_by_caller.get(caller, 0) + size
-        if self._held + size > self._max_bytes or held_by_caller > self._max_caller_bytes:
+    def reserve_bytes(self, caller: str, size: int) -> None:
+        reserved_by_caller = self._reserved_by_caller.get(caller, 0) + size
+        if self._reserved + size > self._max_bytes or reserved_by_caller > self._max_caller_bytes:
             raise Retryable("busy", "the memory for request bodies is used up; try again later", retry_after=1)
-        self._held += size
-        self._held_by_caller[caller] = held_by_caller
+        self._reserved += size
+        self._reserved_by_caller[caller] = reserved_by_caller
 
-    def _return_bytes(self, caller: str, size: int) -> None:
-        left = self._held_by_caller.pop(caller, 0) - size
-        if left:
-            self._held_by_caller[caller] = left
-        self._held -= size
+    def _release_bytes(self, caller: str, size: int) -> None:
+        remaining = self._reserved_by_caller.pop(caller, 0) - size
+        if remaining:
+            self._reserved_by_caller[caller] = remaining
+        self._reserved -= size
 
 
 class BudgetShare:
-    """Bytes of the budget held by one request, and returned when the request ends."""
+    """Bytes of the budget that one request has reserved. They are released when the request ends."""
 
     def __init__(self, budget: BodyBudget, caller: str) -> None:
         self._budget = budget
         self._caller = caller
-        self.held = 0
+        self.reserved = 0
 
-    def take_bytes(self, size: int) -> None:
-        self._budget.take_bytes(self._caller, size)
-        self.held += size
+    def reserve_bytes(self, size: int) -> None:
+        self._budget.reserve_bytes(self._caller, size)
+        self.reserved += size
 
 
 @attrs.frozen(slots=True)
 class BodyReader:
-    """Reader of bodies. `deadline_s` limits the time for the whole body, `silence_s` each wait for more bytes."""
+    """Reads request bodies. `timeout_s` limits the time for the whole body, `stall_timeout_s` each wait for bytes."""
 
-    deadline_s: float
+    timeout_s: float
     min_bytes_per_s: int
-    silence_s: float = 10.0
+    stall_timeout_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
 
-    async def read(self, receive: Receive, headers: RawHeaders, limit: int, share: BudgetShare) -> bytes:
-        """Return the whole body. Raise UnacceptableBody, Refused or CallerDisconnected. Raise Retryable when the memory
+    async def read(self, receive: Receive, headers: RawHeaders, max_bytes: int, share: BudgetShare) -> bytes:
+        """Return the whole body. Raise UnacceptableBody, Refused or ClientDisconnected. Raise Retryable when the memory
         budget is used up."""
-        refuse_encoded(headers)
+        reject_compressed_body(headers)
         declared = first_header(headers, b"content-length")
-        if declared.isdecimal() and int(declared) > limit:
-            raise UnacceptableBody(responses.body_too_large(limit))
+        if declared.isdecimal() and int(declared) > max_bytes:
+            raise UnacceptableBody(responses.body_too_large(max_bytes))
         try:
-            with anyio.fail_after(self.deadline_s):
-                return await self._read_pieces(receive, limit, share)
+            with anyio.fail_after(self.timeout_s):
+                return await self._read_pieces(receive, max_bytes, share)
         except TimeoutError:
             raise UnacceptableBody(responses.body_too_slow()) from None
 
-    async def _read_pieces(self, receive: Receive, limit: int, share: BudgetShare) -> bytes:
+    async def _read_pieces(self, receive: Receive, max_bytes: int, share: BudgetShare) -> bytes:
         pieces: list[bytes] = []
         size, started = 0, self.clock()
         while True:
-            with anyio.fail_after(self.silence_s):
+            with anyio.fail_after(self.stall_timeout_s):
                 message = await receive()
             if message["type"] == "http.disconnect":
-                raise CallerDisconnected
+                raise ClientDisconnected
             piece: bytes = message.get("body", b"")
             size += len(piece)
-            if size > limit:
-                raise UnacceptableBody(responses.body_too_large(limit))
-            share.take_bytes(len(piece))
+            if size > max_bytes:
+                raise UnacceptableBody(responses.body_too_large(max_bytes))
+            share.reserve_bytes(len(piece))
             pieces.append(piece)
             if not message.get("more_body", False):
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)

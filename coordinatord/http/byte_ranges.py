@@ -1,4 +1,4 @@
-"""Resolve `Range: bytes=` headers with a single range."""
+"""Parse the request header `Range: bytes=` with a single range."""
 
 import re
 from typing import Final

@@ -16,13 +16,13 @@ from coordinatord.http.responses import send_response
 
 # Minimum wait of `wait_and_take`, so that other requests of the same caller get tokens as well.
 _MIN_WAIT_S: Final = 0.1
-# Beyond this number of callers, the least recently used bucket is dropped. The caller's next bucket is full.
+# Above this number of callers, the least recently used bucket is dropped. A caller without a bucket gets a full one.
 _MAX_CALLERS: Final = 65_536
 # Scope key of the caller's address, which `CallerLimits` sets.
 CALLER_KEY: Final = "svc.caller"
 
 
-def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
+def caller_of(scope: Scope, trusted_proxies: frozenset[str]) -> str:
     """Return the address whose requests are counted together: an IPv4 address or the /64 network of an IPv6 address.
 
     The address is that of the connection's peer. If the peer is a trusted proxy, return the nearest untrusted address
@@ -30,12 +30,12 @@ def caller_of(scope: Scope, trusted: frozenset[str]) -> str:
     """
     client = scope.get("client")
     address = client[0] if client else "unknown"
-    if address in trusted:
+    if address in trusted_proxies:
         for name, value in scope["headers"]:
             if name == b"x-forwarded-for":
                 for hop in reversed(value.decode("latin-1").split(",")):
                     address = hop.strip()
-                    if address not in trusted:
+                    if address not in trusted_proxies:
                         break
     return network_of(address)
 
@@ -73,7 +73,7 @@ class TokenBuckets:
         self._clock = clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
-    def take_or_wait_time(self, caller: str, tokens: float = 1) -> float:
+    def take_or_get_wait_s(self, caller: str, tokens: float = 1) -> float:
         """Take tokens and return 0.0, or take none and return the seconds until enough are available."""
         now = self._clock()
         bucket = self._buckets.get(caller)
@@ -93,7 +93,7 @@ class TokenBuckets:
     async def wait_and_take(self, caller: str, tokens: float) -> None:
         """Wait until enough tokens are available, and take them. For work that continues while a response is sent."""
         tokens = min(tokens, self._burst)
-        while (wait := self.take_or_wait_time(caller, tokens)) > 0:  # noqa: ASYNC110 - buckets send no events
+        while (wait := self.take_or_get_wait_s(caller, tokens)) > 0:  # noqa: ASYNC110 - a bucket has no event to wait for
             await anyio.sleep(max(wait, _MIN_WAIT_S))
 
 
@@ -107,9 +107,11 @@ class CallerLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = scope[CALLER_KEY] = caller_of(scope, self._trusted)
-        wait = self._buckets.take_or_wait_time(caller)
+        wait = self._buckets.take_or_get_wait_s(caller)
         if wait > 0:
-            too_often = Retryable("busy", "too many requests from this caller", retry_after=max(1, round(wait)))
-            await send_response(send, responses.retry_later(too_often))
+            too_many = Retryable(
+                "busy", "too many requests from this address; wait as retry-after says", retry_after=max(1, round(wait))
+            )
+            await send_response(send, responses.retry_later(too_many))
             return
         await self._app(scope, receive, send)

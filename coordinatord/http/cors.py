@@ -33,7 +33,7 @@ class Origins:
         return ((b"access-control-allow-origin", origin), _VARY, (b"access-control-expose-headers", _EXPOSED_HEADERS))
 
 
-class Cors:
+class CorsMiddleware:
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self._app = app
         self._origins = origins
@@ -70,9 +70,9 @@ def _wrap_send(send: Send, headers: Headers) -> Send:
     return send_with_headers
 
 
-def _find_header(scope: Scope, wanted: bytes) -> bytes | None:
+def _find_header(scope: Scope, searched: bytes) -> bytes | None:
     for name, value in scope["headers"]:
-        if name == wanted:
-            found: bytes = value
-            return found
+        if name == searched:
+            header: bytes = value
+            return header
     return None

@@ -16,10 +16,10 @@ _SLASH: Final = b"/"
 
 @attrs.frozen(slots=True)
 class Match:
-    """Routes of a path by method, and the texts of the path's variable segments."""
+    """Routes of a path by method, and the texts of the path's variable segments by name."""
 
     routes: dict[str, Route]
-    texts: dict[str, str]
+    segment_texts: dict[str, str]
 
 
 @attrs.define(slots=True)
@@ -32,24 +32,24 @@ class _Template:
     def __attrs_post_init__(self) -> None:
         self.raw_segments = tuple(segment.encode() for segment in self.segments)
 
-    def may_match_beginning(self, beginning: tuple[str, ...]) -> bool:
-        # Not strict, because a template may consist of a single rest segment.
-        pairs = zip(self.segments, beginning, strict=False)
-        return all(mine.startswith("{") or mine == theirs for mine, theirs in pairs)
+    def may_match_prefix(self, prefix: tuple[str, ...]) -> bool:
+        # Not strict, because a template may have fewer segments than the prefix.
+        pairs = zip(self.segments, prefix, strict=False)
+        return all(own.startswith("{") or own == other for own, other in pairs)
 
     def match(self, raw: list[bytes]) -> dict[str, str] | None:
-        texts: dict[str, str] = {}
+        segment_texts: dict[str, str] = {}
         for n, segment in enumerate(self.segments):
             if segment.endswith("...}"):
                 rest = _SLASH.join(raw[n:])
-                return {**texts, segment[1:-4]: _decode_segment(rest)} if rest else None
+                return {**segment_texts, segment[1:-4]: _decode_segment(rest)} if rest else None
             if n >= len(raw) or not raw[n]:
                 return None
             if segment.startswith("{"):
-                texts[segment[1:-1]] = _decode_segment(raw[n])
+                segment_texts[segment[1:-1]] = _decode_segment(raw[n])
             elif raw[n] != self.raw_segments[n] and _decode_segment(raw[n]) != segment:
                 return None
-        return texts if len(raw) == len(self.segments) else None
+        return segment_texts if len(raw) == len(self.segments) else None
 
 
 class Matcher:
@@ -67,11 +67,9 @@ class Matcher:
             templates.values(), key=lambda t: [(s.endswith("...}"), s.startswith("{"), s) for s in t.segments]
         )
         # Templates by their first two segments. A path that begins with other segments is compared with all templates.
-        self._by_beginning = {
-            tuple(segment.encode() for segment in beginning): [
-                t for t in self._templates if t.may_match_beginning(beginning)
-            ]
-            for beginning in {t.segments[:2] for t in self._templates}
+        self._by_prefix = {
+            tuple(segment.encode() for segment in prefix): [t for t in self._templates if t.may_match_prefix(prefix)]
+            for prefix in {t.segments[:2] for t in self._templates}
         }
 
     def match(self, raw_path: bytes) -> Match | None:
@@ -79,10 +77,10 @@ class Matcher:
         if exact is not None:
             return Match(exact, {})
         raw = raw_path.split(_SLASH)[1:]
-        for template in self._by_beginning.get(tuple(raw[:2]), self._templates):
-            texts = template.match(raw)
-            if texts is not None:
-                return Match(template.routes, texts)
+        for template in self._by_prefix.get(tuple(raw[:2]), self._templates):
+            segment_texts = template.match(raw)
+            if segment_texts is not None:
+                return Match(template.routes, segment_texts)
         return None
 
 

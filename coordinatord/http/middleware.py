@@ -1,4 +1,4 @@
-"""Middleware around all routes. It adds request ids, records metrics and sends a response for every failure."""
+"""Middleware around all routes that adds request ids, records metrics and sends a response for every failure."""
 
 import random
 import time
@@ -12,7 +12,7 @@ from common.daemon.asgi import ASGIApp, Message, Receive, Scope, Send
 from common.tracing import spans
 from coordinatord.base.metrics import http_requests
 from coordinatord.http import responses
-from coordinatord.http.bodies import CallerDisconnected
+from coordinatord.http.bodies import ClientDisconnected
 from coordinatord.http.cors import Origins, origin_of
 from coordinatord.http.responses import send_response
 from coordinatord.http.streaming import ResponseSourceFailed
@@ -30,7 +30,7 @@ _TRACED_METHODS: Final = frozenset({"POST", "PUT", "DELETE"})
 
 
 def new_request_id() -> str:
-    # Not a secret, so a fast generator suffices.
+    # A request id is not a secret, so a fast generator suffices.
     return f"{random.getrandbits(128):032x}"
 
 
@@ -39,7 +39,7 @@ class RequestMiddleware:
         """`origins` are allowed to read the error responses that this middleware sends."""
         self._app = app
         self._origins = origins
-        # Cached, because `labels` takes a lock and formats its arguments on every call.
+        # Histograms by labels. Cached, because `labels()` takes a lock and formats its arguments on every call.
         self._series: dict[tuple[str, str, int], Histogram] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,17 +69,17 @@ class RequestMiddleware:
 
         try:
             await self._app(scope, receive, send_with_request_id)
-        except CallerDisconnected:
+        except ClientDisconnected:
             log.debug("caller disconnected", request_id=request_id)
-        except ResponseSourceFailed as cut:
-            log.warning("answer cut short", request_id=request_id, route=scope.get(ROUTE_KEY), reason=str(cut))
+        except ResponseSourceFailed as failure:
+            log.warning("answer cut short", request_id=request_id, route=scope.get(ROUTE_KEY), reason=str(failure))
             raise
         except Exception:
             log.exception("request failed", request_id=request_id, method=scope["method"], route=scope.get(ROUTE_KEY))
             if status == 0:
-                answer = responses.internal_error()
-                headers = (*answer.headers, *self._origins.headers(origin_of(scope)))
-                await send_response(send_with_request_id, attrs.evolve(answer, headers=headers))
+                response = responses.internal_error()
+                headers = (*response.headers, *self._origins.headers(origin_of(scope)))
+                await send_response(send_with_request_id, attrs.evolve(response, headers=headers))
             else:
                 # Part of the response has been sent. Only closing the connection signals the error to the client.
                 raise
@@ -100,8 +100,8 @@ class RequestMiddleware:
 
 def _trace_parent(scope: Scope) -> str | None:
     """Return the caller's trace context if the request has a single, valid `traceparent` header, otherwise None."""
-    found = [value for name, value in scope["headers"] if name == b"traceparent"]
-    return spans.read_traceparent(found[0]) if len(found) == 1 else None
+    values = [value for name, value in scope["headers"] if name == b"traceparent"]
+    return spans.read_traceparent(values[0]) if len(values) == 1 else None
 
 
 async def _handle_lifespan(receive: Receive, send: Send) -> None:

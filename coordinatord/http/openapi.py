@@ -17,13 +17,13 @@ from coordinatord.http.routing import Reply, Request, Route
 
 TAGS: Final[Mapping[str, str]] = {
     "Deployment": "Health, readiness, and the values to sign with: chain id, contracts, fees.",
-    "Sessions": "A wallet signs a nonce and gets a bearer token, for files, batches, ops, asks and the poll.",
+    "Sessions": "A wallet signs a nonce and gets a bearer token for files, batches, ops, asks and the poll.",
     "Models": "The models of the market.",
     "Jobs": "Jobs of a client: read the market, get a quote, post, follow, cancel.",
-    "Files": "Containers and results that are too large for a body, and the lines of batches. For their owner alone.",
-    "Batches": "Many jobs from one file of lines. For their owner alone.",
+    "Files": "Containers and results that are too large for a body, and the lines of batches. Only for their owner.",
+    "Batches": "Many jobs from one file of lines. Only for their owner.",
     "Tabs": "Sealed requests and answers of a claimed job, between its owner and its provider.",
-    "Webhooks": "Addresses that events of an owner's jobs and batches are posted to. For their owner alone.",
+    "Webhooks": "URLs that receive the events of an owner's jobs and batches. Only for their owner.",
     "Job book": "All jobs on the chain, and the poll of providers.",
     "Provider operations": "Messages that providers sign: claims, settles, fails, identity, capacity and prices.",
     "Providers": "Contents of the registries: providers, their asks, the price floors, the escrow's allowlist.",
@@ -32,36 +32,36 @@ TAGS: Final[Mapping[str, str]] = {
 _API_DESCRIPTION: Final = """\
 A coordinator of a market of sealed compute jobs that are settled on a chain.
 
-Bodies are JSON. Integers that may pass 32 bits are decimal strings in answers; requests take them as numbers up to \
-2^53 − 1 or as decimal strings. Hex has `0x` and lower case unless a member says otherwise; requests may write either \
+Bodies are JSON. Integers that may exceed 32 bits are decimal strings in answers; in requests they are numbers up to \
+2^53 − 1 or decimal strings. Hex has `0x` and lower case unless a member says otherwise; requests may use either \
 case, so compare bytes and never texts. Times are Unix seconds. Amounts are base units of the payment token, rates \
 are base units per 10^6 units. Ignore members that you do not know.
 
-A body from 400 on is a quote (402, 409), candidates or a plan (402); or `{"ok": false, "reason"}`, of POST /evm/ops; \
-or the readiness, of GET /readyz; otherwise an error, `{"error": {message, type, param, code}}`. Test for `quote` \
-before `error`; of an error branch on `code`, then on `type`. **402** is the requested answer: no error, and not the \
-x402 protocol. **409** says that the chain refuses or would refuse what was sent, never that it was not reached; \
-with a `quote`, that the price has changed: sign a new payment. Decide whether to send again by the header \
-`x-svc-retryable`, never by the status. Members, codes and contract errors may be added: take an unknown code by its \
-type.
+With a status of 400 or above, the body is an error, `{"error": {message, type, param, code}}`, with these \
+exceptions: a quote (402, 409), candidates or a plan (402), `{"ok": false, "reason"}` (POST /evm/ops), readiness \
+(GET /readyz). Test for `quote` before `error`. Handle an error by its `code`, then by its `type`. **402** is the \
+requested answer: no error, and not the x402 protocol. **409** means that the chain refuses or would refuse the \
+request. A 409 with a `quote` means that the price has changed: sign a new payment. Decide by the header \
+`x-svc-retryable` whether to send again, never by the status. Members, codes and contract errors may be added: handle \
+an unknown code by its type.
 
 In the examples the signatures of an order, its payment and its settle are valid: the documentation's worked order has \
-their digests. `0x1111…1b` is a placeholder that verifies nowhere."""
+their digests. `0x1111…1b` is a placeholder and not a valid signature."""
 _SESSION_DESCRIPTION: Final = (
-    "`authorization: Bearer svc_sess_…`, from GET /auth/nonce and POST /auth/session. Where there is none, the route is"
-    " public, or the signatures in its body are the authority."
+    "`authorization: Bearer svc_sess_…`, from GET /auth/nonce and POST /auth/session. Routes without this"
+    " scheme are public, or are authorised by the signatures in the body."
 )
 
 
 def openapi_route(routes: Sequence[Route]) -> Route:
-    """Return the route that serves the document of `routes`. The first request builds the document, because building
+    """Return the route /openapi.json, which describes `routes`. The first request builds the document, because building
     takes 0.1 s and would delay every start."""
     document = b""
 
     async def serve(_: Request) -> Response:
         nonlocal document
         if not document:
-            document = await to_thread.run_sync(lambda: msgspec.json.encode(build_document(routes)))
+            document = await to_thread.run_sync(lambda: msgspec.json.encode(build_openapi_document(routes)))
         return Response(200, document)
 
     return Route(
@@ -75,11 +75,11 @@ def openapi_route(routes: Sequence[Route]) -> Route:
     )
 
 
-def build_document(routes: Sequence[Route]) -> Schema:
+def build_openapi_document(routes: Sequence[Route]) -> Schema:
     replies = [reply for route in routes for reply in route.replies]
-    answered = {reply.shape for reply in replies if reply.shape is not None} | {Error}
-    answered |= {line for reply in replies for line in reply.lines}
-    components = Components(sorted(answered, key=component_name_of))
+    shapes = {reply.shape for reply in replies if reply.shape is not None} | {Error}
+    shapes |= {line for reply in replies for line in reply.lines}
+    components = Components(sorted(shapes, key=component_name_of))
     paths: Schema = defaultdict(dict)
     for route in routes:
         paths[route.path.replace("...", "")][route.method.lower()] = operation_of(route, components)
@@ -109,8 +109,8 @@ def build_document(routes: Sequence[Route]) -> Schema:
         },
         "x-svc-errors": list(_error_table(routes)),
         "x-svc-contract-errors": [
-            {"names": each.names, "said_of": each.said_of, "cause": each.cause, "remedy": each.remedy}
-            for each in errors.CONTRACT_ERRORS
+            {"names": entry.names, "said_of": entry.said_of, "cause": entry.cause, "remedy": entry.remedy}
+            for entry in errors.CONTRACT_ERRORS
         ],
         "x-svc-line-errors": [
             {"code": code, "cause": cause, "remedy": remedy} for code, (cause, remedy) in errors.LINE_ERRORS.items()

@@ -29,7 +29,7 @@ def _header_schema(about: str, schema: Schema, *, required: bool = False) -> Sch
     return {"description": about, "schema": schema, **({"required": True} if required else {})}
 
 
-# Component name and schema of each response header. The word after a header's name distinguishes its variants.
+# Component name and schema of each response header. A second word in the key distinguishes variants of a header.
 HEADERS: Final[Mapping[str, tuple[str, Schema]]] = {
     "x-request-id": (
         "RequestId",
@@ -87,53 +87,64 @@ def operation_of(route: Route, components: Components) -> Schema:
         "summary": route.about,
         "description": route.details or f"{route.about}.",
         "parameters": [
-            *(_parameter_schema(name, "path", one, required=True) for name, one in route.segments.items()),
-            *(_parameter_schema(name, "query", one, required=one.required) for name, one in route.query.items()),
-            *(_parameter_schema(name, "header", one, required=False) for name, one in route.headers.items()),
+            *(_parameter_schema(name, "path", parameter, required=True) for name, parameter in route.segments.items()),
+            *(
+                _parameter_schema(name, "query", parameter, required=parameter.required)
+                for name, parameter in route.query.items()
+            ),
+            *(
+                _parameter_schema(name, "header", parameter, required=False)
+                for name, parameter in route.headers.items()
+            ),
         ],
-        "responses": _responses(route, components),
-        "security": [{"session": []}] if route.session else [{}, {"session": []}] if route.session_with else [],
+        "responses": _response_schemas(route, components),
+        "security": [{"session": []}] if route.session else [{}, {"session": []}] if route.session_if_query else [],
     }
     if route.body is not None:
         examples = {name: {"value": value} for name, value in route.body.examples().items()}
         content = {_JSON_MEDIA_TYPE: {"schema": route.body.schema(), "examples": examples}}
-        limit = f"At most {route.body.limit:,} bytes."
+        limit = f"At most {route.body.max_bytes:,} bytes."
         operation["requestBody"] = {"required": True, "description": limit, "content": content}
     if route.form is not None:
         form = {"type": "object", "properties": dict(route.form.parts), "required": list(route.form.required)}
         operation["requestBody"] = {
             "required": True,
-            "description": "A form, read as it comes: `purpose` before `file`.",
+            "description": "A form, which is read while it arrives: send `purpose` before `file`.",
             "content": {"multipart/form-data": {"schema": form}},
         }
     return operation
 
 
-def _parameter_schema(name: str, where: str, one: Parameter, *, required: bool) -> Schema:
-    about = one.about or MEMBER_TEXTS[name].about
-    described = {"name": name, "in": where, "required": required, "description": about, "schema": one.kind.schema()}
-    if required or one.example is not NO_EXAMPLE:
-        described["example"] = example_of(one.kind, name, one.example)
-    return described
+def _parameter_schema(name: str, location: str, parameter: Parameter, *, required: bool) -> Schema:
+    schema = {
+        "name": name,
+        "in": location,
+        "required": required,
+        "description": parameter.about or MEMBER_TEXTS[name].about,
+        "schema": parameter.kind.schema(),
+    }
+    if required or parameter.example is not NO_EXAMPLE:
+        schema["example"] = example_of(parameter.kind, name, parameter.example)
+    return schema
 
 
-def _responses(route: Route, components: Components) -> Schema:
+def _response_schemas(route: Route, components: Components) -> Schema:
     by_status: dict[int, list[Reply]] = defaultdict(list)
     for reply in [*route.replies, *common_replies(route)]:
         if reply not in by_status[reply.status]:
             by_status[reply.status].append(reply)
     responses: Schema = {}
-    for status, several in sorted(by_status.items()):
-        shaped = [reply for reply in several if reply.shape is not None]
-        refused = [reply for reply in several if is_error(reply)]
+    for status, of_status in sorted(by_status.items()):
+        shaped = [reply for reply in of_status if reply.shape is not None]
+        refused = [reply for reply in of_status if is_error(reply)]
         examples = {
             component_name_of(reply.shape): components.build_example(reply.shape, reply.example) for reply in shaped
         }
         variants = [components.schema_of(reply.shape) for reply in shaped]
         if refused:
             variants.append(components.add_error_schema(route.id, status, refused))
-            one = errors.declared_error(refused[0].status, refused[0].code)
-            body = {"message": one.cause, "type": one.types[0], "param": None, "code": one.code}
+            declared = errors.declared_error(refused[0].status, refused[0].code)
+            body = {"message": declared.cause, "type": declared.types[0], "param": None, "code": declared.code}
             if refused[0].code == errors.RECEIPT_TIMEOUT:
                 body["code"] = MEMBER_TEXTS["tx_hash"].example
             examples["Error"] = {"error": body}
@@ -143,10 +154,10 @@ def _responses(route: Route, components: Components) -> Schema:
                 "examples": {name: {"value": value} for name, value in examples.items()},
             }
         }
-        media = {kind: _bytes_media_type(reply, components) for reply in several for kind in reply.media}
+        media = {kind: _bytes_media_type(reply, components) for reply in of_status for kind in reply.media}
         responses[str(status)] = {
-            "description": _description_of(several),
-            "headers": _headers_of(route, status, several),
+            "description": _description_of(of_status),
+            "headers": _headers_of(route, status, of_status),
             "content": media or content,
         }
     if route.cached_until_next_block:
@@ -164,7 +175,7 @@ def _responses(route: Route, components: Components) -> Schema:
 
 
 def _bytes_media_type(reply: Reply, components: Components) -> Schema:
-    """Return the media type of a body that is not JSON. A body that may be JSONL has the shapes of its lines."""
+    """Return the media type object of a body that is not JSON. For JSONL, the object describes the shapes of lines."""
     schema: Schema = {"type": "string", "format": "binary"}
     if not reply.lines:
         return {"schema": schema}

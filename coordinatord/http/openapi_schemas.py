@@ -27,16 +27,20 @@ class Components:
     def schema_of(self, shape: Any) -> Schema:
         return self._by_shape[shape]
 
-    def build_example(self, shape: Any, changed: Any) -> Any:
+    def build_example(self, shape: Any, overrides: Any) -> Any:
         composed = _compose_example(self._by_shape[shape], "", self.schemas)
-        return composed if changed is NO_EXAMPLE else _merge_example(composed, changed)
+        return composed if overrides is NO_EXAMPLE else _merge_example(composed, overrides)
 
     def add_error_schema(self, operation: str, status: int, replies: Sequence[Reply]) -> Schema:
-        """Add the schema of an error envelope whose types and codes are those of these replies. Return a reference
-        to the schema."""
+        """Add the schema of an error envelope with the types and codes of these replies. Return a reference to the
+        schema."""
         known = [errors.declared_error(reply.status, reply.code) for reply in replies]
         codes = sorted({error.code for error in known if error.code is not None})
-        name = _error_name(replies[0]) if len(replies) == 1 else f"{operation[0].upper()}{operation[1:]}{status}Error"
+        name = (
+            _error_component_name(replies[0])
+            if len(replies) == 1
+            else f"{operation[0].upper()}{operation[1:]}{status}Error"
+        )
         code: Schema = {"description": self._error_members["code"]["description"]}
         if any(reply.code == errors.RECEIPT_TIMEOUT for reply in replies):
             code |= {"type": "string", "pattern": "^0x[0-9a-f]{64}$", "description": "hash of the transaction"}
@@ -69,7 +73,7 @@ class Components:
         return {"$ref": _REF_TEMPLATE.format(name=name)}
 
 
-def _error_name(reply: Reply) -> str:
+def _error_component_name(reply: Reply) -> str:
     words = reply.code or re.sub(r"\W+", "_", _UNCODED_ERROR_NAMES[reply.status])
     return "".join(word[0].upper() + word[1:] for word in words.split("_")) + "Error"
 
@@ -112,16 +116,16 @@ def _build_schemas(shapes: Sequence[Any]) -> tuple[dict[Any, Schema], Schema]:
         return sent
 
     def to_component(schema: Schema) -> Schema:
-        always = [name for name, member in schema["properties"].items() if OMITTABLE not in member]
+        required = [name for name, member in schema["properties"].items() if OMITTABLE not in member]
         sent: Schema = to_document_schema(schema)
         for name, member in sent["properties"].items():
             member.pop("default", None)
             if name in MEMBER_TEXTS and DESCRIBED_HERE not in schema["properties"][name]:
                 member["description"] = MEMBER_TEXTS[name].about
-        # The description is a docstring, and Python before 3.13 keeps the indentation of docstrings.
+        # Remove the indentation of the docstring, which Python before 3.13 does not remove.
         if "description" in sent:
             sent["description"] = cleandoc(sent["description"])
-        return {**sent, "title": _component_name(sent["title"]), "required": always}
+        return {**sent, "title": _component_name(sent["title"]), "required": required}
 
     named = {plain[name]: to_component(schema) for name, schema in components.items()}
     if len(named) != len(components):
@@ -156,13 +160,13 @@ def _compose_example(schema: Schema, name: str, components: Mapping[str, Schema]
     return {each: value for each, value in members.items() if value is not NO_EXAMPLE} if members else NO_EXAMPLE
 
 
-def _merge_example(composed: Any, changed: Any) -> Any:
-    if isinstance(composed, dict) and isinstance(changed, dict):
-        kept = {name: value for name, value in composed.items() if changed.get(name, value) is not NO_EXAMPLE}
+def _merge_example(composed: Any, overrides: Any) -> Any:
+    if isinstance(composed, dict) and isinstance(overrides, dict):
+        kept = {name: value for name, value in composed.items() if overrides.get(name, value) is not NO_EXAMPLE}
         return {
             **kept,
-            **{name: _merge_example(kept.get(name), value) for name, value in changed.items() if name in kept},
+            **{name: _merge_example(kept.get(name), value) for name, value in overrides.items() if name in kept},
         }
-    if isinstance(composed, list) and isinstance(changed, list):
-        return changed if len(composed) != len(changed) else list(map(_merge_example, composed, changed))
-    return changed
+    if isinstance(composed, list) and isinstance(overrides, list):
+        return overrides if len(composed) != len(overrides) else list(map(_merge_example, composed, overrides))
+    return overrides

@@ -1,7 +1,7 @@
 """Read query strings and headers. Each parameter may occur at most once. An empty value counts as absent.
 
-Unknown parameters are ignored, for two reasons. Clients and proxies add parameters of their own. And if unknown
-parameters were rejected, removing a parameter from a route would break its callers.
+Unknown parameters are ignored. Otherwise, parameters that proxies add would be rejected, and removing a parameter from
+a route would break its callers.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _MAX_PARAMETERS: Final = 64
 
 
 def read_query(raw: bytes, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the parameters that are present, each read by its declaration."""
+    """Return the parameters that are present, parsed as they are declared."""
     texts = _split_query(raw) if raw else {}
     values: dict[str, Any] = {}
     faults: list[Refused] = []
@@ -41,7 +41,7 @@ def _read_parameter_into(
 
 
 def read_headers(headers: RawHeaders, parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the request headers that a route declares, each read by its declaration."""
+    """Return the request headers that the route declares, parsed as they are declared."""
     values: dict[str, Any] = {}
     faults: list[Refused] = []
     for name, parameter in parameters.items():
@@ -65,7 +65,7 @@ def _split_query(raw: bytes) -> dict[str, str]:
     texts: dict[str, str] = {}
     for pair in pairs:
         raw_name, _, raw_value = pair.partition(b"=")
-        name, value = _decode_query(raw_name), _decode_query(raw_value)
+        name, value = _decode_query_part(raw_name), _decode_query_part(raw_value)
         if name in texts:
             raise Refused(f"{name} appears more than once", name)
         if name:
@@ -73,7 +73,7 @@ def _split_query(raw: bytes) -> dict[str, str]:
     return texts
 
 
-def _decode_query(part: bytes) -> str:
+def _decode_query_part(part: bytes) -> str:
     # Fast path: most names and values contain no escapes.
     if part.isalnum():
         return part.decode("ascii")
@@ -82,5 +82,5 @@ def _decode_query(part: bytes) -> str:
     except UnicodeDecodeError:
         raise Refused("the query must be UTF-8") from None
     if "\0" in text:
-        raise Refused("the query must not contain a NUL")
+        raise Refused("the query must not contain a NUL character")
     return text

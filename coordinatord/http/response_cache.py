@@ -11,7 +11,7 @@ from coordinatord.storage.database.snapshot_sql import Snapshot
 
 MAX_CACHE_BYTES: Final = 32 << 20
 MAX_ENTRY_BYTES: Final = 2 << 20
-# Approximate overhead of an entry beyond its body.
+# Approximate memory of an entry, without its body.
 ENTRY_OVERHEAD_BYTES: Final = 2048
 
 _REVALIDATE: Final = (b"cache-control", b"no-cache")
@@ -31,21 +31,21 @@ class IndexPosition(Protocol):
 class CachedResponse:
     """Cached response. `etag` is also one of the response's headers."""
 
-    answer: Response
+    response: Response
     etag: bytes
     route: str
 
     def conditional_response(self, if_none_match: bytes | None) -> Response:
         """Return the response, or 304 for a client that already has this response."""
         if if_none_match is not None and matches_etag(if_none_match, self.etag):
-            return not_modified_response(self.answer)
-        return self.answer
+            return not_modified_response(self.response)
+        return self.response
 
 
-def with_etag(answer: Response, snapshot: Snapshot, target: bytes, route: str) -> CachedResponse:
+def with_etag(response: Response, snapshot: Snapshot, target: bytes, route: str) -> CachedResponse:
     etag = etag_of(snapshot, target)
-    headers = (*answer.headers, (b"etag", etag), _REVALIDATE)
-    return CachedResponse(Response(answer.status, answer.body, headers, snapshot), etag, route)
+    headers = (*response.headers, (b"etag", etag), _REVALIDATE)
+    return CachedResponse(Response(response.status, response.body, headers, snapshot), etag, route)
 
 
 def etag_of(snapshot: Snapshot, target: bytes) -> bytes:
@@ -60,9 +60,9 @@ def matches_etag(if_none_match: bytes, etag: bytes) -> bool:
     return b"*" in tags or etag in tags
 
 
-def not_modified_response(answer: Response) -> Response:
-    kept = tuple((name, value) for name, value in answer.headers if name != b"content-type")
-    return attrs.evolve(answer, status=304, body=b"", headers=kept)
+def not_modified_response(response: Response) -> Response:
+    headers = tuple((name, value) for name, value in response.headers if name != b"content-type")
+    return attrs.evolve(response, status=304, body=b"", headers=headers)
 
 
 class BlockCache:
@@ -71,35 +71,35 @@ class BlockCache:
 
     def __init__(self, position: IndexPosition, max_bytes: int = MAX_CACHE_BYTES) -> None:
         self._position = position
-        # Call this after a successful write, so that the next read compares its cached response with a fresh position.
+        # Called after a successful write, so that the next read compares its cached response with a fresh position.
         self.forget_position = position.forget
         self._max_bytes = max_bytes
-        self._held = 0
+        self._total_bytes = 0
         self._entries: OrderedDict[bytes, CachedResponse] = OrderedDict()
 
     async def get(self, target: bytes) -> CachedResponse | None:
-        kept = self._entries.get(target)
-        if kept is None:
+        cached = self._entries.get(target)
+        if cached is None:
             return None
-        if kept.answer.snapshot != (self._position.recent_value() or await self._position.get()):
+        if cached.response.snapshot != (self._position.recent_value() or await self._position.get()):
             self._remove_entry(target)
             return None
         # Another request may have evicted the entry during the await.
         if target in self._entries:
             self._entries.move_to_end(target)
-        return kept
+        return cached
 
-    def put(self, target: bytes, kept: CachedResponse) -> None:
-        if len(kept.answer.body) > MAX_ENTRY_BYTES:
+    def put(self, target: bytes, cached: CachedResponse) -> None:
+        if len(cached.response.body) > MAX_ENTRY_BYTES:
             return
         self._remove_entry(target)
-        self._entries[target] = kept
-        self._held += len(kept.answer.body) + ENTRY_OVERHEAD_BYTES
-        while self._held > self._max_bytes:
-            _, gone = self._entries.popitem(last=False)
-            self._held -= len(gone.answer.body) + ENTRY_OVERHEAD_BYTES
+        self._entries[target] = cached
+        self._total_bytes += len(cached.response.body) + ENTRY_OVERHEAD_BYTES
+        while self._total_bytes > self._max_bytes:
+            _, evicted = self._entries.popitem(last=False)
+            self._total_bytes -= len(evicted.response.body) + ENTRY_OVERHEAD_BYTES
 
     def _remove_entry(self, target: bytes) -> None:
-        gone = self._entries.pop(target, None)
-        if gone is not None:
-            self._held -= len(gone.answer.body) + ENTRY_OVERHEAD_BYTES
+        evicted = self._entries.pop(target, None)
+        if evicted is not None:
+            self._total_bytes -= len(evicted.response.body) + ENTRY_OVERHEAD_BYTES

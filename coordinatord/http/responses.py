@@ -98,7 +98,7 @@ def internal_error() -> Response:
 
 
 def not_found(missing: NoSuchObject) -> Response:
-    return error(404, "not_found", f"there is no such {missing.what}")
+    return error(404, "not_found", f"there is no such {missing.kind}")
 
 
 def model_not_found(name: str) -> Response:
@@ -113,35 +113,37 @@ def method_not_allowed(allowed: str) -> Response:
     return error(405, "invalid_request_error", message, headers=((b"allow", allowed.encode()),))
 
 
-def body_too_large(limit: int) -> Response:
-    message = f"the body is over this route's limit of {limit} bytes"
+def body_too_large(max_bytes: int) -> Response:
+    message = f"the body is over this route's limit of {max_bytes} bytes"
     return error(413, "invalid_request_error", message, code="body_too_large")
 
 
-def file_too_large(limit: int) -> Response:
-    message = f"the file is over the limit of {limit} bytes"
+def file_too_large(max_bytes: int) -> Response:
+    message = f"the file is over the limit of {max_bytes} bytes"
     return error(413, "invalid_request_error", message, param="file", code="file_too_large")
 
 
 def range_not_satisfiable(size: int) -> Response:
     headers = ((b"content-range", f"bytes */{size}".encode()),)
-    return error(416, "invalid_request_error", "the range lies outside of the file", headers=headers)
+    return error(
+        416, "invalid_request_error", f"the range lies outside of the file, which has {size} bytes", headers=headers
+    )
 
 
 def body_too_slow() -> Response:
-    message = "the body did not arrive in time"
+    message = "the body did not arrive in time; send it faster, or in a smaller body"
     return error(408, "invalid_request_error", message, headers=((b"connection", b"close"),))
 
 
 def invalid_session() -> Response:
-    message = "the session token is missing, malformed or expired"
+    message = "the session token is missing, malformed or expired; open a session with GET /auth/nonce"
     return error(401, "authentication_error", message, code="invalid_session")
 
 
-async def send_response(send: Send, answer: Response, *, with_body: bool = True) -> None:
+async def send_response(send: Send, response: Response, *, with_body: bool = True) -> None:
     """Send a response. For HEAD, `with_body=False` sends the headers of the GET response, including content-length."""
-    headers = [*answer.headers]
-    if answer.status not in {204, 304}:
-        headers.append((b"content-length", str(len(answer.body)).encode()))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body if with_body else b""})
+    headers = [*response.headers]
+    if response.status not in {204, 304}:
+        headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body if with_body else b""})

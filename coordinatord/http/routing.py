@@ -18,15 +18,15 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 @attrs.frozen(slots=True)
 class Request:
-    """Request as a handler receives it, read and checked by the route's declaration."""
+    """Request that a handler receives, parsed and checked as the route declares."""
 
     caller: str
     path: Mapping[str, Any]
-    # Absent parameters are left out.
+    # Parameters that the request has.
     query: Mapping[str, Any]
     body: Any
     session: SessionRow | None
-    # Only declared headers that are present.
+    # Headers that the route declares and the request has.
     headers: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
@@ -48,8 +48,7 @@ Handler = Callable[[Request], Awaitable[AnyResponse]]
 
 @attrs.frozen(slots=True)
 class Parameter:
-    """Variable path segment, query parameter or header. Without `about`, the description is the text of the
-    same name in `MEMBER_TEXTS`.
+    """Variable path segment, query parameter or header. Without `about`, the description is `MEMBER_TEXTS[name].about`.
 
     An optional parameter appears in the route's example only if it has an `example`.
     """
@@ -64,15 +63,15 @@ class Parameter:
 class Body:
     """JSON body: size limit, reader, schema, and examples by name."""
 
-    limit: int
+    max_bytes: int
     read: Callable[[Mapping[str, object]], Any]
     schema: Callable[[], Schema]
     examples: Callable[[], Mapping[str, Any]]
 
     @classmethod
-    def of(cls, shape: type[Any], limit: int = limits.MAX_OTHER_BODY_BYTES) -> "Body":
+    def of(cls, shape: type[Any], max_bytes: int = limits.MAX_OTHER_BODY_BYTES) -> "Body":
         return cls(
-            limit,
+            max_bytes,
             lambda values: read_object(shape, values),
             lambda: object_schema(shape),
             lambda: {"example": object_example(shape)},
@@ -84,9 +83,9 @@ class Body:
         shapes: list[type[Any]],
         read: Callable[[Mapping[str, object]], Any],
         examples: Callable[[], Mapping[str, Any]],
-        limit: int = limits.MAX_OTHER_BODY_BYTES,
+        max_bytes: int = limits.MAX_OTHER_BODY_BYTES,
     ) -> "Body":
-        return cls(limit, read, lambda: {"anyOf": [object_schema(shape) for shape in shapes]}, examples)
+        return cls(max_bytes, read, lambda: {"anyOf": [object_schema(shape) for shape in shapes]}, examples)
 
 
 @attrs.frozen(slots=True)
@@ -99,7 +98,7 @@ class Form:
 
 @attrs.frozen(slots=True)
 class Reply:
-    """Response that the route may send.
+    """Response that a route declares, for /openapi.json.
 
     `code` distinguishes errors of one status: the error's code, or the type of an error without a code. `shape` is the
     shape of the body, and `about` describes the body. `example` overrides parts of the example that is composed from
@@ -122,7 +121,7 @@ class Route:
     method: Method
     # `{name}` is one segment, `{name...}` the rest of the path.
     path: str
-    # Operation id, from which generators derive function names.
+    # Operation id, from which code generators derive function names.
     id: str
     # A key of TAGS.
     tag: str
@@ -132,14 +131,14 @@ class Route:
     replies: tuple[Reply, ...]
     segments: Mapping[str, Parameter] = attrs.field(factory=dict)
     query: Mapping[str, Parameter] = attrs.field(factory=dict)
-    # Names in lower case.
+    # Header names in lower case.
     headers: Mapping[str, Parameter] = attrs.field(factory=dict)
     body: Body | None = None
     form: Form | None = None
     # Requests without a live session are rejected.
     session: bool = False
     # The route requires a session only if this query parameter is present.
-    session_with: str | None = None
+    session_if_query: str | None = None
     # Responses are read from the index, so requests are rejected until the index has caught up with the chain.
     index_backed: bool = False
     # Responses of this index-backed route also change between blocks, so they are never cached.
@@ -150,8 +149,8 @@ class Route:
     def cached_until_next_block(self) -> bool:
         """True if responses depend only on the index. They then get an ETag and are cached until the next block."""
         streamed = any(reply.media for reply in self.replies)
-        moving = streamed or self.changes_between_blocks
-        return self.index_backed and self.body is None and not self.session and not moving
+        uncacheable = streamed or self.changes_between_blocks or self.session
+        return self.index_backed and self.body is None and not uncacheable
 
 
 def malformed_replies(*codes: str | None) -> tuple[Reply, ...]:

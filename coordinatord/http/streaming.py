@@ -1,5 +1,4 @@
-"""Streamed responses, sent as fast as the client reads them, and held responses, which wait while the client is
-connected."""
+"""Streamed responses, sent as fast as the client reads, and held responses, which the client waits for."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -8,9 +7,9 @@ import anyio
 import attrs
 
 from common.daemon.asgi import Receive, Send
-from coordinatord.base.concurrency import unwrap_single_error
+from coordinatord.base.concurrency import single_error_task_group
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import CallerDisconnected
+from coordinatord.http.bodies import ClientDisconnected
 from coordinatord.http.responses import Headers, Response
 
 
@@ -32,21 +31,23 @@ class StreamedResponse:
     content: Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
 
 
-async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, *, with_body: bool = True) -> None:
+async def send_streamed_response(
+    receive: Receive, send: Send, response: StreamedResponse, *, with_body: bool = True
+) -> None:
     """Send a response. Return when the response is sent or the client has disconnected.
 
-    `with_body=False` answers HEAD, without opening the content.
+    For HEAD, `with_body=False` sends only the headers, without opening the content.
     """
-    length = () if answer.length is None else ((b"content-length", str(answer.length).encode()),)
-    head = (*answer.headers, *length)
-    start = {"type": "http.response.start", "status": answer.status, "headers": head}
+    length = () if response.length is None else ((b"content-length", str(response.length).encode()),)
+    head = (*response.headers, *length)
+    start = {"type": "http.response.start", "status": response.status, "headers": head}
     if not with_body:
         await send(start)
         await send({"type": "http.response.body", "body": b""})
         return
     head_sent = False
     try:
-        async with answer.content() as pieces, unwrap_single_error() as tasks:
+        async with response.content() as pieces, single_error_task_group() as tasks:
             tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
             head_sent = True
             await send(start)
@@ -55,30 +56,30 @@ async def send_streamed(receive: Receive, send: Send, answer: StreamedResponse, 
             await send({"type": "http.response.body", "body": b""})
             tasks.cancel_scope.cancel()
     # Caught outside of the block above, because a store's failure becomes Retryable only when the content closes.
-    except Retryable as trouble:
+    except Retryable as error:
         if not head_sent:
             raise
-        raise ResponseSourceFailed(trouble.message) from trouble
+        raise ResponseSourceFailed(error.message) from error
 
 
 @attrs.frozen(slots=True)
 class HeldResponse:
-    """Response that may take long, such as a long poll's. When the client disconnects, `answer` is cancelled.
-    `answer` returns the final response and the number of seconds spent waiting."""
+    """Response that may take long, such as that of a long poll. `respond` returns the response and the seconds that it
+    waited. If the client disconnects, `respond` is cancelled."""
 
-    answer: Callable[[], Awaitable[tuple[Response, float]]]
+    respond: Callable[[], Awaitable[tuple[Response, float]]]
 
 
-async def hold_response(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
-    """Return the response, and the seconds that it waited. Raise CallerDisconnected when the client disconnects."""
-    answer: tuple[Response, float] | None = None
-    async with unwrap_single_error() as tasks:
+async def wait_for_response(receive: Receive, held: HeldResponse) -> tuple[Response, float]:
+    """Return the response, and the seconds that it waited. Raise ClientDisconnected when the client disconnects."""
+    response: tuple[Response, float] | None = None
+    async with single_error_task_group() as tasks:
         tasks.start_soon(_cancel_on_disconnect, receive, tasks.cancel_scope)
-        answer = await held.answer()
+        response = await held.respond()
         tasks.cancel_scope.cancel()
-    if answer is None:
-        raise CallerDisconnected
-    return answer
+    if response is None:
+        raise ClientDisconnected
+    return response
 
 
 async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> None:

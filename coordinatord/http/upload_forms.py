@@ -1,8 +1,8 @@
 """Parse the form of an upload while it arrives: the field `purpose`, then one file. The fields `expires_after[...]` may
 be anywhere.
 
-The file's bytes are passed on and not kept. Only the end of the form shows whether the form is well-formed, so a reader
-must read `pieces` to the end before it trusts any piece.
+The file's bytes are passed on and not stored. Only the end of the form shows whether the form is well-formed, so a
+caller must read `pieces` to the end before it trusts any piece.
 """
 
 import re
@@ -30,7 +30,7 @@ class FileTooLarge(Exception):
 
 
 @attrs.frozen(slots=True)
-class PartBegins:
+class PartBegin:
     name: str
     filename: str | None
 
@@ -41,11 +41,11 @@ class PartData:
 
 
 @attrs.frozen(slots=True)
-class PartEnds:
+class PartEnd:
     pass
 
 
-FormEvent = PartBegins | PartData | PartEnds
+FormEvent = PartBegin | PartData | PartEnd
 
 
 def boundary_of(content_type: str) -> bytes:
@@ -58,10 +58,10 @@ def boundary_of(content_type: str) -> bytes:
 
 
 class FormParser:
-    """Parser that turns the bytes of a form into events. Raises Refused for a malformed boundary or form."""
+    """Parses the bytes of a form into events. Raises Refused for a malformed boundary or form."""
 
     def __init__(self, boundary: bytes) -> None:
-        # Set when the closing boundary has been read.
+        # True when the closing boundary has been read.
         self.is_complete = False
         self._events: list[FormEvent] = []
         self._field, self._value = bytearray(), bytearray()
@@ -76,20 +76,20 @@ class FormParser:
                     "on_header_end": self._on_header_end,
                     "on_headers_finished": self._on_headers_finished,
                     "on_part_data": lambda data, start, end: self._events.append(PartData(data[start:end])),
-                    "on_part_end": lambda: self._events.append(PartEnds()),
+                    "on_part_end": lambda: self._events.append(PartEnd()),
                     "on_end": self._on_form_end,
                 },
                 max_header_count=_MAX_PART_HEADERS,
                 max_header_size=_MAX_PART_HEADER_BYTES,
             )
-        except FormParserError as wrong:
-            raise _malformed_form_error() from wrong
+        except FormParserError as error:
+            raise _malformed_form_error() from error
 
     def feed(self, data: bytes) -> list[FormEvent]:
         try:
             self._parser.write(data)
-        except FormParserError as wrong:
-            raise _malformed_form_error() from wrong
+        except FormParserError as error:
+            raise _malformed_form_error() from error
         events, self._events = self._events, []
         return events
 
@@ -110,7 +110,7 @@ class FormParser:
             raise Refused("each part of the form must have the content-disposition form-data with a name")
         filename = options.get(b"filename")
         self._events.append(
-            PartBegins(_decode_text(options[b"name"]), None if filename is None else _decode_text(filename))
+            PartBegin(_decode_text(options[b"name"]), None if filename is None else _decode_text(filename))
         )
 
     def _on_form_end(self) -> None:
@@ -118,20 +118,21 @@ class FormParser:
 
 
 class UploadForm:
-    """Form of one upload. Read `purpose`, then `filename`, then `pieces`.
+    """Form of one upload. Call `read_purpose`, then `read_filename`, then `pieces`.
 
-    `expires_after` holds the form's `expires_after[...]` fields, and is complete once `pieces` has ended.
+    `expires_after` contains the form's `expires_after[...]` fields, and is complete once `pieces` has ended.
     """
 
     def __init__(
-        self, boundary: bytes, body: AsyncIterator[bytes], max_bytes: int, declared: int | None = None
+        self, boundary: bytes, body: AsyncIterator[bytes], max_bytes: int, declared_bytes: int | None = None
     ) -> None:
-        """`declared` is the length of the whole form, if the client sent it."""
+        """`declared_bytes` is the length of the whole form, if the client sent the length. `max_size` is the largest
+        possible size of the file."""
         self._parser = FormParser(boundary)
         self._events = self._read_events(body)
         self._max_bytes = max_bytes
         self.expires_after: dict[str, str] = {}
-        self.max_size = max_bytes if declared is None else min(declared, max_bytes)
+        self.max_size = max_bytes if declared_bytes is None else min(declared_bytes, max_bytes)
 
     async def read_purpose(self) -> str:
         """Return the text of `purpose`, which must be the first part, not counting `expires_after[...]`."""
@@ -153,7 +154,7 @@ class UploadForm:
         """Yield the file's bytes. Raise Refused after the last byte if the form does not end correctly."""
         size = 0
         async for event in self._events:
-            if isinstance(event, PartEnds):
+            if isinstance(event, PartEnd):
                 break
             if isinstance(event, PartData):
                 size += len(event.data)
@@ -161,18 +162,18 @@ class UploadForm:
                     raise FileTooLarge
                 yield event.data
         async for event in self._events:
-            if isinstance(event, PartBegins) and event.name in EXPIRES_AFTER_FIELDS:
+            if isinstance(event, PartBegin) and event.name in EXPIRES_AFTER_FIELDS:
                 await self._record_expiry(event)
-            elif isinstance(event, PartBegins):
+            elif isinstance(event, PartBegin):
                 raise _unexpected_part_error(event)
 
-    async def _next_part_after_expiry(self, wanted: str) -> PartBegins:
+    async def _next_part_after_expiry(self, expected_name: str) -> PartBegin:
         """Record `expires_after[...]` parts, and return the first other part."""
-        while (part := await self._next_part(wanted)).name in EXPIRES_AFTER_FIELDS:
+        while (part := await self._next_part(expected_name)).name in EXPIRES_AFTER_FIELDS:
             await self._record_expiry(part)
         return part
 
-    async def _record_expiry(self, part: PartBegins) -> None:
+    async def _record_expiry(self, part: PartBegin) -> None:
         if EXPIRES_AFTER_FIELDS[part.name] in self.expires_after:
             raise Refused(f"the form has more than one part {part.name}", part.name)
         self.expires_after[EXPIRES_AFTER_FIELDS[part.name]] = await self._read_field(part.name)
@@ -181,7 +182,7 @@ class UploadForm:
         """Return the text of the current part."""
         value = b""
         async for event in self._events:
-            if isinstance(event, PartEnds):
+            if isinstance(event, PartEnd):
                 break
             if isinstance(event, PartData):
                 value += event.data
@@ -189,11 +190,11 @@ class UploadForm:
                 raise Refused(f"{name} must be at most {_MAX_FIELD_BYTES} bytes", name, code)
         return _decode_text(value)
 
-    async def _next_part(self, wanted: str) -> PartBegins:
+    async def _next_part(self, expected_name: str) -> PartBegin:
         async for event in self._events:
-            if isinstance(event, PartBegins):
+            if isinstance(event, PartBegin):
                 return event
-        raise Refused(f"the form has no part {wanted}", wanted)
+        raise Refused(f"the form has no part {expected_name}", expected_name)
 
     async def _read_events(self, body: AsyncIterator[bytes]) -> AsyncIterator[FormEvent]:
         async for piece in body:
@@ -220,7 +221,7 @@ def _decode_text(raw: bytes) -> str:
         raise _malformed_form_error() from None
 
 
-def _unexpected_part_error(part: PartBegins) -> Refused:
+def _unexpected_part_error(part: PartBegin) -> Refused:
     if part.name in ("purpose", "file"):
         return Refused(f"the form has more than one part {part.name}", part.name)
     return Refused("the form has a part other than purpose, file and expires_after[…]", part.name[:_MAX_FIELD_BYTES])

@@ -1,7 +1,7 @@
 """Read uploads (multipart forms) while they arrive, with limits on rate, number and memory.
 
-An upload's share of the memory budget grows with the bytes that have arrived, up to MAX_HELD_BYTES. If the share were
-reserved by the declared length, sixteen requests that send no body could use up the whole budget.
+An upload's share of the memory budget grows with the bytes that have arrived, up to MAX_UPLOAD_MEMORY_BYTES. If the
+declared length were reserved, sixteen requests that send no body could use up the whole budget.
 """
 
 import time
@@ -16,15 +16,22 @@ from common.daemon.asgi import RawHeaders, Receive, first_header
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
 from coordinatord.http import responses
-from coordinatord.http.bodies import BodyBudget, BudgetShare, CallerDisconnected, UnacceptableBody, refuse_encoded
+from coordinatord.http.bodies import (
+    BodyBudget,
+    BudgetShare,
+    ClientDisconnected,
+    UnacceptableBody,
+    reject_compressed_body,
+)
 from coordinatord.http.upload_forms import FORM_OVERHEAD_BYTES, FileTooLarge, UploadForm, boundary_of
 
-# Maximum memory of one upload.
-MAX_HELD_BYTES: Final = 16 << 20
-# Memory counted when an upload begins, for bytes in the socket's receive buffer.
-INITIAL_UPLOAD_BYTES: Final = 1 << 18
-# The minimum rate applies after this time of waiting for the client.
+# Maximum share of one upload in the memory budget.
+MAX_UPLOAD_MEMORY_BYTES: Final = 16 << 20
+# Memory reserved when an upload begins, for bytes in the socket's receive buffer.
+INITIAL_UPLOAD_MEMORY_BYTES: Final = 1 << 18
+# The minimum rate applies after waiting this long for the client in total.
 _MIN_RATE_GRACE_S: Final = 5.0
+# Size of the pieces that are passed to the handler.
 _PIECE_BYTES: Final = 1 << 19
 _MAX_DRAIN_BYTES: Final = 4 << 20
 _MAX_DRAIN_S: Final = 2.0
@@ -33,44 +40,46 @@ _MAX_DRAIN_S: Final = 2.0
 class TransferLimits:
     """Limits on concurrent uploads (or downloads) of one caller's address and of one wallet."""
 
-    def __init__(self, max_per_address: int, max_per_wallet: int, kind: str = "upload") -> None:
+    def __init__(self, max_per_address: int, max_per_wallet: int, direction: str = "upload") -> None:
         self._limits = {"address": max_per_address, "wallet": max_per_wallet}
-        self._kind = kind
-        # Number of running transfers by kind and key, without zeros.
+        self._direction = direction
+        # Number of running transfers of each address and wallet, without zeros.
         self._running: dict[tuple[str, str | bytes], int] = {}
 
     @contextmanager
     def count_transfer(self, caller: str, wallet: bytes) -> Iterator[None]:
         """Count one transfer while the block runs. Raise Retryable `busy` at the limit."""
         keys: tuple[tuple[str, str | bytes], ...] = (("address", caller), ("wallet", wallet))
-        for kind, key in keys:
-            limit = self._limits[kind]
-            if self._running.get((kind, key), 0) >= limit:
-                message = f"one {kind} may have {limit} {self._kind}s at a time; wait until one of them ends"
+        for key in keys:
+            limit = self._limits[key[0]]
+            if self._running.get(key, 0) >= limit:
+                message = (
+                    f"one {key[0]} may run at most {limit} {self._direction}s at a time; wait until one of them ends"
+                )
                 raise Retryable("busy", message)
-        for under_way in keys:
-            self._running[under_way] = self._running.get(under_way, 0) + 1
+        for key in keys:
+            self._running[key] = self._running.get(key, 0) + 1
         try:
             yield
         finally:
-            for under_way in keys:
-                left = self._running.pop(under_way) - 1
-                if left:
-                    self._running[under_way] = left
+            for key in keys:
+                remaining = self._running.pop(key) - 1
+                if remaining:
+                    self._running[key] = remaining
 
 
 @attrs.frozen(slots=True)
 class UploadReader:
-    """Reader of uploads. `budget` limits the memory of all uploads. Other bodies have a separate budget."""
+    """Reads uploads. `budget` limits the memory of all uploads. Other bodies have a separate budget."""
 
     budget: BodyBudget
     transfers: TransferLimits
     # Maximum size of the file.
     max_bytes: int
-    # Applies only to the time spent waiting for the client.
+    # Minimum average rate, measured only while waiting for the client.
     min_bytes_per_s: int
     # Longest wait for more bytes.
-    stall_s: float
+    stall_timeout_s: float
     clock: Callable[[], float] = time.monotonic
 
     @asynccontextmanager
@@ -79,10 +88,10 @@ class UploadReader:
     ) -> AsyncIterator[UploadForm]:
         """Yield the form of a request.
 
-        If the `async with` block rejects the upload, read and drop the rest of the body within limits, so that the
+        If the `async with` block raises Refused or Retryable, read and drop some of the remaining body, so that the
         client can read the response.
         """
-        refuse_encoded(headers)
+        reject_compressed_body(headers)
         declared = first_header(headers, b"content-length")
         size = int(declared) if declared.isdecimal() else None
         body = _Body(receive, self)
@@ -92,7 +101,7 @@ class UploadReader:
             boundary = boundary_of(first_header(headers, b"content-type"))
             with self.transfers.count_transfer(caller, wallet):
                 async with self.budget.open_share(caller) as share:
-                    share.take_bytes(INITIAL_UPLOAD_BYTES)
+                    share.reserve_bytes(INITIAL_UPLOAD_MEMORY_BYTES)
                     yield UploadForm(boundary, body.pieces(share), self.max_bytes, size)
         except FileTooLarge:
             await body.drain()
@@ -106,52 +115,52 @@ class _Body:
     """Body of an upload, read in pieces. Only the time spent waiting for the client counts against the minimum rate,
     not the time that the object store takes."""
 
-    def __init__(self, receive: Receive, limits: UploadReader) -> None:
+    def __init__(self, receive: Receive, reader: UploadReader) -> None:
         self._receive = receive
-        self._limits = limits
+        self._reader = reader
         self._ended = False
         self._size, self._waited = 0, 0.0
 
     async def pieces(self, share: BudgetShare) -> AsyncIterator[bytes]:
-        """Yield the first piece at once, because the first bytes of many uploads suffice to reject them. Join later
-        pieces into larger ones, which cost less to process. The memory share grows with the bytes read."""
-        wanted = 1
+        """Yield the body in pieces. Yield the first bytes at once, because many uploads can be rejected by their first
+        bytes. Join later bytes into larger pieces, which cost less to process. `share` grows with the bytes read."""
+        min_bytes = 1
         while not self._ended:
             try:
-                with anyio.fail_after(self._limits.stall_s) as deadline:
-                    piece = await self._read_at_least(wanted, deadline)
+                with anyio.fail_after(self._reader.stall_timeout_s) as deadline:
+                    piece = await self._read_at_least(min_bytes, deadline)
             except TimeoutError:
                 raise UnacceptableBody(responses.body_too_slow()) from None
             if piece:
-                share.take_bytes(max(0, min(self._size, MAX_HELD_BYTES) - share.held))
+                share.reserve_bytes(max(0, min(self._size, MAX_UPLOAD_MEMORY_BYTES) - share.reserved))
                 yield piece
-            wanted = _PIECE_BYTES
+            min_bytes = _PIECE_BYTES
 
-    async def _read_at_least(self, wanted: int, deadline: anyio.CancelScope) -> bytes:
-        """Return at least `wanted` bytes, or fewer at the end of the body.
+    async def _read_at_least(self, min_bytes: int, deadline: anyio.CancelScope) -> bytes:
+        """Return at least `min_bytes` bytes, or fewer at the end of the body.
 
-        Arriving bytes extend the deadline, but only after a tenth of `stall_s` has passed, because moving a deadline is
-        as slow as a read.
+        Arriving bytes extend the deadline, but only after a tenth of `stall_timeout_s` has passed, because moving a
+        deadline is as slow as a read.
         """
-        clock, limits = self._limits.clock, self._limits
+        clock, reader = self._reader.clock, self._reader
         pieces: list[bytes] = []
-        gathered, used = 0, 0.0
-        while gathered < wanted and not self._ended:
-            asked = clock()
+        gathered, since_extension = 0, 0.0
+        while gathered < min_bytes and not self._ended:
+            started = clock()
             piece = await self._read_piece()
-            waited = clock() - asked
+            waited = clock() - started
             self._waited += waited
-            used += waited
+            since_extension += waited
             self._size += len(piece)
-            if self._size > limits.max_bytes + FORM_OVERHEAD_BYTES:
+            if self._size > reader.max_bytes + FORM_OVERHEAD_BYTES:
                 raise FileTooLarge
             if (
                 self._waited > _MIN_RATE_GRACE_S
-                and self._size < (self._waited - _MIN_RATE_GRACE_S) * limits.min_bytes_per_s
+                and self._size < (self._waited - _MIN_RATE_GRACE_S) * reader.min_bytes_per_s
             ):
                 raise UnacceptableBody(responses.body_too_slow())
-            if used > limits.stall_s / 10:
-                deadline.deadline, used = anyio.current_time() + limits.stall_s, 0.0
+            if since_extension > reader.stall_timeout_s / 10:
+                deadline.deadline, since_extension = anyio.current_time() + reader.stall_timeout_s, 0.0
             pieces.append(piece)
             gathered += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -159,15 +168,15 @@ class _Body:
     async def drain(self) -> None:
         """Read and drop some of the body. Closing the connection with unread bytes would reset the connection, and the
         client might lose the response."""
-        left = _MAX_DRAIN_BYTES
+        remaining = _MAX_DRAIN_BYTES
         with anyio.move_on_after(_MAX_DRAIN_S):
-            while not self._ended and left > 0:
-                left -= len(await self._read_piece())
+            while not self._ended and remaining > 0:
+                remaining -= len(await self._read_piece())
 
     async def _read_piece(self) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            raise CallerDisconnected
+            raise ClientDisconnected
         self._ended = not message.get("more_body", False)
         piece: bytes = message.get("body", b"")
         return piece

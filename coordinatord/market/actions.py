@@ -1,4 +1,4 @@
-"""Commands of `coordinatord market admin`: their arguments, and the action that each command carries out."""
+"""Commands of `coordinatord market admin`: their arguments, and the action of each command."""
 
 import re
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _MAX_ENTRY_BYTES: Final = 1024
 
 @attrs.frozen(slots=True)
 class Argument:
-    """A positional argument. `read` parses the text, and raises Refused for a wrong value."""
+    """Positional argument of a command. `read` parses its text, and raises Refused for a wrong value."""
 
     name: str
     read: Callable[[str], Any]
@@ -33,11 +33,11 @@ class AdminCommand:
 
     about: str
     arguments: tuple[Argument, ...]
-    make: Callable[..., Action]
+    build: Callable[..., Action]
 
-    def action(self, admin: Admin, options: SimpleNamespace) -> Action:
+    def build_action(self, admin: Admin, options: SimpleNamespace) -> Action:
         """Return the action of the command. Raise Refused when an argument is wrong."""
-        return self.make(admin, *(argument.read(getattr(options, argument.name)) for argument in self.arguments))
+        return self.build(admin, *(argument.read(getattr(options, argument.name)) for argument in self.arguments))
 
 
 def _uint_parser(bits: int, low: int = 0, high: int | None = None, param: str = "the value") -> Callable[[str], int]:
@@ -87,23 +87,27 @@ _TOKEN_GAS_HELP: Final = f"Gas, {MIN_TOKEN_GAS} to {MAX_TOKEN_GAS}."
 
 ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
     "list-provider": AdminCommand("Let a provider claim jobs.", (_PROVIDER,), lambda a, p: a.list_provider(p, True)),
-    "delist-provider": AdminCommand("Stop a provider's claims.", (_PROVIDER,), lambda a, p: a.list_provider(p, False)),
+    "delist-provider": AdminCommand(
+        "Stop a provider from claiming jobs.", (_PROVIDER,), lambda a, p: a.list_provider(p, False)
+    ),
     "ceiling": AdminCommand(
-        "Limit the jobs that a provider runs at once.",
+        "Limit the number of jobs that a provider runs at once.",
         (_PROVIDER, Argument("ceiling", _uint_parser(32, param="the ceiling"), "Highest number of jobs.")),
         Admin.set_ceiling,
     ),
     "allow-all-models": AdminCommand(
-        "Let a provider run every model, or not.", (_PROVIDER, _ALLOWED), Admin.allow_all_models
+        "Allow a provider every model, or only models allowed one by one.",
+        (_PROVIDER, _ALLOWED),
+        Admin.allow_all_models,
     ),
     "allow-model": AdminCommand(
-        "Let a provider run one model, or not.", (_PROVIDER, _MODEL, _ALLOWED), Admin.allow_model
+        "Allow or forbid a provider one model.", (_PROVIDER, _MODEL, _ALLOWED), Admin.allow_model
     ),
     "enable-model": AdminCommand(
-        "Enable or disable a model that was set.", (_MODEL, _ALLOWED), Admin.set_model_enabled
+        "Enable or disable a model that set-model has set.", (_MODEL, _ALLOWED), Admin.set_model_enabled
     ),
     "sla": AdminCommand(
-        "Allow or forbid a window.",
+        "Allow or forbid jobs with a window of this length.",
         (
             Argument("seconds", _uint_parser(32, 1, MAX_SLA_S, "the window"), f"Seconds, 1 to {MAX_SLA_S}."),
             _ALLOWED,
@@ -124,13 +128,13 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
         Admin.set_token_gas,
     ),
     "point-price": AdminCommand(
-        "Set the treasury's income for a point of reputation.",
+        "Set the income of the treasury for which a provider gains a point of reputation.",
         (Argument("price", _uint_parser(96, param="the price"), "Amount in the token's smallest unit."),),
         Admin.set_point_price,
     ),
     "treasury": AdminCommand("Set the account that gets the fees.", (_ACCOUNT,), Admin.set_treasury),
     "grant-relayer": AdminCommand(
-        "Let an account relay, on all registries.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)
+        "Let an account relay transactions to all registries.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, True)
     ),
     "revoke-relayer": AdminCommand("Stop an account from relaying.", (_ACCOUNT,), lambda a, r: a.set_relayer(r, False)),
     "pause": AdminCommand("Stop posts and claims. Claimed jobs continue.", (), lambda a: a.pause(True)),
@@ -138,14 +142,14 @@ ADMIN_COMMANDS: Final[dict[str, AdminCommand]] = {
     "allowlist": AdminCommand(
         "Set the status of an escrow key.",
         (
-            Argument("key", _parse_key, "The key, 32 bytes of hex."),
+            Argument("key", _parse_key, "Escrow key, 32 bytes in hex."),
             Argument("status", _parse_status, f"One of {', '.join(ALLOWLIST_STATUSES)}."),
-            Argument("entry", _parse_entry, "Description; may be empty."),
+            Argument("entry", _parse_entry, "Description of the key; may be empty."),
         ),
         Admin.set_allowlist,
     ),
     "transfer-ownership": AdminCommand("Offer ownership of all registries.", (_ACCOUNT,), Admin.transfer_ownership),
-    "take-back-ownership": AdminCommand("Take back an offer of ownership.", (), Admin.take_back_offer),
+    "take-back-ownership": AdminCommand("Take back the offer of ownership.", (), Admin.take_back_offer),
     "accept-ownership": AdminCommand("Accept the offered ownership.", (), Admin.accept_ownership),
 }
 

@@ -1,6 +1,6 @@
 """Prepare the contract calls of admin actions.
 
-Calls that would not change the chain's state are left out. The command rejects an action with no calls left.
+Calls that would not change the chain's state are left out. The command rejects an action without calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,21 @@ from coordinatord.market.terms import ModelTerms
 
 @attrs.frozen(slots=True)
 class Action:
-    """Calls of one action. `sender` is the account that may send the calls. If there is nothing to change, `calls` is
-    empty and `nothing_to_do` is the reason."""
+    """Calls of one action. `sender` is the account that may send the calls. If `calls` is empty, `no_calls_reason` says
+    why there is nothing to change."""
 
     sender: str
     calls: tuple[ContractCall, ...]
-    nothing_to_do: str = ""
+    no_calls_reason: str = ""
 
 
 @attrs.frozen(slots=True)
 class Admin:
-    """Builder of actions. Reads the state of the chain, and sends no transaction."""
+    """Builds actions from the state of the chain. Sends no transaction."""
 
     node: Web3
     book: AddressBook
-    span: int
+    log_range_blocks: int
 
     def list_provider(self, provider_id: int, listed: bool) -> Action:
         state = self._read_provider(provider_id)
@@ -60,69 +60,69 @@ class Admin:
     def allow_model(self, provider_id: int, model_id: int, allowed: bool) -> Action:
         if self._read_provider(provider_id)["allowAllModels"]:
             raise Fatal(f"provider {provider_id} may run every model: run `allow-all-models {provider_id} no` first")
-        now = self._read_view(PROVIDERS, "modelAllowed", provider_id, model_id)
+        current = self._read_view(PROVIDERS, "modelAllowed", provider_id, model_id)
         description = f"{'allow' if allowed else 'forbid'} model {model_id} to provider {provider_id}"
         return self._registry_action(
-            PROVIDERS, description, now == allowed, "setModelAllowed", provider_id, model_id, allowed
+            PROVIDERS, description, current == allowed, "setModelAllowed", provider_id, model_id, allowed
         )
 
     def set_allowlist(self, key: bytes, status: int, entry: str) -> Action:
-        now = self._read_view(PROVIDERS, "allowlistStatus", key)
+        current = self._read_view(PROVIDERS, "allowlistStatus", key)
         description = f"escrow allowlist: 0x{key.hex()} {ALLOWLIST_STATUSES[status]}{f' ({entry})' if entry else ''}"
         # Entries are stored only in events. So an entry must be published even if the status does not change.
         return self._registry_action(
-            PROVIDERS, description, now == status and not entry, "setAllowlist", key, status, entry
+            PROVIDERS, description, current == status and not entry, "setAllowlist", key, status, entry
         )
 
     def set_model(self, model: ModelTerms, enabled: bool) -> Action:
         latest = self._read_model(model.model_id)
-        same = latest == model and self._read_view(JOBS, "modelEnabled", model.model_id) == enabled
+        unchanged = latest == model and self._read_view(JOBS, "modelEnabled", model.model_id) == enabled
         description = f"model {model.model_id} {model.name}, {'enabled' if enabled else 'disabled'}"
-        return self._set_model(description, same, model, enabled)
+        return self._set_model(description, unchanged, model, enabled)
 
     def set_model_enabled(self, model_id: int, enabled: bool) -> Action:
         model = self._read_model(model_id)
         if model is None:
             raise Fatal(f"model {model_id} was never set: run `set-model {model_id} --name …` first")
-        now = self._read_view(JOBS, "modelEnabled", model_id)
+        current = self._read_view(JOBS, "modelEnabled", model_id)
         return self._set_model(
-            f"{'enable' if enabled else 'disable'} model {model_id} {model.name}", now == enabled, model, enabled
+            f"{'enable' if enabled else 'disable'} model {model_id} {model.name}", current == enabled, model, enabled
         )
 
     def allow_sla(self, seconds: int, allowed: bool) -> Action:
-        now = self._read_view(JOBS, "slaAllowed", seconds)
+        current = self._read_view(JOBS, "slaAllowed", seconds)
         return self._registry_action(
             JOBS,
             f"{'allow' if allowed else 'forbid'} windows of {seconds} s",
-            now == allowed,
+            current == allowed,
             "setSla",
             seconds,
             allowed,
         )
 
     def set_fees(self, fee_bps: int, gas_fee: int) -> Action:
-        now, max_gas_fee = tuple(self._read_view(JOBS, "fees")), self._read_view(JOBS, "maxGasFee")
+        current, max_gas_fee = tuple(self._read_view(JOBS, "fees")), self._read_view(JOBS, "maxGasFee")
         if gas_fee > max_gas_fee:
             raise Fatal(f"the gas fee must be at most {max_gas_fee}, the fixed limit of this registry")
         description = f"fees of {fee_bps} bps and {gas_fee} for jobs posted from now on"
-        return self._registry_action(JOBS, description, now == (fee_bps, gas_fee), "setFees", fee_bps, gas_fee)
+        return self._registry_action(JOBS, description, current == (fee_bps, gas_fee), "setFees", fee_bps, gas_fee)
 
     def set_token_gas(self, gas: int) -> Action:
-        now = self._read_view(JOBS, "tokenGas")
-        return self._registry_action(JOBS, f"let a call of the token use {gas} gas", now == gas, "setTokenGas", gas)
+        current = self._read_view(JOBS, "tokenGas")
+        return self._registry_action(JOBS, f"let a call of the token use {gas} gas", current == gas, "setTokenGas", gas)
 
     def set_point_price(self, price: int) -> Action:
-        now = self._read_view(PROVIDERS, "pointPrice")
+        current = self._read_view(PROVIDERS, "pointPrice")
         description = f"a point of reputation for each {price} that the treasury gets"
-        return self._registry_action(PROVIDERS, description, now == price, "setPointPrice", price)
+        return self._registry_action(PROVIDERS, description, current == price, "setPointPrice", price)
 
     def set_treasury(self, treasury: str) -> Action:
         if treasury in {self._registry_contracts()[name].address for name in REGISTRIES} | {
             self._read_view(JOBS, "token")
         }:
             raise Fatal(f"treasury must not be a registry or the token: payments to {treasury} would be lost")
-        now = self._read_view(JOBS, "treasury")
-        return self._registry_action(JOBS, f"treasury {treasury}", now == treasury, "setTreasury", treasury)
+        current = self._read_view(JOBS, "treasury")
+        return self._registry_action(JOBS, f"treasury {treasury}", current == treasury, "setTreasury", treasury)
 
     def set_relayer(self, relayer: str, allowed: bool) -> Action:
         description = f"{'grant' if allowed else 'revoke'} relayer {relayer}"
@@ -135,9 +135,9 @@ class Admin:
         )
 
     def pause(self, paused: bool) -> Action:
-        now = self._read_view(JOBS, "paused")
+        current = self._read_view(JOBS, "paused")
         description = "stop posts and claims" if paused else "allow posts and claims again"
-        return self._registry_action(JOBS, description, now == paused, "pause" if paused else "unpause")
+        return self._registry_action(JOBS, description, current == paused, "pause" if paused else "unpause")
 
     def transfer_ownership(self, owner: str) -> Action:
         def is_done(contract: Contract) -> bool:
@@ -170,28 +170,28 @@ class Admin:
         )
 
     def _registry_action(
-        self, registry: str, description: str, already: bool, function: str, *arguments: object
+        self, registry: str, description: str, is_done: bool, function: str, *arguments: object
     ) -> Action:
         contract = self._registry_contracts()[registry]
-        return self._build_action([contract], description, [already], function, *arguments)
+        return self._build_action([contract], description, [is_done], function, *arguments)
 
     def _all_registries_action(
-        self, description: str, already: Callable[[Contract], bool], function: str, *arguments: object
+        self, description: str, is_done: Callable[[Contract], bool], function: str, *arguments: object
     ) -> Action:
         contracts = list(self._registry_contracts().values())
         return self._build_action(
-            contracts, description, [already(contract) for contract in contracts], function, *arguments
+            contracts, description, [is_done(contract) for contract in contracts], function, *arguments
         )
 
     def _build_action(
         self,
         contracts: Sequence[Contract],
         description: str,
-        already: Sequence[bool],
+        done: Sequence[bool],
         function: str,
         *arguments: object,
     ) -> Action:
-        changed = [contract for contract, done in zip(contracts, already, strict=True) if not done]
+        changed = [contract for contract, is_done in zip(contracts, done, strict=True) if not is_done]
         calls = tuple(
             contract.build_call(f"{contract.name}: {description}", function, *arguments) for contract in changed
         )
@@ -204,14 +204,16 @@ class Admin:
             raise Fatal(f"the registries have different owners ({listed}): transfer all of them to one account first")
         return str(next(iter(owners.values())))
 
-    def _set_model(self, description: str, same: bool, model: ModelTerms, enabled: bool) -> Action:
+    def _set_model(self, description: str, unchanged: bool, model: ModelTerms, enabled: bool) -> Action:
         values = (model.model_id, model.name, enabled, model.owned_by, model.params_schema)
-        return self._registry_action(JOBS, description, same, "setModel", *values)
+        return self._registry_action(JOBS, description, unchanged, "setModel", *values)
 
     def _read_model(self, model_id: int) -> ModelTerms | None:
         """Return the latest terms of the model from events, because the contract's state does not include the name."""
         head = self.node.eth.block_number
-        events = read_admin_events(self.node, self._registry_contracts(), self.book.deploy_block, head, self.span)
+        events = read_admin_events(
+            self.node, self._registry_contracts(), self.book.deploy_block, head, self.log_range_blocks
+        )
         rows = [e.values for e in events if e.name == "ModelSet" and e.values["modelId"] == model_id]
         return ModelTerms(model_id, rows[-1]["name"], rows[-1]["ownedBy"], rows[-1]["paramsSchema"]) if rows else None
 

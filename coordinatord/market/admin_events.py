@@ -20,7 +20,7 @@ _RANGE_ERRORS: Final = (RpcErrorKind.RANGE_TOO_WIDE, RpcErrorKind.INTERNAL)
 
 
 @attrs.frozen(slots=True)
-class Event:
+class AdminEvent:
     """One decoded log of a registry. Its addresses are checksummed."""
 
     contract: str
@@ -31,23 +31,23 @@ class Event:
 
 
 def read_admin_events(
-    node: Web3, registries: Mapping[str, Contract], first: int, last: int, span: int
-) -> Iterator[Event]:
+    node: Web3, registries: Mapping[str, Contract], first: int, last: int, log_range_blocks: int
+) -> Iterator[AdminEvent]:
     """Yield the events from block `first` to `last`, in the order of the chain.
 
-    `span` is the maximum number of blocks in one request. Whenever the node rejects a range, the number is halved.
+    `log_range_blocks` is the maximum number of blocks in one request. It is halved whenever the node rejects a range.
     """
     known = _index_events(node, registries)
     addresses = [contract.address for contract in registries.values()]
     topics = sorted({topic for _, topic in known})
     while first <= last:
-        end = min(last, first + span - 1)
+        end = min(last, first + log_range_blocks - 1)
         try:
             logs = node.eth.get_logs({"address": addresses, "topics": [topics], "fromBlock": first, "toBlock": end})
         except RpcError as error:
-            if error.kind not in _RANGE_ERRORS or span == 1:
+            if error.kind not in _RANGE_ERRORS or log_range_blocks == 1:
                 raise
-            span = max(1, span // 2)
+            log_range_blocks = max(1, log_range_blocks // 2)
             continue
         for log in sorted(logs, key=lambda log: (log["blockNumber"], log["logIndex"])):
             # Skip logs outside of the filter, which a faulty node may send.
@@ -60,13 +60,15 @@ def read_admin_events(
 def _index_events(node: Web3, registries: Mapping[str, Contract]) -> dict[tuple[str, str], tuple[str, ContractEvent]]:
     known: dict[tuple[str, str], tuple[str, ContractEvent]] = {}
     for name, contract in registries.items():
-        events = contract.on(node).events
+        events = contract.bind(node).events
         for event_name in _ADMIN_EVENTS[name]:
             event = events[event_name]()
             known[contract.address, str(event.topic)] = (name, event)
     return known
 
 
-def _decode_log(contract: str, event: ContractEvent, log: LogReceipt) -> Event:
+def _decode_log(contract: str, event: ContractEvent, log: LogReceipt) -> AdminEvent:
     decoded = event.process_log(log)
-    return Event(contract, event.event_name, decoded["args"], log["blockNumber"], log["transactionHash"].to_0x_hex())
+    return AdminEvent(
+        contract, event.event_name, decoded["args"], log["blockNumber"], log["transactionHash"].to_0x_hex()
+    )

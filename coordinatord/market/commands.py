@@ -38,7 +38,7 @@ from coordinatord.market.journal import DeploymentJournal
 from coordinatord.market.node import connect, eth_call
 from coordinatord.market.reading import read_market
 from coordinatord.market.sending import Sender, SendingStep, SendOptions, explain_refusal
-from coordinatord.market.status import check_conformity, check_soundness
+from coordinatord.market.status import check_integrity, check_terms
 from coordinatord.market.terms import MarketTerms, read_terms
 
 Options = SimpleNamespace
@@ -82,19 +82,19 @@ def _apply_options(options: Sequence[Decorator], make: Callable[[Any], click.Com
 
 
 def _run(body: Callable[[Options, Web3], None], options: Options) -> None:
-    """Run the command. Turn expected errors into CommandFailed, with a message for the user."""
+    """Run the command. Turn expected errors into CommandFailed with a message for the user."""
     try:
         _reject_several_signers(options)
         if not options.rpc_url:
             raise Fatal("--rpc-url, or the variable RPC_URL, must name the chain's JSON-RPC endpoint")
         with connect(options.rpc_url) as node:
             body(options, node)
-    except Refused as wrong:
-        raise CommandFailed(str(wrong)) from None
+    except Refused as error:
+        raise CommandFailed(str(error)) from None
     except RpcError as error:
         raise CommandFailed(f"the node answered with an error: {error}") from error
-    except Web3Exception as odd:
-        raise CommandFailed(f"the node's answer does not match the request: {odd}") from odd
+    except Web3Exception as error:
+        raise CommandFailed(f"the node's answer does not match the request: {error}") from error
     except (Fatal, Retryable) as error:
         raise CommandFailed(str(error)) from error
 
@@ -107,8 +107,8 @@ class CommandFailed(click.ClickException):
 
 
 @click.command("new-key")
-@click.option("--out", type=_FILE, required=True, help="The new keystore.")
-@click.option("--password-file", type=_FILE, help="Password of the keystore (default: ask).")
+@click.option("--out", type=_FILE, required=True, help="Path of the new keystore.")
+@click.option("--password-file", type=_FILE, help="File with the keystore's password (default: ask).")
 def _new_key(out: Path, password_file: Path | None) -> None:
     """Create a key in an encrypted keystore. Shows its address."""
     try:
@@ -118,7 +118,7 @@ def _new_key(out: Path, password_file: Path | None) -> None:
 
 
 def _option_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type for click options that parses with `parse`, and reports Refused as a wrong option."""
+    """Return a click type that parses with `parse`, and reports Refused as a wrong option."""
 
     def read(text: str) -> Any:
         try:
@@ -140,7 +140,7 @@ def _parse_mint(text: str) -> trial_token.Mint:
     address, sign, tokens = text.partition("=")
     if not sign or not (tokens.isascii() and tokens.isdecimal()) or not 0 < int(tokens) < 10**30:
         raise Refused(f"must be ADDRESS=TOKENS with a whole number of tokens, not {text}")
-    return trial_token.Mint(_parse_address(address), int(tokens) * 10**trial_token.DECIMALS)
+    return trial_token.Mint(_parse_address(address), int(tokens) * 10**trial_token.TEST_TOKEN_DECIMALS)
 
 
 def _parse_address(text: str) -> str:
@@ -170,7 +170,13 @@ def _parse_seconds(text: str) -> float:
 _POSITIVE: Final = click.IntRange(1, 1_000_000)
 _CHAIN_OPTIONS: Final = (
     click.option("--rpc-url", envvar="RPC_URL", metavar="URL", help="JSON-RPC endpoint (default: RPC_URL)."),
-    click.option("--log-span", "span", type=_POSITIVE, default=5000, help="Widest block range of a log query."),
+    click.option(
+        "--log-span",
+        "log_range_blocks",
+        type=_POSITIVE,
+        default=5000,
+        help="Highest number of blocks in one log query.",
+    ),
 )
 _BOOK_OPTION: Final = click.option(
     "--addresses", envvar="ADDRESSES_FILE", type=_FILE, help="Address book (default: ADDRESSES_FILE)."
@@ -190,31 +196,44 @@ _TERMS_OPTIONS: Final = (
     click.option("--max-gas-fee", help="Highest gas fee that can ever be set."),
     click.option("--point-price", help="Treasury's income for which a provider gains a point of reputation."),
     click.option("--token-gas", help="Gas that one call of the token may use."),
-    click.option("--sla", "slas", multiple=True, type=int, metavar="SECONDS", help="A window (repeatable)."),
-    click.option("--relayer", "relayers", multiple=True, metavar="ADDRESS", help="A relayer (repeatable)."),
+    click.option(
+        "--sla",
+        "slas",
+        multiple=True,
+        type=int,
+        metavar="SECONDS",
+        help="Length of a job window to allow (repeatable).",
+    ),
+    click.option(
+        "--relayer", "relayers", multiple=True, metavar="ADDRESS", help="Account that may relay (repeatable)."
+    ),
     click.option(
         "--model",
         "models",
         multiple=True,
         type=_option_type(_parse_model),
         metavar="ID=NAME",
-        help="A model (repeatable).",
+        help="Model to enable (repeatable).",
     ),
 )
 _SIGNER_OPTIONS: Final = (
-    click.option("--keystore", type=_FILE, help="An encrypted keystore."),
-    click.option("--key-file", type=_FILE, help="A key in hex, readable only by its owner."),
-    click.option("--signer", metavar="COMMAND", help="A program that signs. Needs --from."),
-    click.option("--password-file", type=_FILE, help="Password of --keystore (default: ask)."),
-    click.option(
-        "--from", "sender", type=_option_type(_parse_address), metavar="ADDRESS", help="The account that signs."
-    ),
-    click.option("--max-fee", type=_option_type(_parse_gwei), metavar="GWEI", help="Highest price of a unit of gas."),
+    click.option("--keystore", type=_FILE, help="Encrypted keystore with the key that signs."),
+    click.option("--key-file", type=_FILE, help="File with a key in hex, readable only by its owner."),
+    click.option("--signer", metavar="COMMAND", help="Program that signs. Needs --from."),
+    click.option("--password-file", type=_FILE, help="File with the password of --keystore (default: ask)."),
+    click.option("--from", "sender", type=_option_type(_parse_address), metavar="ADDRESS", help="Account that signs."),
+    click.option("--max-fee", type=_option_type(_parse_gwei), metavar="GWEI", help="Highest fee per unit of gas."),
     click.option(
         "--tip", type=_option_type(_parse_gwei), metavar="GWEI", help="Priority fee (default: as the node proposes)."
     ),
     click.option("--confirmations", type=_POSITIVE, default=3, metavar="BLOCKS", help="Number of blocks to wait for."),
-    click.option("--timeout", type=_POSITIVE, default=900, metavar="SECONDS", help="Longest wait for a stage."),
+    click.option(
+        "--timeout",
+        type=_POSITIVE,
+        default=900,
+        metavar="SECONDS",
+        help="Longest wait for the confirmation of a stage.",
+    ),
     click.option(
         "--poll", type=_option_type(_parse_seconds), default="2", metavar="SECONDS", help="Time between chain reads."
     ),
@@ -246,12 +265,12 @@ def _deploy(options: Options, node: Web3) -> None:
     if options.out is None:
         raise Fatal("--out must name the file that the address book is written to")
     deployment = MarketDeployment(node, _open_signer(options), terms, send, _print_line)
-    deploy(deployment, options.out, options.span, options.verification)
+    deploy(deployment, options.out, options.log_range_blocks, options.verification)
 
 
 def _deploy_test_token(options: Options, node: Web3) -> None:
     chain_id = node.eth.chain_id
-    trial_token.require_trial_chain(chain_id)  # before the signer prompts for a password
+    trial_token.reject_main_network(chain_id)  # before the signer prompts for a password
     # No journal: if this run is killed, the next one deploys another token.
     sender = Sender(
         node, _open_signer(options), chain_id, _send_options(options), DeploymentJournal(None, {}), _print_to_stderr
@@ -261,8 +280,8 @@ def _deploy_test_token(options: Options, node: Web3) -> None:
 
 def _verify(options: Options, node: Web3) -> None:
     terms, book = _read_terms(options), _read_book(options)
-    market = read_market(node, book, options.span, _print_to_stderr)
-    rows = check_soundness(market, book) + check_conformity(market, terms)
+    market = read_market(node, book, options.log_range_blocks, _print_to_stderr)
+    rows = check_integrity(market, book) + check_terms(market, terms)
     click.echo(check_json(rows) if options.as_json else check_table(rows, terminal_columns()))
     if wrong_names(rows):
         sys.exit(1)
@@ -270,36 +289,38 @@ def _verify(options: Options, node: Web3) -> None:
 
 def _status(options: Options, node: Web3) -> None:
     book = _read_book(options)
-    market = read_market(node, book, options.span, _print_to_stderr)
+    market = read_market(node, book, options.log_range_blocks, _print_to_stderr)
     rows = status.fact_rows(market, book)
-    print(status.as_document(market, rows) if options.as_json else status.as_text(market, rows))
+    print(status.as_json(market, rows) if options.as_json else status.as_text(market, rows))
     if wrong_names(rows):
         sys.exit(1)
 
 
 def _write_explorer_files(options: Options, node: Web3) -> None:
-    market = read_market(node, _read_book(options), options.span, _print_to_stderr)
+    market = read_market(node, _read_book(options), options.log_range_blocks, _print_to_stderr)
     print("\n".join(map(str, explorer.write_verification_files(options.out, node, market))))
 
 
 def _run_admin_action(make: Callable[[Admin, Options], Action], options: Options, node: Web3) -> None:
     book = _read_book(options)
     if node.eth.chain_id != book.chain_id:
-        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves another chain")
-    action = make(Admin(node, book, options.span), options)
+        raise Fatal(
+            f"chainId: the address book is for chain {book.chain_id}, but the RPC endpoint serves another chain"
+        )
+    action = make(Admin(node, book, options.log_range_blocks), options)
     if not action.calls:
-        raise Fatal(f"there is nothing to do: {action.nothing_to_do}")
+        raise Fatal(f"there is nothing to do: {action.no_calls_reason}")
     _simulate(node, action)
     if options.calldata:
         calls = action.calls
-        print(unsigned_calls.as_document(calls, book.chain_id) if options.as_json else unsigned_calls.as_text(calls))
+        print(unsigned_calls.as_safe_json(calls, book.chain_id) if options.as_json else unsigned_calls.as_text(calls))
         return
     if options.as_json:
         raise Fatal("--json can only be used with --calldata")
     signer = _open_signer(options)
     if signer.address != action.sender:
         raise Fatal(
-            f"{signer.address} may not do this, {action.sender} may: sign with the key of that account, or use "
+            f"{signer.address} may not do this, only {action.sender}: sign with the key of {action.sender}, or use "
             "--calldata for a multisig"
         )
     steps = [SendingStep(call.description, n, None, partial(_return_call, call)) for n, call in enumerate(action.calls)]
@@ -326,8 +347,8 @@ def _read_terms(options: Options) -> MarketTerms:
         *("max_gas_fee", "point_price", "token_gas", "slas", "relayers", "models"),
     )
     given = {name: getattr(options, name) for name in names}
-    flags = {name: list(value) or None if isinstance(value, tuple) else value for name, value in given.items()}
-    return read_terms(options.terms, flags)
+    overrides = {name: list(value) or None if isinstance(value, tuple) else value for name, value in given.items()}
+    return read_terms(options.terms, overrides)
 
 
 def _read_book(options: Options) -> AddressBook:
@@ -385,14 +406,14 @@ for _each in (
     _new_key,
     _build_command(
         "deploy",
-        "Deploy, configure, hand over and verify a market. Resume a killed run.",
+        "Deploy, configure, hand over and verify a market, or resume a killed run.",
         _deploy,
         *_CHAIN_OPTIONS,
         *_TERMS_OPTIONS,
         click.option("--out", type=_FILE, help="Address book to write. Its journal goes into the same folder."),
         click.option("--verification", type=_FOLDER, help="Also write the files for explorers to this folder."),
         click.option("--dry-run", is_flag=True, help="Check, plan and estimate. Send nothing."),
-        click.option("--replace", is_flag=True, help="Sign waiting transactions again, for a higher fee."),
+        click.option("--replace", is_flag=True, help="Sign waiting transactions again, with a higher fee."),
         *_SIGNER_OPTIONS,
     ),
     _build_command(
@@ -426,7 +447,7 @@ for _each in (
             multiple=True,
             type=_option_type(_parse_mint),
             metavar="ADDRESS=TOKENS",
-            help="Whole tokens for an account (repeatable).",
+            help="Number of whole tokens to mint for an account (repeatable).",
         ),
         *_SIGNER_OPTIONS,
     ),
@@ -443,7 +464,11 @@ for _name, _admin_command in actions.ADMIN_COMMANDS.items():
     _arguments = [click.argument(each.name, help=each.about) for each in _admin_command.arguments]
     admin.add_command(
         _build_command(
-            _name, _admin_command.about, partial(_run_admin_action, _admin_command.action), *_arguments, *_ADMIN_OPTIONS
+            _name,
+            _admin_command.about,
+            partial(_run_admin_action, _admin_command.build_action),
+            *_arguments,
+            *_ADMIN_OPTIONS,
         )
     )
 admin.add_command(

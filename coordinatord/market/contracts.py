@@ -1,4 +1,4 @@
-"""Encode calls of this package's contracts, call view functions through web3, and explain reverts."""
+"""Encode calls of this package's contracts, call view functions with web3, and explain reverts."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -33,7 +33,7 @@ _LANGUAGE_ERRORS: Final = {
 
 @attrs.frozen(slots=True)
 class ContractCall:
-    """Transaction to send. `to` is None for a deployment. `description` describes the call to the user."""
+    """Transaction to send. `to` is None for a deployment. `description` is shown to the user."""
 
     description: str
     to: str | None
@@ -47,7 +47,7 @@ class Contract:
     name: str
     address: ChecksumAddress = attrs.field(converter=to_checksum_address)
 
-    def on(self, node: Web3) -> web3_contract.Contract:
+    def bind(self, node: Web3) -> web3_contract.Contract:
         """Return the web3 object that calls this contract through `node`."""
         return node.eth.contract(self.address, abi=_load_abi(self.name), decode_tuples=True)
 
@@ -58,9 +58,9 @@ class Contract:
         return ContractCall(description, self.address, self.calldata(function, *arguments))
 
     def read(self, node: Web3, function: str, *arguments: object) -> Any:
-        """Call a view function. Raise Fatal or Refused when the address holds another contract."""
+        """Call a view function. Raise Fatal or Refused if another contract is at the address."""
         try:
-            return self.on(node).functions[function](*arguments).call()
+            return self.bind(node).functions[function](*arguments).call()
         except RpcError as error:
             if error.kind is not RpcErrorKind.REVERTED:
                 raise
@@ -78,7 +78,7 @@ def checksum_address(address: bytes | str) -> str:
 
 
 def read_address(text: object, param: str) -> str:
-    """Read an address that a person wrote. A mixed-case address must have its checksum, which detects typing errors."""
+    """Parse an address. A mixed-case address must have its checksum, which detects typing errors."""
     raw = read_hex(text, 20, param)
     digits = str(text)[2:]
     address = checksum_address(raw)

@@ -1,7 +1,7 @@
 """Deploy a market: check, deploy, wire and configure the contracts, hand them over, verify, write the address book.
 
 A run may be killed at any moment. The same command then resumes it (see `journal`). The address book is written last,
-after the chain has confirmed every fact.
+after the deployed market has been verified.
 """
 
 import json
@@ -27,8 +27,8 @@ from coordinatord.market.journal import DeploymentJournal, open_journal, replace
 from coordinatord.market.node import balance_of, genesis_hash
 from coordinatord.market.preflight import check_chain_and_token, estimate_costs, format_plan, require_funds
 from coordinatord.market.reading import MarketState, read_market
-from coordinatord.market.sending import Say, Sender, SendingStep, SendOptions
-from coordinatord.market.status import check_conformity, check_soundness
+from coordinatord.market.sending import Report, Sender, SendingStep, SendOptions
+from coordinatord.market.status import check_integrity, check_terms
 from coordinatord.market.terms import MarketTerms
 from coordinatord.market.token_checks import TokenFacts
 from coordinatord.market.unsigned_calls import as_text
@@ -42,11 +42,11 @@ class MarketDeployment:
     signer: TransactionSigner
     terms: MarketTerms
     options: SendOptions
-    say: Say
+    report: Report
 
-    def carry_out(self, facts: TokenFacts, journal: DeploymentJournal) -> AddressBook:
+    def send_steps(self, facts: TokenFacts, journal: DeploymentJournal) -> AddressBook:
         """Send the transactions that the journal does not have yet. Return the address book of the deployed market."""
-        sender = Sender(self.node, self.signer, self.terms.chain_id, self.options, journal, self.say)
+        sender = Sender(self.node, self.signer, self.terms.chain_id, self.options, journal, self.report)
         steps = deployment_steps(self.terms, self.signer.address)
         sender.run(steps)
         addresses = {name: bytes.fromhex(address[2:]) for name, address in sender.addresses(steps).items()}
@@ -74,50 +74,56 @@ class MarketDeployment:
 
     def show_costs(self, journal: DeploymentJournal) -> None:
         """Show the costs of the remaining steps. Raise Fatal when the account cannot pay for them."""
-        left = [step for step in deployment_steps(self.terms, self.signer.address) if step.key not in journal.entries]
-        if left:
-            _show_costs(self.node, self.signer.address, left, self.options, self.say)
+        remaining = [
+            step for step in deployment_steps(self.terms, self.signer.address) if step.key not in journal.entries
+        ]
+        if remaining:
+            _show_costs(self.node, self.signer.address, remaining, self.options, self.report)
 
 
-def deploy(deployment: MarketDeployment, out: Path, span: int, verification: Path | None = None) -> AddressBook:
+def deploy(
+    deployment: MarketDeployment, out: Path, log_range_blocks: int, verification: Path | None = None
+) -> AddressBook:
     """Check, deploy, verify and write the address book. Raise Fatal with the reason and the remedy."""
-    node, terms, say = deployment.node, deployment.terms, deployment.say
+    node, terms, report = deployment.node, deployment.terms, deployment.report
     facts, rows = check_chain_and_token(node, terms)
-    say(check_lines(rows, terminal_columns()))
+    report(check_lines(rows, terminal_columns()))
     path = journal_path(out)
     if out.exists() and not path.exists():
         raise Fatal(f"--out {out} already exists, and no journal beside it can be resumed: name another file")
     with open_journal(path, deployment.identity()) as journal:
         deployment.show_costs(journal)
-        book = deployment.carry_out(facts, journal)
-        say("\nverifying")
-        market = read_market(node, book, span, say)
-        rows = check_soundness(market, book) + check_conformity(market, terms)
-        say(check_lines(rows, terminal_columns()))
+        book = deployment.send_steps(facts, journal)
+        report("\nverifying")
+        market = read_market(node, book, log_range_blocks, report)
+        rows = check_integrity(market, book) + check_terms(market, terms)
+        report(check_lines(rows, terminal_columns()))
         _require_no_wrong_rows(rows)
         replace_file(out, json.dumps(book.as_json(), indent=2) + "\n")
-    say(f"\nthe address book: {out}")
+    report(f"\nthe address book: {out}")
     if verification is not None:
         explorer.write_verification_files(verification, node, market)
-        say(f"for explorers: {verification}")
-    _print_acceptance_calls(market, say)
+        report(f"for explorers: {verification}")
+    _print_acceptance_calls(market, report)
     return book
 
 
-def dry_run(node: Web3, deployer: str, terms: MarketTerms, options: SendOptions, say: Say) -> None:
+def dry_run(node: Web3, deployer: str, terms: MarketTerms, options: SendOptions, report: Report) -> None:
     """Show the checks, the plan and its costs. Sign nothing."""
     _, rows = check_chain_and_token(node, terms)
-    say(check_lines(rows, terminal_columns()))
-    _show_costs(node, deployer, deployment_steps(terms, deployer), options, say)
+    report(check_lines(rows, terminal_columns()))
+    _show_costs(node, deployer, deployment_steps(terms, deployer), options, report)
 
 
-def _show_costs(node: Web3, deployer: str, left: Sequence[SendingStep], options: SendOptions, say: Say) -> None:
+def _show_costs(
+    node: Web3, deployer: str, remaining: Sequence[SendingStep], options: SendOptions, report: Report
+) -> None:
     costs, fees, balance = (
-        estimate_costs(node, deployer, left),
+        estimate_costs(node, deployer, remaining),
         current_fees(node, options.fees),
         balance_of(node, deployer),
     )
-    say("\n" + format_plan(costs, fees, balance, deployer) + "\n")
+    report("\n" + format_plan(costs, fees, balance, deployer) + "\n")
     require_funds(costs, fees, balance, deployer)
 
 
@@ -142,8 +148,8 @@ def _require_no_wrong_rows(rows: Sequence[CheckRow]) -> None:
         raise Fatal(f"the deployed market differs from the terms, so no address book is written: {'; '.join(wrong)}")
 
 
-def _print_acceptance_calls(market: MarketState, say: Say) -> None:
+def _print_acceptance_calls(market: MarketState, report: Report) -> None:
     calls = acceptance_calls(market)
     if calls:
-        say("\nthe new owner must send these calls; until then, the deployer's key still controls the registries:\n")
-        say(as_text(calls))
+        report("\nthe new owner must send these calls; until then, the deployer's key still controls the registries:\n")
+        report(as_text(calls))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coordinatord.market.contracts import Contract, ContractCall, creation_data, encode_constructor_arguments
-from coordinatord.market.sending import Addresses, SendingStep
+from coordinatord.market.sending import ContractAddresses, SendingStep
 from coordinatord.market.terms import MIN_TOKEN_GAS, MarketTerms
 
 PROVIDERS: Final = "ProviderRegistry"
@@ -17,7 +17,9 @@ ASKS: Final = "AskRegistry"
 REGISTRIES: Final = (PROVIDERS, JOBS, ASKS)
 
 
-def arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> tuple[object, ...]:
+def constructor_arguments(
+    name: str, terms: MarketTerms, deployer: str, addresses: ContractAddresses
+) -> tuple[object, ...]:
     """Return the constructor's arguments. The deployer owns the contracts until they are configured."""
     match name:
         case "ProviderRegistry":
@@ -29,8 +31,10 @@ def arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addres
     raise KeyError(name)
 
 
-def encode_arguments_of(name: str, terms: MarketTerms, deployer: str, addresses: Addresses) -> bytes:
-    return encode_constructor_arguments(name, *arguments_of(name, terms, deployer, addresses))
+def encode_constructor_arguments_of(
+    name: str, terms: MarketTerms, deployer: str, addresses: ContractAddresses
+) -> bytes:
+    return encode_constructor_arguments(name, *constructor_arguments(name, terms, deployer, addresses))
 
 
 def deployment_steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
@@ -68,8 +72,10 @@ def deployment_steps(terms: MarketTerms, deployer: str) -> list[SendingStep]:
 def _creation_step(name: str, stage: int, terms: MarketTerms, deployer: str) -> SendingStep:
     description = f"deploy {name}"
 
-    def build(addresses: Addresses) -> ContractCall:
-        return ContractCall(description, None, creation_data(name, *arguments_of(name, terms, deployer, addresses)))
+    def build(addresses: ContractAddresses) -> ContractCall:
+        return ContractCall(
+            description, None, creation_data(name, *constructor_arguments(name, terms, deployer, addresses))
+        )
 
     return SendingStep(description, stage, name, build)
 
@@ -79,11 +85,15 @@ def _setting_step(stage: int, registry: str, function: str, description: str, *a
 
 
 def _call_step(
-    stage: int, registry: str, function: str, description: str, arguments: Callable[[Addresses], tuple[object, ...]]
+    stage: int,
+    registry: str,
+    function: str,
+    description: str,
+    arguments: Callable[[ContractAddresses], tuple[object, ...]],
 ) -> SendingStep:
     title = f"{registry}: {description}"
 
-    def build(addresses: Addresses) -> ContractCall:
+    def build(addresses: ContractAddresses) -> ContractCall:
         return Contract(registry, addresses[registry]).build_call(title, function, *arguments(addresses))
 
     return SendingStep(title, stage, None, build)

@@ -33,8 +33,8 @@ class Fees:
     tip: int
     max_fee: int
 
-    def raised_above(self, max_fee: int, tip: int) -> "Fees":
-        """Return fees that replace a transaction with `max_fee` and `tip`. Nodes require a tenth more of each fee."""
+    def replacement_for(self, max_fee: int, tip: int) -> "Fees":
+        """Return fees that replace a transaction with `max_fee` and `tip`. Nodes require a rise of a tenth."""
         return attrs.evolve(self, max_fee=max(self.max_fee, max_fee * 9 // 8 + 1), tip=max(self.tip, tip * 9 // 8 + 1))
 
 

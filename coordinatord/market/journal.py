@@ -46,7 +46,7 @@ class DeploymentJournal:
     """Entries by step. If `path` is None, nothing is written to disk and the deployment cannot be resumed."""
 
     path: Path | None
-    run: Mapping[str, Any]  # value of `MarketDeployment.identity`, which must not change before a resumption
+    identity: Mapping[str, Any]  # value of `MarketDeployment.identity`, which must not change before a resumption
     entries: dict[str, DeploymentEntry] = attrs.field(factory=dict)
 
     def write(self, key: str, entry: DeploymentEntry | None) -> None:
@@ -59,7 +59,7 @@ class DeploymentJournal:
             return
         document = {
             "version": _VERSION,
-            "run": self.run,
+            "run": self.identity,
             "steps": {key: attrs.asdict(entry) for key, entry in self.entries.items()},
         }
         replace_file(self.path, json.dumps(document, indent=2) + "\n")
@@ -69,7 +69,7 @@ class DeploymentJournal:
 
 
 @contextmanager
-def open_journal(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
+def open_journal(path: Path, identity: Mapping[str, Any]) -> Iterator[DeploymentJournal]:
     """Open or create the journal of this deployment. Raise Fatal when the file belongs to another deployment or is in
     use."""
     try:
@@ -81,22 +81,25 @@ def open_journal(path: Path, run: Mapping[str, Any]) -> Iterator[DeploymentJourn
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Fatal(f"another run is using {path}: wait for it, or stop it") from None
-        run = json.loads(json.dumps(run))  # converted to JSON types, to be comparable with the file
-        yield _read_journal(path, run) if path.exists() else DeploymentJournal(path, run)
+        identity = json.loads(json.dumps(identity))  # converted to JSON types, to be comparable with the file
+        yield _read_journal(path, identity) if path.exists() else DeploymentJournal(path, identity)
     finally:
         os.close(lock)
 
 
-def _read_journal(path: Path, run: Mapping[str, Any]) -> DeploymentJournal:
+def _read_journal(path: Path, identity: Mapping[str, Any]) -> DeploymentJournal:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["version"] != _VERSION:
-            raise Fatal(f"{path} is a journal of version {document['version']}; this release reads version {_VERSION}")
+            raise Fatal(
+                f"{path} is a journal of version {document['version']}; this release reads version {_VERSION}: "
+                "use the release that wrote the journal"
+            )
         before = document["run"]
         entries = {key: _parse_entry(entry) for key, entry in document["steps"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as wrong:
-        raise Fatal(f"{path} is not a journal of a deployment: {wrong}") from None
-    different = _first_difference(before, run)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Fatal(f"{path} is not a journal of a deployment: {error}") from None
+    different = _first_difference(before, identity)
     if different is not None:
         name, was, now = different
         raise Fatal(
@@ -104,7 +107,7 @@ def _read_journal(path: Path, run: Mapping[str, Any]) -> DeploymentJournal:
             f"with the old {name} and change the market afterwards (`coordinatord market admin`), or deploy another "
             "market with another --out"
         )
-    return DeploymentJournal(path, run, entries)
+    return DeploymentJournal(path, identity, entries)
 
 
 def _parse_entry(document: Mapping[str, Any]) -> DeploymentEntry:

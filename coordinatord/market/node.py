@@ -41,19 +41,19 @@ def _is_transient(error: BaseException) -> bool:
 class RetryingProvider(HTTPProvider):
     """Provider that raises Retryable when the node does not answer, and RpcError when the node answers with an error.
 
-    So web3 itself never sees an error. web3 recognises fewer error messages of nodes, and would fetch any URL that a
+    web3 therefore never handles an error. It recognises fewer error messages of nodes, and would fetch any URL that a
     contract names in a revert with OffchainLookup.
     """
 
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         try:
             return self._call_with_retries(method, params)
-        except _NoAnswer as silence:
+        except _NoAnswer as failure:
             # Name only host and port, because the rest of the address may hold a key.
             host = urlsplit(str(self.endpoint_uri)).netloc.rpartition("@")[2]
             raise Retryable(
                 "chain_unreachable",
-                f"the node at {host} does not answer ({silence.reason}): try again, or use another node",
+                f"the node at {host} does not answer ({failure.reason}): try again, or use another node",
             ) from None
 
     @retry(

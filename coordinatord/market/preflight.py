@@ -40,7 +40,7 @@ def check_chain_and_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, l
     """Compare the chain and the token with the terms. Raise Fatal with the table of checks when anything differs."""
     chain_id = node.eth.chain_id
     if chain_id != terms.chain_id:
-        raise Fatal(f"chain_id: the terms are for chain {terms.chain_id}, the RPC endpoint serves {chain_id}")
+        raise Fatal(f"chain_id: the terms are for chain {terms.chain_id}, but the RPC endpoint serves chain {chain_id}")
     facts, rows = check_token(node, terms)
     rows = [comparison_row("chain", chain_id, terms.chain_id), _check_transient_storage(node), *rows]
     if terms.owner != terms.treasury and not code_at(node, terms.owner):

@@ -10,7 +10,7 @@ from common.address_book import AddressBook
 from common.daemon.process import Fatal
 from common.domains import Domains
 from common.scalars import hex_of
-from coordinatord.market.admin_events import Event, read_admin_events
+from coordinatord.market.admin_events import AdminEvent, read_admin_events
 from coordinatord.market.contracts import ZERO_ADDRESS, Contract, checksum_address, is_code_of
 from coordinatord.market.deployment import ASKS, JOBS, PROVIDERS, REGISTRIES
 from coordinatord.market.node import balance_of, code_at
@@ -55,7 +55,7 @@ class ProviderListing:
 
 @attrs.frozen(slots=True, kw_only=True)
 class MarketState:
-    """State of the market at about `block`. Values may be newer, because each of them is read from the latest block."""
+    """State of the market at about `block`. Values may be newer, because each value is read from the latest block."""
 
     block: int
     chain_id: int
@@ -68,9 +68,9 @@ class MarketState:
     point_price: int
     token_gas: int
     paused: bool
-    providers_of_jobs: str
-    providers_of_asks: str
-    jobs_of_providers: str
+    provider_registry_of_jobs: str
+    provider_registry_of_asks: str
+    job_registry_of_providers: str
     slas: frozenset[int]
     models: Mapping[int, tuple[ModelTerms, bool]]  # terms, and True if the model is enabled
     listings: tuple[ProviderListing, ...]
@@ -79,23 +79,25 @@ class MarketState:
     token_separator: bytes
     escrowed: int
     credits: int
-    held: int  # tokens that the job registry holds
-    treasury_holds: int
-    native: Mapping[str, int]  # native balance by account, of owners and relayers
+    job_registry_balance: int
+    treasury_balance: int
+    native_balances: Mapping[str, int]  # by account, of owners and relayers
 
 
-def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[str], None]) -> MarketState:
-    """Read the market. Raise Fatal for another chain than the address book's, or an address without a contract."""
+def read_market(node: Web3, book: AddressBook, log_range_blocks: int, progress: Callable[[str], None]) -> MarketState:
+    """Read the market. Raise Fatal if the node serves another chain, or an address has no contract."""
     chain_id = node.eth.chain_id
     if chain_id != book.chain_id:
-        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
+        raise Fatal(
+            f"chainId: the address book is for chain {book.chain_id}, but the RPC endpoint serves chain {chain_id}"
+        )
     head = node.eth.block_number
     contracts = contracts_of(book)
     for name, contract in contracts.items():
         if not code_at(node, contract.address):
-            raise Fatal(f"{name}: there is no contract at {contract.address}")
+            raise Fatal(f"{name}: there is no contract at {contract.address}: correct the address book")
     progress(f"reading the events of blocks {book.deploy_block} to {head}")
-    events = list(read_admin_events(node, contracts, book.deploy_block, head, span))
+    events = list(read_admin_events(node, contracts, book.deploy_block, head, log_range_blocks))
     registries = {name: _read_registry(node, contract, events) for name, contract in contracts.items()}
     jobs, providers, asks = contracts[JOBS], contracts[PROVIDERS], contracts[ASKS]
     token = Contract(_TOKEN_INTERFACE, checksum_address(book.paytoken))
@@ -114,9 +116,9 @@ def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[st
         point_price=providers.read(node, "pointPrice"),
         token_gas=jobs.read(node, "tokenGas"),
         paused=jobs.read(node, "paused"),
-        providers_of_jobs=jobs.read(node, "providers"),
-        providers_of_asks=asks.read(node, "providers"),
-        jobs_of_providers=providers.read(node, "jobRegistry"),
+        provider_registry_of_jobs=jobs.read(node, "providers"),
+        provider_registry_of_asks=asks.read(node, "providers"),
+        job_registry_of_providers=providers.read(node, "jobRegistry"),
         slas=frozenset(s for s in _event_values(events, "SlaSet", "slaSecs") if jobs.read(node, "slaAllowed", s)),
         models=_read_models(node, jobs, events),
         listings=tuple(_read_listings(node, providers, events)),
@@ -125,9 +127,9 @@ def read_market(node: Web3, book: AddressBook, span: int, progress: Callable[[st
         token_separator=token.read(node, "DOMAIN_SEPARATOR"),
         escrowed=jobs.read(node, "escrowed"),
         credits=jobs.read(node, "totalCredits"),
-        held=token.read(node, "balanceOf", jobs.address),
-        treasury_holds=token.read(node, "balanceOf", treasury),
-        native={account: balance_of(node, account) for account in sorted(accounts - {ZERO_ADDRESS})},
+        job_registry_balance=token.read(node, "balanceOf", jobs.address),
+        treasury_balance=token.read(node, "balanceOf", treasury),
+        native_balances={account: balance_of(node, account) for account in sorted(accounts - {ZERO_ADDRESS})},
     )
 
 
@@ -142,7 +144,7 @@ def expected_separators(book: AddressBook) -> dict[str, bytes]:
     return {PROVIDERS: domains.providers.separator, JOBS: domains.jobs.separator, ASKS: domains.asks.separator}
 
 
-def _read_registry(node: Web3, contract: Contract, events: list[Event]) -> Registry:
+def _read_registry(node: Web3, contract: Contract, events: list[AdminEvent]) -> Registry:
     own = [event for event in events if event.contract == contract.name]
     first = next(
         (e for e in own if e.name == "OwnershipTransferred" and e.values["previousOwner"] == ZERO_ADDRESS), None
@@ -159,7 +161,7 @@ def _read_registry(node: Web3, contract: Contract, events: list[Event]) -> Regis
     )
 
 
-def _read_models(node: Web3, jobs: Contract, events: list[Event]) -> dict[int, tuple[ModelTerms, bool]]:
+def _read_models(node: Web3, jobs: Contract, events: list[AdminEvent]) -> dict[int, tuple[ModelTerms, bool]]:
     latest = {event.values["modelId"]: event.values for event in events if event.name == "ModelSet"}
     return {
         model_id: (
@@ -170,11 +172,11 @@ def _read_models(node: Web3, jobs: Contract, events: list[Event]) -> dict[int, t
     }
 
 
-def _read_listings(node: Web3, providers: Contract, events: list[Event]) -> list[ProviderListing]:
+def _read_listings(node: Web3, providers: Contract, events: list[AdminEvent]) -> list[ProviderListing]:
     pairs = {(e.values["providerId"], e.values["modelId"]) for e in events if e.name == "ModelAllowed"}
     ids = range(1, providers.read(node, "providerCount") + 1)
     listings = (_read_listing(node, providers, n, pairs) for n in ids)
-    return [one for one in listings if one.operator != ZERO_ADDRESS]  # a provider that left has no operator
+    return [listing for listing in listings if listing.operator != ZERO_ADDRESS]  # a provider that left has no operator
 
 
 def _read_listing(node: Web3, providers: Contract, provider_id: int, pairs: set[tuple[int, int]]) -> ProviderListing:
@@ -205,7 +207,7 @@ def read_provider(node: Web3, providers: Contract, provider_id: int) -> dict[str
     return values
 
 
-def _read_allowlist(node: Web3, providers: Contract, events: list[Event]) -> dict[str, tuple[str, str]]:
+def _read_allowlist(node: Web3, providers: Contract, events: list[AdminEvent]) -> dict[str, tuple[str, str]]:
     latest = {event.values["key"]: event.values["entry"] for event in events if event.name == "AllowlistSet"}
     return {
         hex_of(key): (ALLOWLIST_STATUSES[providers.read(node, "allowlistStatus", key)], entry)
@@ -213,5 +215,5 @@ def _read_allowlist(node: Web3, providers: Contract, events: list[Event]) -> dic
     }
 
 
-def _event_values(events: list[Event], name: str, field: str) -> list[Any]:
+def _event_values(events: list[AdminEvent], name: str, field: str) -> list[Any]:
     return sorted({event.values[field] for event in events if event.name == name})

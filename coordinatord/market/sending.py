@@ -31,8 +31,8 @@ from coordinatord.market.fees import FeeOptions, Fees, current_fees, format_gwei
 from coordinatord.market.journal import Attempt, DeploymentEntry, DeploymentJournal
 from coordinatord.market.node import broadcast, code_at, nonce_of, receipt_of
 
-Say = Callable[[str], None]
-Addresses = Mapping[str, str]  # of the deployed contracts, by name
+Report = Callable[[str], None]
+ContractAddresses = Mapping[str, str]  # of the deployed contracts, by name
 
 # Maximum gas of one transaction (EIP-7825).
 TX_GAS_CAP: Final = 1 << 24
@@ -50,7 +50,7 @@ class SendingStep:
     key: str
     stage: int
     creates: str | None
-    build: Callable[[Addresses], ContractCall]
+    build: Callable[[ContractAddresses], ContractCall]
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -67,14 +67,14 @@ class SendOptions:
 
 @attrs.frozen(slots=True)
 class Sender:
-    """Sender of steps from one account on one chain."""
+    """Sends steps from one account on one chain."""
 
     node: Web3
     signer: TransactionSigner
     chain_id: int
     options: SendOptions
     journal: DeploymentJournal
-    say: Say
+    report: Report
 
     def run(self, steps: Sequence[SendingStep]) -> None:
         """Send the steps, and return when all are confirmed. Raise Fatal with the failed step and the remedy."""
@@ -90,14 +90,14 @@ class Sender:
         return {str(step.creates): entry.address for step, entry in entries if entry is not None and entry.address}
 
     def _unconfirm_reorged_steps(self, steps: Sequence[SendingStep]) -> None:
-        """Mark a step as unconfirmed if a reorg has removed its transaction, so that the transaction is rebroadcast."""
+        """Mark each step whose transaction a reorg removed as unconfirmed, so that the transaction is rebroadcast."""
         for step in steps:
             entry = self.journal.entries.get(step.key)
             if entry is not None and entry.block is not None and self._find_receipt(entry) is None:
-                self.say(f"{step.key}: a reorg removed {entry.mined}: broadcasting the step again")
+                self.report(f"{step.key}: a reorg removed {entry.mined}: broadcasting the step again")
                 self.journal.write(step.key, attrs.evolve(entry, block=None, address=None, mined=None))
 
-    def _send_together(self, steps: Sequence[SendingStep], addresses: Addresses) -> None:
+    def _send_together(self, steps: Sequence[SendingStep], addresses: ContractAddresses) -> None:
         for step in steps:
             entry = self.journal.entries.get(step.key)
             if entry is None:
@@ -119,7 +119,7 @@ class Sender:
         nonce = max(nonce_of(self.node, self.signer.address, "pending"), self.journal.last_nonce() + 1)
         attempt = self._sign_attempt(call, nonce, gas, fees)
         self.journal.write(step.key, DeploymentEntry(nonce, (attempt,)))
-        self.say(f"{step.key}: {attempt.hash} (nonce {nonce}, {gas} gas, at most {format_gwei(fees.max_fee)} gwei)")
+        self.report(f"{step.key}: {attempt.hash} (nonce {nonce}, {gas} gas, at most {format_gwei(fees.max_fee)} gwei)")
         try:
             broadcast(self.node, bytes.fromhex(attempt.raw[2:]))
         except RpcError as error:
@@ -127,16 +127,16 @@ class Sender:
 
     def _replace_attempt(self, step: SendingStep, entry: DeploymentEntry, call: ContractCall) -> None:
         before = entry.attempts[-1]
-        fees = current_fees(self.node, self.options.fees).raised_above(before.max_fee, before.tip)
+        fees = current_fees(self.node, self.options.fees).replacement_for(before.max_fee, before.tip)
         ceiling = self.options.fees.ceiling
         if ceiling is not None and fees.max_fee > ceiling:
             raise Fatal(
                 f"{step.key} can only be replaced at {format_gwei(fees.max_fee)} gwei, "
-                f"above --max-fee {format_gwei(ceiling)}"
+                f"above --max-fee {format_gwei(ceiling)}: raise --max-fee"
             )
         attempt = self._sign_attempt(call, entry.nonce, before.gas, fees)
         self.journal.write(step.key, attrs.evolve(entry, attempts=(*entry.attempts, attempt)))
-        self.say(f"{step.key}: {attempt.hash} replaces {before.hash}, at most {format_gwei(fees.max_fee)} gwei")
+        self.report(f"{step.key}: {attempt.hash} replaces {before.hash}, at most {format_gwei(fees.max_fee)} gwei")
         self._broadcast_again(step, self.journal.entries[step.key])
 
     def _sign_attempt(self, call: ContractCall, nonce: int, gas: int, fees: Fees) -> Attempt:
@@ -149,16 +149,16 @@ class Sender:
         try:
             broadcast(self.node, bytes.fromhex(entry.attempts[-1].raw[2:]))
         except RpcError as error:
-            # An attempt was mined, or the node keeps an earlier attempt. The receipts show which.
+            # An attempt was mined, or the node prefers an earlier attempt. The receipts show which attempt is mined.
             if error.kind not in (RpcErrorKind.NONCE_TOO_LOW, RpcErrorKind.UNDERPRICED):
                 self._raise_rejected(step, error)
 
     def _raise_rejected(self, step: SendingStep, error: RpcError) -> None:
-        what_next = {
+        remedy = {
             RpcErrorKind.NO_FUNDS: f"send native funds to {self.signer.address} and run again",
             RpcErrorKind.UNDERPRICED: "run again with --replace and a higher --max-fee",
         }.get(error.kind, "run again to rebroadcast the transaction")
-        raise Fatal(f"{step.key}: the node rejects the transaction ({error}); {what_next}") from error
+        raise Fatal(f"{step.key}: the node rejects the transaction ({error}); {remedy}") from error
 
     def _wait_for_receipts(self, steps: Sequence[SendingStep]) -> None:
         waiting = [step for step in steps if self.journal.entries[step.key].block is None]
@@ -171,8 +171,8 @@ class Sender:
                 waiting = [
                     step for step in waiting if not self._record_if_confirmed(step, head, sightings, rebroadcast)
                 ]
-            except Retryable as silence:
-                self.say(f"waiting: {silence}")
+            except Retryable as error:
+                self.report(f"waiting: {error}")
             if waiting:
                 if timer.has_expired():
                     raise self._not_mined_error(waiting[0])
@@ -201,8 +201,11 @@ class Sender:
 
     def _watch_nonce(self, step: SendingStep, entry: DeploymentEntry, head: int, sightings: dict[str, int]) -> None:
         """If another transaction has used the step's nonce, remove the step from the journal and raise Fatal."""
-        deep = max(0, head - self.options.confirmations + 1)
-        if nonce_of(self.node, self.signer.address, deep) <= entry.nonce or self._find_receipt(entry) is not None:
+        confirmed_block = max(0, head - self.options.confirmations + 1)
+        if (
+            nonce_of(self.node, self.signer.address, confirmed_block) <= entry.nonce
+            or self._find_receipt(entry) is not None
+        ):
             sightings.pop(step.key, None)
             return
         sightings[step.key] = sightings.get(step.key, 0) + 1
@@ -252,7 +255,7 @@ def explain_refusal(error: RpcError, sender: str) -> str:
         case RpcErrorKind.NO_FUNDS:
             return f"{sender} has too few native funds"
         case _:
-            return f"the node does not simulate the call: {error}"
+            return f"the node cannot simulate the call: {error}"
 
 
 def transaction_hash_of(raw: bytes) -> str:
@@ -266,15 +269,15 @@ def _attempt_hashes(entry: DeploymentEntry) -> Iterator[str]:
 @attrs.define(slots=True)
 class _Timer:
     _seconds: float
-    _since: float = attrs.field(factory=time.monotonic)
-    _sent: float = attrs.field(factory=time.monotonic)
+    _started: float = attrs.field(factory=time.monotonic)
+    _last_broadcast: float = attrs.field(factory=time.monotonic)
 
     def has_expired(self) -> bool:
-        return time.monotonic() - self._since > self._seconds
+        return time.monotonic() - self._started > self._seconds
 
     def start_due_rebroadcast(self) -> bool:
         """Return True if a rebroadcast is due, and start the interval until the next one."""
-        if time.monotonic() - self._sent < _REBROADCAST_INTERVAL_S:
+        if time.monotonic() - self._last_broadcast < _REBROADCAST_INTERVAL_S:
             return False
-        self._sent = time.monotonic()
+        self._last_broadcast = time.monotonic()
         return True

@@ -21,13 +21,13 @@ _OTHER_MARKET_REMEDY: Final = "use this market's address book, a node of its cha
 _OTHER_TERMS_REMEDY: Final = "correct the market (`coordinatord market admin`) or the market file"
 
 
-def check_soundness(market: MarketState, book: AddressBook) -> list[CheckRow]:
-    """Check code, wiring, money and address book. These checks are the same for all market terms."""
+def check_integrity(market: MarketState, book: AddressBook) -> list[CheckRow]:
+    """Check code, wiring, money and address book, which do not depend on the market's terms."""
     rows = (*_registry_rows(market, book), *_wiring_rows(market, book))
     return [_with_remedy(row, _OTHER_MARKET_REMEDY) for row in rows]
 
 
-def check_conformity(market: MarketState, terms: MarketTerms) -> list[CheckRow]:
+def check_terms(market: MarketState, terms: MarketTerms) -> list[CheckRow]:
     """Check that the market has exactly the owner, settings, models and relayers of the terms."""
     rows = (*_ownership_rows(market, terms), *_setting_rows(market, terms))
     return [_with_remedy(row, _OTHER_TERMS_REMEDY) for row in rows]
@@ -52,13 +52,13 @@ def _registry_rows(market: MarketState, book: AddressBook) -> Iterator[CheckRow]
 def _wiring_rows(market: MarketState, book: AddressBook) -> Iterator[CheckRow]:
     at = {name: registry.contract.address for name, registry in market.registries.items()}
     yield comparison_row(f"{JOBS}: token", market.token, checksum_address(book.paytoken))
-    yield comparison_row(f"{JOBS}: provider registry", market.providers_of_jobs, at[PROVIDERS])
-    yield comparison_row(f"{ASKS}: provider registry", market.providers_of_asks, at[PROVIDERS])
-    yield comparison_row(f"{PROVIDERS}: job registry", market.jobs_of_providers, at[JOBS])
+    yield comparison_row(f"{JOBS}: provider registry", market.provider_registry_of_jobs, at[PROVIDERS])
+    yield comparison_row(f"{ASKS}: provider registry", market.provider_registry_of_asks, at[PROVIDERS])
+    yield comparison_row(f"{PROVIDERS}: job registry", market.job_registry_of_providers, at[JOBS])
     yield comparison_row("token: decimals", market.token_decimals, book.payment_token_decimals)
     yield comparison_row("token: signing domain", market.token_separator, Domains.of(book).token.separator)
     owed = market.escrowed + market.credits
-    yield comparison_row(f"{JOBS}: holds at least the {owed} that it owes", market.held >= owed, True)
+    yield comparison_row(f"{JOBS}: holds at least the {owed} that it owes", market.job_registry_balance >= owed, True)
 
 
 def _ownership_rows(market: MarketState, terms: MarketTerms) -> Iterator[CheckRow]:
@@ -102,7 +102,7 @@ def fact_rows(market: MarketState, book: AddressBook) -> list[CheckRow]:
     def amount(units: int) -> str:
         return f"{units} ({Decimal(units).scaleb(-book.payment_token_decimals):f})"
 
-    rows = check_soundness(market, book)
+    rows = check_integrity(market, book)
     for name, registry in market.registries.items():
         rows.append(fact(f"{name}: owner", registry.owner))
         rows.append(fact(f"{name}: pending owner", registry.pending_owner or "none"))
@@ -116,12 +116,14 @@ def fact_rows(market: MarketState, book: AddressBook) -> list[CheckRow]:
         fact(f"{PROVIDERS}: price of a point of reputation", amount(market.point_price)),
         fact(f"{JOBS}: windows in seconds", readable_value(market.slas)),
         fact(f"{JOBS}: treasury", market.treasury),
-        fact("treasury: holds", amount(market.treasury_holds)),
+        fact("treasury: holds", amount(market.treasury_balance)),
         fact(f"{JOBS}: escrowed", amount(market.escrowed)),
         fact(f"{JOBS}: credits", amount(market.credits)),
-        fact(f"{JOBS}: holds", amount(market.held)),
+        fact(f"{JOBS}: holds", amount(market.job_registry_balance)),
     ]
-    return rows + [fact(f"native funds of {account}", format_ether(wei)) for account, wei in market.native.items()]
+    return rows + [
+        fact(f"native funds of {account}", format_ether(wei)) for account, wei in market.native_balances.items()
+    ]
 
 
 def as_text(market: MarketState, rows: Sequence[CheckRow]) -> str:
@@ -131,17 +133,17 @@ def as_text(market: MarketState, rows: Sequence[CheckRow]) -> str:
     ]
     providers = [
         (
-            *(str(one.provider_id), one.operator, "listed" if one.listed else "not listed"),
-            *("all" if one.all_models else ",".join(map(str, sorted(one.models))) or "none",),
+            *(str(listing.provider_id), listing.operator, "listed" if listing.listed else "not listed"),
+            *("all" if listing.all_models else ",".join(map(str, sorted(listing.models))) or "none",),
             *(
-                f"{one.active_jobs}/{one.capacity}",
-                str(one.requested),
-                str(one.ceiling),
-                str(one.reputation),
-                str(one.grace),
+                f"{listing.active_jobs}/{listing.capacity}",
+                str(listing.requested),
+                str(listing.ceiling),
+                str(listing.reputation),
+                str(listing.grace),
             ),
         )
-        for one in market.listings
+        for listing in market.listings
     ]
     allowlist = [(key, status, entry) for key, (status, entry) in market.allowlist.items()]
     sections = [
@@ -158,13 +160,13 @@ def as_text(market: MarketState, rows: Sequence[CheckRow]) -> str:
     return "\n\n".join(sections)
 
 
-def as_document(market: MarketState, rows: Sequence[CheckRow]) -> str:
+def as_json(market: MarketState, rows: Sequence[CheckRow]) -> str:
     """Return the status as JSON."""
     document: dict[str, Any] = {
         "block": market.block,
         "facts": check_records(rows),
         "models": [attrs.asdict(model) | {"enabled": enabled} for model, enabled in market.models.values()],
-        "providers": [attrs.asdict(one) | {"models": sorted(one.models)} for one in market.listings],
+        "providers": [attrs.asdict(listing) | {"models": sorted(listing.models)} for listing in market.listings],
         "allowlist": {key: {"status": status, "entry": entry} for key, (status, entry) in market.allowlist.items()},
     }
     return json.dumps(document, indent=2)

@@ -16,7 +16,7 @@ from common.scalars import read_uint
 from common.strict_json import parse
 from coordinatord.market.contracts import read_address
 
-# Limits of the contracts. Terms beyond them are rejected before the deployment starts.
+# Limits of the contracts. Terms that exceed a limit are rejected before the deployment starts.
 MAX_FEE_BPS: Final = 2000
 MAX_SLA_S: Final = limits.MAX_SLA_S
 MAX_NAME_BYTES: Final = 256
@@ -34,7 +34,7 @@ _MODEL_KEYS: Final = ("id", "name", "owned_by", "params_schema", "params_schema_
 
 @attrs.frozen(slots=True)
 class ModelTerms:
-    """A model of the market. `params_schema` is JSON without spaces, or empty."""
+    """Model of a market. `params_schema` is JSON without spaces, or empty."""
 
     model_id: int
     name: str
@@ -67,11 +67,11 @@ class MarketTerms:
         return attrs.asdict(self)
 
 
-def read_terms(path: Path | None, flags: Mapping[str, object]) -> MarketTerms:
-    """Read the market file. Flags that are set override values of the file. Raise Fatal, naming the wrong value."""
+def read_terms(path: Path | None, overrides: Mapping[str, object]) -> MarketTerms:
+    """Read the market file. `overrides` that are not None replace values of the file. Raise Fatal for a wrong value."""
     try:
         values = dict(_read_file(path)) if path is not None else {}
-        values |= {name: value for name, value in flags.items() if value is not None}
+        values |= {name: value for name, value in overrides.items() if value is not None}
         return _parse_terms(values, path.parent if path is not None else Path())
     except Refused as wrong:
         raise Fatal(f"{'the market' if path is None else path}: {wrong}") from None
@@ -121,7 +121,7 @@ def _parse_terms(values: Mapping[str, object], folder: Path) -> MarketTerms:
     if terms.gas_fee > terms.max_gas_fee:
         raise Refused(f"gas_fee must not be above max_gas_fee, {terms.max_gas_fee}", "gas_fee")
     if terms.treasury == terms.token:
-        raise Refused("treasury must not be the token: payments to it are lost", "treasury")
+        raise Refused("treasury must not be the token: payments to the token are lost", "treasury")
     return terms
 
 
@@ -191,7 +191,7 @@ def _read_list(values: Mapping[str, object], key: str) -> list[object]:
     return value
 
 
-def _require_distinct(values: "tuple[object, ...] | list[Any]", what: str) -> None:
+def _require_distinct(values: "tuple[object, ...] | list[Any]", label: str) -> None:
     for value in values:
         if list(values).count(value) > 1:
-            raise Refused(f"{what} must be distinct: {value} appears more than once", what)
+            raise Refused(f"{label} must be distinct: {value} appears more than once", label)

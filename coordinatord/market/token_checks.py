@@ -1,7 +1,7 @@
 """Check a payment token before a market is deployed, because a market's token cannot be replaced.
 
-The EIP-3009 functions are tested with calls that change nothing. A temporary account signs an authorisation of 0 units.
-The token must accept this authorisation, and must reject an authorisation with a wrong signature.
+The EIP-3009 functions are tested with simulated calls. A temporary account signs an authorisation of 0 units. The token
+must accept this authorisation, and must reject an authorisation with a wrong signature.
 """
 
 import secrets
@@ -46,7 +46,7 @@ def check_token(node: Web3, terms: MarketTerms) -> tuple[TokenFacts, list[CheckR
     """Return the token's facts, with a row for each check. Raise Fatal if the contract is not a token."""
     code = code_at(node, terms.token)
     if not code:
-        raise Fatal(f"token: there is no contract at {terms.token} on chain {terms.chain_id}")
+        raise Fatal(f"token: there is no contract at {terms.token} on chain {terms.chain_id}: correct the terms")
     if code.startswith(b"\xef\x01\x00"):
         raise Fatal(f"token: {terms.token} is an account with a delegation (EIP-7702), not a contract")
     token = Contract(_CHECKED_INTERFACE, terms.token)
@@ -81,7 +81,8 @@ def _check_authorisations(node: Web3, token: Contract, domain: Domain) -> Iterat
     another = secrets.token_bytes(20)
     for function, hashed in (("receiveWithAuthorization", receive), ("transferWithAuthorization", transfer)):
         good, bad = (
-            _transfer_calldata(token, function, message, payer.sign(one)) for one in (hashed, keccak256(hashed))
+            _transfer_calldata(token, function, message, payer.sign(message_digest))
+            for message_digest in (hashed, keccak256(hashed))
         )
         yield comparison_row(f"token: {function} as signed", _try_transfer(node, token, good, payee), "accepted")
         yield comparison_row(
@@ -156,7 +157,7 @@ def _read_decimals(node: Web3, token: Contract) -> int:
     try:
         return int(token.read(node, "decimals"))
     except (Fatal, Refused, RpcError) as error:
-        raise Fatal(f"token: {token.address} does not answer decimals() as a token does: {error}") from None
+        raise Fatal(f"token: {token.address} has no valid decimals(), so it is not a token: {error}") from None
 
 
 def _simulate_call(node: Web3, token: Contract, data: bytes, sender: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Deploy a payment token for an operator's trial market. The deployer can mint tokens."""
+"""Deploy a test token as the payment token of a trial market. The deployer can mint tokens."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,9 +7,9 @@ import attrs
 
 from common.daemon.process import Fatal
 from coordinatord.market.contracts import Contract, ContractCall, creation_data
-from coordinatord.market.sending import Addresses, Sender, SendingStep
+from coordinatord.market.sending import ContractAddresses, Sender, SendingStep
 
-DECIMALS: Final = 6
+TEST_TOKEN_DECIMALS: Final = 6
 _TRIAL_CONTRACT: Final = "DevToken"
 # Chains on which no test token may be deployed, because the token could be mistaken for real money.
 MAIN_NETWORKS: Final = {
@@ -51,7 +51,7 @@ class Mint:
     amount: int
 
 
-def require_trial_chain(chain_id: int) -> None:
+def reject_main_network(chain_id: int) -> None:
     """Raise Fatal on a well-known main network."""
     if chain_id in MAIN_NETWORKS:
         raise Fatal(
@@ -63,7 +63,7 @@ def require_trial_chain(chain_id: int) -> None:
 def deploy_test_token(sender: Sender, mints: Sequence[Mint]) -> str:
     """Deploy the token, mint, and return the token's address. Only the sender, as the token's owner, can mint, pause or
     block accounts."""
-    require_trial_chain(sender.chain_id)
+    reject_main_network(sender.chain_id)
     steps = [SendingStep("deploy the test token", 1, _TRIAL_CONTRACT, lambda _: _creation_call(sender.signer.address))]
     steps += [_minting_step(mint) for mint in mints]
     sender.run(steps)
@@ -77,7 +77,7 @@ def _creation_call(owner: str) -> ContractCall:
 def _minting_step(mint: Mint) -> SendingStep:
     description = f"mint {mint.amount} base units to {mint.to}"
 
-    def build(addresses: Addresses) -> ContractCall:
+    def build(addresses: ContractAddresses) -> ContractCall:
         return Contract(_TRIAL_CONTRACT, addresses[_TRIAL_CONTRACT]).build_call(
             description, "mint", mint.to, mint.amount
         )

@@ -1,5 +1,5 @@
-"""Format calls that another program sends, such as a Safe, another multisig or a hardware wallet. The format is text,
-or a file that a Safe imports.
+"""Format unsigned calls for another program, such as a Safe or another multisig: as text, or as a file that a Safe
+imports.
 """
 
 import json
@@ -16,7 +16,7 @@ def as_text(calls: Sequence[ContractCall]) -> str:
     )
 
 
-def as_document(calls: Sequence[ContractCall], chain_id: int) -> str:
+def as_safe_json(calls: Sequence[ContractCall], chain_id: int) -> str:
     """Return the calls with their descriptions, in the format of Safe's Transaction Builder."""
     document = {
         "version": "1.0",

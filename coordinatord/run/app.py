@@ -1,8 +1,8 @@
 """Open all services and run the coordinator. Task groups nest in the order of shutdown: the inner group ends first.
 
 pool, node, store, keys  closed last
-  background             indexer, relayer, reclaims, batches, janitor, notices, events; run while requests end
-    intake               HTTP; stops first
+  background             indexer, relayer, reclaims, batches, janitor, notices, events; stops after the last request
+    server               HTTP; stops first
 """
 
 import signal
@@ -48,19 +48,19 @@ from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.http.cors import Origins
 from coordinatord.http.server.connections import ConnectionLimits
 from coordinatord.http.server.serving import listening_socket, serve_until
-from coordinatord.run.application import compose
+from coordinatord.run.application import compose_application
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import gas_policy, relayer_settings
 from coordinatord.run.dependencies import (
     Dependencies,
-    containers_of,
-    files_of,
+    build_containers,
+    build_file_store,
+    migrate_and_check_chain,
     open_dependencies,
-    prepare,
     relayer_rpc,
     watch_nodes,
 )
-from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
+from coordinatord.run.descriptors import max_caller_connections, memory_limit_bytes, raise_descriptor_limit
 from coordinatord.run.escrow import EscrowDependencies, open_escrow
 from coordinatord.run.janitor import Janitor
 from coordinatord.run.limits import Limits
@@ -75,28 +75,28 @@ _UNREADY_PAUSE_S: Final = 0.5
 
 
 async def run(config: Config, limits: Limits | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. `limits` replaces the default limits. In either case, the process's file
-    descriptors and memory limit the number of connections."""
+    """Serve until SIGTERM or SIGINT. `limits` replaces the default limits. The process's file descriptors and memory
+    always limit the number of connections."""
     systemd = Systemd()
     stopping = StopFlag()
     listening = listening_socket(config.port, config.bind_host)
-    room = connections_within(raise_descriptor_limit(), memory_limit(), config)
+    max_connections = max_caller_connections(raise_descriptor_limit(), memory_limit_bytes(), config)
     limits = (
-        config.limits.with_connections(room)
+        config.limits.with_connections(max_connections)
         if limits is None
-        else attrs.evolve(limits, connections=min(limits.connections, room))
+        else attrs.evolve(limits, connections=min(limits.connections, max_connections))
     )
     config = attrs.evolve(config, limits=limits)
     async with AsyncExitStack() as stack:
         startup = StartupRetry(limits.startup_timeout_s)
         dependencies = await startup.retry_until_ready("the database", partial(open_dependencies, config, stack))
-        await prepare(dependencies, startup)
+        await migrate_and_check_chain(dependencies, startup)
         escrow = await stack.enter_async_context(open_escrow(config, escrow_dependencies(dependencies), system_clock))
         if escrow is not None:
             await escrow.custody.acquire_first_key()
-        relaying = relaying_of(dependencies)
-        containers = containers_of(dependencies)
-        loops = background_tasks(dependencies, relaying, janitor_of(dependencies, containers), escrow)
+        relaying = build_relaying(dependencies)
+        containers = build_containers(dependencies)
+        loops = background_tasks(dependencies, relaying, build_janitor(dependencies, containers), escrow)
         loops["watchdog"] = systemd.keep_alive
         if config.metrics_port:
             port = bind_operators_port(config.metrics_host, config.metrics_port, "METRICS_HOST, METRICS_PORT")
@@ -108,7 +108,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
             start_background(background, dependencies.supervisor, loops)
             stop = anyio.Event()
             await background.start(_stop_on_signal, stop)
-            app = compose(dependencies, relaying, containers, escrow, stopping)
+            app = compose_application(dependencies, relaying, containers, escrow, stopping)
 
             async def wait_for_stop() -> None:
                 await stop.wait()
@@ -116,7 +116,7 @@ async def run(config: Config, limits: Limits | None = None) -> None:
                 systemd.notify("STOPPING=1")
                 log.info("stopping", grace_seconds=limits.shutdown_grace_s)
                 await anyio.sleep(_UNREADY_PAUSE_S)
-                dependencies.events.close()  # otherwise open streams would use up the grace period
+                dependencies.events.close()  # otherwise open streams would last for the whole grace period
 
             systemd.notify("READY=1")
             log.info(
@@ -144,7 +144,7 @@ def escrow_dependencies(dependencies: Dependencies) -> EscrowDependencies:
     return EscrowDependencies(dependencies.domains, dependencies.database, dependencies.rpc, providers)
 
 
-def relaying_of(dependencies: Dependencies) -> Relaying:
+def build_relaying(dependencies: Dependencies) -> Relaying:
     config = dependencies.config
     return Relaying(
         dependencies.database,
@@ -152,16 +152,16 @@ def relaying_of(dependencies: Dependencies) -> Relaying:
         budgets=GasBudgets(dependencies.database, gas_policy(config)),
         max_depth=config.relay_max_depth,
         queue_timeout_ms=config.relay_queue_timeout_ms,
-        role=dependencies.role,
+        role=dependencies.relayer_role,
     )
 
 
-def janitor_of(dependencies: Dependencies, containers: Containers) -> Janitor:
+def build_janitor(dependencies: Dependencies, containers: Containers) -> Janitor:
     config = dependencies.config
     return Janitor(
         dependencies.database,
         containers,
-        files_of(dependencies),
+        build_file_store(dependencies),
         config.file_retention_seconds,
         config.limits.unsettled_retention_s,
         config.limits.failed_batch_retention_s,
@@ -183,8 +183,8 @@ def background_tasks(
         "progress": dependencies.progress.run,
         "tabs": dependencies.tabs.run,
         "poll_times": dependencies.liveness.run,
-        "lapsed_offers": dependencies.offers.run,
-        "pending_offers": partial(store_offers, database, dependencies.offered),
+        "lapsed_offers": dependencies.pending_offers.run,
+        "pending_offers": partial(store_offers, database, dependencies.offer_mailbox),
         "indexer": partial(run_index_task, dependencies),
         "relayer": partial(run_relay_task, dependencies),
         "reclaimer": reclaimer.run,
@@ -217,7 +217,7 @@ def build_batch_worker(dependencies: Dependencies) -> BatchWorker:
         retention_seconds=config.file_retention_seconds,
         clock=system_clock,
     )
-    finalising = BatchFinaliser(files_of(dependencies), config.limits.failed_batch_retention_s)
+    finalising = BatchFinaliser(build_file_store(dependencies), config.limits.failed_batch_retention_s)
     return BatchWorker(database, dependencies.notices, expansion, finalising)
 
 
@@ -246,13 +246,13 @@ async def run_relay_task(dependencies: Dependencies) -> None:
         dependencies.relayer,
         chain_id=dependencies.config.addresses.chain_id,
         settings=relayer_settings(dependencies.config),
-        role=dependencies.role,
+        role=dependencies.relayer_role,
     )
 
 
 async def _stop_on_signal(stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
     """Set `stop` on SIGTERM or SIGINT. Also set `stop` when this task is cancelled, because the server is shielded from
-    cancellation and ends only with `stop`. The task reports that it has started once it can receive signals."""
+    cancellation and ends only with `stop`. The task reports `started` once it receives signals."""
     try:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             task_status.started()

@@ -56,30 +56,31 @@ from coordinatord.chain.relayer.solvency import Promises
 from coordinatord.chain.rpc.client import Rpc
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
-from coordinatord.http.cors import Cors, Origins
-from coordinatord.http.dispatch import Dispatcher, Gates
+from coordinatord.http.cors import CorsMiddleware, Origins
+from coordinatord.http.dispatch import Dispatcher, DispatcherServices
 from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.openapi import openapi_route
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.routing import Route
-from coordinatord.http.uploads import MAX_HELD_BYTES, TransferLimits, UploadReader
+from coordinatord.http.uploads import MAX_UPLOAD_MEMORY_BYTES, TransferLimits, UploadReader
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import storage_budgets
-from coordinatord.run.dependencies import Dependencies, files_of
+from coordinatord.run.dependencies import Dependencies, build_file_store
 from coordinatord.storage.database.batched_reads import BatchedReads, with_snapshot
 from coordinatord.storage.database.connections import Database
 from coordinatord.storage.database.notices import JOB_OFFERED
 from coordinatord.storage.pins.containers import Containers
 
+# Without `requests_burst`, a burst is the number of requests that REQUESTS_PER_SECOND allows in this time.
 _BURST_DURATION_S: Final = 2.5
 
 
 @attrs.frozen(slots=True)
-class Endpoints:
-    """Objects that declare the routes, one per topic of the API."""
+class RouteGroups:
+    """Objects that declare the API's routes, one per topic."""
 
     system: SystemRoutes
-    handshake: SessionRoutes
+    sessions: SessionRoutes
     models: ModelRoutes
     jobs: OrderRoutes
     files: FileRoutes
@@ -91,13 +92,13 @@ class Endpoints:
     events: EventRoutes
     tabs: TabsRoutes
     webhooks: WebhookRoutes
-    history: PageDataRoutes
-    page: PageRoutes
+    page_data: PageDataRoutes
+    pages: PageRoutes
 
     def routes(self) -> list[Route]:
-        topics = (
+        groups = (
             self.system,
-            self.handshake,
+            self.sessions,
             self.models,
             self.jobs,
             self.files,
@@ -109,49 +110,49 @@ class Endpoints:
             self.events,
             self.tabs,
             self.webhooks,
-            self.history,
+            self.page_data,
         )
-        routes = [route for topic in topics for route in topic.routes()]
-        return [*routes, openapi_route(routes), *self.page.routes()]
+        routes = [route for group in groups for route in group.routes()]
+        return [*routes, openapi_route(routes), *self.pages.routes()]
 
 
 def build_application(
     config: Config,
-    endpoints: Endpoints,
+    groups: RouteGroups,
     readiness: ReadinessCheck,
     sessions: SessionService,
     reads: IndexReads,
     *,
     buckets: TokenBuckets,
 ) -> ASGIApp:
-    routes, limits = endpoints.routes(), config.limits
-    max_body_bytes = max(route.body.limit for route in routes if route.body is not None)
-    gates = Gates(
+    routes, limits = groups.routes(), config.limits
+    max_body_bytes = max(route.body.max_bytes for route in routes if route.body is not None)
+    gates = DispatcherServices(
         is_ready=readiness.is_ready,
         find_session=sessions.find,
-        bodies=BodyReader(limits.body_deadline_s, limits.body_min_bytes_per_s, limits.body_silence_s),
-        budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, max_body_bytes)),
-        uploads=UploadReader(
-            BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, MAX_HELD_BYTES)),
+        body_reader=BodyReader(limits.body_timeout_s, limits.body_min_bytes_per_s, limits.body_stall_timeout_s),
+        body_budget=BodyBudget(limits.body_memory_bytes, max(limits.body_memory_bytes // 2, max_body_bytes)),
+        upload_reader=UploadReader(
+            BodyBudget(limits.upload_memory_bytes, max(limits.upload_memory_bytes // 2, MAX_UPLOAD_MEMORY_BYTES)),
             TransferLimits(limits.uploads_per_caller, limits.uploads_per_wallet),
             config.max_blob_bytes,
             limits.upload_min_bytes_per_s,
-            limits.body_silence_s,
+            limits.body_stall_timeout_s,
         ),
-        cache=BlockCache(reads.position),
+        response_cache=BlockCache(reads.position),
     )
     app: ASGIApp = Dispatcher(routes, gates)
     app = CallerLimits(app, buckets, frozenset(config.trusted_proxies))
     origins = Origins.of(config.cors_origins)
     if config.cors_origins:
-        app = Cors(app, origins)
+        app = CorsMiddleware(app, origins)
     return RequestMiddleware(app, origins)
 
 
-def compose(
+def compose_application(
     dependencies: Dependencies, relaying: Relaying, containers: Containers, escrow: Escrow | None, stopping: StopFlag
 ) -> ASGIApp:
-    """Build the services and the routes that use them."""
+    """Build the services, and the application that serves their routes."""
     config, database, domains = dependencies.config, dependencies.database, dependencies.domains
     book = config.addresses
     callers_rpc = dependencies.rpc_for_callers
@@ -170,7 +171,7 @@ def compose(
         dependencies.rpc,
         block_time_ms=config.block_time_ms,
         ready_lag_blocks=config.ready_lag_blocks,
-        role=dependencies.role,
+        role=dependencies.relayer_role,
         chain_id=book.chain_id,
         supervisor=dependencies.supervisor,
     )
@@ -178,7 +179,7 @@ def compose(
     sessions = SessionService(domains, database, providers, SessionCache(database))
     uploads = Uploads(database, config.file_retention_seconds)
     budgets = relaying.budgets
-    waiting, offers = dependencies.waiting, dependencies.offers
+    waiting, offers = dependencies.waiting_polls, dependencies.pending_offers
     dependencies.notices.subscribe_always(JOB_OFFERED, offers.on_offer_notice)
     checks = OrderChecks(
         domains=domains,
@@ -191,7 +192,7 @@ def compose(
         clock=system_clock,
     )
     market = Matchmaker(database, config.match_liveness_ms, config.match_candidates)
-    submissions = Submissions(checks, market, dependencies.offered, containers, relaying)
+    submissions = Submissions(checks, market, dependencies.offer_mailbox, containers, relaying)
     ops = Ops(
         domains=domains,
         jobs=jobs,
@@ -214,7 +215,7 @@ def compose(
     burst = limits.requests_burst or config.requests_per_second * _BURST_DURATION_S
     buckets = TokenBuckets(config.requests_per_second, burst)
     hub = dependencies.events
-    hub.watch(lambda _: reads.position.forget())  # reads after an event must include its changes
+    hub.watch(lambda _: reads.position.forget())  # reads after an event must include the event's changes
     hub.watch(waiting.on_events)
     places = Places(limits.event_listeners, limits.event_listeners_per_caller)
     polls = Polls(
@@ -230,12 +231,12 @@ def compose(
     endings = EndingFinder(database, jobs, config.getlogs_cap)
     cancels = CancelService(database, domains, jobs, posted, budgets, endings, relaying, system_clock)
     deployment = DeploymentReads(book, jobs, windows, config.block_time_ms, config.gateway_url)
-    endpoints = Endpoints(
+    groups = RouteGroups(
         system=SystemRoutes(readiness, deployment, stopping),
-        handshake=SessionRoutes(sessions, book.chain_id),
+        sessions=SessionRoutes(sessions, book.chain_id),
         models=ModelRoutes(reads),
         jobs=OrderRoutes(book, submissions, Preflight(submissions), cancels, reads, dependencies.progress),
-        files=FileRoutes(files_of(dependencies)),
+        files=FileRoutes(build_file_store(dependencies)),
         book=BookRoutes(reads, polls, why, buckets),
         operations=OperationRoutes(ops, asks, jobs, posted, dependencies.progress),
         providers=ProviderRoutes(reads),
@@ -254,14 +255,14 @@ def compose(
         ),
         tabs=TabsRoutes(dependencies.tabs, places),
         webhooks=WebhookRoutes(webhook_endpoints(config, database, PaymentToken(callers_rpc, book.paytoken))),
-        history=PageDataRoutes(reads, database, config.match_liveness_ms),
-        page=PageRoutes(),
+        page_data=PageDataRoutes(reads, database, config.match_liveness_ms),
+        pages=PageRoutes(),
     )
-    return build_application(config, endpoints, readiness, sessions, reads, buckets=buckets)
+    return build_application(config, groups, readiness, sessions, reads, buckets=buckets)
 
 
 def webhook_endpoints(config: Config, database: Database, token: PaymentToken) -> WebhookEndpoints | None:
-    """Return the endpoints, or None if webhooks are switched off."""
+    """Return the service for webhook endpoints, or None without WEBHOOKS_KEY."""
     if not config.webhooks_key:
         return None
     return WebhookEndpoints(database, SealedSecrets(config.webhooks_key), token, config.webhooks_private == "allow")

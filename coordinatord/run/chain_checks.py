@@ -30,7 +30,9 @@ async def check_chain(rpc: Rpc, book: AddressBook, domains: Domains) -> None:
             raise retryable_of(error, "eth_chainId") from error
         raise Fatal(f"the RPC endpoint does not return its chain id: {error}") from error
     if chain_id != book.chain_id:
-        raise Fatal(f"chainId: the address book is for chain {book.chain_id}, the RPC endpoint serves {chain_id}")
+        raise Fatal(
+            f"chainId: the address book is for chain {book.chain_id}, but the RPC endpoint serves chain {chain_id}"
+        )
     expected = {
         "jobRegistry": (book.job_registry, domains.jobs.separator),
         "providerRegistry": (book.provider_registry, domains.providers.separator),
@@ -59,7 +61,7 @@ async def check_nodes(nodes: Nodes, book: AddressBook, domains: Domains) -> None
         except Retryable as error:
             failures.append(error)
             log.warning("node does not answer at the start", node=node.name, reason=error.message)
-        except Fatal as wrong:
-            raise wrong if len(nodes.all) == 1 else Fatal(f"node {node.name}: {wrong}") from None
+        except Fatal as error:
+            raise error if len(nodes.all) == 1 else Fatal(f"node {node.name}: {error}") from None
     if len(failures) == len(nodes.all):
         raise failures[0]

@@ -34,9 +34,9 @@ class ChainConfig:
     rpc_urls: tuple[str, ...] = setting(
         list_of(url), "further endpoints of the same chain, for failover and cross-checks", (), secret=True
     )
-    getlogs_cap: int = setting(integer(1, 1_000_000), "widest block range of a log query", 5000)
+    getlogs_cap: int = setting(integer(1, 1_000_000), "highest number of blocks in one log query", 5000)
     block_time_ms: int = setting(
-        integer(1, 3_600_000), "interval at which the index polls the node, and for which readiness is cached", 2000
+        integer(1, 3_600_000), "interval at which the index polls the node; readiness is cached for as long", 2000
     )
     relay_max_depth: int = setting(
         integer(1, 4096), "highest number of relays that wait to be broadcast; beyond it, 503 relay_queue_full", 32
@@ -46,14 +46,16 @@ class ChainConfig:
     )
     relay_reserve_gas: int = setting(
         integer(0, 10**12),
-        "gas; if the funds buy less, only settles, fails, reclaims and cancels are relayed; below a third, no cancels",
+        "reserve in gas; below it, only settles, fails, reclaims and cancels are relayed; below a third, no cancels",
         30_000_000,
     )
     relay_max_fee_gwei: int | None = setting(
-        integer(1, 1_000_000_000), "highest fee per gas; unset: a limit that suits the chain, if known", None
+        integer(1, 1_000_000_000), "highest fee per gas; unset: the built-in limit for this chain, if any", None
     )
     relay_max_tip_gwei: int | None = setting(
-        integer(1, 1_000_000_000), "highest priority fee per gas; unset: a limit that suits the chain, if known", None
+        integer(1, 1_000_000_000),
+        "highest priority fee per gas; unset: the built-in limit for this chain, if any",
+        None,
     )
 
     @property

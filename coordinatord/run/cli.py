@@ -26,7 +26,7 @@ _EXIT_CODES: Final = {
 _JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Write a list of rows as JSON.")
 
 
-class _Coordinatord(Program):
+class _CoordinatordGroup(Program):
     """Group that imports the command `market` only to run that command, which needs an optional dependency."""
 
     def resolve_command(
@@ -68,7 +68,9 @@ def _flush_output() -> None:
         discard_output()
 
 
-@click.group(cls=_Coordinatord, context_settings=CONTEXT_SETTINGS, environment=_ENVIRONMENT, exit_codes=_EXIT_CODES)
+@click.group(
+    cls=_CoordinatordGroup, context_settings=CONTEXT_SETTINGS, environment=_ENVIRONMENT, exit_codes=_EXIT_CODES
+)
 @click.version_option(RELEASE, message="%(version)s")
 def coordinatord() -> None:
     """Coordinate a market of sealed compute jobs.
@@ -87,7 +89,7 @@ def serve() -> None:
 
 @coordinatord.command()
 def migrate() -> None:
-    """Bring the database up to date."""
+    """Apply the pending migrations of the database."""
     _load_commands().run_command("migrate")
 
 
@@ -125,7 +127,7 @@ def relayers(as_json: bool) -> None:
 
 @coordinatord.command()
 def drain() -> None:
-    """Follow a replaced relayer account while its key is needed."""
+    """Follow the transactions of a replaced relayer account until its key is no longer needed."""
     _load_commands().run_command("drain")
 
 

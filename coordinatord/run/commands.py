@@ -93,7 +93,7 @@ async def _migrate(config: Config) -> None:
         dependencies = await open_dependencies(config, stack)
         async with dependencies.database.connection_without_timeout() as connection:
             applied = await migrate(connection)
-    print("\n".join(applied) if applied else "nothing to apply")
+    print("\n".join(applied) if applied else "no migrations to apply")
 
 
 async def _print_budgets(config: Config, *, as_json: bool) -> None:
@@ -165,10 +165,10 @@ def run_command(command: str, **options: object) -> None:
 
 def print_checks(as_json: bool) -> int:
     """Print the checks. Return the exit status: 1 when something is wrong."""
-    from coordinatord.run.checks.examine import examine  # noqa: PLC0415
+    from coordinatord.run.checks.examine import run_checks  # noqa: PLC0415
 
     set_up_logging("error")  # the table already shows what warnings would report
-    rows = anyio.run(examine, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
+    rows = anyio.run(run_checks, os.environ, backend="asyncio", backend_options={"use_uvloop": True})
     print(check_json(rows) if as_json else check_table(rows, terminal_columns()))
     return 1 if wrong_names(rows) else 0
 

@@ -42,7 +42,7 @@ _MOCK_ONLY_VARIABLES: Final = (
 
 @attrs.frozen(slots=True, kw_only=True)
 class Config(ChainConfig):
-    """Settings of the specification first, then settings that this project adds. `ChainConfig` has the settings of the
+    """Settings of the specification, followed by settings that this project adds. `ChainConfig` has the settings of the
     nodes and of the relayer."""
 
     addresses_file: AddressBook | None = setting(address_book_file, "address book of the market", None)
@@ -51,11 +51,13 @@ class Config(ChainConfig):
     )
     database_url: Secret = setting(secret, "PostgreSQL connection string", secret=True)
     port: int = setting(integer(1, 65535), "HTTP port; binds 0.0.0.0 unless BIND_HOST is set", 8402)
-    cors_origins: tuple[str, ...] = setting(origins, "exact origins of web pages; unset sends no CORS headers", ())
+    cors_origins: tuple[str, ...] = setting(
+        origins, "exact origins of web pages that may call the API; unset: no CORS headers", ()
+    )
     ready_lag_blocks: int = setting(
         integer(0, 1_000_000), "highest index lag, in blocks, at which the coordinator is ready", 7
     )
-    pin_store_endpoint: str = setting(url, "object store that pins to IPFS")
+    pin_store_endpoint: str = setting(url, "URL of the object store that pins to IPFS")
     pin_store_key: Secret | None = setting(
         secret, "access key; for Kubo: user of its RPC, if it requires one", None, secret=True
     )
@@ -100,7 +102,7 @@ class Config(ChainConfig):
     sentry_environment: str | None = setting(text, "error reporting: environment tag", None)
     sentry_release: str | None = setting(text, "error reporting: release tag", None)
 
-    bind_host: str = setting(text, "address that PORT binds; 127.0.0.1 behind a proxy on this machine", ANY_HOST)
+    bind_host: str = setting(text, "address on which PORT listens; 127.0.0.1 behind a proxy on this machine", ANY_HOST)
     trusted_proxies: tuple[str, ...] = setting(
         ip_addresses, "addresses of trusted proxies, which name the caller in x-forwarded-for", ()
     )
@@ -109,7 +111,7 @@ class Config(ChainConfig):
         "sustained requests per second of one caller, with bursts of 2.5 times as many; beyond it, 429 busy",
         400,
     )
-    metrics_host: str = setting(text, "address that METRICS_PORT binds", "127.0.0.1")
+    metrics_host: str = setting(text, "address on which METRICS_PORT listens", "127.0.0.1")
     metrics_port: int = setting(
         integer(0, 65535), "port of /metrics and of the operators' page; 0 serves neither", 9402
     )
@@ -121,7 +123,7 @@ class Config(ChainConfig):
     )
     pin_store: Literal["filebase", "s3", "kubo"] = setting(
         choice("filebase", "s3", "kubo"),
-        "kind of PIN_STORE_ENDPOINT: an S3 that pins and returns content ids, any other S3, or Kubo's RPC",
+        "kind of PIN_STORE_ENDPOINT: filebase (S3 that returns content ids), s3 (any other S3) or kubo (Kubo's RPC)",
         "filebase",
     )
     webhooks_key: tuple[Secret, ...] = setting(

@@ -49,7 +49,7 @@ _CALLERS_NODE_CONNECTIONS: Final = 32
 
 @attrs.frozen(slots=True)
 class Dependencies:
-    """Connections, keys and settings that the services share.
+    """Connections, signers and settings that the services share.
 
     `rpc` uses any healthy node. `rpc_for_callers` uses the same nodes through separate connections, so that requests of
     callers do not delay the relayer, the indexer and the readiness check.
@@ -65,7 +65,7 @@ class Dependencies:
     rpc_for_callers: Rpc
     pins: PinStore
     notices: Notices
-    role: RelayerRole = attrs.field(
+    relayer_role: RelayerRole = attrs.field(
         init=False,
         default=attrs.Factory(
             lambda self: relayer_role_of(self.config.addresses, self.relayer.address), takes_self=True
@@ -82,16 +82,18 @@ class Dependencies:
         init=False, default=attrs.Factory(lambda self: TabMailbox(self.database, self.events), takes_self=True)
     )
     supervisor: Supervisor = attrs.field(init=False, factory=lambda: Supervisor(_count_task_failures, log_task_failure))
-    waiting: WaitingPolls = attrs.field(init=False, factory=WaitingPolls)
-    offers: PendingOffers = attrs.field(
+    waiting_polls: WaitingPolls = attrs.field(init=False, factory=WaitingPolls)
+    pending_offers: PendingOffers = attrs.field(
         init=False,
-        default=attrs.Factory(lambda self: PendingOffers(self.database, self.waiting.wake_for_offer), takes_self=True),
+        default=attrs.Factory(
+            lambda self: PendingOffers(self.database, self.waiting_polls.wake_for_offer), takes_self=True
+        ),
     )
     liveness: Liveness = attrs.field(
         init=False,
         default=attrs.Factory(lambda self: Liveness(self.database, self.config.match_liveness_ms), takes_self=True),
     )
-    offered: Mailbox[PendingJob] = attrs.field(init=False, factory=lambda: Mailbox(MAX_UNSTORED_OFFERS))
+    offer_mailbox: Mailbox[PendingJob] = attrs.field(init=False, factory=lambda: Mailbox(MAX_UNSTORED_OFFERS))
 
 
 def _count_task_failures(task: str, number: int) -> None:
@@ -99,14 +101,14 @@ def _count_task_failures(task: str, number: int) -> None:
 
 
 async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependencies:
-    """Open all connections. `stack` closes them in reverse order. Raise Retryable when the database does not answer."""
+    """Open all connections. `stack` closes them in reverse order. Raise Retryable if the database does not answer."""
     database = await stack.enter_async_context(
         open_database(config.database_url.reveal(), max_size=config.database_pool_max)
     )
     replicas = await stack.enter_async_context(
         open_replicas([url.reveal() for url in config.database_replica_urls], max_size=config.database_pool_max)
     )
-    pins = await open_pins(config, PinnedKeys(database), stack)
+    pins = await open_pin_store(config, PinnedKeys(database), stack)
     nodes = await stack.enter_async_context(
         open_nodes(config.node_urls, for_callers=_CALLERS_NODE_CONNECTIONS, lag_blocks=config.limits.rpc_lag_blocks)
     )
@@ -124,7 +126,7 @@ async def open_dependencies(config: Config, stack: AsyncExitStack) -> Dependenci
     )
 
 
-async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
+async def open_pin_store(config: Config, keys: KeyBook, stack: AsyncExitStack) -> PinStore:
     """Open the pin store of the configured kind. `keys` maps object keys to content ids, for stores that find
     objects only by content id."""
     endpoint = config.pin_store_endpoint
@@ -136,7 +138,7 @@ async def open_pins(config: Config, keys: KeyBook, stack: AsyncExitStack) -> Pin
     return PinningStore(requests) if config.pin_store == "filebase" else AddressedStore(requests, keys)
 
 
-async def prepare(dependencies: Dependencies, startup: StartupRetry) -> None:
+async def migrate_and_check_chain(dependencies: Dependencies, startup: StartupRetry) -> None:
     """Migrate the database, and check the chain against the address book."""
 
     async def migrate_database() -> list[str]:
@@ -163,13 +165,13 @@ async def watch_nodes(dependencies: Dependencies) -> None:
     await dependencies.nodes.watch_heads(config.addresses.chain_id, min(max(config.block_time_ms / 1000, 0.5), 5.0))
 
 
-def files_of(dependencies: Dependencies) -> FileStore:
+def build_file_store(dependencies: Dependencies) -> FileStore:
     config = dependencies.config
     budgets = storage_budgets(config)
     return FileStore(dependencies.database, dependencies.pins, config.file_retention_seconds, budgets)
 
 
-def containers_of(dependencies: Dependencies) -> Containers:
+def build_containers(dependencies: Dependencies) -> Containers:
     config = dependencies.config
     budgets = storage_budgets(config)
     return Containers(dependencies.database, dependencies.pins, config.file_retention_seconds, budgets)

@@ -20,8 +20,8 @@ _WEBHOOK_CONNECTIONS: Final = 512
 _OTHER_DESCRIPTORS: Final = 128  # for listening sockets, operators' port, event loop, threads for name lookups
 _MIN_CONNECTIONS: Final = 16
 _MEMORY_DIVISOR: Final = 4  # connections may use a quarter of the memory
-_CGROUPS: Final = Path("/sys/fs/cgroup")
-_OWN_CGROUP: Final = Path("/proc/self/cgroup")
+_CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
+_OWN_CGROUP_FILE: Final = Path("/proc/self/cgroup")
 
 
 def database_connections(config: Config) -> int:
@@ -38,26 +38,26 @@ def raise_descriptor_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-def memory_limit(mounted: Path = _CGROUPS, groups: Path = _OWN_CGROUP) -> int:
+def memory_limit_bytes(cgroup_root: Path = _CGROUP_ROOT, cgroup_file: Path = _OWN_CGROUP_FILE) -> int:
     """Return the memory that this process may use: the machine's memory, or a lower limit of the unit or container."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError, IndexError):
-        group = mounted / groups.read_text(encoding="ascii").split("::", 1)[1].strip().lstrip("/")
+        group = cgroup_root / cgroup_file.read_text(encoding="ascii").split("::", 1)[1].strip().lstrip("/")
         for folder in (group, *group.parents):
             with suppress(OSError, ValueError):  # the limit is "max", or the folder has no limit
                 limits.append(int((folder / "memory.max").read_text(encoding="ascii")))
     return min(limits)
 
 
-def connections_within(descriptors: int, memory: int, config: Config) -> int:
-    """Return the number of callers' connections that the process has descriptors and memory for."""
+def max_caller_connections(descriptors: int, memory_bytes: int, config: Config) -> int:
+    """Return the number of callers' connections for which the process has descriptors and memory."""
     by_descriptors = descriptors - _own_descriptors(config)
-    by_memory = memory // _MEMORY_DIVISOR // CONNECTION_BYTES
+    by_memory = memory_bytes // _MEMORY_DIVISOR // CONNECTION_BYTES
     return max(_MIN_CONNECTIONS, min(by_descriptors, by_memory))
 
 
 def _own_descriptors(config: Config) -> int:
-    """Return the peak number of descriptors that the daemon uses for anything but callers' connections."""
+    """Return the peak number of descriptors that the daemon uses, without callers' connections."""
     return (
         database_connections(config)
         + len(config.database_replica_urls) * (config.database_pool_max + PREPARED_CONNECTION_COUNT)

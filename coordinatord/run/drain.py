@@ -1,4 +1,4 @@
-"""Drain a replaced relayer account: follow the account's transactions until all of them are final."""
+"""Drain a replaced relayer account: follow its transactions until all are final and its key is not needed."""
 
 from contextlib import AsyncExitStack
 from functools import partial
@@ -14,7 +14,13 @@ from coordinatord.chain.relayer.transactions_sql import read_account_uses
 from coordinatord.chain.relayer.worker import run_relayer
 from coordinatord.run.config import Config
 from coordinatord.run.constructors import relayer_settings
-from coordinatord.run.dependencies import Dependencies, open_dependencies, prepare, relayer_rpc, watch_nodes
+from coordinatord.run.dependencies import (
+    Dependencies,
+    migrate_and_check_chain,
+    open_dependencies,
+    relayer_rpc,
+    watch_nodes,
+)
 from coordinatord.run.keys import KEY_SETTLED_AFTER_S, is_drained
 
 log = structlog.get_logger(__name__)
@@ -27,7 +33,7 @@ async def drain(config: Config, settled_s: float = KEY_SETTLED_AFTER_S) -> None:
     async with AsyncExitStack() as stack:
         startup = StartupRetry(config.limits.startup_timeout_s)
         dependencies = await startup.retry_until_ready("the database", partial(open_dependencies, config, stack))
-        await prepare(dependencies, startup)
+        await migrate_and_check_chain(dependencies, startup)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dependencies.supervisor.run, "relayer", partial(_follow_transactions, dependencies))
             if len(dependencies.nodes.all) > 1:

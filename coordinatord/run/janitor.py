@@ -1,8 +1,7 @@
 """Delete expired rows and stored objects, and refresh the metrics of replication, storage and reliability.
 docs/operators/limits.md, "Retention", lists the rules.
 
-One process at a time holds the role `janitor` and sweeps. A sweep may be interrupted anywhere, and the next sweep does
-the rest.
+The process that holds the role `janitor` sweeps. A sweep may be interrupted anywhere, and the next sweep does the rest.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +22,7 @@ from coordinatord.api.sessions import sessions_sql
 from coordinatord.api.tabs import tabs_sql
 from coordinatord.api.webhooks import endpoints_sql
 from coordinatord.base import metrics
-from coordinatord.base.concurrency import unwrap_single_error
+from coordinatord.base.concurrency import single_error_task_group
 from coordinatord.base.errors import Retryable
 from coordinatord.chain.indexer import events_sql
 from coordinatord.chain.relayer import endings_sql
@@ -37,7 +36,7 @@ from coordinatord.storage.pins.containers import Containers
 log = structlog.get_logger(__name__)
 
 SWEEP_INTERVAL_S: Final = 60.0
-# Files of a job are attached this long before they would expire, so that a failed sweep can be repeated in time.
+# Files of a job are attached this long before they expire, so that a failed sweep can be repeated in time.
 _ATTACH_BEFORE_EXPIRY_S: Final = 3 * SWEEP_INTERVAL_S
 _MAX_LEASED_REMOVALS: Final = 200
 _MAX_DELETED_ROWS: Final = 1_000
@@ -60,15 +59,15 @@ class Janitor:
 
     async def run(self) -> None:
         """Sweep whenever this process holds the role, until cancelled."""
-        await hold_role(self.database, "janitor", self._run_term)
+        await hold_role(self.database, "janitor", self._sweep_repeatedly)
 
-    async def _run_term(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _sweep_repeatedly(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
         try:
             while True:
                 _set_replication_metrics(await read_replication(connection))
                 await self.sweep(connection)
                 await anyio.sleep(SWEEP_INTERVAL_S)
-        finally:  # from now on, only the next holder of the role knows these values
+        finally:  # another process may now hold the role and report these metrics
             metrics.database_standbys.clear()
             metrics.database_replay_lag.clear()
 
@@ -100,8 +99,8 @@ class Janitor:
         while keys := await objects_sql.lease_expired_objects(connection, _MAX_LEASED_REMOVALS):
             await _remove_all({key: partial(self.containers.remove, key) for key in keys})
         await files_sql.attach_files_of_jobs(connection, self.retention_seconds, within_seconds=_ATTACH_BEFORE_EXPIRY_S)
-        while doomed := await files_sql.lease_expired(connection, _MAX_LEASED_REMOVALS):
-            await _remove_all({file.id: partial(self.files.remove, file) for file in doomed})
+        while expired := await files_sql.lease_expired(connection, _MAX_LEASED_REMOVALS):
+            await _remove_all({file.id: partial(self.files.remove, file) for file in expired})
         await objects_sql.drop_empty_sums(connection)
         await objects_sql.mark_earners(connection)
         for kind, size in (await objects_sql.read_bytes_by_kind(connection)).items():
@@ -119,16 +118,16 @@ def _set_replication_metrics(replication: Replication) -> None:
 
 async def _remove_all(removals: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
     """Run the removals concurrently, because each waits for the store."""
-    turns = anyio.CapacityLimiter(_MAX_CONCURRENT_REMOVALS)
-    async with unwrap_single_error() as tasks:
-        for what, removal in removals.items():
-            tasks.start_soon(_run_removal, what, removal, turns)
+    limiter = anyio.CapacityLimiter(_MAX_CONCURRENT_REMOVALS)
+    async with single_error_task_group() as tasks:
+        for key, removal in removals.items():
+            tasks.start_soon(_run_removal, key, removal, limiter)
 
 
-async def _run_removal(what: str, removal: Callable[[], Awaitable[None]], turns: anyio.CapacityLimiter) -> None:
+async def _run_removal(key: str, removal: Callable[[], Awaitable[None]], limiter: anyio.CapacityLimiter) -> None:
     try:
-        async with turns:
+        async with limiter:
             await removal()
     except Retryable as error:
         # The lease on the object expires, and a later sweep retries the removal.
-        log.warning("object not removed", key=what, reason=error.message)
+        log.warning("object not removed", key=key, reason=error.message)

@@ -16,13 +16,13 @@ from coordinatord.run.config import Config
 if TYPE_CHECKING:
     from coordinatord.chain.relayer.transactions_sql import AccountUse
 
-_STATE_TEXTS: Final = {
+_KEY_STATE_TEXTS: Final = {
     "relays": "relays",
-    "drained": "ended: its key is not needed any more",
+    "drained": "ended: its key is no longer needed",
     "not drained": "NOT ENDED: run `coordinatord drain` with its key, unless a process still relays with it",
 }
 KEY_SETTLED_AFTER_S: Final = 3600.0
-"""Time since an account's last signature after which no reorg can affect its transactions."""
+"""Seconds after an account's last signature when no reorg can affect its transactions any more."""
 
 
 def is_drained(use: "AccountUse", settled_s: float = KEY_SETTLED_AFTER_S) -> bool:
@@ -45,17 +45,17 @@ def relayer_table(uses: "Sequence[AccountUse]", current: bytes) -> str:
     """Return the table of `coordinatord relayers`."""
     lines = []
     for row in relayer_rows(uses, current):
-        quiet, state = row["quiet_s"], _STATE_TEXTS[str(row["state"])]
+        quiet, state = row["quiet_s"], _KEY_STATE_TEXTS[str(row["state"])]
         if isinstance(quiet, int | float):
             ago = f"{quiet / 60:,.0f} min ago"
             lines.append(f"{row['account']}  {row['pending']:>3} pending, last signed {ago:>12}  {state}")
         else:
-            lines.append(f"{row['account']}  signed nothing here yet: {state}")
+            lines.append(f"{row['account']}  has not signed yet: {state}")
     return "\n".join(lines)
 
 
 def key_rows(config: Config) -> list[tuple[str, str]]:
-    """Return the use of every key that is set, with the key's address or public key."""
+    """Return a pair for every key that is set: its use, and its address or public key."""
     rows = [("relayer", _relayer_account_text(config))]
     if config.escrow_mode == "off":
         return rows
@@ -72,8 +72,8 @@ def _relayer_account_text(config: Config) -> str:
     if config.relayer_key is not None:
         return hex_of(Wallet(bytes.fromhex(config.relayer_key.reveal())).address)
     if config.relayer_keystore is not None:
-        return f"the account of {config.relayer_keystore}, a keystore that this command does not open"
-    return f"{config.relayer_account}, whose signer holds the key"
+        return f"the account of the keystore {config.relayer_keystore}, which this command does not open"
+    return f"{config.relayer_account}, whose key is in the external signer"
 
 
 def new_key(path: Path) -> str:

@@ -40,7 +40,7 @@ def _parse_private_key(text: str) -> Secret:
 
 
 def _parse_account(text: str) -> str:
-    """Read an address. The checksum of a mixed-case address must match, which reveals typing errors."""
+    """Read an address. The checksum of a mixed-case address must match, which detects typing errors."""
     if not _ADDRESS_PATTERN.fullmatch(text):
         raise ValueError
     right = checksum_address(bytes.fromhex(text[2:]))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1 << 20
 _DAY_S: Final = 86_400
 CONNECTION_BYTES: Final = 64 << 10
-"""Memory of one connection."""
+"""Approximate memory of one connection."""
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Limits:
     `body_memory_bytes` and `upload_memory_bytes`: memory of all request bodies and of all uploads. One caller may use
     half of each.
 
-    `body_silence_s`: longest wait for the next byte of a body or an upload. `body_min_bytes_per_s` and
+    `body_stall_timeout_s`: longest wait for the next byte of a body or an upload. `body_min_bytes_per_s` and
     `upload_min_bytes_per_s`: lowest average rate.
 
     `requests_burst`: burst of one caller's requests. None means 2.5 seconds of REQUESTS_PER_SECOND.
@@ -37,13 +37,13 @@ class Limits:
     posted. `failed_batch_retention_s`: retention of a batch without a result. `endings_retention_s`: retention of the
     transaction that ended a job. After that time, the transaction is read from the chain.
 
-    `gas` and `storage`: None means that the settings decide.
+    `gas` and `storage`: budgets. None means the budgets of the settings.
     """
 
     body_memory_bytes: int = 256 * _MIB
-    body_deadline_s: int = 60
+    body_timeout_s: int = 60
     body_min_bytes_per_s: int = 4096
-    body_silence_s: int = 10
+    body_stall_timeout_s: int = 10
     upload_memory_bytes: int = 256 * _MIB
     upload_min_bytes_per_s: int = 16_384
     uploads_per_caller: int = 4

@@ -81,11 +81,11 @@ def operators_app(refresh: Callable[[], None], history: MetricsHistory) -> Opera
     return OperatorsApp(serve_fresh_metrics, find_page)
 
 
-async def serve_operators(app: OperatorsApp, bound: socket.socket) -> None:
+async def serve_operators(app: OperatorsApp, listening: socket.socket) -> None:
     """Serve until cancelled. Then stop hypercorn through its trigger, because a cancelled hypercorn leaves
     connections open."""
     config = Config()
-    config.bind = [f"fd://{os.dup(bound.fileno())}"]  # hypercorn closes its duplicate of the socket
+    config.bind = [f"fd://{os.dup(listening.fileno())}"]  # hypercorn closes its duplicate of the socket
     config.keep_alive_timeout = _IDLE_TIMEOUT_S
     config.graceful_timeout = _SHUTDOWN_GRACE_S
     config.include_server_header = False

@@ -25,7 +25,7 @@ from coordinatord.api.sessions.sessions import SessionCache, hash_token
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
-from coordinatord.http.dispatch import Dispatcher, Gates
+from coordinatord.http.dispatch import Dispatcher, DispatcherServices
 from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.response_cache import BlockCache, IndexPosition
 from coordinatord.http.responses import Response
@@ -74,8 +74,8 @@ def our_stack(
 
     budget, transfers = BodyBudget(1 << 28), TransferLimits(64, 64)
     uploads = UploadReader(BodyBudget(1 << 28), transfers, 1 << 28, 4096, 60)
-    gates = Gates(is_ready, find_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
-    return RequestMiddleware(CallerLimits(Dispatcher(routes, gates), buckets, frozenset()))
+    services = DispatcherServices(is_ready, find_session, BodyReader(60, 4096), budget, uploads, BlockCache(position))
+    return RequestMiddleware(CallerLimits(Dispatcher(routes, services), buckets, frozenset()))
 
 
 def stack_hello() -> ASGIApp:

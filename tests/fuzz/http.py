@@ -13,7 +13,7 @@ import h11
 from common.api import limits
 from coordinatord.http.cors import Origins
 from coordinatord.http.server.connection import ClientConnection, Timeouts
-from coordinatord.http.server.exchange import Service
+from coordinatord.http.server.exchange import ServerState
 from coordinatord.http.server.heads import KNOWN_METHODS, path_and_query_of
 from coordinatord.http.upload_forms import FileTooLarge, FormParser, UploadForm, boundary_of
 from svc.serve.problems import Problem
@@ -92,7 +92,7 @@ async def _spoken(pieces: list[bytes]) -> tuple[list[Asked], bytes]:
     transport.protocol = client = ClientConnection(Timeouts(), lambda _: None)
     client.connection_made(transport)
     async with asyncio.timeout(_TIMEOUT_S), asyncio.TaskGroup() as tasks:
-        tasks.create_task(client.run(Service(app, Origins())))
+        tasks.create_task(client.run(ServerState(app, Origins())))
         for piece in pieces:
             client.get_buffer(-1)[: len(piece)] = piece
             client.buffer_updated(len(piece))

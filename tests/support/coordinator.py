@@ -1,6 +1,6 @@
 """The program `coordinatord`, whose `serve` takes limits from TEST_LIMITS.
 
-TEST_LIMITS='{"body_silence_s": 1}' python -m tests.support.coordinator serve
+TEST_LIMITS='{"body_stall_timeout_s": 1}' python -m tests.support.coordinator serve
 """
 
 import json

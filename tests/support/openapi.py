@@ -18,9 +18,9 @@ from coordinatord.api.sessions.routes import SessionRoutes
 from coordinatord.api.system.routes import SystemRoutes
 from coordinatord.api.tabs.routes import TabsRoutes
 from coordinatord.api.webhooks.routes import WebhookRoutes
-from coordinatord.http.openapi import build_document
+from coordinatord.http.openapi import build_openapi_document
 from coordinatord.http.routing import Route
-from coordinatord.run.application import Endpoints
+from coordinatord.run.application import RouteGroups
 
 OPENAPI: Final = Path(__file__).parents[2] / "common" / "openapi.json"
 
@@ -28,9 +28,9 @@ OPENAPI: Final = Path(__file__).parents[2] / "common" / "openapi.json"
 def declared() -> list[Route]:
     """Return every route. Declaring routes requires no services."""
     absent: Any = None
-    endpoints = Endpoints(
+    groups = RouteGroups(
         system=SystemRoutes(absent, absent, absent),
-        handshake=SessionRoutes(absent, 0),
+        sessions=SessionRoutes(absent, 0),
         models=ModelRoutes(absent),
         jobs=OrderRoutes(absent, absent, absent, absent, absent, absent),
         files=FileRoutes(absent),
@@ -42,15 +42,15 @@ def declared() -> list[Route]:
         events=EventRoutes(absent, absent, absent, absent, absent),
         tabs=TabsRoutes(absent, absent),
         webhooks=WebhookRoutes(None),
-        history=PageDataRoutes(absent, absent, liveness_ms=0),
-        page=PageRoutes(enabled=False),
+        page_data=PageDataRoutes(absent, absent, liveness_ms=0),
+        pages=PageRoutes(enabled=False),
     )
-    return [route for route in endpoints.routes() if route.path != "/openapi.json"]
+    return [route for route in groups.routes() if route.path != "/openapi.json"]
 
 
 def document() -> str:
     """Return the expected text of the committed file."""
-    return json.dumps(json.loads(json.dumps(build_document(declared()))), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(json.loads(json.dumps(build_openapi_document(declared()))), indent=1, ensure_ascii=False) + "\n"
 
 
 def main() -> None:

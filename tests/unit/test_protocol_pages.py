@@ -110,13 +110,13 @@ def sentences() -> list[str]:
     fail_grace = constant(provider, "GRACE_OF_A_FAIL")
     first, least, full = (constant(provider, f"{name}_REPUTATION") for name in ("FIRST", "LEAST", "FULL"))
     assert within == clock.MAX_OP_SKEW_S
-    assert constant(provider, "MOST_AHEAD") == constant("AskRegistry", "MOST_AHEAD") == clock.MAX_AHEAD_S
+    assert constant(provider, "MOST_AHEAD") == constant("AskRegistry", "MOST_AHEAD") == clock.MAX_SIGNED_AHEAD_S
     return [
         f"| Claim, Settle, Fail, Cancel | `issuedAt` | within {within} s of now, either way |",
         f"| Release | `issuedAt` | within {within} s of now, either way |",
-        f"after now, at most {clock.ORDER_LIFETIME_S} s ahead",
-        f"that was accepted; at most {clock.MAX_AHEAD_S} s ahead",
-        f"the last one; at most {clock.MAX_AHEAD_S} s ahead",
+        f"after now, at most {clock.MAX_ORDER_LIFETIME_S} s ahead",
+        f"that was accepted; at most {clock.MAX_SIGNED_AHEAD_S} s ahead",
+        f"the last one; at most {clock.MAX_SIGNED_AHEAD_S} s ahead",
         f"used once, is at most {NONCE_LIFETIME.seconds} s old",
         f"excused within {failing} s of `claimed_at`",
         f"names is gone after {UNATTACHED_LIFETIME.seconds} s",

@@ -23,7 +23,7 @@ from coordinatord.api.book.pending_offers_sql import PendingJob
 from coordinatord.api.book.waiting import WaitingPoll, WaitingPolls
 from coordinatord.api.events.places import Places
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.base.outcomes import SessionRow, Unauthorised
 from coordinatord.storage.database import traces_sql
 from coordinatord.storage.database.batched_reads import BatchedReads, IndexRead, with_snapshot
 from coordinatord.storage.database.connections import Connection, Database
@@ -73,11 +73,11 @@ class Poll:
 
 def build_poll(
     session: SessionRow, wanted: JobFilter, free: int, limit: int, offset: int, *, pending: bool = False
-) -> Poll | NotSigned:
-    """Return the poll, or NotSigned if the session is not a provider's. Raise Refused unless `wanted` filters for the
-    open jobs of a model."""
+) -> Poll | Unauthorised:
+    """Return the poll, or Unauthorised if the session is not a provider's. Raise Refused unless `wanted` filters for
+    the open jobs of a model."""
     if session.provider_id is None:
-        return NotSigned("authentication_error", "not_registered", "`free` requires a session with role `provider`")
+        return Unauthorised("authentication_error", "not_registered", "`free` requires a session with role `provider`")
     faults = []
     if wanted.state != "Open":
         faults.append(Refused("`free` requires `state=Open`", "state"))

@@ -15,7 +15,7 @@ from coordinatord.api.book.owner_sums_sql import read_summary
 from coordinatord.api.book.polls import Poll, PollAnswer, Polls, build_poll
 from coordinatord.api.book.reads import IndexReads
 from coordinatord.api.book.why import WhyReads
-from coordinatord.base.outcomes import NoSuchObject, NotSigned
+from coordinatord.base.outcomes import NoSuchObject, Unauthorised
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.caller_limits import TokenBuckets
 from coordinatord.http.pages import page_response, read_page_bounds
@@ -121,7 +121,7 @@ class BookRoutes:
                     Reply(403, "not_registered"),
                     *INDEX_REPLIES,
                 ),
-                session_with="free",
+                session_if_query="free",
                 index_backed=True,
                 paged=True,
             ),
@@ -195,8 +195,8 @@ class BookRoutes:
             return await self._page_response(request, wanted, limit, offset)
         pending = query.get("pending") == "1"
         poll = build_poll(request.session, wanted, query["free"], limit, offset, pending=pending)
-        if isinstance(poll, NotSigned):
-            return relay_responses.not_signed_response(poll)
+        if isinstance(poll, Unauthorised):
+            return relay_responses.unauthorised_response(poll)
         seconds: int = query.get("wait", 0)
         if not seconds:
             return await self._poll_response(request, await self.polls.answer(poll))

@@ -24,7 +24,7 @@ from coordinatord.api.escrow.generations import Generation
 from coordinatord.api.escrow.handover import Operators
 from coordinatord.api.escrow.keys import KeyPair, wipe
 from coordinatord.base.clock import Clock
-from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse, open_http
+from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse, RejectedResponse, open_http
 
 # Timeout of a connection, and of reading the answer.
 _PULL_TIMEOUT_S: Final = 10.0
@@ -52,7 +52,7 @@ class FailedPull:
 
 @attrs.frozen(slots=True)
 class Peer:
-    http: Http
+    http: HttpClient
     url: str
     operators: Operators
     release: int
@@ -70,7 +70,7 @@ class Peer:
             if reply.status != HTTPStatus.OK:
                 return _failed_pull(reply, body)
             return self._open_answer(channel, issued_at, msgspec.json.decode(body, type=HandedOverShape))
-        except (*DECODE_ERRORS, Refused, UnfitResponse) as error:
+        except (*DECODE_ERRORS, Refused, RejectedResponse) as error:
             return FailedPull(f"the peer's answer is not a handover: {error}", final=False)
         except NoResponse as error:
             return FailedPull(f"the peer does not answer: {error}", final=False)

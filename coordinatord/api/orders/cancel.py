@@ -13,7 +13,7 @@ from coordinatord.api.book.posted_jobs import PostedJobs
 from coordinatord.api.orders.endings import EndingFinder
 from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import CLAIMED, OPEN, JobRegistry
 from coordinatord.chain.relayer import outbox_sql
@@ -37,7 +37,7 @@ class AlreadyEnded:
     tx_hash: bytes
 
 
-CancelOutcome: TypeAlias = RelayMined | AlreadyEnded | WouldRefuse | RefusedByChain | RelayBusy | NoReceipt
+CancelOutcome: TypeAlias = RelayMined | AlreadyEnded | PredictedRefusal | RefusedByChain | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -58,16 +58,16 @@ class CancelService:
         the transaction of the first cancel.
         """
         if not is_fresh(body.issued_at, self.clock()):
-            return WouldRefuse("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
+            return PredictedRefusal("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
         signer = recover_address(self.domains.jobs.digest(Cancel(job_id, body.issued_at)), body.signature)
         found = await self.posted.find(job_id) if signer is not None else None
         job = await self.registry.read_job(job_id) if found is not None else None
         if found is None and signer is not None:
             await self._wait_for_post(job_id, signer)
         if found is None or found.posted.owner != signer or job is None:
-            return WouldRefuse("NotTheOwner", "the job does not exist, or its owner did not sign this cancel")
+            return PredictedRefusal("NotTheOwner", "the job does not exist, or its owner did not sign this cancel")
         if job.state == CLAIMED:
-            return WouldRefuse("NotCancellable", "the job is claimed")
+            return PredictedRefusal("NotCancellable", "the job is claimed")
         ended = await self.endings.find_transaction(job_id, in_logs=job.state != OPEN)
         if ended is not None:
             return AlreadyEnded(ended)

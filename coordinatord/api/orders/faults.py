@@ -7,7 +7,7 @@ import attrs
 
 from common.api import errors, limits
 from common.refusal import Refused
-from coordinatord.base.clock import ORDER_LIFETIME_S
+from coordinatord.base.clock import MAX_ORDER_LIFETIME_S
 
 _DEFAULT_LINE_CODE: Final = "invalid_line"
 
@@ -40,7 +40,7 @@ def new_fault(message: str, param: str | None, code: str | None = None, *, line_
     return Fault(message, param, code, line_code or code or _DEFAULT_LINE_CODE)
 
 
-_EXPIRY: Final = f"expires_at must be in the next {ORDER_LIFETIME_S} seconds"
+_EXPIRY: Final = f"expires_at must be in the next {MAX_ORDER_LIFETIME_S} seconds"
 WRONG_JOB_ID: Final = new_fault("job_id must be keccak256(owner ‖ c)", "job_id")
 EXPIRED: Final = new_fault(_EXPIRY, "expires_at", line_code="order_expired")
 EXPIRES_TOO_LATE: Final = new_fault(_EXPIRY, "expires_at", line_code="expiry_too_far")

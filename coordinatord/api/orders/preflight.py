@@ -19,7 +19,7 @@ from coordinatord.api.orders.faults import SLA_NOT_ALLOWED, Fault
 from coordinatord.api.orders.submission import QuotedOrder, Submissions
 from coordinatord.api.orders.validation import DUPLICATE_JOB, Failure, Findings
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal
 
 MAX_CONCURRENT_CHECKS: Final = 4
 MAX_WAITING_CHECKS: Final = 64
@@ -66,7 +66,7 @@ def _failed_check(failure: Failure) -> FailedCheck:
         return FailedCheck(failure.message, failure.param, failure.code, remedy)
     if isinstance(failure, Retryable):
         return FailedCheck(failure.message, None, failure.kind, errors.UNCODED_ERRORS[failure.kind].remedy)
-    if isinstance(failure, WouldRefuse):
+    if isinstance(failure, PredictedRefusal):
         message = failure.message
     elif failure.name == DUPLICATE_JOB:
         message = "this owner has already posted this order, or another order with the same `c`"

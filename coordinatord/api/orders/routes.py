@@ -19,7 +19,7 @@ from coordinatord.api.orders.bodies import MarketProbe, OrderBody, read_submissi
 from coordinatord.api.orders.cancel import AlreadyEnded, CancelBody, CancelOutcome, CancelService
 from coordinatord.api.orders.preflight import Preflight
 from coordinatord.api.orders.submission import ProbeAnswer, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
-from coordinatord.base.outcomes import NoSuchObject, WouldRefuse
+from coordinatord.base.outcomes import NoSuchObject, PredictedRefusal
 from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy, RelayMined
 from coordinatord.http import relay_responses, responses
@@ -84,7 +84,7 @@ def submit_response(outcome: SubmitOutcome, book: AddressBook, poll: str) -> Res
             # 402 requests payment. 409 means that the signed amount is outdated.
             quote = answers.quote_body(book, outcome)
             return responses.not_retryable(409 if outcome.changed else 402, quote)
-        case RefusedByChain() | WouldRefuse() | RelayBusy() | NoReceipt():
+        case RefusedByChain() | PredictedRefusal() | RelayBusy() | NoReceipt():
             return relay_responses.relay_failure_response(outcome, poll)
         case _:
             assert_never(outcome)

@@ -23,7 +23,7 @@ from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.validation import Findings, OrderChecks
 from coordinatord.base import metrics
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.base.wake import Mailbox
 from coordinatord.chain.contracts.job_registry import PostedOrder
 from coordinatord.chain.relayer.outbox_sql import NewRelay, Priority, Queued, RelayKind
@@ -55,7 +55,7 @@ class SubmittedOrder:
 
 
 RelayedOutcome: TypeAlias = SubmittedOrder | RefusedByChain | RelayBusy | NoReceipt
-SubmitOutcome: TypeAlias = ProbeAnswer | QuotedOrder | WouldRefuse | RelayedOutcome
+SubmitOutcome: TypeAlias = ProbeAnswer | QuotedOrder | PredictedRefusal | RelayedOutcome
 
 
 @attrs.frozen(slots=True)
@@ -91,7 +91,7 @@ class Submissions:
                 raise failure.as_refused()
             case Retryable():
                 raise failure
-            case WouldRefuse():
+            case PredictedRefusal():
                 metrics.budget_refusals.labels("balance").inc()
                 return failure
             case RefusedByChain():

@@ -31,9 +31,9 @@ from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders import faults
 from coordinatord.api.orders.bodies import OrderBody, PaidOrder, paid_order_of
 from coordinatord.api.orders.faults import Fault
-from coordinatord.base.clock import ORDER_LIFETIME_S, Clock
+from coordinatord.base.clock import MAX_ORDER_LIFETIME_S, Clock
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.contracts.payment_token import PaymentToken, decode_balance
 from coordinatord.chain.relayer.budgets import AdmittedRequest, GasBudgets
@@ -56,7 +56,7 @@ def order_faults(body: OrderBody, domains: Domains, now: float) -> Iterator[Faul
         yield faults.WRONG_JOB_ID
     if not now < body.expires_at:
         yield faults.EXPIRED
-    if body.expires_at > now + ORDER_LIFETIME_S:
+    if body.expires_at > now + MAX_ORDER_LIFETIME_S:
         yield faults.EXPIRES_TOO_LATE
     if body.sla_secs > limits.MAX_SLA_S:
         yield faults.SLA_TOO_LONG
@@ -161,7 +161,7 @@ async def read_chain_facts(
     )
 
 
-Failure: TypeAlias = Fault | WouldRefuse | RefusedByChain | Retryable
+Failure: TypeAlias = Fault | PredictedRefusal | RefusedByChain | Retryable
 """Failed check. `Retryable` means that the owner's gas budget has no room now."""
 
 
@@ -226,7 +226,7 @@ class OrderChecks:
         if facts.refusal is not None and is_sound:
             refused = _classify_revert(facts.refusal, body.owner, amount, balance)
             yield refused
-            if isinstance(refused, WouldRefuse):  # the check of the promise below would fail for the same reason
+            if isinstance(refused, PredictedRefusal):  # the check of the promise below would fail for the same reason
                 return
         if found.admitted is not None:
             found.promise = await self.promises.promise_payment(found.admitted.standing, body.owner, amount, balance)
@@ -248,7 +248,9 @@ class OrderChecks:
         return failed
 
 
-def _classify_revert(refusal: Reverted, owner: bytes, amount: int, balance: int | None) -> WouldRefuse | RefusedByChain:
+def _classify_revert(
+    refusal: Reverted, owner: bytes, amount: int, balance: int | None
+) -> PredictedRefusal | RefusedByChain:
     """Return the failure that the revert of a trial post means. Raise Retryable if the relayer lacks its role."""
     name = decode_error(refusal.data)
     raise_if_role_lacking(name)

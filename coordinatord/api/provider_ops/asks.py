@@ -13,9 +13,9 @@ from common.eip712 import struct_hash
 from common.messages.providers import Ask, AskSnapshot
 from common.refusal import Refused
 from common.secp256k1 import recover_address
-from coordinatord.base.clock import MAX_AHEAD_S, Clock, is_too_far_ahead
+from coordinatord.base.clock import MAX_SIGNED_AHEAD_S, Clock, is_too_far_ahead
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NotSigned
+from coordinatord.base.outcomes import Unauthorised
 from coordinatord.chain.contracts import ask_registry
 from coordinatord.chain.contracts.ask_registry import AskRegistry
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
@@ -66,7 +66,7 @@ class StaleSnapshot:
     superseded: bool
 
 
-PublishOutcome: TypeAlias = PublishedSnapshot | NotSigned | StaleSnapshot | RefusedByChain | RelayBusy | NoReceipt
+PublishOutcome: TypeAlias = PublishedSnapshot | Unauthorised | StaleSnapshot | RefusedByChain | RelayBusy | NoReceipt
 
 
 @attrs.frozen(slots=True)
@@ -83,7 +83,7 @@ class AskPublisher:
         if is_too_far_ahead(snapshot.signed_at, self.clock()):
             raise _too_far_ahead_error()
         signer = await self._check_signer(snapshot, body.signature)
-        if isinstance(signer, NotSigned):
+        if isinstance(signer, Unauthorised):
             return signer
         latest = await self.registry.read_latest_signed_at(snapshot.provider_id)
         if latest >= snapshot.signed_at:
@@ -113,21 +113,21 @@ class AskPublisher:
             raise _too_far_ahead_error()
         return outcome
 
-    async def _check_signer(self, snapshot: AskSnapshot, signature: bytes) -> bytes | NotSigned:
+    async def _check_signer(self, snapshot: AskSnapshot, signature: bytes) -> bytes | Unauthorised:
         """Return the wallet that signed the snapshot, or the refusal if this wallet does not operate the snapshot's
         provider."""
         signer = recover_address(self.domains.asks.digest(snapshot), signature)
         if signer is None:
-            return NotSigned(
+            return Unauthorised(
                 "invalid_op_signature",
                 "invalid_signature",
                 "the signature is malformed: no wallet can be recovered from it",
             )
         provider_id = await self.providers.read_provider_id(signer)
         if provider_id is None:
-            return NotSigned("invalid_op_signature", "not_registered", "the signer is not a registered provider")
+            return Unauthorised("invalid_op_signature", "not_registered", "the signer is not a registered provider")
         if provider_id != snapshot.provider_id:
-            return NotSigned("authentication_error", "provider_mismatch", "the signer operates another provider")
+            return Unauthorised("authentication_error", "provider_mismatch", "the signer operates another provider")
         return signer
 
     async def _check_published(self, snapshot: AskSnapshot, tx_hash: bytes) -> PublishOutcome:
@@ -146,7 +146,7 @@ class AskPublisher:
 
 
 def _too_far_ahead_error() -> Refused:
-    return Refused(f"signed_at must be at most {MAX_AHEAD_S} seconds ahead of now", "snapshot.signed_at")
+    return Refused(f"signed_at must be at most {MAX_SIGNED_AHEAD_S} seconds ahead of now", "snapshot.signed_at")
 
 
 def _ask_snapshot(body: SnapshotBody) -> AskSnapshot:

@@ -26,7 +26,7 @@ from coordinatord.api.files.files_sql import FileRow
 from coordinatord.api.orders.bodies import MAX_CID_CHARACTERS, MAX_INLINE_BYTES
 from coordinatord.api.provider_ops.shared_views import SharedViews
 from coordinatord.base.clock import MAX_OP_SKEW_S, Clock, is_fresh
-from coordinatord.base.outcomes import NotSigned, WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal, Unauthorised
 from coordinatord.chain.contracts import job_registry, provider_registry
 from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
@@ -162,7 +162,7 @@ class OpUnderWay:
 
 
 RelayedOutcome: TypeAlias = OpMined | RefusedByChain | RelayBusy | OpUnderWay
-OpOutcome: TypeAlias = RelayedOutcome | NotSigned | WouldRefuse
+OpOutcome: TypeAlias = RelayedOutcome | Unauthorised | PredictedRefusal
 
 
 @attrs.frozen(slots=True)
@@ -208,7 +208,7 @@ class Ops:
         signer = recover_address(digest, op.signature)
         provider_id = await self.views.read_provider_id(self.providers, signer) if signer is not None else None
         if signer is None or provider_id is None:
-            return NotSigned(
+            return Unauthorised(
                 "invalid_op_signature", None, "the signature does not recover to a registered provider's wallet"
             )
         # The request key leaves out the signature, because the same op can have different valid signatures.
@@ -216,7 +216,7 @@ class Ops:
         match op:
             case ClaimOp() | SettleOp() | FailOp():
                 if not is_fresh(op.issued_at, self.clock()):
-                    return WouldRefuse("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
+                    return PredictedRefusal("StaleOp", f"issued_at is not within ±{MAX_OP_SKEW_S} seconds of now")
                 return await self._run_job_op(op, author, session_address)
             case SetIdentityOp():
                 calldata = provider_registry.set_identity_calldata(op.box_key, op.evidence, op.issued_at, op.signature)
@@ -283,7 +283,7 @@ class Ops:
         if op.terms is not None and op.terms != struct_hash(job.posted.order):
             # The owner posted another order under the same id, and the claim's signature would be valid for that order
             # too.
-            return WouldRefuse("UnknownJob", "the job was posted on other terms than `terms`")
+            return PredictedRefusal("UnknownJob", "the job was posted on other terms than `terms`")
         calldata = job_registry.claim_calldata(job, op.issued_at, op.signature)
         relay = NewRelay(
             kind=RelayKind.CLAIM,
@@ -407,8 +407,8 @@ class Ops:
         return _op_outcome(await self.relaying.relay(relay), f"GET /evm/providers/{author.provider_id}")
 
 
-def _unknown_job_refusal() -> WouldRefuse:
-    return WouldRefuse("UnknownJob", "the chain has no such job")
+def _unknown_job_refusal() -> PredictedRefusal:
+    return PredictedRefusal("UnknownJob", "the chain has no such job")
 
 
 def _unknown_result_error() -> Refused:

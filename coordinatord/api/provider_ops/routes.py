@@ -16,7 +16,7 @@ from coordinatord.api.events.routes import PREFER_HEADERS, RESPOND_ASYNC, STORED
 from coordinatord.api.provider_ops import asks, ops
 from coordinatord.api.provider_ops.asks import AskPublisher, AsksBody
 from coordinatord.api.provider_ops.ops import OPS, Ops, read_op
-from coordinatord.base.outcomes import NotSigned, SessionRow, WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal, SessionRow, Unauthorised
 from coordinatord.chain.contracts.job_registry import JobRegistry
 from coordinatord.chain.relayer.outbox_sql import Queued
 from coordinatord.chain.relayer.relaying import NoReceipt, RefusedByChain, RelayBusy
@@ -43,12 +43,12 @@ def op_response(outcome: ops.OpOutcome) -> Response:
             return responses.ok(body, status=201)
         case RefusedByChain():
             return _op_refusal_response(outcome.name, outcome.raw)
-        case WouldRefuse():
+        case PredictedRefusal():
             return _op_refusal_response(outcome.name, b"")
-        case NotSigned():
-            return relay_responses.not_signed_response(outcome)
+        case Unauthorised():
+            return relay_responses.unauthorised_response(outcome)
         case RelayBusy():
-            return relay_responses.busy_response()
+            return relay_responses.relay_busy_response()
         case ops.OpUnderWay():
             return relay_responses.receipt_timeout_response(outcome.tx_hash, outcome.poll)
         case _:
@@ -76,8 +76,8 @@ def asks_response(outcome: asks.PublishOutcome) -> Response:
             return responses.error(
                 409, "invalid_request_error", message, param="snapshot.signed_at", code="stale_snapshot"
             )
-        case NotSigned():
-            return relay_responses.not_signed_response(outcome)
+        case Unauthorised():
+            return relay_responses.unauthorised_response(outcome)
         case RefusedByChain() | RelayBusy() | NoReceipt():
             return relay_responses.relay_failure_response(outcome, "GET /evm/asks")
         case _:

@@ -9,7 +9,7 @@ from common.api.fields import ADDRESS
 from common.api.shapes import OMITTED
 from coordinatord.api.sessions import sessions
 from coordinatord.api.sessions.sessions import SessionBody, SessionService
-from coordinatord.base.outcomes import NotSigned
+from coordinatord.base.outcomes import Unauthorised
 from coordinatord.http import relay_responses, responses
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import CHAIN_REPLIES, Body, Parameter, Reply, Request, Route, malformed_replies
@@ -20,10 +20,10 @@ def session_response(outcome: sessions.SignInOutcome) -> Response:
         case sessions.OpenedSession():
             provider_id = outcome.provider_id if outcome.provider_id is not None else OMITTED
             return responses.ok_no_store(SessionShape(outcome.token, outcome.expires_at, provider_id))
-        case NotSigned(code="not_registered"):
-            return relay_responses.not_signed_response(outcome)
-        case NotSigned():
-            return relay_responses.not_signed_response(outcome, status=401)
+        case Unauthorised(code="not_registered"):
+            return relay_responses.unauthorised_response(outcome)
+        case Unauthorised():
+            return relay_responses.unauthorised_response(outcome, status=401)
         case _:
             assert_never(outcome)
 

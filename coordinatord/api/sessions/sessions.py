@@ -18,7 +18,7 @@ from common.scalars import read_hex
 from common.secp256k1 import recover_address
 from coordinatord.api.sessions import sessions_sql
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.base.outcomes import SessionRow, Unauthorised
 from coordinatord.chain.contracts.provider_registry import ProviderRegistry
 from coordinatord.storage.database.batched_reads import BatchedReads
 from coordinatord.storage.database.connections import Database
@@ -109,7 +109,7 @@ class OpenedSession:
     provider_id: int | None
 
 
-SignInOutcome: TypeAlias = OpenedSession | NotSigned
+SignInOutcome: TypeAlias = OpenedSession | Unauthorised
 
 
 @attrs.frozen(slots=True)
@@ -135,7 +135,7 @@ class SessionService:
         if issued_to is None:
             raise _unknown_nonce_error()
         if issued_to != body.address or self._recover_signer(body) != body.address:
-            return NotSigned(
+            return Unauthorised(
                 "authentication_error",
                 "invalid_signature",
                 "the nonce was not issued to this address, or the address did not sign it",
@@ -144,7 +144,7 @@ class SessionService:
         if body.role == "provider":
             provider_id = await self.providers.read_provider_id(body.address)
             if provider_id is None:
-                return NotSigned(
+                return Unauthorised(
                     "authentication_error", "not_registered", "the wallet must belong to a registered provider"
                 )
         return await self._store_session(body, provider_id)

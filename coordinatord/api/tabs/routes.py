@@ -68,9 +68,9 @@ class FrameRates:
         self._frames = TokenBuckets(frames_per_s, frames_per_s * _BURST_S)
         self._bytes = TokenBuckets(bytes_per_s, bytes_per_s * _BURST_S)
 
-    def take_or_wait_time(self, name: str, frames: int, size: int) -> float:
+    def take_or_get_wait_s(self, name: str, frames: int, size: int) -> float:
         """Take the tokens of a post and return 0.0, or return the seconds until there are enough tokens."""
-        return self._frames.take_or_wait_time(name, frames) or self._bytes.take_or_wait_time(name, size)
+        return self._frames.take_or_get_wait_s(name, frames) or self._bytes.take_or_get_wait_s(name, size)
 
 
 @attrs.frozen(slots=True)
@@ -138,12 +138,12 @@ class TabsRoutes:
         frames = [(message.job_id, pybase64.b64encode(message.body)) for message in body.messages]
         session = _session(request)
         size = sum(len(frame) for _, frame in frames)
-        if wait := self.wallet_rates.take_or_wait_time(session.address.hex(), len(frames), size):
+        if wait := self.wallet_rates.take_or_get_wait_s(session.address.hex(), len(frames), size):
             raise Retryable("busy", "this wallet sends too many tab frames; wait", retry_after=max(1, round(wait)))
         side = is_owner_side(session)
 
         def is_over_rate(job_id: bytes, frames: int, size: int) -> bool:
-            return self.tab_rates.take_or_wait_time(f"{job_id.hex()} {side}", frames, size) > 0
+            return self.tab_rates.take_or_get_wait_s(f"{job_id.hex()} {side}", frames, size) > 0
 
         refused = await self.mailbox.store_frames(session, frames, is_over_rate)
         return responses.ok(TabPost([TabRefusal(hex_of(job_id), code) for job_id, code in refused.items()]))

@@ -31,7 +31,7 @@ from coordinatord.api.webhooks.fanout import FanOut
 from coordinatord.api.webhooks.turns_sql import DueMessage, Turn, TurnResult
 from coordinatord.base.clock import Clock, read_http_date, system_clock
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import Http, NoResponse
+from coordinatord.base.http_client import HttpClient, NoResponse
 from coordinatord.base.wake import Wake
 from coordinatord.storage.database.connections import Connection, Database
 from coordinatord.storage.database.notices import BATCH_MOVED, INDEX_MOVED, Notices
@@ -100,8 +100,8 @@ class DeliveryWorker:
     database: Database
     notices: Notices
     fan_out: FanOut
-    quick_http: Http
-    other_http: Http
+    quick_http: HttpClient
+    other_http: HttpClient
     sealed: SealedSecrets
     clock: Clock = system_clock
 
@@ -181,7 +181,7 @@ class DeliveryWorker:
             running.remove(turn.webhook_id)
             wake()
 
-    async def deliver_due(self, turn: Turn, http: Http) -> None:
+    async def deliver_due(self, turn: Turn, http: HttpClient) -> None:
         """Post due messages, and store the outcome. A failing endpoint gets only one message per turn."""
         secret = self.sealed.open(turn.webhook_id, turn.secret)
         async with self.database.connection() as connection:
@@ -208,7 +208,9 @@ class DeliveryWorker:
         if disabled is not None:
             log.info("webhook disabled", webhook=turn.webhook_id, reason=disabled)
 
-    async def _post_all(self, http: Http, turn: Turn, secret: bytes, due: list[DueMessage]) -> dict[int, PostAttempt]:
+    async def _post_all(
+        self, http: HttpClient, turn: Turn, secret: bytes, due: list[DueMessage]
+    ) -> dict[int, PostAttempt]:
         """Post until the first failure. Return the attempts by message id. There is at least one attempt."""
         made: dict[int, PostAttempt] = {}
         waiting = iter(due)
@@ -226,7 +228,7 @@ class DeliveryWorker:
                 tasks.start_soon(post_next_messages)
         return made
 
-    async def _post_message(self, http: Http, url: str, secret: bytes, message: DueMessage) -> PostAttempt:
+    async def _post_message(self, http: HttpClient, url: str, secret: bytes, message: DueMessage) -> PostAttempt:
         now = self.clock()
         headers = {
             "content-type": "application/json",

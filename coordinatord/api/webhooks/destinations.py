@@ -16,7 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from anyio import to_thread
 
 from coordinatord.api.webhooks.addresses import is_public
-from coordinatord.base.http_client import Http, open_http
+from coordinatord.base.http_client import HttpClient, open_http
 
 # Timeout between two bytes from a receiver. An attempt takes at most three times as long.
 SILENCE_TIMEOUT_S: Final = 5.0
@@ -81,7 +81,7 @@ def public_socket(address: "tuple[Any, ...]") -> socket.socket:
 @asynccontextmanager
 async def open_destinations(
     *, connections: int, private: bool, tls: ssl.SSLContext | None = None, resolver: AbstractResolver | None = None
-) -> AsyncIterator[Http]:
+) -> AsyncIterator[HttpClient]:
     """Open a client that connects only to public addresses, or with `private` to any address. The client does not
     follow redirects.
 
@@ -90,6 +90,6 @@ async def open_destinations(
     if not private:
         settings = {"resolver": resolver or PublicResolver(max(connections // 4, 4)), "socket_factory": public_socket}
     async with open_http(
-        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=private, connector=settings
+        connections=connections, timeout_s=SILENCE_TIMEOUT_S, tls=tls, proxies=private, connector_options=settings
     ) as http:
         yield http

@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from common.scalars import hex_of
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.chain.contracts.payment_token import PaymentToken, decode_balance
 from coordinatord.chain.relayer.budgets_sql import Standing
 from coordinatord.chain.relayer.outbox_sql import Promise
@@ -51,7 +51,7 @@ class Promises:
 INSUFFICIENT_BALANCE: Final = "InsufficientBalance"
 
 
-def insufficient_balance(owner: bytes, amount: int, balance: int | None) -> WouldRefuse:
+def insufficient_balance(owner: bytes, amount: int, balance: int | None) -> PredictedRefusal:
     """Return the refusal of a job that its owner cannot pay for, with the balance and the address to fund."""
     address = hex_of(owner)
     if balance is None:
@@ -62,4 +62,4 @@ def insufficient_balance(owner: bytes, amount: int, balance: int | None) -> Woul
     else:
         held = f"{balance} base units of the payment token, promised to its open jobs"
         remedy = f"send more to {address}, or cancel some of its open jobs"
-    return WouldRefuse(INSUFFICIENT_BALANCE, f"the job may cost {amount} and {address} holds {held}: {remedy}")
+    return PredictedRefusal(INSUFFICIENT_BALANCE, f"the job may cost {amount} and {address} holds {held}: {remedy}")

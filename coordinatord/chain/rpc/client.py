@@ -17,7 +17,7 @@ import msgspec
 
 from common.strict_json import DECODE_ERRORS
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import NoResponse, UnfitResponse, open_http
+from coordinatord.base.http_client import NoResponse, RejectedResponse, open_http
 from coordinatord.base.metrics import rpc_requests
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind, classify_error
 
@@ -60,7 +60,7 @@ async def open_transport(url: str, *, connections: int, timeout_s: float) -> Asy
                 except TimeoutError as error:
                     raise NoResponse("the answer arrives too slowly") from error
                 if answer.count(b",") > _ALWAYS_ALLOWED_COMMAS + len(answer) // _MIN_BYTES_PER_COMMA:
-                    raise UnfitResponse("the answer has more values than any method returns")
+                    raise RejectedResponse("the answer has more values than any method returns")
                 return response.status, answer
 
         yield post

@@ -1,10 +1,10 @@
-"""Connection of one client. It passes bytes between the socket and requests, and disconnects clients that are too slow.
+"""Connection of one client, which passes bytes between the socket and requests, and disconnects slow clients.
 
     socket ──► get_buffer, buffer_updated ──► unread bytes ──► head ──► Exchange ──► application
        ◄────────────────────────── write ◄──────────────────────────────────┘
 
-Requests of a connection are read and answered one after another, in the connection's own task. Pipelined requests stay
-unread bytes, and reading from the socket pauses above MAX_UNREAD_BYTES.
+Requests of a connection are read and answered one after another, in the connection's own task. Pipelined requests wait
+among the unread bytes, and reading from the socket pauses above MAX_UNREAD_BYTES.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import attrs
 import structlog
 
 from common.api.limits import KIB
-from coordinatord.http.bodies import CallerDisconnected
-from coordinatord.http.server.exchange import PIECE_BYTES, Address, Exchange, Service, scope_of
+from coordinatord.http.bodies import ClientDisconnected
+from coordinatord.http.server.exchange import MAX_PIECE_BYTES, Exchange, ServerState, SocketAddress, build_asgi_scope
 from coordinatord.http.server.heads import HEAD_END, HeadParser, MalformedRequest, check_partial_head
 
 log = structlog.get_logger(__name__)
@@ -29,22 +29,22 @@ _MAX_UNWRITTEN_PIECES: Final = 16
 # Time for a client to close its side after the server closed its side.
 _LINGER_S: Final = 2.0
 
-# All connections share this buffer, because the event loop fills it and reports the bytes in one step.
+# All connections share this buffer, because the event loop fills the buffer and calls `buffer_updated` in one step.
 _read_buffer: Final = memoryview(bytearray(READ_BUFFER_BYTES))
 
 
 @attrs.frozen(slots=True)
 class Timeouts:
-    """Seconds that a client may take. `idle` limits the wait for the next request head. `grace` and `min_bytes_per_s`
+    """Time limits for a client. `idle_s` limits the wait for the next request head. `grace_s` and `min_bytes_per_s`
     limit the time for reading the response, because a slow client keeps the response in memory and delays a shutdown.
     """
 
-    idle: float = 30.0
-    grace: float = 10.0
+    idle_s: float = 30.0
+    grace_s: float = 10.0
     min_bytes_per_s: int = 32 * 1024
 
-    def seconds_to_read(self, unsent: int) -> float:
-        return self.grace + unsent / self.min_bytes_per_s
+    def seconds_to_read(self, unsent_bytes: int) -> float:
+        return self.grace_s + unsent_bytes / self.min_bytes_per_s
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -63,13 +63,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._unwritten: list[bytes] = []
         self._reading_paused = False
         self._writing_paused = False
-        # The client closed its side.
-        self._closed = False
+        # True when the client has closed its side.
+        self._input_closed = False
         self._lost = asyncio.Event()
-        # Set while a task waits for bytes or the end of input.
-        self._received: asyncio.Future[None] | None = None
-        # Set while a task waits for buffer space to write.
-        self._sent: asyncio.Future[None] | None = None
+        # Future of the task that waits for bytes or the end of input.
+        self._input_waiter: asyncio.Future[None] | None = None
+        # Future of the task that waits for space in the write buffer.
+        self._write_waiter: asyncio.Future[None] | None = None
+        # True after the last response, when no further request is served.
         self._ending = False
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -92,46 +93,46 @@ class ClientConnection(asyncio.BufferedProtocol):
         if len(self._unread) >= MAX_UNREAD_BYTES:
             self._reading_paused = True
             self._transport.pause_reading()
-        _wake(self._received)
+        _wake(self._input_waiter)
 
     def eof_received(self) -> bool:
-        self._closed = True
-        _wake(self._received)
+        self._input_closed = True
+        _wake(self._input_waiter)
         # Keep the transport open, because the client may still read its response.
         return True
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._closed = True
+        self._input_closed = True
         self._writing_paused = False
         self._lost.set()
-        _wake(self._received)
-        _wake(self._sent)
+        _wake(self._input_waiter)
+        _wake(self._write_waiter)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        _wake(self._sent)
+        _wake(self._write_waiter)
 
-    async def run(self, service: Service) -> None:
+    async def run(self, server_state: ServerState) -> None:
         try:
-            self._start_idle()
-            await self._serve(service)
-        except (OSError, CallerDisconnected):
+            self._start_idle_timer()
+            await self._serve(server_state)
+        except (OSError, ClientDisconnected):
             pass
         except Exception:
             log.exception("connection failed")
         finally:
             await self._disconnect()
 
-    def finish(self) -> None:
+    def close_if_idle(self) -> None:
         """Close the connection if it is idle. A connection with a request closes after the response."""
         if self.idle_since is not None:
             self._close()
 
     def close_to_make_room(self) -> None:
-        """Close an idle connection to make room for a new one."""
+        """Close this idle connection to make room for a new connection."""
         self._ending = True
         self.abort()
 
@@ -140,7 +141,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def input_has_ended(self) -> bool:
-        return self._closed and not self._unread
+        return self._input_closed and not self._unread
 
     @property
     def unread_bytes(self) -> int:
@@ -148,7 +149,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     async def read(self, max_bytes: int) -> bytes:
         """Return at most `max_bytes` bytes, or b"" at the end of input."""
-        while not self._unread and not self._closed:
+        while not self._unread and not self._input_closed:
             await self._wait_for_input()
         data = bytes(self._unread[:max_bytes])
         del self._unread[:max_bytes]
@@ -161,16 +162,16 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     async def wait_until_ended(self) -> None:
         """Wait until the client closes its side. Bytes that arrive in the meantime stay unread."""
-        while not self._closed:
+        while not self._input_closed:
             await self._wait_for_input()
 
     async def write(self, data: bytes, *, more: bool = False) -> None:
-        """Write bytes. Raise CallerDisconnected when the client is gone or reads too slowly.
+        """Write bytes. Raise ClientDisconnected when the client is gone or reads too slowly.
 
         Small pieces that are written with `more` are sent together in the next turn of the loop, to save system calls.
         """
         if self._transport.is_closing():
-            raise CallerDisconnected
+            raise ClientDisconnected
         self._unwritten.append(data)
         if (
             more
@@ -183,17 +184,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._flush()
         unsent = self._unsent_bytes()
-        if unsent <= PIECE_BYTES:
+        if unsent <= MAX_PIECE_BYTES:
             return
         with anyio.move_on_after(self._timeouts.seconds_to_read(unsent)) as waiting:
             while self._writing_paused:
-                self._sent = self._loop.create_future()
-                await self._sent
+                self._write_waiter = self._loop.create_future()
+                await self._write_waiter
         if waiting.cancelled_caught:
             log.debug("reader too slow", unsent=self._unsent_bytes())
             self._transport.abort()
         if waiting.cancelled_caught or self._lost.is_set():
-            raise CallerDisconnected
+            raise ClientDisconnected
 
     def _flush(self) -> None:
         if self._unwritten and not self._transport.is_closing():
@@ -203,45 +204,47 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _resume_reading(self) -> None:
         if self._reading_paused:
             self._reading_paused = False
-            if not self._closed:
+            if not self._input_closed:
                 self._transport.resume_reading()
 
     async def _wait_for_input(self) -> None:
-        self._received = self._loop.create_future()
+        self._input_waiter = self._loop.create_future()
         try:
-            await self._received
+            await self._input_waiter
         finally:
-            self._received = None
+            self._input_waiter = None
 
-    async def _serve(self, service: Service) -> None:
+    async def _serve(self, server_state: ServerState) -> None:
         """Serve one request after another, then keep reading for a while.
 
         Closing a socket with unread bytes resets the connection. A client that is still sending a rejected body would
         then not see the response.
         """
         client, server = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
-        await self._serve_requests(service, HeadParser(), client, server)
+        await self._serve_requests(server_state, HeadParser(), client, server)
         self._end_after_response()
         await self.wait_until_ended()
 
-    async def _serve_requests(self, service: Service, parser: HeadParser, client: Address, server: Address) -> None:
-        while head := await self._read_head(service):
+    async def _serve_requests(
+        self, server_state: ServerState, parser: HeadParser, client: SocketAddress, server: SocketAddress
+    ) -> None:
+        while head := await self._read_head(server_state):
             try:
                 request = parser.parse(head)
             except MalformedRequest as fault:
-                await self.write(service.encode_refusal(fault, head))
+                await self.write(server_state.encode_refusal(fault, head))
                 return
             self.idle_since = None
-            if not await Exchange(self, request, head, service).run(scope_of(request, client, server)):
+            if not await Exchange(self, request, head, server_state).run(build_asgi_scope(request, client, server)):
                 return
-            if service.stopping:
+            if server_state.stopping:
                 return
-            self._start_idle()
+            self._start_idle_timer()
             if self._unread:
                 # Pipelined requests take turns with other connections.
                 await asyncio.sleep(0)
 
-    async def _read_head(self, service: Service) -> bytes | None:
+    async def _read_head(self, server_state: ServerState) -> bytes | None:
         """Return the next head including its empty line, or None when no head arrives or the head was rejected."""
         while not self._ending:
             end = self._unread.find(HEAD_END)
@@ -251,9 +254,9 @@ class ClientConnection(asyncio.BufferedProtocol):
                 try:
                     check_partial_head(self._unread)
                 except MalformedRequest as fault:
-                    await self.write(service.encode_refusal(fault, bytes(self._unread)))
+                    await self.write(server_state.encode_refusal(fault, bytes(self._unread)))
                     return None
-            if self._closed:
+            if self._input_closed:
                 return None
             await self._wait_for_input()
         return None
@@ -261,18 +264,18 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _unsent_bytes(self) -> int:
         return self._transport.get_write_buffer_size()
 
-    def _start_idle(self) -> None:
-        """Start waiting for the next head, up to `idle` seconds. All requests of the connection use the same timer,
+    def _start_idle_timer(self) -> None:
+        """Start waiting for the next head, up to `idle_s`. All requests of the connection use the same timer,
         because starting a timer costs more than reading a request."""
         self.idle_since = self._loop.time()
         if self._deadline is None:
-            self._deadline = self._loop.call_later(self._timeouts.idle, self._end_when_idle)
+            self._deadline = self._loop.call_later(self._timeouts.idle_s, self._end_when_idle)
 
     def _end_when_idle(self) -> None:
         self._deadline = None
         if self.idle_since is None:
             return
-        left = self.idle_since + self._timeouts.idle - self._loop.time()
+        left = self.idle_since + self._timeouts.idle_s - self._loop.time()
         if left > 0:
             self._deadline = self._loop.call_later(left, self._end_when_idle)
         else:

@@ -1,8 +1,8 @@
 """Limits on open connections, per caller and in total, and the choice of a connection to close.
 
 An idle connection costs the client nothing, but costs the server a descriptor and some kilobytes. So at a limit, a new
-connection replaces the connection that has been idle for longest. At a caller's limit, only connections of that
-caller are replaced. A connection that has received only part of a head still counts as idle. When no connection is
+connection replaces the connection that has been idle for longest. At the limit of a caller, only connections of
+this caller are replaced. A connection that has received only part of a head still counts as idle. When no connection is
 idle, the new connection is closed.
 """
 
@@ -42,20 +42,22 @@ class ConnectionLimits:
 
 
 class Connections:
+    """Open connections of the server, counted against the limits."""
+
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         # Caller of each open connection, or None for a connection of a proxy.
         self._open: dict[ClientConnection, str | None] = {}
-        # Connections of each caller in order of arrival. The order decides between connections idle for equally long.
+        # Connections of each caller, oldest first. Of connections idle for equally long, the oldest is closed.
         self._by_caller: dict[str, dict[ClientConnection, None]] = {}
-        # Candidates to close, the longest idle last.
+        # Connections that may be closed to make room, the longest idle last.
         self._longest_idle: list[tuple[float, ClientConnection]] = []
-        self._all_gone = anyio.Event()
+        self._all_closed = anyio.Event()
 
     def admit(self, connection: ClientConnection) -> bool:
         """Count the connection if the limits allow it, closing an idle connection if needed. Return False otherwise.
 
-        The connection counts until `hold_connection` exits or the connection is closed to make room.
+        The connection counts until the block of `track_connection` ends or the connection is closed to make room.
         """
         caller = None if connection.address in self._limits.proxies else network_of(connection.address)
         if not self._make_room(caller):
@@ -67,20 +69,21 @@ class Connections:
         return True
 
     @contextmanager
-    def hold_connection(self, connection: ClientConnection) -> Iterator[None]:
+    def track_connection(self, connection: ClientConnection) -> Iterator[None]:
+        """Stop counting an admitted connection when the block ends."""
         try:
             yield
         finally:
             self._forget(connection)
 
-    async def finish(self, grace_seconds: float) -> None:
+    async def close_all(self, grace_seconds: float) -> None:
         """Close idle connections, wait up to `grace_seconds` for open requests, then abort the others."""
         for connection in [*self._open]:
-            connection.finish()
+            connection.close_if_idle()
         with anyio.move_on_after(grace_seconds):
             while self._open:
-                self._all_gone = anyio.Event()
-                await self._all_gone.wait()
+                self._all_closed = anyio.Event()
+                await self._all_closed.wait()
         if self._open:
             log.warning("requests cut off", connections=len(self._open), grace_seconds=grace_seconds)
         for connection in [*self._open]:
@@ -124,8 +127,8 @@ class Connections:
             if not own:
                 del self._by_caller[caller]
         if not self._open:
-            self._all_gone.set()
+            self._all_closed.set()
 
 
 def _idle_connections(connections: Iterable[ClientConnection]) -> list[tuple[float, ClientConnection]]:
-    return [(one.idle_since, one) for one in connections if one.idle_since is not None]
+    return [(each.idle_since, each) for each in connections if each.idle_since is not None]

@@ -15,7 +15,7 @@ import structlog
 
 from common.daemon.asgi import ASGIApp, Message, Scope
 from coordinatord.http import responses
-from coordinatord.http.bodies import CallerDisconnected
+from coordinatord.http.bodies import ClientDisconnected
 from coordinatord.http.cors import Origins
 from coordinatord.http.middleware import new_request_id
 from coordinatord.http.server.heads import KNOWN_METHODS, ChunkedBody, MalformedRequest, RequestHead
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-Address = tuple[str, int] | None
+SocketAddress = tuple[str, int] | None
 
 # Maximum size of a received body piece, and of the data that may stay unsent before a writer waits.
-PIECE_BYTES: Final = 1 << 16
+MAX_PIECE_BYTES: Final = 1 << 16
 _TOKEN_CHARACTER: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]"
 # Possessive quantifiers prevent backtracking.
 _FIELD_LINES: Final = re.compile(rb"(?:" + _TOKEN_CHARACTER + rb"++:[\t -~\x80-\xff]*+\r\n)*+")
@@ -41,9 +41,9 @@ class InvalidResponse(Exception):
     """The application sent ASGI messages that do not form a valid HTTP response."""
 
 
-class Service:
-    """State shared by all connections. `origins` are allowed to read responses that the server makes without calling
-    `app`. Once `stopping` is set, each response is the last of its connection."""
+class ServerState:
+    """State shared by all connections. `origins` are allowed to read responses that the server sends without calling
+    `app`. While `stopping` is True, each connection ends after its next response."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self.app = app
@@ -56,34 +56,36 @@ class Service:
             return self.encode_last_response(responses.method_not_allowed(_ALLOWED_METHODS), head)
         return self.encode_last_response(responses.malformed_http(fault.status), head)
 
-    def encode_last_response(self, answer: responses.Response, head: bytes) -> bytes:
-        """Return a response that the application did not make and that ends the connection."""
+    def encode_last_response(self, response: responses.Response, head: bytes) -> bytes:
+        """Return a response that does not come from the application. The connection ends after the response."""
         origin = _ORIGIN_FIELD.search(head)
         headers = (
-            *answer.headers,
+            *response.headers,
             (b"x-request-id", new_request_id().encode()),
             (b"connection", b"close"),
-            (b"content-length", str(len(answer.body)).encode()),
+            (b"content-length", str(len(response.body)).encode()),
             *self._origins.headers(origin[1] if origin else None),
         )
         fields = b"".join(b"%s: %s\r\n" % header for header in headers) + _format_date(int(time.time()))
-        body = b"" if head.startswith(b"HEAD ") else answer.body
-        return b"HTTP/1.1 %d \r\n%s\r\n%s" % (answer.status, fields, body)
+        body = b"" if head.startswith(b"HEAD ") else response.body
+        return b"HTTP/1.1 %d \r\n%s\r\n%s" % (response.status, fields, body)
 
 
 class Exchange:
-    """One request and its response."""
+    """Serves one request: receives its body, calls the application and sends the response."""
 
-    def __init__(self, connection: "ClientConnection", request: RequestHead, raw_head: bytes, service: Service) -> None:
+    def __init__(
+        self, connection: "ClientConnection", request: RequestHead, raw_head: bytes, server_state: ServerState
+    ) -> None:
         self._connection = connection
         self._request = request
         self._raw_head = raw_head
-        self._service = service
+        self._server_state = server_state
         self._chunks = ChunkedBody() if request.length is None else None
         # Bytes of the request's body that are not read yet.
         self._unread_body_bytes = request.length or 0
-        # The application has received the whole body.
-        self._received = False
+        # True when the application has received the whole body.
+        self._request_complete = False
         self._must_send_continue = request.expects_continue
         # Response head, kept until the first bytes of the body.
         self._head = b""
@@ -91,34 +93,34 @@ class Exchange:
         # Bytes of the response's body that are not sent yet, or None without a content length.
         self._unsent_body_bytes: int | None = 0
         self._is_chunked = False
-        self._last = request.last
-        self._done = False
+        self._must_close = request.is_last
+        self._response_complete = False
 
     async def run(self, scope: Scope) -> bool:
         """Serve the request. Return True if the connection can serve another request."""
         try:
-            await self._service.app(scope, self._receive, self._send)
-        except CallerDisconnected:
+            await self._server_state.app(scope, self._receive, self._send)
+        except ClientDisconnected:
             pass
         except Exception:
             # Part of the response may have been sent, so the connection ends.
             log.exception("handler failed")
         if not self._status and not self._connection.input_has_ended:
             await self._send_last_response(
-                self._service.encode_last_response(responses.internal_error(), self._raw_head)
+                self._server_state.encode_last_response(responses.internal_error(), self._raw_head)
             )
-        if not self._done or self._last or not self._has_rest_arrived():
+        if not self._response_complete or self._must_close or not self._has_rest_arrived():
             return False
         if self._unread_body_bytes:
             await self._connection.read(self._unread_body_bytes)
         return True
 
     async def _receive(self) -> Message:
-        if self._received:
+        if self._request_complete:
             await self._connection.wait_until_ended()
             return {"type": "http.disconnect"}
         if self._chunks is None and not self._unread_body_bytes:
-            self._received = True
+            self._request_complete = True
             return {"type": "http.request", "body": b"", "more_body": False}
         if self._must_send_continue:
             self._must_send_continue = False
@@ -127,75 +129,79 @@ class Exchange:
         if self._chunks is not None:
             piece = await self._read_chunks(self._chunks)
         else:
-            piece = await self._connection.read(min(self._unread_body_bytes, PIECE_BYTES))
+            piece = await self._connection.read(min(self._unread_body_bytes, MAX_PIECE_BYTES))
             self._unread_body_bytes -= len(piece)
-            self._received = not self._unread_body_bytes
-        if not piece and not self._received:
+            self._request_complete = not self._unread_body_bytes
+        if not piece and not self._request_complete:
             return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": piece, "more_body": not self._received}
+        return {"type": "http.request", "body": piece, "more_body": not self._request_complete}
 
     async def _read_chunks(self, chunks: ChunkedBody) -> bytes:
         """Return the next bytes of a chunked body. Return b"" at the end, on disconnect and on malformed chunks."""
         piece = b""
-        while not piece and not self._received:
-            data = await self._connection.read(PIECE_BYTES)
+        while not piece and not self._request_complete:
+            data = await self._connection.read(MAX_PIECE_BYTES)
             if not data:
                 return b""
             try:
                 piece, rest = chunks.feed(data)
             except MalformedRequest as fault:
-                self._last = True
+                self._must_close = True
                 if not self._status:
-                    await self._send_last_response(self._service.encode_refusal(fault, self._raw_head))
+                    await self._send_last_response(self._server_state.encode_refusal(fault, self._raw_head))
                 return b""
             self._connection.put_back(rest)
-            self._received = chunks.ended
+            self._request_complete = chunks.ended
         return piece
 
     def _has_rest_arrived(self) -> bool:
         """Return True when the rest of the request's body has arrived and can be skipped."""
-        return self._received or (self._chunks is None and self._unread_body_bytes <= self._connection.unread_bytes)
+        return self._request_complete or (
+            self._chunks is None and self._unread_body_bytes <= self._connection.unread_bytes
+        )
 
     async def _send(self, message: Message) -> None:
         kind = message["type"]
-        if self._done and self._last:
+        if self._response_complete and self._must_close:
             # The request was rejected, or the response is complete.
-            raise CallerDisconnected
-        if kind == "http.response.body" and self._status and not self._done:
+            raise ClientDisconnected
+        if kind == "http.response.body" and self._status and not self._response_complete:
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
         elif kind == "http.response.start" and not self._status:
             self._head = self._encode_head(message["status"], message.get("headers", ()))
             self._status = message["status"]
         else:
             raise InvalidResponse(
-                f"the application sent {kind} at the wrong time: the order is one http.response.start, then bodies"
+                f"the application sent {kind} out of order: send one http.response.start, then each http.response.body"
             )
 
     def _encode_head(self, status: int, headers: Any) -> bytes:
         """Return the response head. Raise InvalidResponse for a malformed header."""
         written = []
         length: int | None = None
-        says_close = False
+        closes = False
         for name, value in headers:
             if name == b"content-length":
                 length = int(value)
             elif name == b"connection":
-                says_close = b"close" in value.lower()
+                closes = b"close" in value.lower()
             elif name == b"transfer-encoding":
-                raise InvalidResponse("the application must not set transfer-encoding")
+                raise InvalidResponse("the application must not set transfer-encoding, which the server sets")
             written.append(b"%s: %s\r\n" % (name.strip(), value.strip()))
         fields = b"".join(written)
         if fields.count(b"\r\n") != len(written) or not _FIELD_LINES.fullmatch(fields):
-            raise InvalidResponse("a response header has an invalid name or value; a value must be on one line")
+            raise InvalidResponse(
+                "a response header has an invalid name, or a value with a line break or control character"
+            )
         fields += _format_date(int(time.time()))
         has_body = status not in _BODILESS_STATUSES
         self._unsent_body_bytes = length if has_body and self._request.method != "HEAD" else 0
         if length is None and has_body and self._request.version == "1.1":
             self._is_chunked = self._unsent_body_bytes is None
             fields += b"transfer-encoding: chunked\r\n"
-        if says_close or self._service.stopping or not self._has_rest_arrived():
-            self._last = True
-        if self._last and not says_close:
+        if closes or self._server_state.stopping or not self._has_rest_arrived():
+            self._must_close = True
+        if self._must_close and not closes:
             fields += b"connection: close\r\n"
         return b"HTTP/1.1 %d \r\n%s\r\n" % (status, fields)
 
@@ -218,17 +224,17 @@ class Exchange:
         if not more:
             if self._unsent_body_bytes:
                 raise InvalidResponse("the response body is shorter than its content-length")
-            self._done = True
+            self._response_complete = True
 
     async def _send_last_response(self, response: bytes) -> None:
-        self._status, self._last, self._done = 500, True, True
+        self._status, self._must_close, self._response_complete = 500, True, True
         try:
             await self._connection.write(response)
-        except CallerDisconnected:
+        except ClientDisconnected:
             return
 
 
-def scope_of(request: RequestHead, client: Address, server: Address) -> Scope:
+def build_asgi_scope(request: RequestHead, client: SocketAddress, server: SocketAddress) -> Scope:
     path, _, query = request.target.partition(b"?")
     text = path.decode("ascii")
     return {

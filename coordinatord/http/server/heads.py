@@ -1,4 +1,4 @@
-"""Request heads and chunked bodies, parsed by httptools.
+"""Parse request heads and chunked bodies with httptools.
 
 httptools rejects bare CR and LF, folded lines, malformed field names and values, signs and lists in Content-Length,
 repeated lengths, malformed chunks and other syntax errors. httptools accepts more than this server does, so this
@@ -40,7 +40,7 @@ _CHUNKED_HEAD: Final = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunke
 
 
 class MalformedRequest(Exception):
-    """The request is rejected with `status`, and the connection ends."""
+    """The request is not valid HTTP. It is rejected with `status`, and the connection closes."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -49,20 +49,20 @@ class MalformedRequest(Exception):
 
 @attrs.define(slots=True)
 class RequestHead:
-    """Head of a request. `length` is the body's size, or None for a chunked body. `last` means that no further request
-    follows on the connection."""
+    """Head of a request. `length` is the body's size, or None for a chunked body. `is_last` is True if the connection
+    closes after this request."""
 
     method: str
     target: bytes
     version: str
     headers: list[tuple[bytes, bytes]]
     length: int | None
-    last: bool
+    is_last: bool
     expects_continue: bool
 
 
 class HeadParser:
-    """Parser of the request heads of one connection."""
+    """Parses the request heads of one connection."""
 
     def __init__(self) -> None:
         self._parser: httptools.HttpRequestParser | None = None
@@ -101,7 +101,7 @@ class HeadParser:
 
 
 class ChunkedBody:
-    """Decoder of one chunked body. `ended` becomes True after the last byte of the body."""
+    """Decodes one chunked body. `ended` becomes True after the last byte of the body."""
 
     def __init__(self) -> None:
         self.ended = False

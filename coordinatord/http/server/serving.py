@@ -1,7 +1,6 @@
 """Run the API's HTTP server until it is stopped.
 
-The server ends when `stop` returns. The server is shielded from cancellation, because cancelling the scope around
-`serve_until` would drop requests in flight.
+The server ends when `stop` returns. `serve_until` is shielded from cancellation, which would drop requests in flight.
 """
 
 import asyncio
@@ -16,10 +15,10 @@ from common.daemon.process import Fatal
 from coordinatord.http.cors import Origins
 from coordinatord.http.server.connection import ClientConnection, Timeouts
 from coordinatord.http.server.connections import ConnectionLimits, Connections
-from coordinatord.http.server.exchange import Service
+from coordinatord.http.server.exchange import ServerState
 
-# Connections that wait to be accepted. After a restart all providers reconnect at once, and the kernel resets
-# connections beyond this number.
+# Maximum number of connections that wait to be accepted. The kernel resets further connections, and after a restart all
+# providers reconnect at once.
 _BACKLOG: Final = 4096
 _TIMEOUTS: Final = Timeouts()
 _DEFAULT_LIMITS: Final = ConnectionLimits()
@@ -37,15 +36,15 @@ async def serve_until(
     origins: Origins = _NO_ORIGINS,
 ) -> None:
     """Serve until `stop` returns, then let requests in flight finish within the grace period. `origins` are allowed to
-    read responses that `app` does not make."""
-    service = Service(app, origins)
+    read responses that do not come from `app`."""
+    server_state = ServerState(app, origins)
     connections = Connections(limits)
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
 
             async def serve(connection: ClientConnection) -> None:
-                with connections.hold_connection(connection):
-                    await connection.run(service)
+                with connections.track_connection(connection):
+                    await connection.run(server_state)
 
             def admit_or_abort(connection: ClientConnection) -> None:
                 if connections.admit(connection):
@@ -59,8 +58,8 @@ async def serve_until(
             )
             await stop()
             server.close()
-            service.stopping = True
-            await connections.finish(grace_seconds)
+            server_state.stopping = True
+            await connections.close_all(grace_seconds)
             tasks.cancel_scope.cancel()
 
 
@@ -77,5 +76,5 @@ def listening_socket(port: int, host: str) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise Fatal(f"PORT, BIND_HOST: {host}:{port}: {error.strerror or error}") from None
+        raise Fatal(f"PORT, BIND_HOST: {host}:{port} cannot be bound: {error.strerror or error}") from None
     return listening

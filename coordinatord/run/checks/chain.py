@@ -42,8 +42,8 @@ class ChainChecks:
     async def rows(self) -> AsyncIterator[CheckRow]:
         """Yield the checks of every node, and the checks of the market through the first node that serves this
         chain."""
-        checks, of_nodes = await check_all_nodes(self.config)
-        for row in of_nodes:
+        checks, node_rows = await check_all_nodes(self.config)
+        for row in node_rows:
             yield row
         serving = next((check for check in checks if check.head is not None), None)
         if serving is None or serving.head is None:
@@ -65,21 +65,21 @@ class ChainChecks:
         remedy = "write the addresses of this market into the address book, as `coordinatord market deploy` does"
         try:
             await check_chain(rpc, self.book, Domains.of(self.book))
-        except Fatal as other:
-            yield wrong("contracts", str(other), remedy)
+        except Fatal as error:
+            yield wrong("contracts", str(error), remedy)
             return
         yield right("contracts", "code and signing domains match the address book")
         view = View(self.book.paytoken, _DECIMALS_SELECTOR, "config_read")
         decimals = await read_view(rpc, view, lambda data: abi.uint_at(data, 0, 8))
-        ours = self.book.payment_token_decimals
-        if decimals == ours:
+        expected = self.book.payment_token_decimals
+        if decimals == expected:
             yield right("token decimals", str(decimals))
         else:
-            detail = f"the address book has {ours}, the token reports {decimals}"
+            detail = f"the address book has {expected}, the token reports {decimals}"
             yield wrong("token decimals", detail, f"set paymentTokenDecimals to {decimals} in the address book")
 
     async def _check_deploy_block(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
-        """Check deployBlock. If the block is too high, the index misses events. If it is too low, the first start is
+        """Check deployBlock. If deployBlock is too high, the index misses events. If it is too low, the first start is
         slow."""
         first = self.book.deploy_block
         if first > head:
@@ -88,14 +88,14 @@ class ChainChecks:
             return
         try:
             before = first > 0 and await self._is_any_registry_deployed(rpc, first - 1)
-            there = await self._is_any_registry_deployed(rpc, first)
+            deployed = await self._is_any_registry_deployed(rpc, first)
         except RpcError:
             yield unknown("deployBlock", f"{first}; the node has no state of this block", "check with an archive node")
             return
         if before:
             detail = f"a registry was deployed before block {first}, so the index would miss its first events"
             yield wrong("deployBlock", detail, "set deployBlock to the block of the first registry's deployment")
-        elif not there:
+        elif not deployed:
             yield fact(
                 "deployBlock",
                 f"{first}, before the first registry was deployed",
@@ -116,8 +116,8 @@ class ChainChecks:
             async with open_signer(self.config) as signer:
                 async for row in self._check_account(rpc, signer):
                     yield row
-        except Fatal as unfit:
-            yield wrong("relayer", str(unfit), "set one key, keystore or signer (docs/operators/running.md)")
+        except Fatal as error:
+            yield wrong("relayer", str(error), "set one key, keystore or signer (docs/operators/running.md)")
 
     async def _check_account(self, rpc: Rpc, signer: AccountSigner) -> AsyncIterator[CheckRow]:
         config, settings = self.config, relayer_settings(self.config)

@@ -23,7 +23,7 @@ from coordinatord.api.escrow.keys import KeyPair
 from coordinatord.api.escrow.peer import FailedPull, open_peer
 from coordinatord.base.clock import system_clock
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import Http, NoResponse, open_http
+from coordinatord.base.http_client import HttpClient, NoResponse, open_http
 from coordinatord.base.metrics import REGISTRY
 from coordinatord.http.server.serving import listening_socket
 from coordinatord.run.checks.chain import ChainChecks
@@ -31,8 +31,8 @@ from coordinatord.run.checks.database import database_rows
 from coordinatord.run.checks.nodes import NODE_REMEDY
 from coordinatord.run.checks.parts import CheckPart, run_parts
 from coordinatord.run.config import ANY_HOST, Config, read_config, setting_rows, unknown_settings, variable_names
-from coordinatord.run.dependencies import open_pins
-from coordinatord.run.descriptors import connections_within, memory_limit, raise_descriptor_limit
+from coordinatord.run.dependencies import open_pin_store
+from coordinatord.run.descriptors import max_caller_connections, memory_limit_bytes, raise_descriptor_limit
 from coordinatord.storage.pins.kubo import KuboStore
 from coordinatord.storage.pins.store import PinStore
 
@@ -49,13 +49,13 @@ _ESCROW_MODE_TEXTS: Final = {
     "off": "off: clients can only seal to a provider; open orders are refused (403 escrow_unavailable)",
     "static": "static: open orders are sealed to the first key of OPERATOR_KEY; the holder of that key can read the"
     " orders, and jobs can be opened for as long as you keep the key",
-    "mock": "mock: the coordinator creates and rotates the keys, and loses them with its last process: for development"
-    " only",
+    "mock": "mock: for development; the coordinator creates and rotates the keys, which are lost when its last process"
+    " ends",
 }
 
 
-async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
-    """Return the rows of all checks, in the order in which a start depends on them."""
+async def run_checks(environ: Mapping[str, str]) -> list[CheckRow]:
+    """Return the rows of all checks, in the order in which the daemon needs them at its start."""
     rows = [_variables_row(environ)]
     found = find_settings_faults(environ)
     if found:
@@ -71,14 +71,14 @@ async def examine(environ: Mapping[str, str]) -> list[CheckRow]:
         CheckPart("database", lambda: database_rows(config), _DATABASE_REMEDY),
         CheckPart("node", ChainChecks(config).rows, NODE_REMEDY, seconds=60),
         CheckPart("pin store", lambda: _pin_store_rows(config), _STORE_REMEDY, _STORE_TIMEOUT_S),
-        CheckPart("escrow", lambda: _escrow_rows(config), "see OPERATOR_KEY and PEER_URL"),
-        CheckPart("port", lambda: _port_rows(config), "see PORT"),
+        CheckPart("escrow", lambda: _escrow_rows(config), "check OPERATOR_KEY and PEER_URL"),
+        CheckPart("port", lambda: _port_rows(config), "check PORT and BIND_HOST"),
     ]
-    return [*rows, *await run_parts(parts), _open_files_row(config, raise_descriptor_limit(), memory_limit())]
+    return [*rows, *await run_parts(parts), _open_files_row(config, raise_descriptor_limit(), memory_limit_bytes())]
 
 
 def _open_files_row(config: Config, descriptors: int, memory: int) -> CheckRow:
-    connections = connections_within(descriptors, memory, config)
+    connections = max_caller_connections(descriptors, memory, config)
     if connections >= _RECOMMENDED_CONNECTIONS:
         return right("open files", f"enough for {connections} connections")
     detail = f"{descriptors} open files and {memory >> 20} MiB of memory leave room for {connections} connections"
@@ -86,7 +86,7 @@ def _open_files_row(config: Config, descriptors: int, memory: int) -> CheckRow:
 
 
 def find_settings_faults(environ: Mapping[str, str]) -> list[str]:
-    """Return every fault of the settings. A start reports only the first."""
+    """Return every fault of the settings. The daemon's start reports only the first fault."""
     found = [f"{row.name} {row.problem}" for row in setting_rows(environ) if row.problem is not None]
     if found:
         return found
@@ -100,7 +100,7 @@ def find_settings_faults(environ: Mapping[str, str]) -> list[str]:
 def _variables_row(environ: Mapping[str, str]) -> CheckRow:
     unknown = unknown_settings(environ)
     if not unknown:
-        return right("variables", "every variable that looks like a setting is a setting")
+        return right("variables", "no variable looks like a misspelled setting")
     names = ", ".join(name if near is None else f"{name} (did you mean {near}?)" for name, near in unknown.items())
     remedy = "correct the name or remove the variable; until then the intended setting has its default"
     return wrong("variables", f"not a setting: {names}", remedy)
@@ -130,12 +130,18 @@ async def _pin_store_rows(config: Config) -> AsyncIterator[CheckRow]:
     key, host = f"probes/{os.urandom(8).hex()}", urlsplit(config.pin_store_endpoint).netloc
     rows: list[CheckRow] = []
     async with AsyncExitStack() as stack:
-        pins = await open_pins(config, _ProbeKeys(), stack)
+        pins = await open_pin_store(config, _ProbeKeys(), stack)
         began = time.monotonic()
         try:
             cid = (await pins.put(key, probe)).cid
             if await pins.get(key) != probe:
-                rows.append(wrong("pin store", f"{host} returned other content than was stored", "use another store"))
+                rows.append(
+                    wrong(
+                        "pin store",
+                        f"{host} returned content that differs from the stored content",
+                        "use another store",
+                    )
+                )
             else:
                 took = time.monotonic() - began
                 detail = f"{config.pin_store} at {host}: a probe was stored and read back in {took:.2f} s, as {cid}"
@@ -143,12 +149,12 @@ async def _pin_store_rows(config: Config) -> AsyncIterator[CheckRow]:
                 rows.append(await _gateway_row(config.gateway_url, cid, probe))
         finally:
             with anyio.move_on_after(10, shield=True) as removing:
-                left = await _remove_probe(pins, key)
+                failure = await _remove_probe(pins, key)
             if removing.cancelled_caught:
-                left = "no answer in 10 s"
-        if left:
+                failure = "no answer in 10 s"
+        if failure:
             remedy = "delete the object by hand, and allow the coordinator to delete objects"
-            rows.append(wrong("probe", f"{key} could not be removed ({left})", remedy))
+            rows.append(wrong("probe", f"{key} could not be removed ({failure})", remedy))
         rows += [row async for row in _store_rows(pins)]
     for row in rows:
         yield row
@@ -180,7 +186,11 @@ async def _store_rows(pins: PinStore) -> AsyncIterator[CheckRow]:
 
 async def _gateway_row(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     if gateway is None:
-        return unknown("gateway", "not checked", "set GATEWAY_URL to check that clients can read stored content")
+        return unknown(
+            "gateway",
+            "not checked",
+            "set GATEWAY_URL to check that clients can read stored content",
+        )
     url, answer = f"{gateway}/ipfs/{cid}", "no answer"
     with anyio.move_on_after(_GATEWAY_TIMEOUT_S):
         async with open_http(connections=1, timeout_s=8) as http:
@@ -191,7 +201,7 @@ async def _gateway_row(gateway: str | None, cid: str, probe: bytes) -> CheckRow:
     return wrong("gateway", f"{url} does not serve the probe within {_GATEWAY_TIMEOUT_S:g} s ({answer})", remedy)
 
 
-async def _find_gateway_fault(http: Http, url: str, probe: bytes) -> str:
+async def _find_gateway_fault(http: HttpClient, url: str, probe: bytes) -> str:
     """Return an empty string if the gateway serves the probe, otherwise the fault."""
     try:
         async with http("GET", url, {}) as response:
@@ -245,14 +255,14 @@ async def _port_rows(config: Config) -> AsyncIterator[CheckRow]:
     try:
         async with open_http(connections=1, timeout_s=5) as http, http("GET", url, {}) as response:
             reported = json.loads(await response.read(1 << 16))
-            there = (reported["chain_id"], reported["contracts"]["job_registry"])
+            served_market = (reported["chain_id"], reported["contracts"]["job_registry"])
     except (NoResponse, ValueError, LookupError, TypeError):
         yield wrong("port", f"another program answers at {config.port}", "use another PORT, or stop that program")
     else:
-        if there == (book.chain_id, "0x" + book.job_registry.hex()):
+        if served_market == (book.chain_id, "0x" + book.job_registry.hex()):
             yield right("port", f"{config.port} is served by a process of this market, which may share it")
         else:
-            detail = f"{config.port} is served by another market's coordinator, and callers of both would be mixed"
+            detail = f"{config.port} is served by another market's coordinator, and requests would reach either market"
             yield wrong("port", detail, "use another PORT")
 
 

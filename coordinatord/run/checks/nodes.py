@@ -22,7 +22,7 @@ from coordinatord.chain.rpc.chain_data import Quantity
 from coordinatord.chain.rpc.client import Rpc, decode_quantity, open_rpc
 from coordinatord.chain.rpc.errors import RpcError, RpcErrorKind
 from coordinatord.chain.rpc.nodes import node_names
-from coordinatord.run.checks.parts import CheckPart, run_each
+from coordinatord.run.checks.parts import CheckPart, run_each_part
 from coordinatord.run.config import Config
 
 NODE_REMEDY: Final = "point RPC_URL to a node that answers"
@@ -59,14 +59,14 @@ class NodeChecks:
 
     async def rows(self) -> AsyncIterator[CheckRow]:
         async with open_rpc(self.url, timeout_s=REQUEST_TIMEOUT_S) as rpc:
-            seen = decode_quantity(await rpc.call("eth_chainId"))
-            if seen != self.book.chain_id:
-                detail = f"{self.name} serves chain {seen}, and the address book is for chain {self.book.chain_id}"
+            chain_id = decode_quantity(await rpc.call("eth_chainId"))
+            if chain_id != self.book.chain_id:
+                detail = f"{self.name} serves chain {chain_id}, and the address book is for chain {self.book.chain_id}"
                 yield wrong("node", detail, "point RPC_URL to a node of that chain, or use the right address book")
                 return
             head = await rpc.call_as(_Block, "eth_getBlockByNumber", "latest", False)
             number = self.head = int(head.number, 16)
-            yield right("node", f"{self.name}: chain {seen}, block {number}")
+            yield right("node", f"{self.name}: chain {chain_id}, block {number}")
             yield _clock_row(int(head.timestamp, 16))
             checks = {
                 "history": self._check_history,
@@ -93,7 +93,7 @@ class NodeChecks:
             block = None if error.kind is not RpcErrorKind.RATE_LIMITED else block
         if block is None:
             detail = f"the node has no blocks and logs from {first} on"
-            yield wrong("history", detail, "use a node that keeps all blocks and logs, which the index is built from")
+            yield wrong("history", detail, "use a node that keeps all blocks and logs, because the index needs them")
         else:
             yield right("history", f"blocks and logs from deployBlock on ({head - first} blocks)")
 
@@ -117,9 +117,13 @@ class NodeChecks:
     async def _check_log_range(self, rpc: Rpc, head: int) -> AsyncIterator[CheckRow]:
         width = cap = self.config.getlogs_cap
         while True:
-            asked = {**registries_filter(self.book), "fromBlock": hex(max(head - width + 1, 0)), "toBlock": hex(head)}
+            log_filter = {
+                **registries_filter(self.book),
+                "fromBlock": hex(max(head - width + 1, 0)),
+                "toBlock": hex(head),
+            }
             try:
-                await rpc.call("eth_getLogs", asked)
+                await rpc.call("eth_getLogs", log_filter)
                 break
             except RpcError as error:
                 if width == 1 or error.kind is RpcErrorKind.RATE_LIMITED:
@@ -130,12 +134,14 @@ class NodeChecks:
             yield right("log range", f"the node accepts {cap} blocks in one log query")
         else:
             detail = f"the node accepts {width} blocks in one log query"
-            yield fact("log range", detail, f"set GETLOGS_CAP={width} to spare the index the rejected queries")
+            yield fact(
+                "log range", detail, f"set GETLOGS_CAP={width}, so that the index sends no queries that are rejected"
+            )
 
     async def _check_gas(self, rpc: Rpc, _: int) -> AsyncIterator[CheckRow]:
         limit = (await read_latest_block(rpc)).gas_limit
         if limit < _MIN_BLOCK_GAS:
-            detail = f"a block holds {limit:,} gas, and a transaction may use half of a block"
+            detail = f"a block has at most {limit:,} gas, and a transaction may use half of it"
             yield wrong("gas", detail, f"use a chain with {_MIN_BLOCK_GAS:,} gas per block, which the largest ops need")
             return
         max_gas = min(TX_GAS_CAP, limit // 2)
@@ -147,7 +153,7 @@ class NodeChecks:
             yield wrong("gas", f"the node does not execute a call with {max_gas:,} gas ({error})", remedy)
             return
         why = "EIP-7825, half a block"
-        yield right("gas", f"a block holds {limit:,}; a transaction uses {max_gas:,} at most ({why})")
+        yield right("gas", f"a block has at most {limit:,}; a transaction uses at most {max_gas:,} ({why})")
 
 
 async def check_all_nodes(config: Config) -> tuple[list[NodeChecks], list[CheckRow]]:
@@ -155,37 +161,37 @@ async def check_all_nodes(config: Config) -> tuple[list[NodeChecks], list[CheckR
     row for each further node."""
     names = node_names(config.node_urls)
     checks = [NodeChecks(config, url, name) for url, name in zip(config.node_urls, names, strict=True)]
-    found = await run_each([CheckPart("node", check.rows, NODE_REMEDY, _CHECKS_TIMEOUT_S) for check in checks])
+    found = await run_each_part([CheckPart("node", check.rows, NODE_REMEDY, _CHECKS_TIMEOUT_S) for check in checks])
     for check, rows in zip(checks, found, strict=True):
-        apart = _describe_lag(check, checks, config.limits.rpc_lag_blocks)
-        if apart is not None:
-            rows[0] = wrong("node", apart, "find out which of the nodes is behind or on another chain")
+        lag = _describe_lag(check, checks, config.limits.rpc_lag_blocks)
+        if lag is not None:
+            rows[0] = wrong("node", lag, "find out which of the nodes is behind or on another chain")
     others = [
-        _summary_row(place, check, rows) for place, (check, rows) in enumerate(zip(checks, found, strict=True), 1)
+        _summary_row(number, check, rows) for number, (check, rows) in enumerate(zip(checks, found, strict=True), 1)
     ]
     return checks, found[0] + others[1:]
 
 
-def _describe_lag(check: NodeChecks, checks: Sequence[NodeChecks], lag: int) -> str | None:
+def _describe_lag(check: NodeChecks, checks: Sequence[NodeChecks], max_lag_blocks: int) -> str | None:
     """Return a description if the node's head is too far from the median head, otherwise None.
 
     The running coordinator compares heads in the same way. Of two heads, the higher counts as the median.
     """
     heads = sorted((other.head, other.name) for other in checks if other.head is not None)
-    if check.head is None or abs(check.head - heads[len(heads) // 2][0]) <= lag:
+    if check.head is None or abs(check.head - heads[len(heads) // 2][0]) <= max_lag_blocks:
         return None
     reference, name = heads[len(heads) // 2]
-    return f"{check.name} is at block {check.head}, {name} at {reference}: more than {lag} blocks apart"
+    return f"{check.name} is at block {check.head}, {name} at {reference}: more than {max_lag_blocks} blocks apart"
 
 
-def _summary_row(place: int, check: NodeChecks, rows: Sequence[CheckRow]) -> CheckRow:
+def _summary_row(number: int, check: NodeChecks, rows: Sequence[CheckRow]) -> CheckRow:
     """Return one row for a node of RPC_URLS. The row lists the node's faults, or all results if there are no faults."""
     faults = [row for row in rows if row.result is CheckResult.WRONG]
     if not faults:
-        return right(f"node {place}", "; ".join(row.detail for row in rows))
+        return right(f"node {number}", "; ".join(row.detail for row in rows))
     details = [row.detail if row.what == "node" else f"{row.what}: {row.detail}" for row in faults]
     detail = "; ".join(details)
-    return wrong(f"node {place}", detail if check.name in detail else f"{check.name}: {detail}", _OTHER_NODE_REMEDY)
+    return wrong(f"node {number}", detail if check.name in detail else f"{check.name}: {detail}", _OTHER_NODE_REMEDY)
 
 
 def registries_filter(book: AddressBook) -> dict[str, object]:
@@ -197,7 +203,11 @@ def _clock_row(block_time: int) -> CheckRow:
     age = time.time() - block_time
     if age < -_MAX_BLOCK_AHEAD_S:
         detail = f"this clock is {-age:.0f} s behind the newest block"
-        return wrong("clock and chain", detail, "set this clock (timedatectl), or signed ops are rejected as StaleOp")
+        return wrong(
+            "clock and chain",
+            detail,
+            "synchronise this clock (timedatectl): otherwise signed ops are rejected as StaleOp",
+        )
     if age > _STALE_HEAD_S:
         detail = f"the newest block is {age:.0f} s old"
         remedy = "check that this clock is right, the chain produces blocks and the node is not behind"

@@ -23,21 +23,21 @@ class CheckPart:
 
 async def run_parts(parts: Sequence[CheckPart]) -> list[CheckRow]:
     """Run the parts, and return their rows in order. If a part fails or times out, its last row is wrong."""
-    return [row for rows in await run_each(parts) for row in rows]
+    return [row for rows in await run_each_part(parts) for row in rows]
 
 
-async def run_each(parts: Sequence[CheckPart]) -> list[list[CheckRow]]:
+async def run_each_part(parts: Sequence[CheckPart]) -> list[list[CheckRow]]:
     """Run the parts like `run_parts`, and return one list of rows per part."""
     found: list[list[CheckRow]] = [[] for _ in parts]
 
     async def run(part: CheckPart, rows: list[CheckRow]) -> None:
-        with anyio.move_on_after(part.seconds) as time:
+        with anyio.move_on_after(part.seconds) as scope:
             try:
                 async for row in part.rows():
                     rows.append(row)
             except (Fatal, Retryable, RpcError, OSError) as error:
                 rows.append(wrong(part.name, str(error), part.remedy))
-        if time.cancelled_caught:
+        if scope.cancelled_caught:
             rows.append(wrong(part.name, f"no answer in {part.seconds:g} s", part.remedy))
 
     async with anyio.create_task_group() as tasks:

@@ -27,7 +27,7 @@ from common.daemon.secrets import Secret
 from common.refusal import Refused
 from common.strict_json import DECODE_ERRORS
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import Http, HttpResponse, NoResponse, open_http
+from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse, open_http
 from coordinatord.storage.pins.pinned_sql import KeyBook
 from coordinatord.storage.pins.requests import (
     StoreClock,
@@ -90,8 +90,8 @@ class RepoStat(msgspec.Struct):
 
 @attrs.frozen(slots=True)
 class KuboStore:
-    http: Http
-    streams: Http
+    http: HttpClient
+    streams: HttpClient
     endpoint: str
     authorization: str | None
     keys: KeyBook
@@ -309,7 +309,7 @@ async def open_kubo(
     named = f"{user.reveal()}:{password.reveal()}"
     authorization = None if named == ":" else f"Basic {base64.b64encode(named.encode()).decode()}"
     async with (
-        open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
-        open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
+        open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connect_timeout_s=timeout_s / 3) as http,
+        open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connect_timeout_s=timeout_s / 3) as streams,
     ):
         yield KuboStore(http, streams, endpoint, authorization, keys)

@@ -23,7 +23,7 @@ from common.daemon.secrets import Secret
 from coordinatord.base import metrics
 from coordinatord.base.clock import read_http_date
 from coordinatord.base.errors import Retryable
-from coordinatord.base.http_client import Http, HttpResponse, NoResponse, UnfitResponse
+from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse, RejectedResponse
 from coordinatord.base.thread_pipe import ThreadPipe
 
 # Limit of content that is read whole. A container in a request has up to 15 MiB.
@@ -199,7 +199,12 @@ class StoreRequests:
     """
 
     def __init__(
-        self, http: Http, bucket_url: str, signer: RequestSigner, attempts: int = 3, streams: Http | None = None
+        self,
+        http: HttpClient,
+        bucket_url: str,
+        signer: RequestSigner,
+        attempts: int = 3,
+        streams: HttpClient | None = None,
     ) -> None:
         self._http = http
         self._streams = streams if streams is not None else http
@@ -307,7 +312,7 @@ def observe_request(operation: str) -> Iterator[None]:
     except Retryable as error:
         outcome = str(error.code)
         raise
-    except UnfitResponse as error:
+    except RejectedResponse as error:
         outcome = "store_rejected"
         raise rejected_error(str(error)) from error
     except (NoResponse, TimeoutError) as error:

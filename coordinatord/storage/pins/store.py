@@ -324,7 +324,7 @@ async def open_bucket(
     """Open connections to one bucket. `timeout_s` is the longest wait between two reads."""
     signer = RequestSigner(access_key, secret_key, region)
     async with (
-        open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as http,
-        open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connecting=timeout_s / 3) as streams,
+        open_http(connections=_MAX_CONNECTIONS, timeout_s=timeout_s, connect_timeout_s=timeout_s / 3) as http,
+        open_http(connections=_MAX_STREAM_CONNECTIONS, timeout_s=timeout_s, connect_timeout_s=timeout_s / 3) as streams,
     ):
         yield StoreRequests(http, bucket_url(endpoint, bucket), signer, streams=streams)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from common.cid import cid_of
-from coordinatord.base.http_client import Http, HttpResponse, NoResponse
+from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse
 from tests.simulation.coordinator.faults import Faults
 from tests.support.fakes.streamed import streamed
 
@@ -28,7 +28,7 @@ class SimulatedStore:
         self._chance = random.Random(f"store {seed}")
 
     @asynccontextmanager
-    async def open_http(self, **_: object) -> AsyncIterator[Http]:
+    async def open_http(self, **_: object) -> AsyncIterator[HttpClient]:
         """Replaces `coordinatord.base.http_client.open_http`."""
         owner = self._faults.owner()
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from coordinatord.base.http_client import Http, HttpResponse, NoResponse
+from coordinatord.base.http_client import HttpClient, HttpResponse, NoResponse
 
 
 class StreamedTransport(httpx.MockTransport):
@@ -29,7 +29,7 @@ class _Body(httpx.AsyncByteStream):
             yield self._content
 
 
-def http_over(client: httpx.AsyncClient) -> Http:
+def http_over(client: httpx.AsyncClient) -> HttpClient:
     """Return the coordinator's HTTP client over an httpx client with a mock transport."""
 
     @asynccontextmanager

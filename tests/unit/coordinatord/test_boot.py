@@ -50,7 +50,9 @@ async def test_boot_tolerates_an_absent_node_but_not_a_foreign_one() -> None:
 
     with pytest.raises(Retryable):
         await check_nodes(Nodes([Node("a", away), Node("b", away)]), BOOK, Domains.of(BOOK))
-    with pytest.raises(Fatal, match=r"^node b: chainId: the address book is for chain 1, the RPC endpoint serves 7"):
+    with pytest.raises(
+        Fatal, match=r"^node b: chainId: the address book is for chain 1, but the RPC endpoint serves chain 7"
+    ):
         await check_nodes(Nodes([Node("a", away), Node("b", other_chain)]), BOOK, Domains.of(BOOK))
 
 

@@ -60,12 +60,12 @@ def test_relayers_table_shows_which_keys_are_needed() -> None:
     lines = relayer_table(uses, current).splitlines()
     assert [line.split("  ")[0] for line in lines] == ["0x" + use.account.hex() for use in uses]
     assert lines[0].endswith("3 pending, last signed    0 min ago  relays")
-    assert lines[2].endswith("0 pending, last signed  120 min ago  ended: its key is not needed any more")
+    assert lines[2].endswith("0 pending, last signed  120 min ago  ended: its key is no longer needed")
     for line in (lines[1], lines[3]):
         assert "NOT ENDED: run `coordinatord drain` with its key" in line
 
 
 def test_account_that_never_signed_is_shown() -> None:
     current = b"\1" * 20
-    assert relayer_table([], current) == f"0x{current.hex()}  signed nothing here yet: relays"
-    assert "signed nothing" not in relayer_table([AccountUse(current, 0, 5)], current)
+    assert relayer_table([], current) == f"0x{current.hex()}  has not signed yet: relays"
+    assert "has not signed" not in relayer_table([AccountUse(current, 0, 5)], current)

@@ -19,12 +19,12 @@ def taken() -> Iterator[int]:
 
 
 def test_taken_port_names_its_variable(taken: int) -> None:
-    with pytest.raises(Fatal, match=f"^PORT, BIND_HOST: {HOST}:{taken}: "):
+    with pytest.raises(Fatal, match=f"^PORT, BIND_HOST: {HOST}:{taken} cannot be bound: "):
         listening_socket(taken, HOST)
 
 
 def test_foreign_bind_address_names_its_variable() -> None:
-    with pytest.raises(Fatal, match=r"^PORT, BIND_HOST: 192\.0\.2\.1:8402: "):
+    with pytest.raises(Fatal, match=r"^PORT, BIND_HOST: 192\.0\.2\.1:8402 cannot be bound: "):
         listening_socket(8402, "192.0.2.1")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from common.settings.reader import settings_of
 from coordinatord.run.config import Config, read_config
-from coordinatord.run.descriptors import connections_within
+from coordinatord.run.descriptors import max_caller_connections
 from coordinatord.run.limits import CONNECTION_BYTES, Limits
 from tests.unit.coordinatord.environment import ENVIRONMENT
 
@@ -82,7 +82,7 @@ def test_unit_limits_memory_and_dumps_nothing(name: str) -> None:
 def test_coordinator_memory_covers_its_configured_limits(name: str) -> None:
     limits, config = Limits(), read_config(ENVIRONMENT)
     memory = int(gibibytes(settings(name)["MemoryMax"][0]) * (1 << 30))
-    connections = connections_within(int(settings(name)["LimitNOFILE"][0]), memory, config)
+    connections = max_caller_connections(int(settings(name)["LimitNOFILE"][0]), memory, config)
     assert connections >= limits.connections
     held = limits.body_memory_bytes + limits.upload_memory_bytes + connections * CONNECTION_BYTES
     assert memory > held + (512 << 20)

@@ -57,7 +57,7 @@ PROTECTED: Final = {
         "newcomers_bytes": 16 << 30,
         "newcomers_rows": 1_000_000,
     },
-    "body_silence_s": 1,
+    "body_stall_timeout_s": 1,
     "connections_per_caller": 24,
     "RELAY_MAX_FEE_GWEI": 50,
     "RELAY_MAX_TIP_GWEI": 2,
@@ -65,7 +65,7 @@ PROTECTED: Final = {
 OPEN: Final = {
     **UNLIMITED,
     "BUDGET_NEWCOMERS_GAS": 10**12,  # a budget of 0 would treat newcomers like everyone else
-    "body_silence_s": 60,
+    "body_stall_timeout_s": 60,
     "connections_per_caller": 8192,
     "uploads_per_caller": 1000,
     "uploads_per_wallet": 1000,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.api.webhooks.destinations import open_destinations
-from coordinatord.base.http_client import Http, NoResponse, open_http
+from coordinatord.base.http_client import HttpClient, NoResponse, open_http
 from coordinatord.chain.rpc.client import open_transport
 from tests.support.faults.forward_proxy import ForwardProxy, forward_proxy
 
@@ -45,7 +45,7 @@ async def server(tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
         yield f"{'https' if tls else 'http'}://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 
 
-async def get(http: Http, url: str) -> bytes:
+async def get(http: HttpClient, url: str) -> bytes:
     async with http("GET", url, {}) as response:
         return await response.read(2)
 

@@ -14,7 +14,7 @@ from coordinatord.api.book.jobs_sql import JobRow
 from coordinatord.api.book.leases_sql import PollKey
 from coordinatord.api.book.liveness import Liveness
 from coordinatord.api.book.polls import Polls, build_poll
-from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.base.outcomes import SessionRow, Unauthorised
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.database.snapshot_sql import Snapshot
@@ -52,7 +52,7 @@ def polls_over(pool: Database) -> Polls:
 
 async def jobs_of(polls: Polls, provider: int, wanted: JobFilter, free: int) -> list[JobRow]:
     poll = build_poll(SessionRow(b"\x01", provider), wanted, free, 100, 0)
-    assert not isinstance(poll, NotSigned)
+    assert not isinstance(poll, Unauthorised)
     return (await polls.answer(poll)).rows
 
 

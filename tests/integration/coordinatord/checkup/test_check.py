@@ -17,7 +17,7 @@ from anyio.abc import SocketListener, SocketStream
 from common.checks import CheckResult, CheckRow, wrong_names
 from common.daemon.secrets import Secret
 from coordinatord.http.server.serving import listening_socket
-from coordinatord.run.checks.examine import examine
+from coordinatord.run.checks.examine import run_checks
 from coordinatord.storage.database import migration
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.migration import Migration, migrate
@@ -109,7 +109,7 @@ async def proxy(world: World) -> AsyncIterator[RpcProxy]:
 
 
 async def looked(environ: dict[str, str], **changed: object) -> dict[str, CheckRow]:
-    rows = await examine({**environ, **{name: str(value) for name, value in changed.items()}})
+    rows = await run_checks({**environ, **{name: str(value) for name, value in changed.items()}})
     by_name = {row.what: row for row in rows}
     assert len(by_name) == len(rows)
     return by_name
@@ -153,7 +153,7 @@ async def test_few_descriptors_are_reported_with_their_limit(well: dict[str, str
 
 
 async def test_settings_that_cannot_be_read_are_named_all_at_once(well: dict[str, str]) -> None:
-    rows = await examine({**well, "PORT": "none", "BLOCK_TIME_MS": "0", "DATABASE_URL": ""})
+    rows = await run_checks({**well, "PORT": "none", "BLOCK_TIME_MS": "0", "DATABASE_URL": ""})
     faults = [row.detail for row in rows if row.what == "settings"]
     assert [fault.split()[0] for fault in faults] == ["BLOCK_TIME_MS", "DATABASE_URL", "PORT"]
 
@@ -209,7 +209,7 @@ async def test_port_where_another_program_listens_is_wrong(well: dict[str, str])
         alone.bind(("127.0.0.1", port))
         alone.listen()
         row = (await looked(well, PORT=port))["port"]
-    assert (row.result, row.remedy) == (CheckResult.WRONG, "see PORT")
+    assert (row.result, row.remedy) == (CheckResult.WRONG, "check PORT and BIND_HOST")
 
 
 @asynccontextmanager

@@ -67,5 +67,5 @@ async def test_start_waits_while_the_login_is_refused(database_url: str, postgre
         await opened()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(restore)
-        assert await StartupRetry(30, pause=0.05).retry_until_ready("the database", attempt) == name
+        assert await StartupRetry(30, first_pause_s=0.05).retry_until_ready("the database", attempt) == name
     await postgres.execute(f"drop role {name}")

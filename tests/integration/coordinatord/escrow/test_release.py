@@ -12,7 +12,7 @@ from common.escrow_evidence import report_data
 from common.key_derivation import escrow_key
 from common.refusal import Refused
 from common.scalars import base64_of
-from coordinatord.run.application import compose
+from coordinatord.run.application import compose_application
 from coordinatord.storage.pins.containers import Containers
 from tests.integration.coordinatord.scene.escrows import RESPONSE, claimed, code, opened, released, released_key
 from tests.integration.coordinatord.scene.faults import status, unreachable
@@ -173,7 +173,7 @@ async def test_release_of_a_shallow_claim_is_retryable(client: Party, provider: 
     job = await claimed(client, provider, container)
     ground = attrs.evolve(stage.ground, config=attrs.evolve(stage.ground.config, confirmations=2))
     containers = Containers(ground.database, ground.pins, ground.config.file_retention_seconds)
-    careful = compose(ground, stage.relaying, containers, stage.escrow, stage.stopping)
+    careful = compose_application(ground, stage.relaying, containers, stage.escrow, stage.stopping)
     request = provider.release(job, container, RESPONSE.public)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(careful), base_url="http://careful") as http:
         for _ in range(2):

@@ -61,7 +61,7 @@ async def test_lost_machine_and_database_are_restored(
             await on.follow(block)
         assert on.credential("relayer_key") == key
         told = await on.follow(start)
-        assert "nothing to apply" in told
+        assert "no migrations to apply" in told
         assert "nothing is wrong" in told
         await every_job_is_told_of(on)
         assert (await client.read_file(uploaded)).status_code == 200  # its session and upload still exist

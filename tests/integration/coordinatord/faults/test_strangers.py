@@ -20,7 +20,7 @@ from tests.integration.coordinatord.server.serving import ORIGIN, Raw
 pytestmark = pytest.mark.anyio
 
 SETTINGS = {
-    "body_silence_s": 2,
+    "body_stall_timeout_s": 2,
     "connections_per_caller": 10,
     "CORS_ORIGINS": ORIGIN,
     "uploads_per_caller": 2,
@@ -72,7 +72,7 @@ async def test_silent_uploads_and_connections_are_bounded(
 
         silent, busy = await refused_beside_a_silent_one(parties[0], connected)
         assert (busy.status_code, busy.json()["error"]["type"]) == (429, "busy")
-        assert "one wallet may have 1 uploads" in busy.json()["error"]["message"]
+        assert "one wallet may run at most 1 uploads" in busy.json()["error"]["message"]
         assert (await parties[1].upload("batch", b"{}")).status_code == 200
         assert (await Raw(silent).rest()).startswith(b"HTTP/1.1 408 ")
 

@@ -12,7 +12,7 @@ from common.refusal import Refused
 from coordinatord.api.files.files import FileStore
 from coordinatord.api.files.files_sql import FileRow, new_file_id
 from coordinatord.base.errors import Retryable
-from coordinatord.http.uploads import MAX_HELD_BYTES
+from coordinatord.http.uploads import MAX_UPLOAD_MEMORY_BYTES
 from coordinatord.run.janitor import Janitor
 from coordinatord.storage.database.connections import Database, open_database
 from coordinatord.storage.database.migration import migrate
@@ -239,4 +239,4 @@ async def test_memory_of_an_upload_is_bounded_whatever_its_size(database: Databa
         finally:
             tracemalloc.stop()
         assert row.bytes == 48 * MIB
-        assert peak - before < MAX_HELD_BYTES
+        assert peak - before < MAX_UPLOAD_MEMORY_BYTES

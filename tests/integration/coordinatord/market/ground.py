@@ -69,9 +69,9 @@ class Ground:
         terms: MarketTerms | None = None,
         node: Web3 | None = None,
         options: SendOptions = QUICK,
-        say: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = lambda _: None,
     ) -> MarketDeployment:
-        return MarketDeployment(node or self.node, self.deployer, terms or self.terms, options, say)
+        return MarketDeployment(node or self.node, self.deployer, terms or self.terms, options, report)
 
     def deployed(self, terms: MarketTerms | None = None) -> AddressBook:
         return deploy(self.deployment(terms), self.out, SPAN)

@@ -72,7 +72,7 @@ def mortal(ground: Ground, others: int = 0) -> Web3:
 @pytest.mark.anyio
 async def test_market_matches_its_terms_and_address_book(ground: Ground, anvil: Anvil) -> None:
     said: list[str] = []
-    deploy(ground.deployment(say=said.append), ground.out, SPAN)
+    deploy(ground.deployment(report=said.append), ground.out, SPAN)
     book = AddressBook.parse(ground.out.read_bytes())
     assert (book.chain_id, book.payment_token_decimals, book.token_domain.name) == (31337, 6, "Dev Dollar")
     assert not any("WRONG" in line for line in said)
@@ -210,7 +210,7 @@ def test_address_book_of_another_deployment_is_not_overwritten(ground: Ground) -
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"chain_id": 1}, "the terms are for chain 1, the RPC endpoint serves 31337"),
+        ({"chain_id": 1}, "the terms are for chain 1, but the RPC endpoint serves chain 31337"),
         ({"token": "0x" + "77" * 20}, "there is no contract at 0x7777"),
         ({"decimals": 18}, r"nothing was sent: token: decimals"),
         ({"token_name": "Other Dollar"}, r"nothing was sent: token: signing domain of name 'Other Dollar'"),
@@ -226,7 +226,7 @@ def test_wrong_chain_or_token_is_refused_before_sending(ground: Ground, change: 
 
 def test_contract_that_is_no_token_is_refused(ground: Ground) -> None:
     registry = created(ground.node, ground.deployer, "ProviderRegistry", ground.deployer.address, 1)
-    with pytest.raises(Fatal, match=r"does not answer decimals\(\) as a token does"):
+    with pytest.raises(Fatal, match=r"has no valid decimals\(\), so it is not a token"):
         ground.deployed(attrs.evolve(ground.terms, token=registry.address))
 
 

@@ -8,7 +8,7 @@ import pytest
 from common.daemon.process import Fatal
 from coordinatord.market.commands import market
 from coordinatord.market.deploy import deploy
-from coordinatord.market.trial_token import MAIN_NETWORKS, require_trial_chain
+from coordinatord.market.trial_token import MAIN_NETWORKS, reject_main_network
 from devnet.anvil import Anvil
 from tests.integration.coordinatord.market.ground import SPAN, Ground
 
@@ -38,12 +38,12 @@ def test_test_token_is_deployed_minted_and_good_for_a_market(
 @pytest.mark.parametrize("chain_id", [1, 137, 8453, 42161])
 def test_test_token_is_refused_on_main_networks(chain_id: int) -> None:
     with pytest.raises(Fatal, match=f"chain {chain_id} is {MAIN_NETWORKS[chain_id]}, a main network"):
-        require_trial_chain(chain_id)
+        reject_main_network(chain_id)
 
 
 @pytest.mark.parametrize("chain_id", [11155111, 84532, 421614, 31337])
 def test_test_networks_take_a_test_token(chain_id: int) -> None:
-    require_trial_chain(chain_id)
+    reject_main_network(chain_id)
 
 
 def test_command_sends_nothing_to_a_main_network(

@@ -13,10 +13,10 @@ from common.checks import wrong_names
 from common.daemon.process import Fatal
 from coordinatord.market import explorer, status
 from coordinatord.market.contracts import Contract
-from coordinatord.market.deployment import encode_arguments_of
+from coordinatord.market.deployment import encode_constructor_arguments_of
 from coordinatord.market.node import code_at
 from coordinatord.market.reading import contracts_of, read_market
-from coordinatord.market.status import check_conformity, check_soundness
+from coordinatord.market.status import check_integrity, check_terms
 from tests.integration.coordinatord.market.ground import SPAN, Ground
 
 STRANGER = "0x" + "77" * 20
@@ -24,7 +24,7 @@ STRANGER = "0x" + "77" * 20
 
 def wrong_facts(ground: Ground, book: AddressBook) -> list[str]:
     market = read_market(ground.node, book, SPAN, lambda _: None)
-    return wrong_names(check_soundness(market, book) + check_conformity(market, ground.terms))
+    return wrong_names(check_integrity(market, book) + check_terms(market, ground.terms))
 
 
 def by_admin(registry: str, function: str, *arguments: object) -> Callable[[Ground, dict[str, Contract]], None]:
@@ -100,7 +100,7 @@ def test_status_tells_every_fact_to_people_and_to_programs(ground: Ground) -> No
     book = ground.deployed()
     market = read_market(ground.node, book, SPAN, lambda _: None)
     rows = status.fact_rows(market, book)
-    text, document = status.as_text(market, rows), json.loads(status.as_document(market, rows))
+    text, document = status.as_text(market, rows), json.loads(status.as_json(market, rows))
     for said in ("lab/words", ground.heir.address, "1234 (0.001234)", "60, 3600", ground.cast.treasury.address):
         assert said in text
     assert [model["model_id"] for model in document["models"]] == [7, 9]
@@ -118,7 +118,7 @@ def test_explorer_folder_has_sources_and_arguments(ground: Ground) -> None:
     addresses = {name: contract.address for name, contract in contracts_of(book).items()}
     for name in addresses:
         written = bytes.fromhex((folder / f"{name}.constructor-arguments.txt").read_text())
-        assert written == encode_arguments_of(name, ground.terms, ground.deployer.address, addresses)
+        assert written == encode_constructor_arguments_of(name, ground.terms, ground.deployer.address, addresses)
         document = json.loads((folder / f"{name}.standard-input.json").read_text())
         assert document["sources"][f"src/{name}.sol"]["content"] == _source(name)
         assert (document["settings"]["viaIR"], document["settings"]["evmVersion"]) == (True, "cancun")

@@ -16,7 +16,7 @@ from common.daemon.secrets import Secret
 from coordinatord.base.errors import Retryable
 from coordinatord.base.http_client import open_http
 from coordinatord.run.config import Config
-from coordinatord.run.dependencies import open_pins
+from coordinatord.run.dependencies import open_pin_store
 from coordinatord.storage.database.connections import open_database
 from coordinatord.storage.database.migration import migrate
 from coordinatord.storage.pins.addressed import AddressedStore
@@ -72,7 +72,7 @@ class _Opened:
         database = await self._stack.enter_async_context(open_database(url, max_size=4))
         async with database.connection() as connection:
             await migrate(connection)
-        return await open_pins(self._config, PinnedKeys(database), self._stack)
+        return await open_pin_store(self._config, PinnedKeys(database), self._stack)
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()

@@ -21,9 +21,9 @@ from coordinatord.chain.rpc.client import Rpc
 from coordinatord.chain.rpc.node import Node
 from coordinatord.chain.rpc.nodes import Nodes
 from coordinatord.run import app
-from coordinatord.run.application import compose
+from coordinatord.run.application import compose_application
 from coordinatord.run.config import Config
-from coordinatord.run.dependencies import Dependencies, containers_of, open_pins
+from coordinatord.run.dependencies import Dependencies, build_containers, open_pin_store
 from coordinatord.run.escrow import open_escrow
 from coordinatord.run.janitor import Janitor
 from coordinatord.run.signer import open_signer
@@ -41,7 +41,7 @@ from tests.support.fakes.streamed import http_over
 
 # On a busy machine a test's client may pause for long, and all clients of a test share an address.
 LIMITS: Final[dict[str, object]] = {
-    "body_silence_s": 60,
+    "body_stall_timeout_s": 60,
     "body_min_bytes_per_s": 1,
     "requests_burst": 100_000,
     "connections_per_caller": 100_000,
@@ -143,7 +143,7 @@ async def staged(
         url = bucket_url(config.pin_store_endpoint, config.pin_store_bucket or "")
         pins: PinStore = PinningStore(StoreRequests(http_over(store_client), url, signer, attempts=1))
         if config.pin_store != "filebase":
-            pins = await open_pins(config, PinnedKeys(database), stack)
+            pins = await open_pin_store(config, PinnedKeys(database), stack)
         urls = [url.reveal() for url in config.database_replica_urls]
         replicas = await stack.enter_async_context(open_replicas(urls, max_size=4, statement_timeout=60))
         nodes = Nodes([Node("node", node_transport(node_client, config.rpc_url))])
@@ -162,14 +162,14 @@ async def staged(
         )
         async with database.connection() as connection:
             await migrate(connection)
-        relaying = app.relaying_of(ground)
-        containers = containers_of(ground)
-        janitor = app.janitor_of(ground, containers)
+        relaying = app.build_relaying(ground)
+        containers = build_containers(ground)
+        janitor = app.build_janitor(ground, containers)
         stopping = StopFlag()
         escrow = await stack.enter_async_context((make_escrow or configured_escrow)(ground))
         if escrow is not None:
             await escrow.custody.acquire_first_key()
-        application = compose(ground, relaying, containers, escrow, stopping)
+        application = compose_application(ground, relaying, containers, escrow, stopping)
 
         async def note(response: httpx.Response) -> None:
             await response.aread()
@@ -198,7 +198,7 @@ async def staged(
                     listen,
                     ground.progress.run,
                     ground.liveness.run,
-                    ground.offers.run,
+                    ground.pending_offers.run,
                 ):
                     tasks.start_soon(part)
             await until(lambda: http.get("/readyz"), 200)

@@ -13,8 +13,8 @@ from common.daemon.asgi import ASGIApp
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
-from coordinatord.http.cors import Cors, Origins
-from coordinatord.http.dispatch import Dispatcher, Gates
+from coordinatord.http.cors import CorsMiddleware, Origins
+from coordinatord.http.dispatch import Dispatcher, DispatcherServices
 from coordinatord.http.middleware import RequestMiddleware
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Response
@@ -174,7 +174,7 @@ def _stack(routes: list[Route], bodies: BodyReader, uploads: UploadReader) -> AS
         return SessionRow(token.encode(), None)
 
     budget = BodyBudget(1 << 20)
-    gates = Gates(
+    services = DispatcherServices(
         is_ready,
         of_wallet,
         bodies,
@@ -184,5 +184,5 @@ def _stack(routes: list[Route], bodies: BodyReader, uploads: UploadReader) -> AS
     )
     # Identify callers by the forwarded header, as behind a proxy.
     proxies = frozenset({LOOPBACK})
-    app = CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), proxies)
-    return RequestMiddleware(Cors(app, _ORIGINS), _ORIGINS)
+    app = CallerLimits(Dispatcher(routes, services), TokenBuckets(1e9, 1e9), proxies)
+    return RequestMiddleware(CorsMiddleware(app, _ORIGINS), _ORIGINS)

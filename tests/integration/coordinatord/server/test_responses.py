@@ -278,7 +278,7 @@ async def test_unread_stream_is_closed_before_buffers_grow() -> None:
     listening = listening_socket(port := pick_free(), LOOPBACK)
     listening.listen()
     async with anyio.create_task_group() as tasks:
-        hasty = Timeouts(grace=0.3, min_bytes_per_s=1 << 30)
+        hasty = Timeouts(grace_s=0.3, min_bytes_per_s=1 << 30)
         tasks.start_soon(partial(serve_until, app, listening, ended.wait, grace_seconds=5, timeouts=hasty))
         async with await anyio.connect_tcp(LOOPBACK, port) as stream:
             await stream.send(REQUESTS["GET"])

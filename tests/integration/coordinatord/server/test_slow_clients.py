@@ -11,8 +11,8 @@ from tests.integration.coordinatord.server.serving import LARGE, Raw, Served, se
 pytestmark = pytest.mark.anyio
 
 MANY = 300
-PATIENT = Timeouts(idle=600, grace=600)
-HASTY = Timeouts(idle=0.3, grace=0.3, min_bytes_per_s=1 << 30)
+PATIENT = Timeouts(idle_s=600, grace_s=600)
+HASTY = Timeouts(idle_s=0.3, grace_s=0.3, min_bytes_per_s=1 << 30)
 
 
 async def half_a_head(client: Raw) -> None:

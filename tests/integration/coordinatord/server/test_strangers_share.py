@@ -11,7 +11,7 @@ import pytest
 
 from coordinatord.http.server.connection import Timeouts
 from coordinatord.http.server.connections import ConnectionLimits
-from coordinatord.http.uploads import INITIAL_UPLOAD_BYTES
+from coordinatord.http.uploads import INITIAL_UPLOAD_MEMORY_BYTES
 from devnet.ports import LOOPBACK
 from tests.integration.coordinatord.server.serving import Raw, Served, serving, uploading
 
@@ -48,7 +48,7 @@ async def status(client: Raw) -> int:
 
 async def test_silent_uploads_leave_room_for_an_honest_one() -> None:
     """Sixteen heads declare sixteen MiB each, while memory holds four of those."""
-    limits = uploading(16 * INITIAL_UPLOAD_BYTES + (8 << 20))
+    limits = uploading(16 * INITIAL_UPLOAD_MEMORY_BYTES + (8 << 20))
     async with serving(PATIENT, uploads=limits) as served, AsyncExitStack() as connections:
         for n in range(16):
             silent = await connections.enter_async_context(served.connected())

@@ -9,7 +9,7 @@ import aiohttp
 import anyio
 import pytest
 
-from coordinatord.base.http_client import Http, NoResponse, open_http
+from coordinatord.base.http_client import HttpClient, NoResponse, open_http
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ each_error = pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(er
 
 
 @asynccontextmanager
-async def client() -> AsyncIterator[Http]:
+async def client() -> AsyncIterator[HttpClient]:
     async with open_http(connections=1, timeout_s=5) as http:
         yield http
 

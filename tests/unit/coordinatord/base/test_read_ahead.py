@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from coordinatord.base.concurrency import read_ahead, unwrap_single_error
+from coordinatord.base.concurrency import read_ahead, single_error_task_group
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ async def test_concurrent_failures_are_both_reported() -> None:
         raise error
 
     async def fail_both() -> None:
-        async with unwrap_single_error() as tasks:
+        async with single_error_task_group() as tasks:
             tasks.start_soon(fail, KeyError())
             tasks.start_soon(fail, ValueError())
 

@@ -24,18 +24,18 @@ class Starting:
 
 
 async def test_starting_service_is_waited_for() -> None:
-    assert await StartupRetry(60, pause=0).retry_until_ready("it", Starting(3)) == "there"
+    assert await StartupRetry(60, first_pause_s=0).retry_until_ready("it", Starting(3)) == "there"
 
 
 async def test_timeout_names_the_missing_service() -> None:
     starting = Starting(2)
     with pytest.raises(Retryable, match="not there yet"):
-        await StartupRetry(0, pause=0).retry_until_ready("it", starting)
+        await StartupRetry(0, first_pause_s=0).retry_until_ready("it", starting)
     assert starting.missing == 1
 
 
 async def test_permanently_missing_service_is_not_waited_for() -> None:
     starting = Starting(2, Fatal("another chain"))
     with pytest.raises(Fatal):
-        await StartupRetry(60, pause=0).retry_until_ready("it", starting)
+        await StartupRetry(60, first_pause_s=0).retry_until_ready("it", starting)
     assert starting.missing == 1

@@ -6,7 +6,7 @@ import pytest
 from common.refusal import Refused
 from coordinatord.api.book.job_pages_sql import JobFilter
 from coordinatord.api.book.polls import PollAnswer, build_poll
-from coordinatord.base.outcomes import NotSigned, SessionRow
+from coordinatord.base.outcomes import SessionRow, Unauthorised
 from tests.unit.coordinatord.book.polling import (
     FREE,
     HERE,
@@ -82,7 +82,7 @@ async def test_poll_has_to_be_for_the_open_jobs_of_a_model(wanted: JobFilter, pa
 
 
 async def test_session_of_a_client_is_not_enough() -> None:
-    refused = NotSigned("authentication_error", "not_registered", "`free` requires a session with role `provider`")
+    refused = Unauthorised("authentication_error", "not_registered", "`free` requires a session with role `provider`")
     assert build_poll(SessionRow(b"\x01" * 20, None), WANTED, 1, 10, 0) == refused
 
 

@@ -47,5 +47,5 @@ async def test_walked_page_costs_its_caller_tokens(query: dict[str, Any], left: 
     reads = IndexReads(unused, unused, unused, unused, unused, sources)
     routes = BookRoutes(reads, unused, unused, buckets, lambda: lists.now)
     assert isinstance(await routes.list(Request(CALLER, {}, query, None, None)), Response)
-    assert buckets.take_or_wait_time(CALLER, left - 0.5) == 0.0
-    assert buckets.take_or_wait_time(CALLER, 1) > 0
+    assert buckets.take_or_get_wait_s(CALLER, left - 0.5) == 0.0
+    assert buckets.take_or_get_wait_s(CALLER, 1) > 0

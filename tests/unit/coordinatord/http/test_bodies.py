@@ -6,11 +6,11 @@ import pytest
 from common.daemon.asgi import Message
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import BodyBudget, BodyReader, CallerDisconnected, UnacceptableBody, parse_body
+from coordinatord.http.bodies import BodyBudget, BodyReader, ClientDisconnected, UnacceptableBody, parse_body
 from tests.unit.coordinatord.http.asgi import receiving
 
 pytestmark = pytest.mark.anyio
-READER = BodyReader(deadline_s=60, min_bytes_per_s=1000)
+READER = BodyReader(timeout_s=60, min_bytes_per_s=1000)
 
 
 async def read(
@@ -30,7 +30,7 @@ async def test_body_over_the_limit_is_413_whether_declared_or_not(declared: str 
     headers = {"content_length": declared} if declared else {}
     with pytest.raises(UnacceptableBody) as refused:
         await read([b"a" * 60, b"b" * 41], BodyBudget(1000), **headers)
-    assert refused.value.answer.status == 413
+    assert refused.value.response.status == 413
 
 
 async def test_bodies_beyond_the_budget_are_busy() -> None:
@@ -46,7 +46,7 @@ async def test_bodies_beyond_the_budget_are_busy() -> None:
 async def test_bodies_of_one_caller_leave_room_for_anothers() -> None:
     budget = BodyBudget(100, max_caller_bytes=50)
     async with budget.open_share("stranger") as held:
-        held.take_bytes(50)
+        held.reserve_bytes(50)
         with pytest.raises(Retryable) as busy:
             await read([b"a"], budget, caller="stranger")
         assert busy.value.kind == "busy"
@@ -71,7 +71,7 @@ async def test_body_whose_texts_are_long_is_read() -> None:
 
 
 async def test_caller_who_goes_away_midway_is_noticed() -> None:
-    with pytest.raises(CallerDisconnected):
+    with pytest.raises(ClientDisconnected):
         await read([b"a", None], BodyBudget(100))
 
 
@@ -82,8 +82,8 @@ async def test_endless_body_is_given_up_at_the_deadline() -> None:
 
     async with BodyBudget(100).open_share("") as share:
         with pytest.raises(UnacceptableBody) as slow:
-            await BodyReader(deadline_s=0.01, min_bytes_per_s=1).read(never, [], 100, share)
-    assert slow.value.answer.status == 408
+            await BodyReader(timeout_s=0.01, min_bytes_per_s=1).read(never, [], 100, share)
+    assert slow.value.response.status == 408
 
 
 async def test_stalled_body_is_given_up_early() -> None:
@@ -97,8 +97,8 @@ async def test_stalled_body_is_given_up_early() -> None:
 
     async with BodyBudget(1 << 20).open_share("") as share:
         with anyio.fail_after(60), pytest.raises(UnacceptableBody) as slow:
-            await BodyReader(deadline_s=60, min_bytes_per_s=1, silence_s=0.01).read(receive, [], 1 << 20, share)
-    assert slow.value.answer.status == 408
+            await BodyReader(timeout_s=60, min_bytes_per_s=1, stall_timeout_s=0.01).read(receive, [], 1 << 20, share)
+    assert slow.value.response.status == 408
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ async def test_stalled_body_is_given_up_early() -> None:
 )
 async def test_body_slower_than_the_least_rate_after_the_grace_is_408(second_piece_at: float, is_slow: bool) -> None:
     times = iter([0.0, 0.0, second_piece_at])  # once at the start and after each piece but the last
-    reader = BodyReader(deadline_s=60, min_bytes_per_s=1000, clock=lambda: next(times))
+    reader = BodyReader(timeout_s=60, min_bytes_per_s=1000, clock=lambda: next(times))
     pieces = receiving([b"a" * 10, b"b" * 10, b"c"])
     async with BodyBudget(100).open_share("") as share:
         if is_slow:
             with pytest.raises(UnacceptableBody) as slow:
                 await reader.read(pieces, [], 100, share)
-            assert slow.value.answer.status == 408
+            assert slow.value.response.status == 408
         else:
             assert len(await reader.read(pieces, [], 100, share)) == 21

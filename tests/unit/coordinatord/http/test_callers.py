@@ -23,19 +23,19 @@ class Clock:
 def test_bucket_gives_its_burst_and_then_its_rate() -> None:
     clock = Clock()
     buckets = TokenBuckets(per_second=2, burst=3, clock=clock)
-    assert [buckets.take_or_wait_time("a") for _ in range(3)] == [0.0, 0.0, 0.0]
-    assert buckets.take_or_wait_time("a") == 0.5
+    assert [buckets.take_or_get_wait_s("a") for _ in range(3)] == [0.0, 0.0, 0.0]
+    assert buckets.take_or_get_wait_s("a") == 0.5
     clock.now += 0.5
-    assert buckets.take_or_wait_time("a") == 0.0
+    assert buckets.take_or_get_wait_s("a") == 0.0
     clock.now += 1000
-    assert [buckets.take_or_wait_time("a") > 0 for _ in range(4)] == [False, False, False, True]
+    assert [buckets.take_or_get_wait_s("a") > 0 for _ in range(4)] == [False, False, False, True]
 
 
 def test_one_callers_requests_take_nothing_from_another() -> None:
     buckets = TokenBuckets(per_second=1, burst=1, clock=Clock())
-    assert buckets.take_or_wait_time("a") == 0.0
-    assert buckets.take_or_wait_time("a") > 0
-    assert buckets.take_or_wait_time("b") == 0.0
+    assert buckets.take_or_get_wait_s("a") == 0.0
+    assert buckets.take_or_get_wait_s("a") > 0
+    assert buckets.take_or_get_wait_s("b") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_caller_over_its_rate_is_answered_429_with_a_time() -> None:
 async def test_caller_waits_for_a_token() -> None:
     buckets = TokenBuckets(per_second=20, burst=2)
     await buckets.wait_and_take("a", 2)
-    assert buckets.take_or_wait_time("a") > 0
+    assert buckets.take_or_get_wait_s("a") > 0
     with anyio.fail_after(5):
         await buckets.wait_and_take("a", 4)  # the maximum
-    assert buckets.take_or_wait_time("a") > 0, "they were taken"
+    assert buckets.take_or_get_wait_s("a") > 0, "they were taken"

@@ -1,7 +1,7 @@
 import pytest
 
 from common.daemon.asgi import Receive, Scope, Send
-from coordinatord.http.cors import Cors, Origins
+from coordinatord.http.cors import CorsMiddleware, Origins
 from coordinatord.http.responses import Response, send_response
 from tests.unit.coordinatord.http.asgi import ask, scope
 
@@ -13,7 +13,7 @@ async def _app(_: Scope, __: Receive, send: Send) -> None:
     await send_response(send, Response(200, b"{}"))
 
 
-CORS = Cors(_app, Origins.of([ORIGIN]))
+CORS = CorsMiddleware(_app, Origins.of([ORIGIN]))
 
 
 async def test_allowed_origin_may_read_specified_headers() -> None:

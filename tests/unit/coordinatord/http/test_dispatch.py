@@ -3,7 +3,7 @@ import pytest
 from coordinatord.base.outcomes import SessionRow
 from coordinatord.http.bodies import BodyBudget, BodyReader
 from coordinatord.http.caller_limits import CallerLimits, TokenBuckets
-from coordinatord.http.dispatch import Dispatcher, Gates
+from coordinatord.http.dispatch import Dispatcher, DispatcherServices
 from coordinatord.http.response_cache import BlockCache
 from coordinatord.http.responses import Response
 from coordinatord.http.routing import Request, Route
@@ -27,9 +27,9 @@ async def no_session(_: str) -> SessionRow | None:
 
 def application(routes: list[Route], position: Standing) -> CallerLimits:
     budget = BodyBudget(1000)
-    uploads = UploadReader(budget, TransferLimits(8, 8), max_bytes=1000, min_bytes_per_s=1, stall_s=1)
-    gates = Gates(is_ready, no_session, BodyReader(60, 1), budget, uploads, BlockCache(position))
-    return CallerLimits(Dispatcher(routes, gates), TokenBuckets(1e9, 1e9), frozenset())
+    uploads = UploadReader(budget, TransferLimits(8, 8), max_bytes=1000, min_bytes_per_s=1, stall_timeout_s=1)
+    services = DispatcherServices(is_ready, no_session, BodyReader(60, 1), budget, uploads, BlockCache(position))
+    return CallerLimits(Dispatcher(routes, services), TokenBuckets(1e9, 1e9), frozenset())
 
 
 @pytest.mark.parametrize(("written", "is_read_again"), [(200, True), (409, False)])

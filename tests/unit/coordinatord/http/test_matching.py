@@ -48,7 +48,7 @@ def test_path_means_this_route(path: str, route: str, texts: dict[str, str]) -> 
     match = MATCHER.match(path.encode())
     assert match is not None
     assert match.routes["GET"].path == route
-    assert match.texts == texts
+    assert match.segment_texts == texts
 
 
 @pytest.mark.parametrize("path", ["/", "", "/v1", "/v1/jobs/", "/v1/jobs/a/", "/v1/jobs//cancel", "/v1/models/", "x"])

@@ -12,13 +12,13 @@ from common.api import limits
 from common.api.words import MEMBER_TEXTS
 from common.api.worked_order import ANY_SIGNATURE
 from coordinatord.api.orders.bodies import OrderBody, read_submission
-from coordinatord.http.openapi import build_document
+from coordinatord.http.openapi import build_openapi_document
 from docs.http_reference import http_reference
 from tests.support.openapi import OPENAPI, declared, document
 from tests.vectors.vector_file import cases
 
 Schema = dict[str, Any]
-DOCUMENT: Schema = json.loads(json.dumps(build_document(declared())))
+DOCUMENT: Schema = json.loads(json.dumps(build_openapi_document(declared())))
 REFERENCE = http_reference(DOCUMENT)
 OPERATIONS = {one["operationId"]: one for methods in DOCUMENT["paths"].values() for one in methods.values()}
 by_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)

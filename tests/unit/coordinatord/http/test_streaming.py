@@ -6,7 +6,7 @@ import pytest
 
 from common.daemon.asgi import Message
 from coordinatord.base.errors import Retryable
-from coordinatord.http.streaming import ResponseSourceFailed, StreamedResponse, send_streamed
+from coordinatord.http.streaming import ResponseSourceFailed, StreamedResponse, send_streamed_response
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ async def test_store_failure_after_the_head_cuts_the_answer_short(pieces: int) -
         sent.append(message)
 
     with pytest.raises(ResponseSourceFailed, match="connection reset"):
-        await send_streamed(staying, send, StreamedResponse(200, (), 10, lambda: failing_after(pieces)))
+        await send_streamed_response(staying, send, StreamedResponse(200, (), 10, lambda: failing_after(pieces)))
     assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * pieces]
 
 
@@ -54,4 +54,4 @@ async def test_failure_to_open_the_content_is_answered_instead() -> None:
         raise AssertionError(f"nothing is sent: {message}")
 
     with pytest.raises(Retryable, match="lost"):
-        await send_streamed(staying, send, StreamedResponse(200, (), 10, missing))
+        await send_streamed_response(staying, send, StreamedResponse(200, (), 10, missing))

@@ -8,9 +8,9 @@ import pytest
 from common.daemon.asgi import Message, Receive
 from common.refusal import Refused
 from coordinatord.base.errors import Retryable
-from coordinatord.http.bodies import BodyBudget, CallerDisconnected, UnacceptableBody
+from coordinatord.http.bodies import BodyBudget, ClientDisconnected, UnacceptableBody
 from coordinatord.http.upload_forms import FORM_OVERHEAD_BYTES
-from coordinatord.http.uploads import INITIAL_UPLOAD_BYTES, MAX_HELD_BYTES, TransferLimits, UploadReader
+from coordinatord.http.uploads import INITIAL_UPLOAD_MEMORY_BYTES, MAX_UPLOAD_MEMORY_BYTES, TransferLimits, UploadReader
 from tests.unit.coordinatord.http.asgi import receiving
 from tests.unit.coordinatord.http.test_forms import FILE, PURPOSE, form
 
@@ -33,11 +33,11 @@ def reader(
     max_bytes: int = 1000,
 ) -> UploadReader:
     return UploadReader(
-        budget or BodyBudget(MAX_HELD_BYTES),
+        budget or BodyBudget(MAX_UPLOAD_MEMORY_BYTES),
         transfers or TransferLimits(8, 8),
         max_bytes=max_bytes,
         min_bytes_per_s=1000,
-        stall_s=60,
+        stall_timeout_s=60,
         clock=clock,
     )
 
@@ -81,14 +81,14 @@ async def test_file_up_to_the_limit_is_read_and_one_byte_more_is_413() -> None:
     for headers in ({}, {"content-length": str(2000 + FORM_OVERHEAD_BYTES)}):
         with pytest.raises(UnacceptableBody) as refused:
             await upload(reader(), receiving(pieces(larger)), headers)
-        assert refused.value.answer.status == 413
+        assert refused.value.response.status == 413
 
 
 async def test_endless_trailer_of_a_form_is_413() -> None:
     endless = itertools.chain([FORM], itertools.repeat(b"z" * 10_000, 20))
     with pytest.raises(UnacceptableBody) as refused:
         await upload(reader(), receiving(endless))
-    assert refused.value.answer.status == 413
+    assert refused.value.response.status == 413
 
 
 async def test_only_waiting_for_the_caller_counts_against_it() -> None:
@@ -96,7 +96,7 @@ async def test_only_waiting_for_the_caller_counts_against_it() -> None:
     assert await upload(reader(clock=waits([5.1, 0, 0, 0, 0])), receiving(few)) == b"x" * 1000
     with pytest.raises(UnacceptableBody) as slow:
         await upload(reader(clock=waits([0.1, 6.0, 0, 0, 0])), receiving(few))
-    assert slow.value.answer.status == 408
+    assert slow.value.response.status == 408
 
 
 async def test_caller_that_stalls_is_given_up() -> None:
@@ -105,15 +105,19 @@ async def test_caller_that_stalls_is_given_up() -> None:
         raise AssertionError
 
     stalled = UploadReader(
-        BodyBudget(MAX_HELD_BYTES), TransferLimits(1, 1), max_bytes=1000, min_bytes_per_s=1, stall_s=0.01
+        BodyBudget(MAX_UPLOAD_MEMORY_BYTES),
+        TransferLimits(1, 1),
+        max_bytes=1000,
+        min_bytes_per_s=1,
+        stall_timeout_s=0.01,
     )
     with pytest.raises(UnacceptableBody) as slow:
         await upload(stalled, never)
-    assert slow.value.answer.status == 408
+    assert slow.value.response.status == 408
 
 
 async def test_caller_who_goes_away_midway_is_noticed() -> None:
-    with pytest.raises(CallerDisconnected):
+    with pytest.raises(ClientDisconnected):
         await upload(reader(), receiving([FORM[:200], None]))
 
 
@@ -143,13 +147,13 @@ def begun(uploads: UploadReader, caller: str, wallet: bytes, size: int = 900) ->
 
 async def test_upload_uses_memory_as_it_arrives() -> None:
     uploads = reader(
-        BodyBudget(16 * INITIAL_UPLOAD_BYTES + INITIAL_UPLOAD_BYTES),
+        BodyBudget(16 * INITIAL_UPLOAD_MEMORY_BYTES + INITIAL_UPLOAD_MEMORY_BYTES),
         transfers=TransferLimits(99, 99),
-        max_bytes=MAX_HELD_BYTES,
+        max_bytes=MAX_UPLOAD_MEMORY_BYTES,
     )
     async with AsyncExitStack() as silent:
         for n in range(16):
-            await silent.enter_async_context(begun(uploads, f"stranger {n}", b"stranger", MAX_HELD_BYTES))
+            await silent.enter_async_context(begun(uploads, f"stranger {n}", b"stranger", MAX_UPLOAD_MEMORY_BYTES))
         assert await upload(uploads, receiving(pieces(FORM))) == b"x" * 1000
 
 
@@ -164,13 +168,13 @@ async def test_uploads_beyond_the_memory_are_busy() -> None:
 
 
 async def test_upload_memory_is_limited() -> None:
-    uploads = reader(BodyBudget(MAX_HELD_BYTES), max_bytes=4 * MAX_HELD_BYTES)
-    large = form((PURPOSE, b"batch"), (FILE, bytes(MAX_HELD_BYTES + (2 << 20))))
-    assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == MAX_HELD_BYTES + (2 << 20)
+    uploads = reader(BodyBudget(MAX_UPLOAD_MEMORY_BYTES), max_bytes=4 * MAX_UPLOAD_MEMORY_BYTES)
+    large = form((PURPOSE, b"batch"), (FILE, bytes(MAX_UPLOAD_MEMORY_BYTES + (2 << 20))))
+    assert len(await upload(uploads, receiving(pieces(large, 1 << 18)))) == MAX_UPLOAD_MEMORY_BYTES + (2 << 20)
 
 
 async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
-    uploads = reader(BodyBudget(4 * INITIAL_UPLOAD_BYTES, max_caller_bytes=INITIAL_UPLOAD_BYTES))
+    uploads = reader(BodyBudget(4 * INITIAL_UPLOAD_MEMORY_BYTES, max_caller_bytes=INITIAL_UPLOAD_MEMORY_BYTES))
     async with begun(uploads, "stranger", b"stranger"):
         with pytest.raises(Retryable):
             await upload(uploads, receiving(pieces(FORM)), caller="stranger")
@@ -179,7 +183,10 @@ async def test_uploads_of_one_caller_leave_room_for_anothers() -> None:
 
 @pytest.mark.parametrize(
     ("caller", "wallet", "whose"),
-    [("stranger", b"third", "one address may have 2 "), ("elsewhere", b"first", "one wallet may have 1 ")],
+    [
+        ("stranger", b"third", "one address may run at most 2 "),
+        ("elsewhere", b"first", "one wallet may run at most 1 "),
+    ],
 )
 async def test_uploads_beyond_caller_or_wallet_limits_are_busy(caller: str, wallet: bytes, whose: str) -> None:
     uploads = reader(transfers=TransferLimits(max_per_address=2, max_per_wallet=1))

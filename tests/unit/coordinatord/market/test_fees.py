@@ -44,7 +44,7 @@ def test_chain_without_base_fee_is_refused() -> None:
 
 
 def test_replacement_raises_both_fees_by_a_tenth_at_least() -> None:
-    raised = Fees(base=1, tip=1, max_fee=3).raised_above(1000, 100)
+    raised = Fees(base=1, tip=1, max_fee=3).replacement_for(1000, 100)
     assert raised.max_fee >= 1100
     assert raised.tip >= 110
-    assert Fees(base=1, tip=5000, max_fee=9000).raised_above(1000, 100) == Fees(base=1, tip=5000, max_fee=9000)
+    assert Fees(base=1, tip=5000, max_fee=9000).replacement_for(1000, 100) == Fees(base=1, tip=5000, max_fee=9000)

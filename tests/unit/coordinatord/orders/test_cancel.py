@@ -15,7 +15,7 @@ from coordinatord.api.orders.cancel import AlreadyEnded, CancelBody, CancelOutco
 from coordinatord.api.orders.endings import EndingFinder
 from coordinatord.base.clock import MAX_OP_SKEW_S
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.chain.contracts import job_registry
 from coordinatord.chain.contracts.job_registry import CLAIMED, OPEN, ChainJob, PostedOrder, RegisteredJob
 from coordinatord.chain.relayer import endings_sql, outbox_sql
@@ -229,7 +229,7 @@ async def test_failing_cancel_is_refused_before_it_costs_gas(
     state: int | None, name: str, world: World, submitter: Submitter
 ) -> None:
     outcome = await cancel(world, submitter, state)
-    assert isinstance(outcome, WouldRefuse)
+    assert isinstance(outcome, PredictedRefusal)
     assert (outcome.name, world.admitted, world.relays) == (name, [], [])
 
 
@@ -243,7 +243,7 @@ async def test_cancel_before_the_posts_block_is_retryable(world: World, submitte
     assert (refusal.value.kind, refusal.value.retry_after) == ("not_ready", 1)
     for others in (CancelBody(issued_at=NOW, signature=bytes(65)), attrs.evolve(body, issued_at=NOW + 1)):
         outcome = await cancels.cancel(JOB, others)
-        assert isinstance(outcome, WouldRefuse)
+        assert isinstance(outcome, PredictedRefusal)
         assert outcome.name == "NotTheOwner"
 
 
@@ -251,7 +251,7 @@ async def test_cancel_before_the_posts_block_is_retryable(world: World, submitte
 async def test_cancel_is_good_for_ten_minutes_around_now(off: int, world: World, submitter: Submitter) -> None:
     assert await cancel(world, submitter, OPEN, issued_at=NOW + off * MAX_OP_SKEW_S) is MINED
     outcome = await cancel(world, submitter, OPEN, issued_at=NOW + off * (MAX_OP_SKEW_S + 1))
-    assert isinstance(outcome, WouldRefuse)
+    assert isinstance(outcome, PredictedRefusal)
     assert outcome.name == "StaleOp"
 
 
@@ -262,6 +262,6 @@ async def test_stranger_cancels_nothing(world: World, submitter: Submitter) -> N
     cancels = cancels_of(world, submitter)
     for signature in (submitter.wallet.sign(submitter.domains.jobs.digest(Cancel(JOB, NOW))), bytes(65)):
         outcome = await cancels.cancel(JOB, CancelBody(issued_at=NOW, signature=signature))
-        assert isinstance(outcome, WouldRefuse)
+        assert isinstance(outcome, PredictedRefusal)
         assert outcome.name == "NotTheOwner"
     assert len(world.relays) == 1

@@ -29,7 +29,7 @@ from coordinatord.api.orders.matchmaker import Matchmaker
 from coordinatord.api.orders.submission import ProbeAnswer, QuotedOrder, Submissions, SubmitOutcome, SubmittedOrder
 from coordinatord.api.orders.validation import OrderChecks
 from coordinatord.base.errors import Retryable
-from coordinatord.base.outcomes import WouldRefuse
+from coordinatord.base.outcomes import PredictedRefusal
 from coordinatord.base.wake import Mailbox
 from coordinatord.chain.contracts.job_registry import JobRegistry, PostedOrder
 from coordinatord.chain.contracts.payment_token import PaymentToken
@@ -371,7 +371,7 @@ async def test_post_beyond_the_balance_may_only_join_another(world: World, submi
     body = body_of(submitter.line())
     world.balance = (body.amount or 0) - 1
     outcome = await submit(world, submitter, body)
-    assert isinstance(outcome, WouldRefuse)
+    assert isinstance(outcome, PredictedRefusal)
     assert (outcome.name, world.relays) == ("InsufficientBalance", [])
     world.under_way = True
     assert isinstance(await submit(world, submitter, body), SubmittedOrder)

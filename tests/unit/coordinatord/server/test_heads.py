@@ -75,7 +75,7 @@ def test_parser_reads_heads_after_bodies_and_upgrades() -> None:
     ):
         head = parser.parse(b"PUT /a?b HTTP/1.1\r\n" + HOST + fields + b"\r\n")
         assert (head.method, head.target, head.version, head.length) == ("PUT", b"/a?b", "1.1", length)
-        assert not head.last
+        assert not head.is_last
     assert head.headers == [(b"host", b"a"), (b"x-a", b"b")]
 
 
@@ -90,12 +90,12 @@ def test_parser_reads_heads_after_bodies_and_upgrades() -> None:
     ],
 )
 def test_close_among_connection_options_makes_request_the_last(line: bytes, *, last: bool) -> None:
-    assert parse(b"GET / HTTP/1.1\r\n" + HOST + line + b"\r\n\r\n").last is last
+    assert parse(b"GET / HTTP/1.1\r\n" + HOST + line + b"\r\n\r\n").is_last is last
 
 
 def test_http_1_0_needs_no_host_and_is_the_last_request() -> None:
     head = parse(b"GET / HTTP/1.0\r\nexpect: 100-continue\r\nconnection: keep-alive\r\n\r\n")
-    assert (head.version, head.last, head.expects_continue) == ("1.0", True, False)
+    assert (head.version, head.is_last, head.expects_continue) == ("1.0", True, False)
 
 
 def parse(head: bytes) -> RequestHead:
