@@ -31,7 +31,7 @@ def resolve_byte_range(header: str | None, size: int) -> ByteRange | None:
         return None
     first, last = match[1], match[2]
     if not first:
-        if int(last) == 0:
+        if int(last) == 0 or size == 0:
             raise UnsatisfiableRange
         return ByteRange(max(0, size - int(last)), size - 1)
     if last and int(last) < int(first):

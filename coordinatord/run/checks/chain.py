@@ -28,6 +28,7 @@ from coordinatord.run.constructors import relayer_settings
 from coordinatord.run.signer import open_signer
 
 _DECIMALS_SELECTOR: Final = abi.selector("decimals()")
+_WEI_PER_GWEI: Final = 10**9
 _WEI_PER_ETHER: Final = 10**18
 
 
@@ -120,7 +121,7 @@ class ChainChecks:
             yield wrong("relayer", str(error), "set one key, keystore or signer (docs/operators/running.md)")
 
     async def _check_account(self, rpc: Rpc, signer: AccountSigner) -> AsyncIterator[CheckRow]:
-        config, settings = self.config, relayer_settings(self.config)
+        settings = relayer_settings(self.config)
         address, role = hex_of(signer.address), relayer_role_of(self.book, signer.address)
         account = RelayerAccount(
             self.book.chain_id, signer, PendingTxs(()), PendingTxs(()), ceiling=settings.fee_ceiling, role=role
@@ -148,8 +149,9 @@ class ChainChecks:
             yield wrong("relayer funds", holds, remedy)
         else:
             yield right("relayer funds", holds)
-        if account.ceiling.is_below(account.market):
-            detail = f"the chain's fee exceeds {config.relay_max_fee_gwei} gwei"
+        ceiling = account.ceiling
+        if ceiling.cap is not None and ceiling.is_below(account.market):
+            detail = f"the chain's fee exceeds the ceiling of {ceiling.cap / _WEI_PER_GWEI:g} gwei"
             remedy = "raise RELAY_MAX_FEE_GWEI, or wait for lower fees: until then exits wait, other ops are rejected"
             yield wrong("fees", detail, remedy)
 

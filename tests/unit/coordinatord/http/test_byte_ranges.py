@@ -24,7 +24,9 @@ def test_single_range_is_clipped_and_others_are_ignored(header: str | None, stre
     assert resolve_byte_range(header, 10) == (None if stretch is None else ByteRange(*stretch))
 
 
-@pytest.mark.parametrize("header", ["bytes=10-", "bytes=99-100", "bytes=-0"])
-def test_range_outside_of_the_content_is_unsatisfiable(header: str) -> None:
+@pytest.mark.parametrize(
+    ("header", "size"), [("bytes=10-", 10), ("bytes=99-100", 10), ("bytes=-0", 10), ("bytes=-5", 0), ("bytes=0-", 0)]
+)
+def test_range_outside_of_the_content_is_unsatisfiable(header: str, size: int) -> None:
     with pytest.raises(UnsatisfiableRange):
-        resolve_byte_range(header, 10)
+        resolve_byte_range(header, size)
