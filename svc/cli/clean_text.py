@@ -42,7 +42,7 @@ def clean_json(text: str) -> str:
     )
 
 
-def one_line(text: str) -> str:
+def clean_line(text: str) -> str:
     """Clean a message and escape its line breaks, which could forge another message."""
     return clean(text).replace("\n", "\\n").replace("\t", " ")
 

@@ -112,7 +112,7 @@ def ask_password(path: Path) -> str:
     return password
 
 
-def takes_connection(body: CommandBody) -> Callable[..., ExitCode]:
+def add_connection_options(body: CommandBody) -> Callable[..., ExitCode]:
     """Add the connection options to an asynchronous command, and pass a `Connection` as its first argument."""
 
     @click.option("--profile", metavar="NAME", help="Profile to use.  [env: SVC_PROFILE]")
@@ -193,7 +193,7 @@ def _run_command(output: Output, body: Callable[[], Awaitable[Any]]) -> ExitCode
                 ended: ExitCode | None = anyio.run(body)
     except SvcError as error:
         output.fail(error.message, failures.hint_for(error), failures.error_json(error))
-        return failures.exit_code_of(error)
+        return failures.exit_code_for(error)
     except (KeyboardInterrupt, click.Abort):
         output.fail("interrupted", None, failures.error_json(SvcError("interrupted", code="interrupted")))
         return ExitCode.INTERRUPTED

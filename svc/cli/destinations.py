@@ -79,7 +79,7 @@ def check_writable(folder: Path) -> Iterator[None]:
         probe.unlink(missing_ok=True)
 
 
-def takes_destination(command: Any) -> Any:
+def add_destination_options(command: Any) -> Any:
     """Add the options of a destination."""
     path = click.Path(path_type=Path, dir_okay=False)
     folder = click.Path(path_type=Path, file_okay=False)

@@ -7,7 +7,7 @@ import click
 import httpx
 
 from common.checks import CheckRow, unknown, wrong_names
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.health.chain import check_chain
 from svc.cli.health.coordinator import COORDINATOR_CHECKS, WALLET_CHECKS, check_reachable, run_checks
@@ -19,7 +19,7 @@ _NO_WALLET: Final = unknown("wallet", "no key", "create one with svc keygen, and
 
 
 @click.command()
-@takes_connection
+@add_connection_options
 async def doctor(connection: Connection) -> ExitCode:
     """Check everything that a job needs. Shows a remedy for each fault.
 

@@ -13,7 +13,7 @@ from common.text_table import hanging_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table as RichTable
-from svc.cli.clean_text import one_line
+from svc.cli.clean_text import clean_line
 
 _EMPTY_CELL: Final = "—"
 _COLUMN_GAP: Final = "  "
@@ -125,7 +125,7 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
     head = Text(" ").join(
         Text(f" {at + 1} {name} ", "reverse bold" if at == screen.at else "") for at, name in enumerate(screen.panes)
     )
-    status = Text(one_line(screen.status))
+    status = Text(clean_line(screen.status))
     gap = width - head.cell_len - status.cell_len
     head = head + Text(" " * gap) + status if gap > 0 else Text("\n").join((head, status))
     rule = Text("─" * width, "dim")

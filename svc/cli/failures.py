@@ -63,7 +63,7 @@ _HINTS: Final = {
 }
 
 
-def exit_code_of(error: SvcError) -> ExitCode:
+def exit_code_for(error: SvcError) -> ExitCode:
     if error.param in _KEY_SETTINGS:
         return ExitCode.NO_KEY
     if error.code == "no_result":  # the result does not exist yet

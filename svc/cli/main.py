@@ -160,8 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()
         if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL):
             return ExitCode.DONE  # the reader has closed the pipe
-        from svc.cli.clean_text import one_line  # noqa: PLC0415 - a slow import for a rare error
+        from svc.cli.clean_text import clean_line  # noqa: PLC0415 - a slow import for a rare error
 
-        print(f"svc: {one_line(str(error))}", file=sys.stderr)
+        print(f"svc: {clean_line(str(error))}", file=sys.stderr)
         return ExitCode.UNREADABLE
     return int(result or ExitCode.DONE)

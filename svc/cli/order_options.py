@@ -44,7 +44,7 @@ class OrderOptions:
         return await client.prepare(self.model, await self.input(client), **self.terms)
 
 
-def takes_order(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
+def add_order_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     """Add the arguments and options of an order. `command` gets them as its argument `order`."""
 
     @click.argument("model", help="Name of a model (see svc models).")

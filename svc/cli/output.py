@@ -21,7 +21,7 @@ from common.checks import CheckRow, check_records, check_table
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
-from svc.cli.clean_text import clean, clean_json, one_line
+from svc.cli.clean_text import clean, clean_json, clean_line
 from svc.cli.drawing import Screen, Table, draw_screen, draw_table, fact_lines, flatten_cell
 
 # rich treats a pipe as a terminal if one of these variables is set.
@@ -55,13 +55,13 @@ class ProgressBar:
         from rich.markup import escape  # noqa: PLC0415
 
         if self._task is None:
-            self._task = self._progress.add_task(escape(one_line(label)), total=None, count="")
+            self._task = self._progress.add_task(escape(clean_line(label)), total=None, count="")
         if done is not None:
             done = self._done = max(done, self._done)
         count = "" if done is None or not total else f"{done}/{total}"
         # A total of 0 means that the total is unknown. Pass None, because rich would draw a full bar for 0.
         self._progress.update(
-            self._task, description=escape(one_line(label)), completed=done, total=total or None, count=count
+            self._task, description=escape(clean_line(label)), completed=done, total=total or None, count=count
         )
 
     def stop(self) -> None:
@@ -191,7 +191,7 @@ class Output:
 
     def _write_message(self, line: str, head: str = "", colour: str = "") -> None:
         """Write a line to standard error, with a coloured prefix on a terminal."""
-        shown = one_line(line)
+        shown = clean_line(line)
         if not self._err_is_terminal:
             self._stderr.write(f"{head} {shown}\n" if head else f"{shown}\n")
             return

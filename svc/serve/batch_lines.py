@@ -141,7 +141,7 @@ def shared_terms(requests: list[BatchRequest]) -> tuple[tuple[int, ...], LineOff
     return providers, LineOffer() if providers and not all(rule.has_rates for rule in rules) else None
 
 
-def market_line(request: BatchRequest) -> JsonObject:
+def to_market_line(request: BatchRequest) -> JsonObject:
     """Return the line in the form of the market's batches."""
     requested = request.requested
     body: JsonObject = {**requested.input, "model": requested.model.id}

@@ -5,8 +5,8 @@
 
 A tab is a purchase of kind `tab`. Each of its requests is a job of a separate purchase, with the id JOB/NUMBER.
 
-The ledger holds no prompt and no answer. It holds keyed digests and job ids, with which the wallet can read a result
-again. A job is recorded before it is posted, so that a restart finds every job that may be paid. Python adds up the
+The ledger has no prompts and no answers, only keyed digests and job ids. The wallet can read a result again by its job
+id. A job is recorded before it is posted, so that a restart finds every job that may be paid. Python adds up the
 amounts, because SQLite's integers end at 2^63 base units.
 
                  posting ──► done        result received and paid
@@ -64,13 +64,13 @@ class LedgerPurchase:
     """
 
     id: str
-    at: float
+    created_at: float
     key: str
     kind: str
     name: str
     model: str
     digest: str
-    idempotency: str | None
+    idempotency_key: str | None
     state: str = "running"
     delivered: bool = False
 
@@ -80,8 +80,8 @@ class LedgerJob:
     """Row of a job."""
 
     job_id: str
-    purchase: str
-    at: float
+    purchase_id: str
+    created_at: float
     provider: int
     amount: int
     terms: FeeTerms
@@ -138,7 +138,7 @@ class SpendGroup:
 
 
 class _ExactSum:
-    """SQL aggregate `exact_sum` of amounts in text, because SQLite's own sum overflows."""
+    """SQL aggregate `exact_sum` of amounts stored as text. SQLite's `sum` would overflow."""
 
     def __init__(self) -> None:
         self._sum = 0
@@ -192,7 +192,7 @@ class Ledger:
         return cls(connection, None)
 
     @property
-    def changes(self) -> int:
+    def written_row_count(self) -> int:
         """Number of rows written since the ledger was opened."""
         return self._connection.total_changes
 
@@ -221,12 +221,12 @@ class Ledger:
         """
 
         def update(connection: sqlite3.Connection) -> None:
-            if row.idempotency is not None:
+            if row.idempotency_key is not None:
                 connection.execute(
                     "update purchases set idempotency = null where key = ? and idempotency = ? and state = 'failed'",
-                    (row.key, row.idempotency),
+                    (row.key, row.idempotency_key),
                 )
-            values = (row.id, row.at, row.key, row.kind, row.name, row.model, row.digest, row.idempotency)
+            values = (row.id, row.created_at, row.key, row.kind, row.name, row.model, row.digest, row.idempotency_key)
             connection.execute(
                 "insert into purchases values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, row.state, row.delivered)
             )
@@ -238,7 +238,7 @@ class Ledger:
     async def add_job(self, row: LedgerJob) -> None:
         await self.run(lambda connection: _add_job(connection, row))
 
-    async def renew_job(self, job_id: str, at: float, amount: int, terms: FeeTerms) -> None:
+    async def update_job_terms(self, job_id: str, at: float, amount: int, terms: FeeTerms) -> None:
         """Store a new amount and new fees, for another attempt of a batch or after a job's fees were quoted again."""
         statement = (
             "update jobs set at = ?, amount = ?, fee_bps = ?, gas_fee = ?, cost = null, state = 'posting'"
@@ -247,7 +247,7 @@ class Ledger:
         values = (at, str(amount), terms.fee_bps, str(terms.gas_fee), job_id)
         await self.run(lambda connection: connection.execute(statement, values))
 
-    async def end_job(self, job_id: str, state: JobState, cost: int) -> None:
+    async def record_job_end(self, job_id: str, state: JobState, cost: int) -> None:
         def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = ?, cost = ? where job_id = ?", (state, str(cost), job_id))
             connection.execute("delete from documents where kind = ? and id = ?", (_PROVISIONAL_KIND, job_id))
@@ -261,11 +261,11 @@ class Ledger:
         def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = 'given' where job_id = ?", (job.job_id,))
             statement = "insert or replace into documents values (?, ?, ?, ?, ?)"
-            connection.execute(statement, (_PROVISIONAL_KIND, job.job_id, job.at, key, body))
+            connection.execute(statement, (_PROVISIONAL_KIND, job.job_id, job.created_at, key, body))
 
         await self.run(update)
 
-    async def provisional_result(self, job_id: str) -> ProvisionalResult | None:
+    async def get_provisional_result(self, job_id: str) -> ProvisionalResult | None:
         body = await self.get_document(_PROVISIONAL_KIND, job_id, None)
         if body is None:
             return None
@@ -288,7 +288,7 @@ class Ledger:
 
         await self.run(update)
 
-    async def list_unconfirmed(self) -> list[LedgerJob]:
+    async def list_unconfirmed_jobs(self) -> list[LedgerJob]:
         """Return the jobs that the chain has not settled yet although their purchase has ended."""
         statement = (
             "select j.* from jobs j join purchases p on p.id = j.purchase"
@@ -296,19 +296,19 @@ class Ledger:
         )
         return await self.run(lambda c: [_to_job(row) for row in c.execute(statement)])
 
-    async def end_purchase(self, purchase: str, state: str) -> None:
+    async def record_purchase_end(self, purchase_id: str, state: str) -> None:
         statement = "update purchases set state = ? where id = ?"
-        await self.run(lambda connection: connection.execute(statement, (state, purchase)))
+        await self.run(lambda connection: connection.execute(statement, (state, purchase_id)))
 
-    async def mark_delivered(self, purchase: str) -> None:
+    async def mark_delivered(self, purchase_id: str) -> None:
         statement = "update purchases set delivered = 1, state = 'done' where id = ?"
-        await self.run(lambda connection: connection.execute(statement, (purchase,)))
+        await self.run(lambda connection: connection.execute(statement, (purchase_id,)))
 
-    async def find_by_idempotency_key(self, key: str, idempotency: str) -> LedgerPurchase | None:
+    async def find_by_idempotency_key(self, key: str, idempotency_key: str) -> LedgerPurchase | None:
         statement = "select * from purchases where key = ? and idempotency = ? and state <> 'failed'"
-        return await self.run(lambda c: _to_purchase(c.execute(statement, (key, idempotency)).fetchone()))
+        return await self.run(lambda c: _to_purchase(c.execute(statement, (key, idempotency_key)).fetchone()))
 
-    async def list_undelivered(self, key: str, digest: str, since: float) -> list[LedgerPurchase]:
+    async def list_undelivered_purchases(self, key: str, digest: str, since: float) -> list[LedgerPurchase]:
         """Return the paid but undelivered purchases of the same request, oldest first."""
         statement = (
             "select * from purchases where key = ? and digest = ? and delivered = 0 and state = 'done' and at >= ?"
@@ -317,17 +317,17 @@ class Ledger:
         rows = await self.run(lambda c: [_to_purchase(row) for row in c.execute(statement, (key, digest, since))])
         return [row for row in rows if row is not None]
 
-    async def list_jobs(self, purchase: str) -> list[LedgerJob]:
+    async def list_jobs(self, purchase_id: str) -> list[LedgerJob]:
         """Return the jobs of a purchase, oldest first."""
         statement = "select * from jobs where purchase = ? order by at"
-        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (purchase,))])
+        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (purchase_id,))])
 
-    async def list_running(self) -> list[LedgerPurchase]:
+    async def list_running_purchases(self) -> list[LedgerPurchase]:
         statement = "select * from purchases where state = 'running' and kind not in ('batch', 'tab') order by at"
         rows = await self.run(lambda c: [_to_purchase(row) for row in c.execute(statement)])
         return [row for row in rows if row is not None]
 
-    async def list_tabs(self) -> list[LedgerJob]:
+    async def list_unsettled_tabs(self) -> list[LedgerJob]:
         """Return the jobs of tabs that were not settled when the server last stopped."""
         statement = (
             "select j.* from jobs j join purchases p on p.id = j.purchase"
@@ -340,13 +340,13 @@ class Ledger:
         statement = "select * from jobs where job_id like ? order by at"
         return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (f"{tab}/%",))])
 
-    async def list_since(self, at: float) -> list[SpendEntry]:
-        """Return every job posted since `at` or still running, with its purchase."""
+    async def list_jobs_since(self, since: float) -> list[SpendEntry]:
+        """Return every job posted since a time or still running, with its purchase."""
         statement = (
             "select j.at, p.key, p.kind, p.name, p.model, j.job_id, j.provider, j.amount, j.cost, j.state"
             " from jobs j join purchases p on p.id = j.purchase where j.at >= ? or j.cost is null order by j.at"
         )
-        return await self.run(lambda c: [_to_spend_entry(row) for row in c.execute(statement, (at,))])
+        return await self.run(lambda c: [_to_spend_entry(row) for row in c.execute(statement, (since,))])
 
     async def find_job(self, job_id: str) -> SpendEntry | None:
         statement = (
@@ -356,7 +356,7 @@ class Ledger:
         found = await self.run(lambda c: c.execute(statement, (job_id,)).fetchone())
         return None if found is None else _to_spend_entry(found)
 
-    async def list_newest(self, limit: int, before: str | None) -> list[SpendEntry]:
+    async def list_newest_jobs(self, limit: int, before: str | None) -> list[SpendEntry]:
         """Return the newest jobs. With `before`, return the newest of those posted before this job."""
         statement = (
             "select j.at, p.key, p.kind, p.name, p.model, j.job_id, j.provider, j.amount, j.cost, j.state"
@@ -405,13 +405,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         yield connection
         connection.execute("commit")
     except BaseException:
-        if connection.in_transaction:  # SQLite rolls back on its own after some errors
+        if connection.in_transaction:  # after some errors, SQLite has already rolled back
             connection.execute("rollback")
         raise
 
 
 def _add_job(connection: sqlite3.Connection, row: LedgerJob) -> None:
-    values = (row.job_id, row.purchase, row.at, row.provider, str(row.amount), None)
+    values = (row.job_id, row.purchase_id, row.created_at, row.provider, str(row.amount), None)
     charges = (row.terms.fee_bps, str(row.terms.gas_fee), row.state)
     connection.execute("insert into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *charges))
 
@@ -419,16 +419,16 @@ def _add_job(connection: sqlite3.Connection, row: LedgerJob) -> None:
 def _to_purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:
     if row is None:
         return None
-    id, at, key, kind, name, model, digest, idempotency, state, delivered = row
-    known = None if idempotency is None else str(idempotency)
+    id, at, key, kind, name, model, digest, idempotency_key, state, delivered = row
+    known = None if idempotency_key is None else str(idempotency_key)
     texts = (str(key), str(kind), str(name), str(model), str(digest))
     return LedgerPurchase(str(id), float(str(at)), *texts, known, str(state), bool(delivered))
 
 
 def _to_job(row: tuple[str, str, float, int, str, str | None, int, str, JobState]) -> LedgerJob:
-    job_id, purchase, at, provider, amount, cost, fee_bps, gas_fee, state = row
+    job_id, purchase_id, at, provider, amount, cost, fee_bps, gas_fee, state = row
     paid = None if cost is None else int(cost)
-    return LedgerJob(job_id, purchase, at, provider, int(amount), FeeTerms(fee_bps, int(gas_fee)), paid, state)
+    return LedgerJob(job_id, purchase_id, at, provider, int(amount), FeeTerms(fee_bps, int(gas_fee)), paid, state)
 
 
 def _to_spend_entry(row: tuple[float, str, str, str, str, str, int, str, str | None, str]) -> SpendEntry:

@@ -7,7 +7,7 @@ import anyio
 import attrs
 import click
 
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.json_form import to_plain_values
 from svc.cli.output import Output
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@takes_connection
+@add_connection_options
 async def verify(connection: Connection, job_id: str) -> ExitCode:
     """Show how each fact of a job is verified, if at all.
 
@@ -51,7 +51,7 @@ async def verify(connection: Connection, job_id: str) -> ExitCode:
 @click.option("--summary", is_flag=True, help="Show totals instead.")
 @click.option("--watch", is_flag=True, help="Keep the list up to date until Ctrl-C.")
 @click.option("--every", type=click.FloatRange(0.1), default=2.0, help="Seconds between updates of --watch.")
-@takes_connection
+@add_connection_options
 async def jobs(
     connection: Connection, *, state: Any, owner: str | None, limit: int, summary: bool, watch: bool, every: float
 ) -> None:

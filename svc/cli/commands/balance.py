@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from common.scalars import hex_of, read_hex
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.json_form import to_plain_values
 from svc.errors import OrderRefused
 
@@ -18,7 +18,7 @@ _MAX_JOBS_PER_STATE: Final = 1000  # at most this many open jobs and as many cla
 
 @click.command()
 @click.option("--owner", metavar="ADDRESS", help="Show this address instead of yours.")
-@takes_connection
+@add_connection_options
 async def balance(connection: Connection, owner: str | None) -> None:
     """Show the wallet's balance and what open jobs may spend.
 

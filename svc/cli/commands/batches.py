@@ -19,7 +19,7 @@ from svc.batches.results import BatchResult
 from svc.cli import tables
 from svc.cli.ceiling import pay_within_ceiling
 from svc.cli.commands.market import read_model_names
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.destinations import open_output
 from svc.cli.exit_codes import ExitCode
 from svc.cli.failures import hint_for
@@ -134,7 +134,7 @@ class _BatchOrder:
 @_WINDOW_OPTION
 @_add_offer_options
 @_BUNDLE_OPTION
-@takes_connection
+@add_connection_options
 async def plan(connection: Connection, file: str, window: str, offer: LineOffer | None, bundle: int | None) -> ExitCode:
     """Show which providers would take the lines, and at what price.
 
@@ -156,7 +156,7 @@ async def plan(connection: Connection, file: str, window: str, offer: LineOffer 
 
 @batch.command()
 @_add_batch_options
-@takes_connection
+@add_connection_options
 async def create(connection: Connection, order: _BatchOrder) -> None:
     """Start a batch and write its id.
 
@@ -184,7 +184,7 @@ async def create(connection: Connection, order: _BatchOrder) -> None:
 @click.option("--every", type=click.FloatRange(0.1), default=5.0, help="Seconds between status requests.")
 @click.option("--out", type=_FILE_PATH_TYPE, help="Write the results to this file.")
 @click.option("--again", metavar="BATCH", help="Order only the lines that failed in this batch of the same file.")
-@takes_connection
+@add_connection_options
 async def run_(
     connection: Connection,
     *,
@@ -284,7 +284,7 @@ async def _create(
 @batch.command("list")
 @click.option("--limit", type=click.IntRange(1, 100), default=20, help="Maximum number of batches, newest first.")
 @click.option("--after", metavar="BATCH", help="Only batches older than this one.")
-@takes_connection
+@add_connection_options
 async def list_(connection: Connection, limit: int, after: str | None) -> None:
     """List your batches."""
     async with connection.client(wallet=True) as client:
@@ -294,7 +294,7 @@ async def list_(connection: Connection, limit: int, after: str | None) -> None:
 
 @batch.command()
 @_BATCH_ARGUMENT
-@takes_connection
+@add_connection_options
 async def status(connection: Connection, batch_id: str) -> None:
     """Show one of your batches."""
     async with connection.client(wallet=True) as client:
@@ -306,7 +306,7 @@ async def status(connection: Connection, batch_id: str) -> None:
 @_BATCH_ARGUMENT
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @click.option("--every", type=click.FloatRange(0.1), default=60.0, help="Seconds between status requests.")
-@takes_connection
+@add_connection_options
 async def wait(connection: Connection, batch_id: str, timeout_seconds: float | None, every: float) -> ExitCode:
     """Wait until a batch has ended.
 
@@ -336,7 +336,7 @@ async def wait(connection: Connection, batch_id: str, timeout_seconds: float | N
 @_BATCH_ARGUMENT
 @click.option("--lines", metavar="FILE", help="Input file of the batch, to add the custom_id to each result.")
 @click.option("--out", type=_FILE_PATH_TYPE, help="Write the results to this file.")
-@takes_connection
+@add_connection_options
 async def results(connection: Connection, batch_id: str, lines: str | None, out: Path | None) -> ExitCode:
     """Write a JSON line for each line of a batch.
 
@@ -387,7 +387,7 @@ def _report_outcomes(output: Output, outcomes: Counter[str]) -> ExitCode:
 
 @batch.command()
 @_BATCH_ARGUMENT
-@takes_connection
+@add_connection_options
 async def cancel(connection: Connection, batch_id: str) -> None:
     """Stop posting lines of a batch. Posted lines continue; cancel an open one with svc cancel."""
     async with connection.client(wallet=True) as client:

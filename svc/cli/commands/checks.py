@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from svc.cli import money, tables
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.json_form import to_plain_values
 from svc.cli.output import Output
@@ -23,7 +23,7 @@ _CHANGE_TEMPLATES: Final = {
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@takes_connection
+@add_connection_options
 async def why(connection: Connection, job_id: str) -> None:
     """Explain why a job is unclaimed, and what would change that.
 

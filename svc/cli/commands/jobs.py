@@ -6,8 +6,8 @@ from typing import Any, Final
 import click
 
 from svc.cli import tables
-from svc.cli.connection import Connection, takes_connection
-from svc.cli.destinations import Destination, not_writable_error, takes_destination
+from svc.cli.connection import Connection, add_connection_options
+from svc.cli.destinations import Destination, add_destination_options, not_writable_error
 from svc.cli.exit_codes import ExitCode
 from svc.cli.json_form import to_plain_values
 from svc.cli.money import cost_json, describe_end, describe_money
@@ -88,7 +88,7 @@ def write_output(
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@takes_connection
+@add_connection_options
 async def status(connection: Connection, job_id: str) -> None:
     """Show any job.
 
@@ -112,7 +112,7 @@ async def status(connection: Connection, job_id: str) -> None:
 @click.argument("job_id", help="The job's id.")
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @click.option("--result", "result_cid", metavar="CID", help="Content id of a provisional result.")
-@takes_connection
+@add_connection_options
 async def wait(connection: Connection, job_id: str, timeout_seconds: float | None, result_cid: str | None) -> ExitCode:
     """Wait until a job has ended.
 
@@ -134,9 +134,9 @@ async def wait(connection: Connection, job_id: str, timeout_seconds: float | Non
 
 @click.command("result")
 @click.argument("job_id", help="The job's id.")
-@takes_destination
+@add_destination_options
 @click.option("--whole", type=_FILE_PATH_TYPE, help="Write the complete opened result to this file, of any size.")
-@takes_connection
+@add_connection_options
 async def result_(
     connection: Connection, *, job_id: str, out: Path | None, folder: Path | None, raw: bool, whole: Path | None
 ) -> None:
@@ -160,7 +160,7 @@ async def result_(
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@takes_connection
+@add_connection_options
 async def cancel(connection: Connection, job_id: str) -> ExitCode:
     """Cancel one of your jobs that no provider has claimed yet.
 

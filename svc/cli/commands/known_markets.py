@@ -9,7 +9,7 @@ from anyio import to_thread
 from common.address_book import AddressBook
 from common.api.chain import reported_book
 from common.refusal import Refused
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.client import Client
 from svc.core.known_market import KnownMarket, fingerprint, read_key
@@ -37,7 +37,7 @@ def market() -> None:
 
 @market.command()
 @click.option("--all", "show_all", is_flag=True, help="Show every known market, without connecting to a coordinator.")
-@takes_connection
+@add_connection_options
 async def show(connection: Connection, show_all: bool) -> None:
     """Show the remembered facts of a market, and their changes."""
     output = connection.output
@@ -67,7 +67,7 @@ async def show(connection: Connection, show_all: bool) -> None:
 @click.option("--escrow", metavar="HEX", help="Additional key of the escrow.")
 @click.option("--provider", type=click.IntRange(1, 2**32 - 1), help="Provider of --box-key.")
 @click.option("--box-key", metavar="HEX", help="New key of the provider.")
-@takes_connection
+@add_connection_options
 async def accept(
     connection: Connection, *, deployment: str | None, escrow: str | None, provider: int | None, box_key: str | None
 ) -> ExitCode:
@@ -98,7 +98,7 @@ async def accept(
 
 
 @market.command()
-@takes_connection
+@add_connection_options
 async def forget(connection: Connection) -> None:
     """Forget the coordinator's market. The next command remembers the market again."""
     async with connection.client() as client:

@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from svc.cli import tables
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.json_form import to_plain_values
 from svc.cli.order_readers import open_order_readers
 from svc.client import Client
@@ -16,7 +16,7 @@ _NO_LIMIT: Final = None  # listings of the market are short
 
 @click.command()
 @click.argument("name", required=False, help="One model, with its parameters.")
-@takes_connection
+@add_connection_options
 async def models(connection: Connection, name: str | None) -> None:
     """List the models, or show one with its parameters.
 
@@ -45,7 +45,7 @@ async def models(connection: Connection, name: str | None) -> None:
 @click.command()
 @click.option("--model", help="Only asks for this model.")
 @click.option("--floors", is_flag=True, help="Show the lowest rates of each model and window instead.")
-@takes_connection
+@add_connection_options
 async def asks(connection: Connection, model: str | None, floors: bool) -> None:
     """List the asks of providers.
 
@@ -65,7 +65,7 @@ async def asks(connection: Connection, model: str | None, floors: bool) -> None:
 
 @click.command()
 @click.argument("provider_id", type=click.IntRange(1, 2**32 - 1), required=False, help="One provider.")
-@takes_connection
+@add_connection_options
 async def providers(connection: Connection, provider_id: int | None) -> None:
     """List the providers, or show one."""
     async with connection.client() as client:
@@ -79,7 +79,7 @@ async def providers(connection: Connection, provider_id: int | None) -> None:
 
 
 @click.command()
-@takes_connection
+@add_connection_options
 async def escrow(connection: Connection) -> None:
     """Verify and show the key of the escrow.
 

@@ -18,12 +18,12 @@ from svc.cli.commands.jobs import (
     write_result,
 )
 from svc.cli.commands.tabs import ask_in_tab, reply_cost
-from svc.cli.connection import Connection, takes_connection, trace_command
-from svc.cli.destinations import Destination, takes_destination
+from svc.cli.connection import Connection, add_connection_options, trace_command
+from svc.cli.destinations import Destination, add_destination_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.json_form import to_plain_values
 from svc.cli.money import cost_json, describe_payment, format_amount, payment_of, refunded_amount
-from svc.cli.order_options import OrderOptions, check_window, takes_order
+from svc.cli.order_options import OrderOptions, add_order_options, check_window
 from svc.cli.order_readers import describe_readers
 from svc.cli.output import NextStep, ProgressBar
 from svc.client import Client
@@ -46,7 +46,7 @@ from svc.results import Result
 from svc.tabs.tabs import TabOptions
 
 # After these errors, the job may have been posted nevertheless.
-_UNCERTAIN_ERRORS: Final = (ConnectionFailed, ReceiptTimeout, ChainContradicts, NodeFailed)
+_UNKNOWN_OUTCOME_ERRORS: Final = (ConnectionFailed, ReceiptTimeout, ChainContradicts, NodeFailed)
 
 
 _FINAL_OPTION = click.option("--final", is_flag=True, help="Show the answer only after the chain has settled it.")
@@ -59,14 +59,14 @@ _SETTLE_PROGRESS: Final = {
 
 
 @click.command()
-@takes_order
+@add_order_options
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @_FINAL_OPTION
 @click.option(
     "--tab", "in_tab", is_flag=True, help="Use an open tab of the model, or open a new tab and leave it open."
 )
-@takes_destination
-@takes_connection
+@add_destination_options
+@add_connection_options
 @trace_command
 async def run(
     connection: Connection,
@@ -219,7 +219,7 @@ async def _submit(
             lambda ceiling: client.submit(prepared, quoted, max_amount=ceiling, final=final),
         )
     except SvcError as error:
-        if not isinstance(error, _UNCERTAIN_ERRORS):
+        if not isinstance(error, _UNKNOWN_OUTCOME_ERRORS):
             output.next = NOT_POSTED
         raise
     output.next = running_next_step(connection, prepared.id)
@@ -227,8 +227,8 @@ async def _submit(
 
 
 @click.command()
-@takes_order
-@takes_connection
+@add_order_options
+@add_connection_options
 async def quote(connection: Connection, order: OrderOptions) -> None:
     """Show the price of an order without paying for it.
 
@@ -266,10 +266,10 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
 
 
 @click.command()
-@takes_order
+@add_order_options
 @click.option("--check", "only_check", is_flag=True, help="Check the order without posting it.")
 @click.option("--final", is_flag=True, help="Wait until the job is in a block.")
-@takes_connection
+@add_connection_options
 @trace_command
 async def submit(connection: Connection, order: OrderOptions, *, only_check: bool, final: bool) -> ExitCode:
     """Order one job and write its id.

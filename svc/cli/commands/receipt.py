@@ -13,7 +13,7 @@ from common.receipt import ProvedFact, verify_receipt
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
 from svc.chain.node import Chain
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.destinations import open_output
 from svc.errors import OrderRefused, ResultUnreadable
 from svc.receipts import check_blocks, check_hashes
@@ -52,7 +52,7 @@ def receipt() -> None:
 @click.argument("job_id", metavar="JOB", help="Id of the job.")
 @click.option("--out", type=_FILE_PATH_TYPE, help="Write the receipt to this file.")
 @click.option("--transcript", is_flag=True, help="Prove what a tab charged. The receipt shows the tab's answers.")
-@takes_connection
+@add_connection_options
 async def write(connection: Connection, job_id: str, out: Path | None, *, transcript: bool) -> None:
     """Write the receipt of an ended job (same as `svc receipt JOB`)."""
     async with connection.client(wallet=transcript) as client:
@@ -71,7 +71,7 @@ async def write(connection: Connection, job_id: str, out: Path | None, *, transc
     "--block-hash", "hashes", multiple=True, metavar="HEX", help="Hash of a block of the chain; may be repeated."
 )
 @click.option("--market", type=_FILE_PATH_TYPE, help="Address book of the market; reject receipts of other markets.")
-@takes_connection
+@add_connection_options
 async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], market: Path | None) -> None:
     """Verify a receipt, and show what proves each of its facts.
 

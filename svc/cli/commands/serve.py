@@ -11,11 +11,11 @@ import click
 
 from common.extras import missing_extra_message
 from common.refusal import Refused
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
 from svc.errors import OrderRefused
-from svc.serve.page.access import link_of_running_server
+from svc.serve.page.access import create_link_to_running_server
 from svc.serve.settings import ServeSettings, read_settings, state_folder
 
 STATE_OPTION = click.option(
@@ -58,7 +58,7 @@ def serve() -> None:
 @STATE_OPTION
 @click.option("--host", help="Listen on this address instead of loopback. Requires keys in the settings.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port (default 8403; 0: any free port).")
-@takes_connection
+@add_connection_options
 async def run(
     connection: Connection, *, config_file: Path | None, state: Path | None, host: str | None, port: int | None
 ) -> None:
@@ -87,11 +87,15 @@ async def run(
                 async with serving.open_server(client, settings, folder, port, output.warn) as served:
                     for risk in serving.list_risks(settings):
                         output.warn(risk)
-                    output.say(f"paying from {client.address}; budgets: {'; '.join(served.trade.budgets.descriptions)}")
+                    output.say(
+                        f"paying from {client.address}; budgets: {'; '.join(served.context.budgets.descriptions)}"
+                    )
                     if served.key_file is not None:
                         output.say(f"api_key: in the file {served.key_file}")
                     # The link grants access, so it is printed only on a terminal and never into a log.
-                    page = served.new_link() if sys.stderr.isatty() else "run svc serve link, and open the printed link"
+                    page = (
+                        served.create_link() if sys.stderr.isatty() else "run svc serve link, and open the printed link"
+                    )
                     output.say(f"page: {page}")
                     output.text(f"base_url: {serving.base_url(settings.server, port)}")
                     output.flush()
@@ -108,7 +112,7 @@ def link(state: Path | None, as_json: bool) -> ExitCode:
     """Print a new link to the page of the running server. The link opens the page once, within five minutes."""
     output = Output(as_json=as_json, quiet=False)
     try:
-        url = link_of_running_server(state_folder(state, os.environ))
+        url = create_link_to_running_server(state_folder(state, os.environ))
     except Refused as refusal:
         output.fail(refusal.message, None, {"message": refusal.message, "code": refusal.code})
         return ExitCode.USAGE

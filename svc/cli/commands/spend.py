@@ -80,7 +80,7 @@ def spend(  # noqa: PLR0917 - click passes each option as an argument
         output.fail(refusal.message, None, {"message": refusal.message, "code": refusal.code})
         return ExitCode.USAGE
     try:
-        entries = anyio.run(ledger.list_since, time.time() - days * 86_400)
+        entries = anyio.run(ledger.list_jobs_since, time.time() - days * 86_400)
     finally:
         ledger.close()
     if as_csv:

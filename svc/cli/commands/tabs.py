@@ -9,7 +9,7 @@ import click
 from common import quotes
 from common.quotes import CostParts
 from svc.cli.ceiling import pay_within_ceiling
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.drawing import Table
 from svc.cli.exit_codes import ExitCode
 from svc.cli.inputs import read_param
@@ -65,7 +65,7 @@ def tab() -> None:
 @click.option("--system", metavar="TEXT", help="Instruction for the model, sent with each request.")
 @click.option("--param", "-p", "params", metavar="NAME=VALUE", multiple=True, help="Set a parameter of the model.")
 @click.option("--no-chat", is_flag=True, help="Open the tab, write its job id, and leave it open.")
-@takes_connection
+@add_connection_options
 async def open_(
     connection: Connection,
     *,
@@ -294,7 +294,7 @@ def describe_outcome(outcome: TabOutcome, chain: Deployment) -> str:
 
 
 @tab.command("list")
-@takes_connection
+@add_connection_options
 async def list_(connection: Connection) -> None:
     """List open tabs and excluded providers."""
     output = connection.output
@@ -319,7 +319,7 @@ async def list_(connection: Connection) -> None:
 
 @tab.command()
 @_JOB_ARGUMENT
-@takes_connection
+@add_connection_options
 async def close(connection: Connection, job_id: str) -> None:
     """Settle a tab, check the charge, and show the refund."""
     async with connection.client(wallet=True) as client:
@@ -333,7 +333,7 @@ async def close(connection: Connection, job_id: str) -> None:
 
 @tab.command()
 @click.argument("provider", type=click.IntRange(1, 2**32 - 1), help="Id of the provider.")
-@takes_connection
+@add_connection_options
 async def forgive(connection: Connection, provider: int) -> None:
     """Allow tabs with an excluded provider again."""
     async with connection.client(wallet=True) as client:

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from svc.cli import tables
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.drawing import Screen, Table
 from svc.cli.json_form import to_plain_values
 from svc.cli.key_presses import read_key_presses
@@ -52,7 +52,7 @@ class PaneData:
     default=2.0,
     help="Seconds between reads, if no changes are reported.",
 )
-@takes_connection
+@add_connection_options
 async def watch(connection: Connection, *, pane: str, once: bool, every: float) -> None:
     """Watch the book, your jobs, models, providers and deployment.
 

@@ -7,7 +7,7 @@ import click
 
 from common.api.webhooks import SELECTABLE_EVENTS
 from svc.cli import tables
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.drawing import Table
 from svc.cli.json_form import to_plain_values
 from svc.webhooks import ListedWebhook
@@ -34,7 +34,7 @@ def webhooks() -> None:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="File with your own signing secret (whsec_…).",
 )
-@takes_connection
+@add_connection_options
 async def add(connection: Connection, *, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
     """Add an endpoint. Shows its signing secret, only this once."""
     secret = _read_secret(secret_file) if secret_file is not None else None
@@ -51,7 +51,7 @@ async def add(connection: Connection, *, url: str, events: tuple[str, ...], secr
 
 
 @webhooks.command(name="list")
-@takes_connection
+@add_connection_options
 async def list_(connection: Connection) -> None:
     """List your endpoints and the state of their deliveries."""
     async with connection.client(wallet=True) as client:
@@ -64,7 +64,7 @@ async def list_(connection: Connection) -> None:
 
 @webhooks.command()
 @_WEBHOOK_ARGUMENT
-@takes_connection
+@add_connection_options
 async def remove(connection: Connection, *, webhook_id: str) -> None:
     """Remove an endpoint and its waiting messages."""
     async with connection.client(wallet=True) as client:
@@ -74,7 +74,7 @@ async def remove(connection: Connection, *, webhook_id: str) -> None:
 
 @webhooks.command()
 @_WEBHOOK_ARGUMENT
-@takes_connection
+@add_connection_options
 async def test(connection: Connection, *, webhook_id: str) -> None:
     """Send a message of type webhook.test, and write its id."""
     async with connection.client(wallet=True) as client:

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from svc.cli.clean_text import clean, clean_json, one_line
+from svc.cli.clean_text import clean, clean_json, clean_line
 from svc.cli.output import Output
 
 CLASSES = {
@@ -50,7 +50,7 @@ def _xterm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_control_characters_are_shown_escaped(name: str) -> None:
     sent, shown = CLASSES[name]
     assert clean(sent) == shown
-    assert one_line(sent) == shown
+    assert clean_line(sent) == shown
 
 
 @pytest.mark.parametrize("name", CLASSES)
