@@ -14,7 +14,7 @@ from svc.own_files import open_atomic
 
 @attrs.frozen
 class Destination:
-    """Options that say where the answer goes. `out` is the file for the answer, `raw` selects the model's own JSON.
+    """Output options of a command. `out` is the file for the answer, and `raw` selects the model's own JSON.
 
     Files in an answer go to `folder`, otherwise next to `out`, otherwise to the current folder.
     """

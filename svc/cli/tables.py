@@ -101,7 +101,7 @@ def jobs_table(records: Iterable[BookRow], names: Mapping[int, str], now: float)
         (
             row.job_id,
             model_name_of(row.model_id, names),
-            status_of(row),
+            job_status(row),
             _time_left(row, now),
             format_window(row.sla_secs),
             str(row.provider_id) if row.provider_id else None,
@@ -160,20 +160,20 @@ def describe_live_providers(candidates: Iterable[Candidate]) -> str:
     return ", ".join(texts) or "none with free capacity at these rates"
 
 
-def why_table(status_report: Why) -> Table:
+def why_table(report: Why) -> Table:
     rows = [
         (str(each.provider_id), _format_flag(each.takes), "; ".join(reason.said for reason in each.reasons) or None)
-        for each in status_report.providers
+        for each in report.providers
     ]
     return Table(("provider", "accepts", "reasons"), rows, frozenset({"provider"}))
 
 
 def vouching_table(facts: Iterable[VouchedFact]) -> Table:
     rows = [(each.fact, each.value, each.voucher.value) for each in facts]
-    return Table(("fact", "value", "verified by"), rows, whole=frozenset({"value"}))
+    return Table(("fact", "value", "verified by"), rows, never_cut=frozenset({"value"}))
 
 
-def status_of(row: BookRow) -> str:
+def job_status(row: BookRow) -> str:
     """Return the status of a job in the book, with the SDK's name for the status."""
     known = {_OPEN: "queued", _CLAIMED: "in_progress", _SETTLED: "completed"}
     return known.get(row.state) or CODE_BY_END.get(row.ended_because, "ended")

@@ -33,7 +33,7 @@ async def verify(connection: Connection, job_id: str) -> ExitCode:
     # Imported late, so that a wrong command line fails faster.
     from svc.cli import tables  # noqa: PLC0415
 
-    connection.output.table(tables.vouching_table(verified.facts), to_plain_values(attrs.asdict(verified)))
+    connection.output.show_table(tables.vouching_table(verified.facts), to_plain_values(attrs.asdict(verified)))
     if verified.checked_on_chain:
         return ExitCode.DONE
     connection.output.warn("not checked against the chain: set SVC_RPC_URL or --rpc-url to a node")
@@ -77,19 +77,19 @@ async def jobs(
             return
         if not summary:
             listed = await client.jobs.book(owner=address, state=state, order="newest", limit=limit)
-            output.table(tables.jobs_table(listed, names, client.now()), to_plain_values(listed))
+            output.show_table(tables.jobs_table(listed, names, client.now()), to_plain_values(listed))
             return
-        totals, chain = await client.jobs.summary(address), await client.chain()
+        totals, deployment = await client.jobs.summary(address), await client.chain()
     facts: list[tuple[str, str | None]] = [
         ("jobs", str(totals.jobs)),
         ("completed", str(totals.completed)),
-        ("escrowed at most", format_amount(totals.escrowed, chain)),
+        ("escrowed at most", format_amount(totals.escrowed, deployment)),
     ]
     facts += [
         (f"  {tables.model_name_of(each.model_id, names)}", f"{each.completed} of {each.jobs} completed")
         for each in totals.by_model
     ]
-    output.facts(facts, to_plain_values(totals))
+    output.show_facts(facts, to_plain_values(totals))
 
 
 async def _poll_jobs(client: "Client", output: Output, every: float, **query: Any) -> "AsyncIterator[list[BookRow]]":
@@ -114,17 +114,17 @@ async def _show_updates(
     from svc.cli import tables  # noqa: PLC0415
 
     if output.is_on_terminal:
-        with output.live() as draw:
+        with output.live_table() as draw:
             async for rows in updates:
                 draw(tables.jobs_table(rows, names, now()))
     seen: dict[str, str] = {}
     async for rows in updates:
         for row in reversed(rows):  # oldest first
-            status = tables.status_of(row)
+            status = tables.job_status(row)
             if seen.get(row.job_id) != status:
                 seen[row.job_id] = status
                 if output.as_json:
                     output.write_json_line(to_plain_values(row) | {"status": status})
                 else:
-                    output.table(tables.jobs_table([row], names, now()), None)
+                    output.show_table(tables.jobs_table([row], names, now()), None)
         output.flush()

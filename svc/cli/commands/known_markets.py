@@ -44,7 +44,7 @@ async def show(connection: Connection, show_all: bool) -> None:
     async with connection.client() as client:
         known = await _run_in_thread(client.vouching.known.all)
         if show_all:
-            output.facts([(url, _describe_market(each)) for url, each in known.items()], _markets_json(known))
+            output.show_facts([(url, _describe_market(each)) for url, each in known.items()], _markets_json(known))
             return
         url = client.vouching.url
         reported = await _read_deployment(client)
@@ -59,7 +59,7 @@ async def show(connection: Connection, show_all: bool) -> None:
     if reported is not None and (entry is None or reported.labelled_values != entry.deployment.labelled_values):
         facts += [(f"reported now: {fact}", value) for fact, value in reported.labelled_values.items()]
         facts.append(("accept with", f"svc market accept --coordinator {url} --deployment {fingerprint(reported)}"))
-    output.facts(facts, _markets_json({url: entry} if entry is not None else {}))
+    output.show_facts(facts, _markets_json({url: entry} if entry is not None else {}))
 
 
 @market.command()
@@ -93,7 +93,7 @@ async def accept(
             return entry
 
         await _run_in_thread(lambda: client.vouching.known.change(client.vouching.url, change))
-        connection.output.say(f"accepted for {client.vouching.url}")
+        connection.output.write_note(f"accepted for {client.vouching.url}")
     return ExitCode.DONE
 
 
@@ -103,7 +103,7 @@ async def forget(connection: Connection) -> None:
     """Forget the coordinator's market. The next command remembers the market again."""
     async with connection.client() as client:
         await _run_in_thread(lambda: client.vouching.known.change(client.vouching.url, lambda _: None))
-        connection.output.say(f"{client.vouching.url} forgotten")
+        connection.output.write_note(f"{client.vouching.url} forgotten")
 
 
 async def _require_deployment(client: Client, expected: str) -> AddressBook:
@@ -125,18 +125,18 @@ async def _read_deployment(client: Client) -> AddressBook | None:
         return None
 
 
-async def _run_in_thread(read: Callable[[], T]) -> T:
+async def _run_in_thread(function: Callable[[], T]) -> T:
     try:
-        return await to_thread.run_sync(read)
+        return await to_thread.run_sync(function)
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
     except OSError as error:
         raise OrderRefused(f"cannot access the known markets: {error}", param="SVC_KNOWN_MARKETS") from None
 
 
-def _describe_market(each: KnownMarket) -> str:
-    book = each.deployment
-    keys = f"{len(each.escrow_keys)} keys of its escrow, {len(each.box_keys)} of providers"
+def _describe_market(known: KnownMarket) -> str:
+    book = known.deployment
+    keys = f"{len(known.escrow_keys)} keys of its escrow, {len(known.box_keys)} of providers"
     return f"chain {book.chain_id}, job registry 0x{book.job_registry.hex()}; {keys}"
 
 

@@ -28,7 +28,7 @@ async def models(connection: Connection, name: str | None) -> None:
     async with connection.client() as client:
         if name is None:
             listed = await client.models.list(limit=_NO_LIMIT)
-            output.table(tables.models_table(listed), to_plain_values(listed))
+            output.show_table(tables.models_table(listed), to_plain_values(listed))
             return
         model = await client.models.get(name)
     facts: list[tuple[str, str | None]] = [
@@ -39,7 +39,7 @@ async def models(connection: Connection, name: str | None) -> None:
     ]
     properties = (model.svc.params_schema or {}).get("properties", {})
     facts += [(f"  {parameter}", _describe_schema(schema)) for parameter, schema in sorted(properties.items())]
-    output.facts(facts, to_plain_values(model))
+    output.show_facts(facts, to_plain_values(model))
 
 
 @click.command()
@@ -57,10 +57,10 @@ async def asks(connection: Connection, model: str | None, floors: bool) -> None:
         model_id = None if model is None else (await client.models.get(model)).svc.model_id
         if floors:
             lowest = await client.market.floors(model=model_id, limit=_NO_LIMIT)
-            connection.output.table(tables.floors_table(lowest, names), to_plain_values(lowest))
+            connection.output.show_table(tables.floors_table(lowest, names), to_plain_values(lowest))
         else:
             listed_asks = await client.market.asks(model=model_id, limit=_NO_LIMIT)
-            connection.output.table(tables.asks_table(listed_asks, names), to_plain_values(listed_asks))
+            connection.output.show_table(tables.asks_table(listed_asks, names), to_plain_values(listed_asks))
 
 
 @click.command()
@@ -72,10 +72,10 @@ async def providers(connection: Connection, provider_id: int | None) -> None:
         names = await read_model_names(client)
         if provider_id is None:
             listed = await client.market.providers(limit=_NO_LIMIT)
-            connection.output.table(tables.providers_table(listed, names), to_plain_values(listed))
+            connection.output.show_table(tables.providers_table(listed, names), to_plain_values(listed))
         else:
             provider = await client.market.provider(provider_id)
-            connection.output.table(tables.providers_table([provider], names), to_plain_values(provider))
+            connection.output.show_table(tables.providers_table([provider], names), to_plain_values(provider))
 
 
 @click.command()
@@ -100,7 +100,7 @@ async def escrow(connection: Connection) -> None:
         ("open orders readable by", open_order_readers(evidence.type)),
         ("verified by", (Voucher.PINNED if connection.escrow_keys else Voucher.KNOWN).value),
     ]
-    connection.output.facts(facts, to_plain_values(escrow_key) | {"verified": True})
+    connection.output.show_facts(facts, to_plain_values(escrow_key) | {"verified": True})
 
 
 async def read_model_names(client: Client) -> dict[int, str]:

@@ -58,11 +58,11 @@ async def write(connection: Connection, job_id: str, out: Path | None, *, transc
     async with connection.client(wallet=transcript) as client:
         raw = await client.receipt(job_id, transcript=transcript)
     if out is None:
-        connection.output.text(raw.decode().rstrip("\n"))
+        connection.output.write_text(raw.decode().rstrip("\n"))
         return
     with open_output(out) as file:
         file.write(raw)
-    connection.output.say(f"receipt written to {out}")
+    connection.output.write_note(f"receipt written to {out}")
 
 
 @receipt.command("verify")
@@ -98,7 +98,7 @@ async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], ma
     facts = [ProvedFact("job", hex_of(receipt_data.job_id), "hash of owner and commitment"), *receipt_data.facts]
     facts += [ProvedFact(f"block {block.number}", hex_of(block.hash), source) for block in receipt_data.blocks]
     rows = [(fact.name, f"{fact.value}  ({fact.rests_on})") for fact in facts]
-    connection.output.facts(rows, [attrs.asdict(fact) for fact in facts])
+    connection.output.show_facts(rows, [attrs.asdict(fact) for fact in facts])
 
 
 def _node_urls_of(connection: Connection) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ STATE_OPTION = click.option(
 )
 
 
-class _RunByDefault(click.Group):
+class _RunCommandByDefault(click.Group):
     """Group that runs `svc serve …` as `svc serve run …`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -34,7 +34,7 @@ class _RunByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_RunByDefault)
+@click.group(cls=_RunCommandByDefault)
 def serve() -> None:
     """Serve OpenAI's API on this machine from sealed jobs.
 
@@ -75,7 +75,7 @@ async def run(
 
     output = connection.output
     try:
-        settings = _with_address(read_settings(config_file, os.environ), host, port)
+        settings = _override_address(read_settings(config_file, os.environ), host, port)
         folder = state_folder(state, os.environ)
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
@@ -87,22 +87,22 @@ async def run(
                 async with serving.open_server(client, settings, folder, port, output.warn) as served:
                     for risk in serving.list_risks(settings):
                         output.warn(risk)
-                    output.say(
+                    output.write_note(
                         f"paying from {client.address}; budgets: {'; '.join(served.context.budgets.descriptions)}"
                     )
                     if served.key_file is not None:
-                        output.say(f"api_key: in the file {served.key_file}")
+                        output.write_note(f"api_key: in the file {served.key_file}")
                     # The link grants access, so it is printed only on a terminal and never into a log.
                     page = (
                         served.create_link() if sys.stderr.isatty() else "run svc serve link, and open the printed link"
                     )
-                    output.say(f"page: {page}")
-                    output.text(f"base_url: {serving.base_url(settings.server, port)}")
+                    output.write_note(f"page: {page}")
+                    output.write_text(f"base_url: {serving.base_url(settings.server, port)}")
                     output.flush()
                     await serving.serve_until(served, listening, settings, _wait_for_signal)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
-    output.say("stopped; running jobs continue, and the next start resumes them")
+    output.write_note("stopped; running jobs continue, and the next start resumes them")
 
 
 @serve.command("link")
@@ -114,16 +114,16 @@ def link(state: Path | None, as_json: bool) -> ExitCode:
     try:
         url = create_link_to_running_server(state_folder(state, os.environ))
     except Refused as refusal:
-        output.fail(refusal.message, None, {"message": refusal.message, "code": refusal.code})
+        output.show_error(refusal.message, None, {"message": refusal.message, "code": refusal.code})
         return ExitCode.USAGE
     if as_json:
-        output.json({"link": url})
+        output.write_json({"link": url})
     else:
-        output.text(url)
+        output.write_text(url)
     return ExitCode.DONE
 
 
-def _with_address(settings: ServeSettings, host: str | None, port: int | None) -> ServeSettings:
+def _override_address(settings: ServeSettings, host: str | None, port: int | None) -> ServeSettings:
     server = settings.server
     changed = attrs.evolve(
         server, host=server.host if host is None else host, port=server.port if port is None else port

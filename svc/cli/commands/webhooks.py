@@ -46,8 +46,8 @@ async def add(connection: Connection, *, url: str, events: tuple[str, ...], secr
         ("events", _format_events(added.events)),
         ("secret", added.secret),
     ]
-    connection.output.facts(facts, to_plain_values(added))
-    connection.output.say(f"Verify messages with this secret. Try it with: svc webhooks test {added.id}")
+    connection.output.show_facts(facts, to_plain_values(added))
+    connection.output.write_note(f"Verify messages with this secret. Try it with: svc webhooks test {added.id}")
 
 
 @webhooks.command(name="list")
@@ -59,7 +59,7 @@ async def list_(connection: Connection) -> None:
     columns = ("id", "status", "answer", "delivered", "waiting", "dropped", "last attempt", "url", "events")
     right = frozenset(("answer", "delivered", "waiting", "dropped"))
     rows = [_webhook_row(each) for each in found]
-    connection.output.table(Table(columns, rows, right, frozenset(("id", "url"))), to_plain_values(found))
+    connection.output.show_table(Table(columns, rows, right, frozenset(("id", "url"))), to_plain_values(found))
 
 
 @webhooks.command()
@@ -69,7 +69,7 @@ async def remove(connection: Connection, *, webhook_id: str) -> None:
     """Remove an endpoint and its waiting messages."""
     async with connection.client(wallet=True) as client:
         await client.webhooks.remove(webhook_id)
-    connection.output.say(f"{webhook_id} removed")
+    connection.output.write_note(f"{webhook_id} removed")
 
 
 @webhooks.command()
@@ -78,8 +78,8 @@ async def remove(connection: Connection, *, webhook_id: str) -> None:
 async def test(connection: Connection, *, webhook_id: str) -> None:
     """Send a message of type webhook.test, and write its id."""
     async with connection.client(wallet=True) as client:
-        connection.output.text(await client.webhooks.test(webhook_id))
-    connection.output.say("Message queued. See its delivery with: svc webhooks list")
+        connection.output.write_text(await client.webhooks.test(webhook_id))
+    connection.output.write_note("Message queued. See its delivery with: svc webhooks list")
 
 
 def _read_secret(path: Path) -> str:
