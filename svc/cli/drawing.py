@@ -142,7 +142,7 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
     else:
         table = attrs.evolve(table, rows=table.rows[:row_count])
         widths = _fit_widths(attrs.evolve(table, never_cut=frozenset()), width, _MIN_CUT_WIDTH)
-        shown = _draw_grid(table, widths, one_line_each=True)
+        shown = _draw_grid(table, widths, single_line_cells=True)
     body = Layout(shown, name="body")
     layout = Layout()
     layout.split_column(
@@ -152,7 +152,7 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
 
 
 def _draw_grid(
-    table: Table, widths: Sequence[int] | None, *, header: bool = True, style: str = "", one_line_each: bool = False
+    table: Table, widths: Sequence[int] | None, *, header: bool = True, style: str = "", single_line_cells: bool = False
 ) -> "RichTable":
     """Draw the table with these column widths. Without widths, rich chooses them and cuts cells that do not fit."""
     from rich.markup import escape  # noqa: PLC0415
@@ -163,8 +163,8 @@ def _draw_grid(
         drawn.add_column(
             column,
             justify="right" if column in table.right_aligned else "left",
-            overflow="ellipsis" if one_line_each else "fold",
-            no_wrap=one_line_each,
+            overflow="ellipsis" if single_line_cells else "fold",
+            no_wrap=single_line_cells,
             width=None if widths is None else widths[at],
         )
     for row in table.rows:

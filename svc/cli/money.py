@@ -35,10 +35,10 @@ def cost_json(parts: CostParts | None) -> dict[str, Any]:
     return {"cost": parts and parts.total, "cost_parts": parts and attrs.asdict(parts)}
 
 
-def describe_payment(paid: Payment, deployment: Deployment, *, provisional: bool = False) -> str:
+def describe_payment(payment: Payment, deployment: Deployment, *, provisional: bool = False) -> str:
     """Describe the cost, its shares and the refund."""
-    parts = paid.parts
-    amounts = (parts.total, parts.provider, parts.fee + parts.gas_fee, paid.refunded)
+    parts = payment.parts
+    amounts = (parts.total, parts.provider, parts.fee + parts.gas_fee, payment.refunded)
     total, provider, fees, refunded = (format_token(share, deployment.decimals) for share in amounts)
     shares = f"(provider {provider}, fees {fees})"
     if provisional:

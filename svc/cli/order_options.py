@@ -33,15 +33,15 @@ class OrderOptions:
     terms: dict[str, Any]
     max_amount: int | None
 
-    async def input(self, client: Client) -> dict[str, Any]:
-        """Return the model's input."""
+    async def build_input(self, client: Client) -> dict[str, Any]:
+        """Return the model's input, with `params` added."""
         value = self.raw_input
         if isinstance(value, str):
             value = input_from_text(value, await client.models.get(self.model))
         return value | self.params
 
     async def prepare(self, client: Client) -> PreparedOrder:
-        return await client.prepare(self.model, await self.input(client), **self.terms)
+        return await client.prepare(self.model, await self.build_input(client), **self.terms)
 
 
 def add_order_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:

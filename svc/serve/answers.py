@@ -68,18 +68,18 @@ def detect_output_route(output: object) -> str | None:
 
 
 def completion_id(job_id: str) -> str:
-    return f"chatcmpl-{_short_id(job_id)}"
+    return f"chatcmpl-{_id_suffix(job_id)}"
 
 
 def response_id(job_id: str) -> str:
-    return f"resp_{_short_id(job_id)}"
+    return f"resp_{_id_suffix(job_id)}"
 
 
 def message_id(job_id: str, index: int) -> str:
     return f"msg_{job_id[2:26]}{index}"
 
 
-def _short_id(job_id: str) -> str:
+def _id_suffix(job_id: str) -> str:
     job, request = split_tab_request_id(job_id)
     return job[2:34] if request is None else f"{job[2:34]}-{request}"
 
@@ -101,7 +101,7 @@ def build_completion(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObje
     return {
         "id": completion_id(bought.job_id),
         "object": "chat.completion",
-        "created": bought.created,
+        "created": bought.created_at,
         "model": requested.model_name,
         "choices": converted["choices"],
         "usage": to_chat_usage(usage),
@@ -149,7 +149,7 @@ def build_response(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject
             converted = chat_to_response({"choices": [{"message": {"content": _to_text(output)}}]})
     counted = usage or converted.get("usage") or {}
     status = converted.get("status")
-    return empty_response(requested, bought.job_id, bought.created) | {
+    return empty_response(requested, bought.job_id, bought.created_at) | {
         "status": status if status in ("completed", "incomplete", "failed") else "completed",
         "incomplete_details": converted.get("incomplete_details"),
         "error": converted.get("error") if status == "failed" else None,
@@ -161,14 +161,14 @@ def build_response(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject
     }
 
 
-def empty_response(requested: AnswerRequest, job_id: str, created: int) -> JsonObject:
+def empty_response(requested: AnswerRequest, job_id: str, created_at: int) -> JsonObject:
     """Return a response without output, as the first events of a stream show it."""
     parameters = requested.parameters
     reasoning = parameters.get("reasoning")
     return {
         "id": response_id(job_id),
         "object": "response",
-        "created_at": created,
+        "created_at": created_at,
         "status": "in_progress",
         "background": False,
         "error": None,

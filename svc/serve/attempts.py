@@ -61,8 +61,8 @@ _STORAGE_RETRY_PAUSE_S: Final = 5.0
 class PurchaseContext:
     """State and services that all purchases share.
 
-    `tasks` runs work until the server stops, `clock` returns Unix seconds, and `report` prints a line for the operator.
-    `stopping` is True while the server shuts down.
+    `task_group` runs tasks until the server stops, `clock` returns Unix seconds, and `report` prints a line for the
+    operator. `stopping` is True while the server shuts down.
     """
 
     client: Client
@@ -70,7 +70,7 @@ class PurchaseContext:
     ledger: Ledger
     budgets: Budgets
     prices: Prices
-    tasks: TaskGroup
+    task_group: TaskGroup
     clock: Callable[[], float] = time.time
     report: Callable[[str], object] = lambda _: None
     stopping: bool = False
@@ -84,16 +84,16 @@ class PurchaseContext:
         ),
     )
 
-    def start(self, task: str, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Start work that outlives its request. An exception is printed and ends only this work."""
-        self.tasks.start_soon(self.supervisor.run_once, task, partial(work, *arguments))
+    def start_task(self, name: str, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Start a task that outlives its request. An exception is printed and ends only this task."""
+        self.task_group.start_soon(self.supervisor.run_once, name, partial(work, *arguments))
 
     def _report_failure(self, task: str, failures: int, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error))
         self.report(f"{task} failed unexpectedly ({failures} in a row): {type(error).__name__}: {error}\n{trace}")
 
-    async def persist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Retry a write until the disk accepts it. The write records a payment, so it must not be lost."""
+    async def write_until_stored(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Retry `write` until the disk accepts it, because a record of a payment must not be lost."""
         reported = False
         while True:
             try:
@@ -118,7 +118,7 @@ class OpenPurchase:
     requested: AnswerRequest | None
     status: str = "preparing"
     job: LedgerJob | None = None
-    bought: BoughtAnswer | None = None
+    answer: BoughtAnswer | None = None
     problem: Problem | None = None
     waiting_clients: int = 0
     abandoned: bool = False
@@ -131,7 +131,7 @@ class OpenPurchase:
 
     @property
     def ended(self) -> bool:
-        return self.bought is not None or self.problem is not None
+        return self.answer is not None or self.problem is not None
 
     @property
     def is_posted(self) -> bool:
@@ -151,14 +151,14 @@ class OpenPurchase:
             await self.wait_for_change()
         if self.problem is not None:
             raise self.problem
-        if self.bought is None:
+        if self.answer is None:
             raise AssertionError("the purchase ended with neither an answer nor a problem")
-        return self.bought
+        return self.answer
 
 
 @attrs.frozen
 class JobAttempts:
-    """Posts, follows, cancels and confirms single jobs."""
+    """Posts, awaits, cancels and confirms single jobs."""
 
     context: PurchaseContext
 
@@ -198,7 +198,7 @@ class JobAttempts:
             final = self.context.settings.buying.final
             submitted = await self.context.client.submit(prepared, quoted, max_amount=job.amount, final=final)
         except ChainContradicts:
-            self.context.start("accounting", self.record_cost, purchase, job)
+            self.context.start_task("accounting", self.record_cost, purchase, job)
             raise
         except SvcError as error:
             if may_have_been_accepted(error):
@@ -224,7 +224,9 @@ class JobAttempts:
         await self.context.ledger.update_job_terms(job.job_id, job.created_at, amount, job.terms)
         return job
 
-    async def follow(self, purchase: OpenPurchase, job: LedgerJob, prepared: PreparedOrder | None) -> BoughtAnswer:
+    async def wait_and_open(
+        self, purchase: OpenPurchase, job: LedgerJob, prepared: PreparedOrder | None
+    ) -> BoughtAnswer:
         """Wait for the job and open its result.
 
         `prepared` is the order if this run posted it. After a restart, `prepared` is None, and the answer is returned
@@ -245,15 +247,15 @@ class JobAttempts:
         statuses: list[str] = []
         load, started = self.context.prices.load, anyio.current_time()
 
-        def on_change(found: Job) -> None:
-            if found.status == "in_progress" and "in_progress" not in statuses:
+        def on_change(current: Job) -> None:
+            if current.status == "in_progress" and "in_progress" not in statuses:
                 load.on_claimed(job.provider, anyio.current_time() - started if prepared is not None else None)
-            statuses.append(found.status)
-            purchase.status = found.status
+            statuses.append(current.status)
+            purchase.status = current.status
             purchase.notify()
 
         watch_scope = anyio.CancelScope()
-        self.context.start("cancelling", self._cancel_unclaimed, purchase, job, statuses, watch_scope)
+        self.context.start_task("cancelling", self._cancel_unclaimed, purchase, job, statuses, watch_scope)
         provisional_order = None if self.context.settings.buying.final else prepared
         try:
             ended = await self._wait_for_job(job, statuses, on_change, provisional_order)
@@ -316,8 +318,10 @@ class JobAttempts:
         """
         provider, cost = result.job.svc.provider_id or job.provider, total_cost(result.job, job.terms)
         provisional = ProvisionalResult(result.job.result_cid or "", provider, cost)
-        await self.context.persist(lambda: self.context.ledger.store_provisional(job, purchase.row.key, provisional))
-        self.context.start("confirming", self.confirm, job, prepared)
+        await self.context.write_until_stored(
+            lambda: self.context.ledger.store_provisional(job, purchase.row.key, provisional)
+        )
+        self.context.start_task("confirming", self.confirm, job, prepared)
         at, rests_on = int(job.created_at), result.rests_on
         return BoughtAnswer(
             job.job_id, provider, job.amount, cost, job.terms, at, result.output, result.usage, rests_on
@@ -348,7 +352,7 @@ class JobAttempts:
     async def _confirm(self, job: LedgerJob, prepared: PreparedOrder | None) -> None:
         provisional = await self.context.ledger.get_provisional_result(job.job_id)
         try:
-            ended = await self._wait_for_chain_end(job)
+            ended = await self._wait_until_ended_on_chain(job)
         except PostRefused as refused:
             await self._record_refund(job, refused.code or "refused")
             return
@@ -366,7 +370,7 @@ class JobAttempts:
         if prepared is not None:
             await self.context.client.orders.confirm_on_chain(prepared)
 
-    async def _wait_for_chain_end(self, job: LedgerJob) -> Job | None:
+    async def _wait_until_ended_on_chain(self, job: LedgerJob) -> Job | None:
         """Return the ended job, or None if the job was never posted to the chain.
 
         Jobs take turns, because `confirmation_limit` caps the number of jobs that wait at the same time.
@@ -387,7 +391,7 @@ class JobAttempts:
 
     async def _record_refund(self, job: LedgerJob, reason: str) -> None:
         self.context.budgets.settle(job.job_id, 0, self.context.clock())
-        await self.context.persist(lambda: self.context.ledger.mark_refunded(job.job_id))
+        await self.context.write_until_stored(lambda: self.context.ledger.mark_refunded(job.job_id))
         self.context.report(
             f"job {job.job_id}: the provisional answer was not settled ({reason}); nothing was paid for it"
         )
@@ -395,7 +399,7 @@ class JobAttempts:
     async def _record_job_end(self, job: LedgerJob, cost: int, *, paid: bool) -> None:
         self.context.budgets.settle(job.job_id, cost, self.context.clock())
         state: JobState = "done" if paid else "unpaid"
-        await self.context.persist(lambda: self.context.ledger.record_job_end(job.job_id, state, cost))
+        await self.context.write_until_stored(lambda: self.context.ledger.record_job_end(job.job_id, state, cost))
 
     async def record_cost(self, purchase: OpenPurchase, job: LedgerJob) -> None:
         """Record the cost of a job that no client waits for.

@@ -76,7 +76,7 @@ class BatchResultFiles:
             for path in self._paths.values():
                 path.unlink(missing_ok=True)
 
-    def add(self, line: Mapping[str, Any], succeeded: bool) -> None:
+    def write_line(self, line: Mapping[str, Any], succeeded: bool) -> None:
         if succeeded not in self._files:
             self._paths[succeeded].touch(mode=0o600)
             self._files[succeeded] = self._exit_stack.enter_context(self._paths[succeeded].open("wb"))

@@ -116,7 +116,7 @@ async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes
         if batch.market_id is None:
             raise
         # The line was posted before its model left the market, so the answer can still be read.
-        model, rule = Model(name, "", ModelDetails(0, False, None, None)), prices.settings.rule(name)
+        model, rule = Model(name, "", ModelDetails(0, False, None, None)), prices.settings.rule_for(name)
     requested = read_request(batch.endpoint, body, model, rule)
     if requested.form.stream:
         raise invalid_request("stream must be false in a batch", "stream")

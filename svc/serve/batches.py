@@ -148,7 +148,7 @@ class LocalBatches:
 
     def _start(self, batch: StoredBatch, key: ApiKey) -> None:
         self._running[batch.id] = batch
-        self.context.start("batch", self._run, batch, key)
+        self.context.start_task("batch", self._run, batch, key)
 
     async def _run(self, batch: StoredBatch, key: ApiKey) -> None:
         """Run a batch to its end. Never raises, because errors are recorded in the batch's `errors`.
@@ -170,12 +170,14 @@ class LocalBatches:
                     continue
                 await self.sleep(_RETRY_PAUSE_S)
         except Problem as problem:
-            await self._fail_batch(batch, [error_json(problem)])
+            await self._record_batch_failure(batch, [error_json(problem)])
         except SvcError as error:
-            await self._fail_batch(batch, [error_json(problem_from_error(error))])
+            await self._record_batch_failure(batch, [error_json(problem_from_error(error))])
         except Exception as error:
             self.context.report(f"batch {batch.id} failed unexpectedly: {type(error).__name__}: {error}")
-            await self._fail_batch(batch, [{"code": "internal_error", "message": "svc serve failed unexpectedly"}])
+            await self._record_batch_failure(
+                batch, [{"code": "internal_error", "message": "svc serve failed unexpectedly"}]
+            )
         finally:
             self._running.pop(batch.id, None)
 
@@ -194,19 +196,19 @@ class LocalBatches:
                 await self._release_reservation(batch)
         requests, errors = await self._read_requests(batch, key)
         if errors and batch.market_id is None:
-            await self._fail_batch(batch, errors)
+            await self._record_batch_failure(batch, errors)
             return
         batch.counts["total"] = len(requests)
         if (
             batch.market_id is None
             and self.context.clock() > batch.created_at + WINDOW_DURATIONS_S[batch.completion_window]
         ):
-            await self._end_batch(batch, "expired", 0)
+            await self._record_batch_end(batch, "expired", 0)
             return
         if batch.market_id is None and not batch.cancelling:
             batch.market_id = await self._post_batch(batch, [request for request in requests if request is not None])
         if batch.market_id is None:
-            await self._end_batch(batch, "cancelled", 0)
+            await self._record_batch_end(batch, "cancelled", 0)
             return
         batch.status = "in_progress"
         self._record_time(batch, "in_progress")
@@ -335,7 +337,7 @@ class LocalBatches:
                 line, paid = self._result_line(result, request, terms)
                 succeeded = line["error"] is None
                 cost, counts[succeeded] = cost + paid, counts[succeeded] + 1
-                await to_thread.run_sync(written.add, line, succeeded)
+                await to_thread.run_sync(written.write_line, line, succeeded)
             batch.counts = {"total": len(requests), "completed": counts[True], "failed": counts[False]}
             expires_at = None if batch.output_seconds is None else int(self.context.clock()) + batch.output_seconds
             for name, path in written.close_files():
@@ -344,7 +346,7 @@ class LocalBatches:
                 filename = f"{batch.id}_{name}.jsonl"
                 file = await self.files.add(key.name, filename, "batch_output", path, expires_at)
                 setattr(batch, f"{name}_file_id", file.id)
-        await self._end_batch(batch, ended.status, cost)
+        await self._record_batch_end(batch, ended.status, cost)
 
     def _result_line(
         self, result: BatchResult, request: BatchRequest | None, terms: FeeTerms
@@ -369,12 +371,12 @@ class LocalBatches:
         response = {"status_code": 200, "request_id": job.id, "body": body}
         return line | {"response": response, "error": None}, paid
 
-    async def _fail_batch(self, batch: StoredBatch, errors: list[JsonObject]) -> None:
+    async def _record_batch_failure(self, batch: StoredBatch, errors: list[JsonObject]) -> None:
         batch.errors = errors
         posted = batch.market_id is not None
-        await self._end_batch(batch, "failed", None if posted else 0)
+        await self._record_batch_end(batch, "failed", None if posted else 0)
 
-    async def _end_batch(self, batch: StoredBatch, status: str, cost: int | None) -> None:
+    async def _record_batch_end(self, batch: StoredBatch, status: str, cost: int | None) -> None:
         """Store how the batch ended. Without a `cost`, the authorised amount still counts against the budgets."""
         batch.status = status
         self._record_time(batch, status)
@@ -389,7 +391,7 @@ class LocalBatches:
             await self._store_batch(batch)
             await self._inputs.delete_input(batch.id)
 
-        await self.context.persist(write)
+        await self.context.write_until_stored(write)
 
     def _update_counts(self, batch: StoredBatch, market_batch: Batch) -> None:
         """Estimate from the market's count of jobs how many lines have ended. A bundle is one job with many lines."""

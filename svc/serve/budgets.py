@@ -40,16 +40,16 @@ class SpendingLimit:
             self._total -= amount_by_job.get(self._entries.popleft()[1], 0)
         return self._total
 
-    def add(self, posted_at: float, job_id: str, amount: int) -> None:
+    def add_job(self, posted_at: float, job_id: str, amount: int) -> None:
         self._entries.append((posted_at, job_id))
         self._total += amount
 
-    def change(self, posted_at: float, now: float, difference: int) -> None:
+    def change_job_amount(self, posted_at: float, now: float, difference: int) -> None:
         """Add `difference` to the amount of a job posted at `posted_at`, unless the job has left the window."""
         if posted_at > now - self.seconds:
             self._total += difference
 
-    def remove(self, posted_at: float, job_id: str, amount: int) -> None:
+    def remove_job(self, posted_at: float, job_id: str, amount: int) -> None:
         if (posted_at, job_id) in self._entries:
             self._entries.remove((posted_at, job_id))
             self._total -= amount
@@ -147,7 +147,7 @@ class Budgets:
         self._amount_by_job[job_id] = amount
         self._time_and_key_by_job[job_id] = (posted_at, key)
         for limit in self._limits_for(key):
-            limit.add(posted_at, job_id, amount)
+            limit.add_job(posted_at, job_id, amount)
 
     def settle(self, job_id: str, cost: int, now: float) -> None:
         """Replace the authorised amount with the cost, once the job has ended."""
@@ -169,7 +169,7 @@ class Budgets:
         at, key = self._time_and_key_by_job[job_id]
         for limit in self._limits_for(key):
             limit.used_amount(now, self._amount_by_job)  # expire entries before the amount changes
-            limit.change(at, now, amount - known)
+            limit.change_job_amount(at, now, amount - known)
         self._amount_by_job[job_id] = amount
 
     def _remove(self, job_id: str) -> None:
@@ -178,7 +178,7 @@ class Budgets:
             return
         (at, key), amount = known, self._amount_by_job.pop(job_id)
         for limit in self._limits_for(key):
-            limit.remove(at, job_id, amount)
+            limit.remove_job(at, job_id, amount)
 
     def _limits_for(self, key: str) -> list[SpendingLimit]:
         return [limit for limit in self._limits if limit.key is None or limit.key == key]

@@ -74,12 +74,12 @@ class ChatEvents:
     Call `opening_events` before the result arrives, then `answer_events` or `error_events`.
     """
 
-    def __init__(self, requested: AnswerRequest, job_id: str, created: int) -> None:
+    def __init__(self, requested: AnswerRequest, job_id: str, created_at: int) -> None:
         self._requested = requested
         self._chunk_fields: JsonObject = {
             "id": completion_id(job_id),
             "object": "chat.completion.chunk",
-            "created": created,
+            "created": created_at,
             "model": requested.model_name,
         }
         self._opened_choices: set[int] = set()
@@ -147,12 +147,12 @@ class ChatEvents:
         self,
         index: int,
         delta: JsonObject,
-        finish: str | None = None,
+        finish_reason: str | None = None,
         *,
         logprobs: Any = None,
         svc: JsonObject | None = None,
     ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         chunk = self._chunk_fields | {"choices": [choice]}
         if self._requested.form.include_usage:
             chunk["usage"] = None
@@ -165,10 +165,10 @@ class ResponseEvents:
     Call `opening_events` before the result arrives, then `answer_events` or `error_events`.
     """
 
-    def __init__(self, requested: AnswerRequest, job_id: str, created: int) -> None:
+    def __init__(self, requested: AnswerRequest, job_id: str, created_at: int) -> None:
         self._requested = requested
         self._job_id = job_id
-        self._created = created
+        self._created_at = created_at
         self._number = 0
         self._sent_text = ""  # streamed text of the first item
         self._item_id: str | None = None  # id of the item that is being streamed
@@ -189,33 +189,35 @@ class ResponseEvents:
             if self._item_id is None:
                 self._item_id = str(chunk.get("item_id") or message_id(self._job_id, 0))
                 item = {"id": self._item_id, "type": "message", "role": "assistant", "status": "in_progress"}
-                yield self._event("response.output_item.added", output_index=0, item=item | {"content": []})
+                yield self._numbered_event("response.output_item.added", output_index=0, item=item | {"content": []})
                 part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-                yield self._event("response.content_part.added", **self._first_part_position, part=part)
+                yield self._numbered_event("response.content_part.added", **self._first_part_position, part=part)
             self._sent_text += text
-            yield self._event("response.output_text.delta", **self._first_part_position, delta=text, logprobs=[])
+            yield self._numbered_event(
+                "response.output_text.delta", **self._first_part_position, delta=text, logprobs=[]
+            )
 
     @property
     def _first_part_position(self) -> JsonObject:
         return {"item_id": self._item_id, "output_index": 0, "content_index": 0}
 
     def opening_events(self) -> Iterator[bytes]:
-        empty = empty_response(self._requested, self._job_id, self._created)
-        yield self._event("response.created", response=empty)
-        yield self._event("response.in_progress", response=empty)
+        empty = empty_response(self._requested, self._job_id, self._created_at)
+        yield self._numbered_event("response.created", response=empty)
+        yield self._numbered_event("response.in_progress", response=empty)
 
     def answer_events(self, bought: BoughtAnswer) -> Iterator[bytes]:
         answer = build_answer(self._requested, bought)
-        answer |= {"id": response_id(self._job_id), "created_at": self._created}  # the same as in the opening events
+        answer |= {"id": response_id(self._job_id), "created_at": self._created_at}  # the same as in the opening events
         for index, item in enumerate(answer["output"]):
             yield from self._item_events(index, item)
         end_status = answer["status"] if answer["status"] in {"incomplete", "failed"} else "completed"
-        yield self._event(f"response.{end_status}", response=answer)
+        yield self._numbered_event(f"response.{end_status}", response=answer)
 
     def error_events(self, problem: Problem) -> Iterator[bytes]:
-        empty = empty_response(self._requested, self._job_id, self._created)
+        empty = empty_response(self._requested, self._job_id, self._created_at)
         error = {"code": problem.code or problem.type, "message": problem.message}
-        yield self._event("response.failed", response=empty | {"status": "failed", "error": error})
+        yield self._numbered_event("response.failed", response=empty | {"status": "failed", "error": error})
 
     def _item_events(self, index: int, item: JsonObject) -> Iterator[bytes]:
         empty_members: dict[str, JsonObject] = {"message": {"content": []}, "function_call": {"arguments": ""}}
@@ -225,7 +227,7 @@ class ResponseEvents:
         if streamed:
             item["id"] = self._item_id
         else:
-            yield self._event("response.output_item.added", output_index=index, item=added)
+            yield self._numbered_event("response.output_item.added", output_index=index, item=added)
         position = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
             for number, part in enumerate(item["content"]):
@@ -234,10 +236,12 @@ class ResponseEvents:
         elif item["type"] == "function_call":
             arguments = item["arguments"]
             for delta_text in split_deltas(arguments):
-                yield self._event("response.function_call_arguments.delta", **position, delta=delta_text)
+                yield self._numbered_event("response.function_call_arguments.delta", **position, delta=delta_text)
             name = item.get("name")
-            yield self._event("response.function_call_arguments.done", **position, name=name, arguments=arguments)
-        yield self._event("response.output_item.done", output_index=index, item=item)
+            yield self._numbered_event(
+                "response.function_call_arguments.done", **position, name=name, arguments=arguments
+            )
+        yield self._numbered_event("response.output_item.done", output_index=index, item=item)
 
     def _part_events(self, position: JsonObject, part: JsonObject, sent: str | None) -> Iterator[bytes]:
         event_type = {"output_text": ("text", "output_text"), "refusal": ("refusal", "refusal")}.get(
@@ -248,18 +252,18 @@ class ResponseEvents:
         name, event = event_type
         text = str(part.get(name, ""))
         if sent is None:
-            yield self._event("response.content_part.added", **position, part=part | {name: ""})
+            yield self._numbered_event("response.content_part.added", **position, part=part | {name: ""})
         extra: JsonObject = {"logprobs": []} if name == "text" else {}
         for delta_text in split_deltas(_unsent_text(text, sent or "")):
-            yield self._event(f"response.{event}.delta", **position, delta=delta_text, **extra)
-        yield self._event(f"response.{event}.done", **position, **{name: text}, **extra)
-        yield self._event("response.content_part.done", **position, part=part)
+            yield self._numbered_event(f"response.{event}.delta", **position, delta=delta_text, **extra)
+        yield self._numbered_event(f"response.{event}.done", **position, **{name: text}, **extra)
+        yield self._numbered_event("response.content_part.done", **position, part=part)
 
-    def _event(self, event_type: str, **members: Any) -> bytes:
+    def _numbered_event(self, event_type: str, **members: Any) -> bytes:
         value = {"type": event_type, "sequence_number": self._number, **members}
         self._number += 1
         return f"event: {event_type}\n".encode() + _data_event(value)
 
 
-def build_events(requested: AnswerRequest, job_id: str, created: int) -> ChatEvents | ResponseEvents:
-    return (ChatEvents if requested.route == "/v1/chat/completions" else ResponseEvents)(requested, job_id, created)
+def build_events(requested: AnswerRequest, job_id: str, created_at: int) -> ChatEvents | ResponseEvents:
+    return (ChatEvents if requested.route == "/v1/chat/completions" else ResponseEvents)(requested, job_id, created_at)

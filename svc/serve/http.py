@@ -43,7 +43,7 @@ _ALLOWED_HEADERS: Final = "authorization, content-type, idempotency-key, openai-
 class LocalRoute:
     """Route of the local API. `pattern` matches the whole path; its groups become arguments of `handler`.
 
-    `access`: `api` for a key or the page's session, `page` for the session alone, `public` for neither.
+    `access`: `api` for a key or the page's session, `page_access` for the session alone, `public` for neither.
     """
 
     method: str
@@ -70,7 +70,7 @@ class Application:
 
     routes: Sequence[LocalRoute]
     keys: Keys
-    page: PageAccess
+    page_access: PageAccess
     page_key: ApiKey
     hosts: frozenset[str]
     origins: frozenset[str]
@@ -156,7 +156,7 @@ class Application:
         if "public" in access:
             return _NO_KEY
         if "page" in access or (PAGE_HEADER in headers and "authorization" not in headers):
-            self.page.check_session(headers)
+            self.page_access.check_session(headers)
             return self.page_key
         return self.keys.authenticate(headers.get("authorization", ""))
 
@@ -165,7 +165,7 @@ class Application:
         if host not in self.hosts:
             message = f"host {host!r} is not a name of this server: add the name to server.hosts"
             raise Problem(421, message, type="permission_error", code="host_not_allowed")
-        own = f"{'https' if self.page.secure else 'http'}://{host}"
+        own = f"{'https' if self.page_access.uses_https else 'http'}://{host}"
         if origin is not None and origin != own and origin not in self.origins:
             message = f"pages of {origin} may not call this server: add the origin to server.origins"
             raise Problem(403, message, type="permission_error", code="origin_not_allowed")

@@ -59,7 +59,7 @@ create table if not exists documents (kind text not null, id text not null, at r
 class LedgerPurchase:
     """Row of a purchase.
 
-    `kind` is one word for the route, or `batch` or `tab`. `name` is the client's name for the model. `state` is
+    `kind` is one word for the route, or `batch` or `tab`. `model_name` is the client's name for the model. `state` is
     running, done or failed.
     """
 
@@ -67,7 +67,7 @@ class LedgerPurchase:
     created_at: float
     key: str
     kind: str
-    name: str
+    model_name: str
     model: str
     digest: str
     idempotency_key: str | None
@@ -87,11 +87,6 @@ class LedgerJob:
     terms: FeeTerms
     cost: int | None = None
     state: JobState = "posting"
-
-    @property
-    def committed(self) -> int:
-        """Amount that counts against a budget: the authorised amount until the job ends, then its cost."""
-        return self.amount if self.cost is None else self.cost
 
 
 @attrs.frozen(slots=True)
@@ -226,7 +221,16 @@ class Ledger:
                     "update purchases set idempotency = null where key = ? and idempotency = ? and state = 'failed'",
                     (row.key, row.idempotency_key),
                 )
-            values = (row.id, row.created_at, row.key, row.kind, row.name, row.model, row.digest, row.idempotency_key)
+            values = (
+                row.id,
+                row.created_at,
+                row.key,
+                row.kind,
+                row.model_name,
+                row.model,
+                row.digest,
+                row.idempotency_key,
+            )
             connection.execute(
                 "insert into purchases values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, row.state, row.delivered)
             )
@@ -238,13 +242,13 @@ class Ledger:
     async def add_job(self, row: LedgerJob) -> None:
         await self.run(lambda connection: _add_job(connection, row))
 
-    async def update_job_terms(self, job_id: str, at: float, amount: int, terms: FeeTerms) -> None:
+    async def update_job_terms(self, job_id: str, created_at: float, amount: int, terms: FeeTerms) -> None:
         """Store a new amount and new fees, for another attempt of a batch or after a job's fees were quoted again."""
         statement = (
             "update jobs set at = ?, amount = ?, fee_bps = ?, gas_fee = ?, cost = null, state = 'posting'"
             " where job_id = ?"
         )
-        values = (at, str(amount), terms.fee_bps, str(terms.gas_fee), job_id)
+        values = (created_at, str(amount), terms.fee_bps, str(terms.gas_fee), job_id)
         await self.run(lambda connection: connection.execute(statement, values))
 
     async def record_job_end(self, job_id: str, state: JobState, cost: int) -> None:
@@ -335,10 +339,10 @@ class Ledger:
         )
         return await self.run(lambda c: [_to_job(row) for row in c.execute(statement)])
 
-    async def list_tab_requests(self, tab: str) -> list[LedgerJob]:
+    async def list_tab_requests(self, tab_id: str) -> list[LedgerJob]:
         """Return the requests in a tab, which are jobs with the ids JOB/NUMBER."""
         statement = "select * from jobs where job_id like ? order by at"
-        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (f"{tab}/%",))])
+        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (f"{tab_id}/%",))])
 
     async def list_jobs_since(self, since: float) -> list[SpendEntry]:
         """Return every job posted since a time or still running, with its purchase."""
@@ -368,7 +372,7 @@ class Ledger:
         names = {"before": before, "limit": limit}
         return await self.run(lambda c: [_to_spend_entry(row) for row in c.execute(statement, names)])
 
-    async def spend_groups(self, since: float) -> list[SpendGroup]:
+    async def list_spend_groups(self, since: float) -> list[SpendGroup]:
         """Return the sums of the jobs posted since a time. Only a read-only ledger has the SQL function `exact_sum`."""
         statement = (
             "select date(j.at, 'unixepoch'), p.name, p.key, count(*), sum(j.cost is null), sum(j.cost is '0'),"
@@ -378,10 +382,10 @@ class Ledger:
 
         return await self.run(lambda c: [_to_spend_group(row) for row in c.execute(statement, (since,))])
 
-    async def put_document(self, kind: str, id: str, at: float, key: str, body: str) -> None:
+    async def put_document(self, kind: str, id: str, created_at: float, key: str, body: str) -> None:
         """Store a JSON document: a file's or a batch's description, or a provisional result."""
         statement = "insert or replace into documents values (?, ?, ?, ?, ?)"
-        await self.run(lambda connection: connection.execute(statement, (kind, id, at, key, body)))
+        await self.run(lambda connection: connection.execute(statement, (kind, id, created_at, key, body)))
 
     async def get_document(self, kind: str, id: str, key: str | None) -> str | None:
         """Return a document, or None if it is missing or, with `key`, belongs to another key."""

@@ -45,7 +45,7 @@ class ListeningSocket(socket.socket):
         super().__init__(fileno=listening.dup().detach())
         self.setblocking(False)
         self._config = config
-        self._descriptor_limit = _max_descriptor()
+        self._descriptor_limit = _connection_descriptor_limit()
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
@@ -58,7 +58,7 @@ class ListeningSocket(socket.socket):
         return connection, address
 
 
-def _max_descriptor() -> int:
+def _connection_descriptor_limit() -> int:
     """Return the lowest descriptor that connections may not use. A new descriptor is always the lowest free number."""
     if sys.platform == "win32":
         return sys.maxsize

@@ -33,7 +33,7 @@ class BoughtAnswer:
     amount: int
     cost: int
     terms: FeeTerms
-    created: int
+    created_at: int
     output: Any = attrs.field(repr=False)
     usage: Mapping[str, Any] = attrs.field(factory=dict)
     rests_on: str | None = None
@@ -105,7 +105,7 @@ def build_images(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
             content, kind, extra = image
             address = {"url": f"data:{kind};base64,{content}"} if requested.form.image_urls else {"b64_json": content}
             data.append(address | extra)
-    answer: JsonObject = {"created": bought.created, "data": data, "svc": bought.to_json()}
+    answer: JsonObject = {"created": bought.created_at, "data": data, "svc": bought.to_json()}
     usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None)
     if usage:
         answer["usage"] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **usage}

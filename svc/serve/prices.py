@@ -69,7 +69,7 @@ class Prices:
     _models: dict[str, Model] = attrs.field(factory=dict)
     _models_read_at: float = float("-inf")
     _models_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
-    _cached: dict[tuple[str, str], _CachedCandidates] = attrs.field(factory=dict)
+    _cached_candidates: dict[tuple[str, str], _CachedCandidates] = attrs.field(factory=dict)
     _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)
     _refresh_locks: dict[tuple[str, str], anyio.Lock] = attrs.field(factory=dict)
     _quote_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
@@ -100,7 +100,7 @@ class Prices:
         if model is None:
             raise model_not_found(name, "does not exist or accepts no orders: see GET /v1/models")
         checked = await self.client.orders.account.model(market_name)  # checked against the chain if a node is set
-        return checked, self.settings.rule(name)
+        return checked, self.settings.rule_for(name)
 
     async def _market_models(self) -> dict[str, Model]:
         async with self._models_lock:
@@ -118,7 +118,7 @@ class Prices:
         if rule.is_open:
             if OPEN_PROVIDER in tried_providers:
                 raise NoProvider(f"no provider claimed the open order for {model.id}")
-            return await self._build_offer(Bid(self._rates_for(rule), OPEN_PROVIDER))
+            return await self._build_offer(Bid(self._rates_of(rule), OPEN_PROVIDER))
         bids = self._bids_at_rule_rates(rule) if rule.has_rates else await self._market_bids(model, rule)
         untried = [bid for bid in bids if bid.designated not in tried_providers]
         if not untried:
@@ -143,14 +143,14 @@ class Prices:
             return []
         if rule.has_rates:
             return [provider for provider in rule.providers if provider not in tried_providers]
-        cached = self._cached.get((model.id, rule.window))
+        cached = self._cached_candidates.get((model.id, rule.window))
         known = () if cached is None else self._select_candidates(cached.candidates, rule)
         return [candidate.provider_id for candidate in known if candidate.provider_id not in tried_providers]
 
     def _bids_at_rule_rates(self, rule: BuyingRule) -> list[Bid]:
-        return [Bid(self._rates_for(rule), provider) for provider in rule.providers]
+        return [Bid(self._rates_of(rule), provider) for provider in rule.providers]
 
-    def _rates_for(self, rule: BuyingRule) -> Rates:
+    def _rates_of(self, rule: BuyingRule) -> Rates:
         return read_rates(rule.rate_in, rule.rate_out) or Rates(0, 0)
 
     async def _market_bids(self, model: Model, rule: BuyingRule) -> list[Bid]:
@@ -179,26 +179,26 @@ class Prices:
         if not self._is_fresh(key):
             async with self._refresh_locks.setdefault(key, anyio.Lock()):  # parallel requests share one read
                 if not self._is_fresh(key):
-                    await self._refresh(key, model, rule)
-        cached = self._cached[key]
+                    await self._refresh_candidates(key, model, rule)
+        cached = self._cached_candidates[key]
         cached.used_at = self.monotonic()
         return cached.candidates
 
     def _is_fresh(self, key: tuple[str, str]) -> bool:
-        cached = self._cached.get(key)
+        cached = self._cached_candidates.get(key)
         if cached is None:
             return False
         seconds = 2 * CANDIDATE_REFRESH_INTERVAL_S if cached.candidates else _MAX_EMPTY_LIST_AGE_S
         return self.monotonic() - cached.read_at <= seconds
 
-    async def _refresh(self, key: tuple[str, str], model: Model, rule: BuyingRule) -> None:
+    async def _refresh_candidates(self, key: tuple[str, str], model: Model, rule: BuyingRule) -> None:
         endpoint = model.svc.endpoint
 
         async def probe() -> tuple[Candidate, ...]:
             return await self.client.probe(model.id, {}, window=rule.window, endpoint=endpoint)
 
         found, now = await probe(), self.monotonic()
-        cached = self._cached[key] = _CachedCandidates(found, now, now, probe)
+        cached = self._cached_candidates[key] = _CachedCandidates(found, now, now, probe)
         await self._read_capacities(cached)
 
     async def _read_capacities(self, cached: _CachedCandidates) -> None:
@@ -241,17 +241,17 @@ class Prices:
     async def refresh_used_data(self) -> None:
         """Refresh the data in use. Errors are ignored: the next round or the next request tries again."""
         now = self.monotonic()
-        for key, cached in [*self._cached.items()]:
+        for key, cached in [*self._cached_candidates.items()]:
             if now - cached.used_at > _CANDIDATE_REFRESH_IDLE_LIMIT_S:
-                del self._cached[key]
+                del self._cached_candidates[key]
                 self._refresh_locks.pop(key, None)
                 continue
             with suppress(SvcError):  # one model failed: refresh the others
                 cached.candidates, cached.read_at = await cached.probe(), self.monotonic()
                 if now - cached.used_at < _CAPACITY_REFRESH_IDLE_LIMIT_S:
                     await self._read_capacities(cached)
-        if self._cached and now - self._models_read_at > MAX_MODEL_LIST_AGE_S / 2:
+        if self._cached_candidates and now - self._models_read_at > MAX_MODEL_LIST_AGE_S / 2:
             with suppress(SvcError):
                 await self._refresh_models()
-                for name, _ in [*self._cached]:
+                for name, _ in [*self._cached_candidates]:
                     await self.client.orders.account.model(name)

@@ -38,13 +38,13 @@ _RETRY_PAUSE_S: Final = 1.0  # before a request is retried after an error of the
 class _FailedAttempt:
     """Attempt without a result.
 
-    `retry`: another attempt may succeed, after `retry_after_seconds`. `avoid_provider`: avoid this provider for a
+    `can_retry`: another attempt may succeed, after `retry_after_seconds`. `avoid_provider`: avoid this provider for a
     while, for less time if the provider only failed to claim the job (`unclaimed`).
     """
 
     error: Problem
     provider: int
-    retry: bool
+    can_retry: bool
     avoid_provider: bool = False
     unclaimed: bool = False
     retry_after_seconds: float = 0.0
@@ -80,14 +80,14 @@ class AnswerPurchases:
                 continue
             purchase = OpenPurchase(row, None, "posting", open_jobs[0])
             if is_tab_request_id(open_jobs[0].job_id):
-                self.context.start("accounting", self.tabs.recover_request, purchase, open_jobs[0])
+                self.context.start_task("accounting", self.tabs.recover_request, purchase, open_jobs[0])
                 continue
             self._add_open(purchase)
             for job in open_jobs[1:]:
-                self.context.start("accounting", self._attempts.record_cost, purchase, job)
-            self.context.start("purchase", self._run, purchase, open_jobs[0])
+                self.context.start_task("accounting", self._attempts.record_cost, purchase, job)
+            self.context.start_task("purchase", self._run, purchase, open_jobs[0])
         for job in await self.context.ledger.list_unconfirmed_jobs():
-            self.context.start("confirming", self._attempts.confirm, job, None)
+            self.context.start_task("confirming", self._attempts.confirm, job, None)
 
     async def buy(
         self, key: ApiKey, requested: AnswerRequest, digest: str, idempotency_key: str | None
@@ -115,7 +115,7 @@ class AnswerPurchases:
             await self.context.ledger.add_purchase(row)
             purchase = OpenPurchase(row, requested, waiting_clients=1)
             self._add_open(purchase)
-        self.context.start("purchase", self._run, purchase, None)
+        self.context.start_task("purchase", self._run, purchase, None)
         return purchase
 
     def find_by_job(self, job_id: str) -> OpenPurchase | None:
@@ -173,7 +173,7 @@ class AnswerPurchases:
         """Open a paid purchase again, and read its result in the background. Nothing is bought."""
         purchase = OpenPurchase(row, requested, "completed")
         self._add_open(purchase)
-        self.context.start("purchase", self._run, purchase, None)
+        self.context.start_task("purchase", self._run, purchase, None)
         return purchase
 
     def _add_open(self, purchase: OpenPurchase) -> None:
@@ -218,7 +218,7 @@ class AnswerPurchases:
                 await self.context.ledger.record_purchase_end(purchase.row.id, "done" if paid else "failed")
             except Exception as error:  # for example a full disk: the next start resumes the purchase
                 self.context.report(f"cannot write the ledger: {type(error).__name__}: {error}")
-        purchase.bought, purchase.problem = bought, None if bought is not None else problem
+        purchase.answer, purchase.problem = bought, None if bought is not None else problem
         if purchase.problem is not None or not purchase.waiting_clients:
             self._remove_open(purchase)  # the ledger has everything that a later request needs
         purchase.notify()
@@ -265,7 +265,7 @@ class AnswerPurchases:
             tried_providers.add(offer.provider)
             started_attempts, running = started_attempts + 1, running + 1
             purchase.can_retry = started_attempts < buying.max_attempts and not is_too_late_to_retry()
-            self.context.start("attempt", self._run_attempt, purchase, requested, offer, send)
+            self.context.start_task("attempt", self._run_attempt, purchase, requested, offer, send)
 
         def is_too_late_to_retry() -> bool:
             return anyio.current_time() - started > buying.retry_seconds
@@ -275,7 +275,7 @@ class AnswerPurchases:
                 tried_providers.add(job.provider)
                 purchase.can_retry = buying.max_attempts > 1
                 self.context.prices.load.on_chosen(job.provider)
-                self.context.start("attempt", self._resume_attempt, purchase, job, send)
+                self.context.start_task("attempt", self._resume_attempt, purchase, job, send)
                 started_attempts = running = 1
             else:
                 await start_attempt()
@@ -296,7 +296,7 @@ class AnswerPurchases:
                 if running:
                     continue
                 if (
-                    not outcome.retry
+                    not outcome.can_retry
                     or is_too_late_to_retry()
                     or started_attempts >= buying.max_attempts
                     or purchase.abandoned
@@ -338,46 +338,46 @@ class AnswerPurchases:
             except BaseException:
                 self.context.prices.load.on_ended(offer.provider, claimed=False)
                 raise
-            return await self._attempts.follow(purchase, job, prepared)
+            return await self._attempts.wait_and_open(purchase, job, prepared)
 
-        await _send_outcome(send, await self._outcome_of(offer.provider, purchase, attempt))
+        await _send_outcome(send, await self._attempt_outcome(offer.provider, purchase, attempt))
 
     async def _resume_attempt(self, purchase: OpenPurchase, job: LedgerJob, send: OutcomeSender) -> None:
         async def attempt() -> BoughtAnswer:
-            return await self._attempts.follow(purchase, job, None)
+            return await self._attempts.wait_and_open(purchase, job, None)
 
-        await _send_outcome(send, await self._outcome_of(job.provider, purchase, attempt))
+        await _send_outcome(send, await self._attempt_outcome(job.provider, purchase, attempt))
 
-    async def _outcome_of(
+    async def _attempt_outcome(
         self, provider: int, purchase: OpenPurchase, attempt: Callable[[], Awaitable[BoughtAnswer]]
     ) -> BoughtAnswer | _FailedAttempt:
         """Return the attempt's result or failure. Never raises, so that one attempt cannot cancel others."""
         try:
             return await attempt()
         except Problem as problem:
-            return _FailedAttempt(problem, provider, retry=False)
+            return _FailedAttempt(problem, provider, can_retry=False)
         except PostRefused as refused:  # the post failed, not the provider
-            return _FailedAttempt(problem_from_error(refused, refused.job_id), provider, retry=False)
+            return _FailedAttempt(problem_from_error(refused, refused.job_id), provider, can_retry=False)
         except JobFailed as failed:
             unclaimed = failed.job_id in purchase.unclaimed_job_ids
             # If the job was cancelled because no client wanted the answer, the provider has not failed.
             avoid_provider = unclaimed or failed.code != "cancelled"
             job_problem = problem_from_error(failed, failed.job_id)
             return _FailedAttempt(
-                job_problem, provider, retry=not purchase.ended, avoid_provider=avoid_provider, unclaimed=unclaimed
+                job_problem, provider, can_retry=not purchase.ended, avoid_provider=avoid_provider, unclaimed=unclaimed
             )
         except OverCeiling as over:  # the market raised its charges since the last quote
             self.context.prices.clear_charges()
-            return _FailedAttempt(problem_from_error(over), provider, retry=True)
+            return _FailedAttempt(problem_from_error(over), provider, can_retry=True)
         except SvcError as error:
             job_id = None if purchase.job is None else purchase.job.job_id
             retry = isinstance(error, ApiError) and error.retryable
             return _FailedAttempt(
-                problem_from_error(error, job_id), provider, retry=retry, retry_after_seconds=_RETRY_PAUSE_S
+                problem_from_error(error, job_id), provider, can_retry=retry, retry_after_seconds=_RETRY_PAUSE_S
             )
         except Exception as error:
             self.context.report(f"attempt failed unexpectedly: {type(error).__name__}: {error}")
-            return _FailedAttempt(internal_problem(), provider, retry=False)
+            return _FailedAttempt(internal_problem(), provider, can_retry=False)
 
 
 def _require_same_digest(row: LedgerPurchase, digest: str) -> None:

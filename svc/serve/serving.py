@@ -29,7 +29,14 @@ from svc.serve.http import Application, allowed_hosts
 from svc.serve.keys import KEY_FILE_NAME, Keys
 from svc.serve.ledger import Ledger
 from svc.serve.listening import ListeningConfig
-from svc.serve.page.access import PageAccess, create_link, page_key, read_or_create_page_secret, remove_url, write_url
+from svc.serve.page.access import (
+    PageAccess,
+    create_link,
+    create_page_key,
+    read_or_create_page_secret,
+    remove_server_url,
+    store_server_url,
+)
 from svc.serve.page.routes import PageRoutes
 from svc.serve.prices import Prices
 from svc.serve.purchases import AnswerPurchases
@@ -54,7 +61,7 @@ class LocalServer:
 
     def create_link(self) -> str:
         """Return a link that opens the page once, within five minutes."""
-        return create_link(self.application.page.secret, self.page_url, self.context.clock())
+        return create_link(self.application.page_access.secret, self.page_url, self.context.clock())
 
 
 @asynccontextmanager
@@ -73,13 +80,13 @@ async def open_server(
     await client.orders.account.result_keys()
     server, address = settings.server, page_url(settings.server, port)
     try:
-        access = PageAccess(read_or_create_page_secret(folder), port, secure=server.tls_certificate is not None)
-        own_key = page_key(access.secret)
+        access = PageAccess(read_or_create_page_secret(folder), port, uses_https=server.tls_certificate is not None)
+        own_key = create_page_key(access.secret)
         keys = Keys.load(settings, folder, [own_key])
         ledger = Ledger.open(folder)
         reader = Ledger.open_read_only(folder)
         (folder / "files").mkdir(mode=0o700, exist_ok=True)
-        write_url(folder, address)
+        store_server_url(folder, address)
     except (OSError, sqlite3.Error) as error:
         raise Refused(f"cannot use the state folder {folder}: {error}") from None
     try:
@@ -117,7 +124,7 @@ async def open_server(
             yield LocalServer(application, context, None if settings.keys else folder / KEY_FILE_NAME, address)
             tasks.cancel_scope.cancel()
     finally:
-        remove_url(folder)
+        remove_server_url(folder)
         reader.close()
         ledger.close()
 
@@ -227,7 +234,7 @@ def list_risks(settings: ServeSettings) -> list[str]:
             warnings.append("plain http exposes keys, prompts and answers to the network")
     if server.origins:
         warnings.append(f"web pages of {', '.join(server.origins)} may call this server with a key")
-    rules = {"all other models": settings.rule(None), **{name: settings.rule(name) for name in settings.models}}
+    rules = {"all other models": settings.rule_for(None), **{name: settings.rule_for(name) for name in settings.models}}
     if open_models := [name for name, rule in rules.items() if rule.is_open]:
         warnings.append(f"the coordinator's operator can read prompts to {', '.join(open_models)} (open orders)")
     if settings.buying.hedge_seconds:

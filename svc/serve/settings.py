@@ -154,7 +154,7 @@ class ServeSettings:
             **{("models", name): name for name in self.models},
         }
         for place, name in places.items():
-            if self.rule(name).is_open and not self.buying.open_orders:
+            if self.rule_for(name).is_open and not self.buying.open_orders:
                 raise SettingError.at(
                     place,
                     "has rates without providers, which make open orders that the coordinator's operator can read: set"
@@ -180,7 +180,7 @@ class ServeSettings:
                 " server.tls_certificate and server.tls_key, or server.insecure_http = true",
             )
 
-    def rule(self, name: str | None) -> "BuyingRule":
+    def rule_for(self, name: str | None) -> "BuyingRule":
         """Return the rule by which jobs of this model name are bought."""
         model_settings, base = self.models.get(name or "", ModelSettings()), self.buying
         has_own_rates = model_settings.rate_in is not None or model_settings.rate_out is not None

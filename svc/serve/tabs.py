@@ -72,7 +72,7 @@ class ServedTab:
     tab: Tab
     model_key: ModelKey
     job: LedgerJob
-    used_at: float
+    last_used_at: float
     replies: dict[int, TabReply] = attrs.field(factory=dict)
     reply_chars: int = 0
     changed: anyio.Event = attrs.field(factory=anyio.Event)
@@ -116,7 +116,7 @@ class ServedTabs:
             return None
         if self.context.settings.tabs == "auto" and model_key not in self._models_with_tabs:
             # Perhaps no provider accepts tabs, so open a tab in the background and buy this request as a job.
-            self.context.start("opening a tab", self._open_shared_tab, purchase.row.key, model_key, requested)
+            self.context.start_task("opening a tab", self._open_shared_tab, purchase.row.key, model_key, requested)
             return None
         await self._open_shared_tab(purchase.row.key, model_key, requested)
         return self._find_free_tab(model_key, requested)
@@ -163,7 +163,7 @@ class ServedTabs:
             raise NotAnsweredInTab(failed.message) from None
         served.replies[stream.id] = reply
         served.reply_chars += len(str(reply.output))
-        served.used_at = anyio.current_time()
+        served.last_used_at = anyio.current_time()
         served.changed.set()
         cost = quotes.cost_parts(reply.cost, served.request_terms).total
         await self._record_request_end(job, cost, paid=True)
@@ -187,7 +187,7 @@ class ServedTabs:
         """Close the tabs of the last run."""
         for job in await self.context.ledger.list_unsettled_tabs():
             self._recovering[job.job_id] = anyio.Event()
-            self.context.start("closing a tab", self._recover_tab, job)
+            self.context.start_task("closing a tab", self._recover_tab, job)
 
     async def recover_request(self, purchase: OpenPurchase, job: LedgerJob) -> None:
         """Record the cost of a request that the last run left open, once its tab is settled."""
@@ -233,7 +233,7 @@ class ServedTabs:
     async def _open_tab(self, key_name: str, model_key: ModelKey) -> ServedTab | None:
         """Open a tab in a separate task, and return it. Returns None if no tab can be opened now."""
         send, receive = anyio.create_memory_object_stream[ServedTab | None](1)
-        self.context.start("tab", self._run_tab, key_name, model_key, send)
+        self.context.start_task("tab", self._run_tab, key_name, model_key, send)
         async with receive:
             try:
                 return await receive.receive()
@@ -319,7 +319,7 @@ class ServedTabs:
         """Wait until the tab ends, is idle, or has too many replies to keep."""
         while served.tab.is_open and served.has_room:
             busy = served.tab.open_requests > 0
-            left = _IDLE_TIMEOUT_S - (anyio.current_time() - served.used_at)
+            left = _IDLE_TIMEOUT_S - (anyio.current_time() - served.last_used_at)
             if not busy and left <= 0:
                 return
             with anyio.move_on_after(_IDLE_TIMEOUT_S if busy else left):
@@ -350,7 +350,9 @@ class ServedTabs:
     async def _record_request_end(self, job: LedgerJob, cost: int, *, paid: bool) -> None:
         context = self.context
         context.budgets.settle(job.job_id, cost, context.clock())
-        await context.persist(lambda: context.ledger.record_job_end(job.job_id, "done" if paid else "unpaid", cost))
+        await context.write_until_stored(
+            lambda: context.ledger.record_job_end(job.job_id, "done" if paid else "unpaid", cost)
+        )
 
     async def _record_settle(self, job: LedgerJob, outcome: TabOutcome | None) -> None:
         """Record the cost of an ended tab, less the cost of its requests. Record nothing without an `outcome`."""
@@ -379,11 +381,11 @@ class ServedTabs:
             return
         left = max(0, tab.cost - cost)
         self.context.budgets.settle(tab_id, left, self.context.clock())
-        await self.context.persist(lambda: self.context.ledger.record_job_end(tab_id, "done", left))
+        await self.context.write_until_stored(lambda: self.context.ledger.record_job_end(tab_id, "done", left))
 
     async def _record_request_refund(self, request: LedgerJob) -> None:
         self.context.budgets.settle(request.job_id, 0, self.context.clock())
-        await self.context.persist(lambda: self.context.ledger.mark_refunded(request.job_id))
+        await self.context.write_until_stored(lambda: self.context.ledger.mark_refunded(request.job_id))
 
     async def _record_chain_cost(self, job: LedgerJob) -> None:
         """Record the cost of a tab from its job, because the tab itself cannot be checked."""

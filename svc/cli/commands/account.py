@@ -33,7 +33,7 @@ async def verify(connection: Connection, job_id: str) -> ExitCode:
     # Imported late, so that a wrong command line fails faster.
     from svc.cli import tables  # noqa: PLC0415
 
-    connection.output.show_table(tables.vouching_table(verified.facts), to_plain_values(attrs.asdict(verified)))
+    connection.output.show_table(tables.verification_table(verified.facts), to_plain_values(attrs.asdict(verified)))
     if verified.checked_on_chain:
         return ExitCode.DONE
     connection.output.warn("not checked against the chain: set SVC_RPC_URL or --rpc-url to a node")
@@ -69,15 +69,18 @@ async def jobs(
         from svc.cli.money import format_amount  # noqa: PLC0415
 
         address = owner or client.address
-        names = await read_model_names(client)
+        model_names = await read_model_names(client)
         if watch:
             await _show_updates(
-                output, _poll_jobs(client, output, every, owner=address, state=state, limit=limit), names, client.now
+                output,
+                _poll_jobs(client, output, every, owner=address, state=state, limit=limit),
+                model_names,
+                client.now,
             )
             return
         if not summary:
             listed = await client.jobs.book(owner=address, state=state, order="newest", limit=limit)
-            output.show_table(tables.jobs_table(listed, names, client.now()), to_plain_values(listed))
+            output.show_table(tables.jobs_table(listed, model_names, client.now()), to_plain_values(listed))
             return
         totals, deployment = await client.jobs.summary(address), await client.chain()
     facts: list[tuple[str, str | None]] = [
@@ -86,7 +89,7 @@ async def jobs(
         ("escrowed at most", format_amount(totals.escrowed, deployment)),
     ]
     facts += [
-        (f"  {tables.model_name_of(each.model_id, names)}", f"{each.completed} of {each.jobs} completed")
+        (f"  {tables.model_name_of(each.model_id, model_names)}", f"{each.completed} of {each.jobs} completed")
         for each in totals.by_model
     ]
     output.show_facts(facts, to_plain_values(totals))
@@ -109,14 +112,14 @@ async def _poll_jobs(client: "Client", output: Output, every: float, **query: An
 
 
 async def _show_updates(
-    output: Output, updates: "AsyncIterator[list[BookRow]]", names: dict[int, str], now: Callable[[], float]
+    output: Output, updates: "AsyncIterator[list[BookRow]]", model_names: dict[int, str], now: Callable[[], float]
 ) -> None:
     from svc.cli import tables  # noqa: PLC0415
 
     if output.is_on_terminal:
         with output.live_table() as draw:
             async for rows in updates:
-                draw(tables.jobs_table(rows, names, now()))
+                draw(tables.jobs_table(rows, model_names, now()))
     seen: dict[str, str] = {}
     async for rows in updates:
         for row in reversed(rows):  # oldest first
@@ -126,5 +129,5 @@ async def _show_updates(
                 if output.as_json:
                     output.write_json_line(to_plain_values(row) | {"status": status})
                 else:
-                    output.show_table(tables.jobs_table([row], names, now()), None)
+                    output.show_table(tables.jobs_table([row], model_names, now()), None)
         output.flush()

@@ -35,7 +35,7 @@ from svc.errors import PlanShort
 from svc.records import Batch
 
 _FILE_ARGUMENT = click.argument("file", help="JSONL file, or - for standard input.")
-_NOTHING_SENT: Final = NextStep("nothing was posted, and nothing is owed")
+_NOT_POSTED: Final = NextStep("nothing was posted, and nothing is owed")
 _FILE_PATH_TYPE = click.Path(path_type=Path, dir_okay=False)
 _BATCH_ARGUMENT = click.argument("batch_id", help="Id of the batch.")
 _WINDOW_OPTION = click.option(
@@ -143,9 +143,9 @@ async def plan(connection: Connection, file: str, window: str, offer: LineOffer 
     """
     lines = _read_lines(file)
     async with connection.client(wallet=True) as client:
-        names = await read_model_names(client)
+        model_names = await read_model_names(client)
         planned = await client.batches.plan(lines, window=window, offer=offer, bundle=bundle)
-    connection.output.show_table(tables.plan_table(planned, names), to_plain_values(planned))
+    connection.output.show_table(tables.plan_table(planned, model_names), to_plain_values(planned))
     unplaced = sum(each.lines - sum(share.lines for share in each.allocation) for each in planned)
     if unplaced:
         connection.output.warn(f"no provider has capacity for {unplaced} lines in this window now")
@@ -170,7 +170,7 @@ async def create(connection: Connection, order: _BatchOrder) -> None:
     output = connection.output
     async with connection.client(wallet=True) as client:
         with output.progress_bar() as progress_bar:
-            prepared, created = await _create(connection, client, order, progress_bar)
+            prepared, created = await _create_batch(connection, client, order, progress_bar)
     output.next_step = None
     if output.as_json:
         output.write_json(
@@ -206,7 +206,7 @@ async def run_(
       svc batch run pages.jsonl --window 1h --again batch_0123 >> answers.jsonl
     """
     output = connection.output
-    output.next_step = _NOTHING_SENT
+    output.next_step = _NOT_POSTED
     async with connection.client(wallet=True) as client:
         client.require_readable()
         numbers = list(range(1, len(order.lines) + 1))
@@ -218,7 +218,7 @@ async def run_(
             order = attrs.evolve(order, lines=[order.lines[number - 1] for number in numbers])
         with ExitStack() as stack, output.progress_bar(shares_terminal=out is None) as progress_bar:
             write = output.write_json_line if out is None else _line_writer(stack.enter_context(open_output(out)))
-            prepared, created = await _create(connection, client, order, progress_bar)
+            prepared, created = await _create_batch(connection, client, order, progress_bar)
             output.write_note(f"batch {created.id}")
             progress_bar.start_stage()
             ended = await client.batches.wait(
@@ -250,12 +250,12 @@ async def _find_failed_lines(client: Client, batch_id: str, lines: int) -> list[
     return sorted(failed)
 
 
-async def _create(
+async def _create_batch(
     connection: Connection, client: Client, order: _BatchOrder, progress_bar: ProgressBar
 ) -> tuple[PreparedBatch, Batch]:
     """Prepare and create a batch. If the command ends early, `output.next` shows how to continue."""
     output = connection.output
-    output.next_step = _NOTHING_SENT
+    output.next_step = _NOT_POSTED
 
     async def prepare(max_amount: int | None) -> PreparedBatch:
         progress_bar.start_stage()

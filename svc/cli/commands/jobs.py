@@ -59,11 +59,11 @@ def running_next_step(connection: Connection, job_id: str) -> NextStep:
 
 
 def write_result(
-    output: Output, result: Result, destination: Destination, paths: list[Path], extra: dict[str, Any]
+    output: Output, result: Result, destination: Destination, paths: list[Path], extra_members: dict[str, Any]
 ) -> None:
-    """Write the answer to standard output. With --json, write an object that also has the job's facts and `extra`."""
+    """Write the answer to standard output. With --json, write an object with the job's facts and `extra_members`."""
     members = {"job_id": result.job_id, "status": result.job.status, "usage": result.usage}
-    write_output(output, result.output, destination, paths, members | extra)
+    write_output(output, result.output, destination, paths, members | extra_members)
 
 
 def write_output(

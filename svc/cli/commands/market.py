@@ -53,14 +53,14 @@ async def asks(connection: Connection, model: str | None, floors: bool) -> None:
     The two rates of a floor may come from different providers.
     """
     async with connection.client() as client:
-        names = await read_model_names(client)
+        model_names = await read_model_names(client)
         model_id = None if model is None else (await client.models.get(model)).svc.model_id
         if floors:
             lowest = await client.market.floors(model=model_id, limit=_NO_LIMIT)
-            connection.output.show_table(tables.floors_table(lowest, names), to_plain_values(lowest))
+            connection.output.show_table(tables.floors_table(lowest, model_names), to_plain_values(lowest))
         else:
             listed_asks = await client.market.asks(model=model_id, limit=_NO_LIMIT)
-            connection.output.show_table(tables.asks_table(listed_asks, names), to_plain_values(listed_asks))
+            connection.output.show_table(tables.asks_table(listed_asks, model_names), to_plain_values(listed_asks))
 
 
 @click.command()
@@ -69,13 +69,13 @@ async def asks(connection: Connection, model: str | None, floors: bool) -> None:
 async def providers(connection: Connection, provider_id: int | None) -> None:
     """List the providers, or show one."""
     async with connection.client() as client:
-        names = await read_model_names(client)
+        model_names = await read_model_names(client)
         if provider_id is None:
             listed = await client.market.providers(limit=_NO_LIMIT)
-            connection.output.show_table(tables.providers_table(listed, names), to_plain_values(listed))
+            connection.output.show_table(tables.providers_table(listed, model_names), to_plain_values(listed))
         else:
             provider = await client.market.provider(provider_id)
-            connection.output.show_table(tables.providers_table([provider], names), to_plain_values(provider))
+            connection.output.show_table(tables.providers_table([provider], model_names), to_plain_values(provider))
 
 
 @click.command()

@@ -143,7 +143,7 @@ async def _run_in_tab(connection: Connection, client: Client, order: OrderOption
         raise OrderRefused(f"an order with --tab cannot set {name}: omit {name}, or omit --tab")
     options: TabOptions = {**order.terms, "max_amount": order.max_amount}  # type: ignore[typeddict-item] # checked above
     with destination.open_for_writing() as files:
-        opened, reply = await send_in_tab(connection, client, order.model, await order.input(client), options)
+        opened, reply = await send_in_tab(connection, client, order.model, await order.build_input(client), options)
         paths = files.write_answer(opened.id, reply.output)
     deployment, cost = await client.chain(), reply_cost(opened.file, reply)
     output.write_note(f"cost {format_amount(cost, deployment)} in tab {opened.id}, which stays open for a minute")

@@ -76,7 +76,7 @@ class _WatchScreen:
 
     client: Client
     draw: Callable[[Screen], None]
-    every: float
+    interval_seconds: float
     pane_index: int
     pane_data: PaneData | None = None
     error_message: str | None = None
@@ -147,8 +147,8 @@ class _WatchScreen:
 
             async def refresh_when_due() -> None:
                 started = anyio.current_time()
-                await changes.pause(self.every, max(self.every, _IDLE_REFRESH_INTERVAL_S))
-                await anyio.sleep_until(started + min(self.every, _MIN_REFRESH_INTERVAL_S))
+                await changes.pause(self.interval_seconds, max(self.interval_seconds, _IDLE_REFRESH_INTERVAL_S))
+                await anyio.sleep_until(started + min(self.interval_seconds, _MIN_REFRESH_INTERVAL_S))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(refresh_when_due)

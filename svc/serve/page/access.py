@@ -40,7 +40,7 @@ class PageAccess:
 
     secret: bytes = attrs.field(repr=False)
     port: int
-    secure: bool = False
+    uses_https: bool = False
     clock: Callable[[], float] = time.time
     _started_at: float = attrs.field(init=False)
     _used_links: dict[str, float] = attrs.field(init=False, factory=dict)
@@ -90,7 +90,7 @@ class PageAccess:
         return cookie_valid and token_valid and self.clock() < expires
 
     def _cookie_header(self, value: str, seconds: int) -> str:
-        flags = "HttpOnly; SameSite=Strict" + ("; Secure" if self.secure else "")
+        flags = "HttpOnly; SameSite=Strict" + ("; Secure" if self.uses_https else "")
         return f"{self.cookie_name}={value}; Path=/; Max-Age={seconds}; {flags}"
 
 
@@ -99,7 +99,7 @@ def read_or_create_page_secret(folder: Path) -> bytes:
     return read_or_create_key(folder, _SECRET_FILE)
 
 
-def page_key(secret: bytes) -> ApiKey:
+def create_page_key(secret: bytes) -> ApiKey:
     """Return the key of the page's purchases. No program can know this key, because it is a digest under `secret`."""
     return ApiKey(PAGE_KEY_NAME, _keyed_digest(secret, "key", PAGE_KEY_NAME).encode())
 
@@ -110,13 +110,13 @@ def create_link(secret: bytes, url: str, now: float) -> str:
     return f"{url}#/open/{signed_part}.{_keyed_digest(secret, 'link', signed_part)}"
 
 
-def write_url(folder: Path, url: str) -> None:
+def store_server_url(folder: Path, url: str) -> None:
     """Store the address of the running server for `svc serve link`."""
     with open_atomic(folder / _URL_FILE) as file:
         file.write(url.encode())
 
 
-def remove_url(folder: Path) -> None:
+def remove_server_url(folder: Path) -> None:
     (folder / _URL_FILE).unlink(missing_ok=True)
 
 

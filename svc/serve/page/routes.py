@@ -37,23 +37,23 @@ _MAX_GROUPS: Final = 20  # rows of the sums by model and by key; further models 
 _PERIODS_IN_DAYS: Final = frozenset({7, 30, 90, 365})
 _DAY_S: Final = 86_400
 _CACHE_FACTOR: Final = 20.0  # sums are cached for this many times as long as they took
-_OTHERS: Final = "(others)"
-_BATCH: Final = "batch"
-_NEEDS_NODE: Final = "needs a node of the chain: start svc serve with --rpc-url or SVC_RPC_URL"
+_OTHERS_ROW_NAME: Final = "(others)"
+_BATCH_KIND: Final = "batch"
+_NODE_NEEDED_TEXT: Final = "needs a node of the chain: start svc serve with --rpc-url or SVC_RPC_URL"
 
 
 @attrs.frozen
 class PageRoutes:
     """Handlers of the page's routes.
 
-    `reader` is a second, read-only connection to the ledger, so that sums do not delay purchases. `run_id` changes when
+    `read_only_ledger` is a second connection to the ledger, so that sums do not delay purchases. `run_id` changes when
     the server restarts.
     """
 
     purchases: AnswerPurchases
     batch_routes: LocalBatchRoutes
     access: PageAccess
-    reader: Ledger
+    read_only_ledger: Ledger
     base_url: str
     run_id: str = attrs.field(factory=lambda: secrets.token_hex(8))
     files: dict[str, StaticFile] = attrs.field(factory=lambda: page_files("svc.serve.page", "static"))
@@ -184,14 +184,14 @@ class PageRoutes:
             if known is not None and anyio.current_time() < known[0]:
                 return known[1]
             started = anyio.current_time()
-            groups = await self.reader.spend_groups(since)
+            groups = await self.read_only_ledger.list_spend_groups(since)
             ended = anyio.current_time()
             self._cached_groups.clear()
             self._cached_groups[since] = (ended + _CACHE_FACTOR * (ended - started), groups)
             return groups
 
     async def _jobs(self, request: LocalRequest) -> WholeReply:
-        rows = await self.reader.list_newest_jobs(_MAX_PAGE_JOBS + 1, request.query.get("before"))
+        rows = await self.read_only_ledger.list_newest_jobs(_MAX_PAGE_JOBS + 1, request.query.get("before"))
         return WholeReply(
             {"jobs": [self._entry_json(row) for row in rows[:_MAX_PAGE_JOBS]], "more": len(rows) > _MAX_PAGE_JOBS}
         )
@@ -199,7 +199,7 @@ class PageRoutes:
     async def _job(self, _: LocalRequest, job_id: str) -> WholeReply:
         """Return a job of the ledger with the coordinator's view, which is missing before the post and in an outage."""
         row, market, problem = await self._find_entry(job_id), None, None
-        if row.kind != _BATCH:
+        if row.kind != _BATCH_KIND:
             try:
                 market = await self._market_view(split_tab_request_id(job_id)[0])
             except NotFound:
@@ -237,7 +237,7 @@ class PageRoutes:
         receipt = verify_receipt(await self._make_receipt(job_id))
         chain = self.purchases.context.client.vouching.chain
         if chain is None:
-            raise Problem(400, f"a receipt {_NEEDS_NODE}", code="no_node")
+            raise Problem(400, f"a receipt {_NODE_NEEDED_TEXT}", code="no_node")
         await check_blocks(chain.new_snapshot(), receipt)
         found = [ProvedFact("job", hex_of(receipt.job_id), "hash of owner and commitment"), *receipt.facts]
         found += [ProvedFact(f"block {block.number}", hex_of(block.hash), "your node") for block in receipt.blocks]
@@ -245,14 +245,14 @@ class PageRoutes:
 
     async def _make_receipt(self, job_id: str) -> bytes:
         row = await self._find_entry(job_id)
-        if row.kind == _BATCH:
+        if row.kind == _BATCH_KIND:
             raise invalid_request("a batch has no receipt: see the jobs of its output file", "job_id")
         if self.purchases.context.client.vouching.chain is None:
-            raise Problem(400, f"a receipt {_NEEDS_NODE}", code="no_node")
+            raise Problem(400, f"a receipt {_NODE_NEEDED_TEXT}", code="no_node")
         return await self.purchases.context.client.receipt(job_id)
 
     async def _find_entry(self, job_id: str) -> SpendEntry:
-        row = await self.reader.find_job(job_id)
+        row = await self.read_only_ledger.find_job(job_id)
         if row is None:
             raise Problem(404, f"the ledger has no job {job_id}", code="job_not_found", param="job_id")
         return row
@@ -297,7 +297,7 @@ def _sum_groups(groups: Iterable[SpendGroup], name_of: Callable[[SpendGroup], st
     ranked = sorted(totals.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
     rest = [total for _, total in ranked[limit:]]
     if rest:
-        ranked = [*ranked[:limit], (_OTHERS, [sum(each) for each in zip(*rest, strict=True)])]
+        ranked = [*ranked[:limit], (_OTHERS_ROW_NAME, [sum(each) for each in zip(*rest, strict=True)])]
     return [
         {"name": name, "paid": str(paid), "reserved": str(reserved), "jobs": jobs, "running": running, "free": free}
         for name, (paid, reserved, jobs, running, free) in ranked

@@ -23,9 +23,9 @@ from svc.serve.page.access import (
     PageAccess,
     create_link,
     create_link_to_running_server,
-    page_key,
+    create_page_key,
     read_or_create_page_secret,
-    write_url,
+    store_server_url,
 )
 from svc.serve.problems import Problem
 from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
@@ -154,7 +154,7 @@ async def test_link_of_the_running_server_is_made_from_its_folder(market: Served
 
 def test_files_of_the_page_are_the_users_alone(tmp_path: Path) -> None:
     assert read_or_create_page_secret(tmp_path / "state") == read_or_create_page_secret(tmp_path / "state")
-    write_url(tmp_path / "state", OWN)
+    store_server_url(tmp_path / "state", OWN)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()} == {0o600}
 
 
@@ -192,7 +192,7 @@ async def test_form_of_another_page_is_refused(market: ServedMarket, tmp_path: P
 async def test_key_of_a_program_opens_no_route_of_the_page(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         assert (await caller.get("/page/jobs")).code == "page_locked"
-        own = page_key(caller.application.page.secret).secret.decode()
+        own = create_page_key(caller.application.page_access.secret).secret.decode()
         assert (await caller.get("/v1/models", key=own)).code == "invalid_api_key"
 
 
@@ -201,7 +201,11 @@ async def test_replies_to_the_page_hold_no_secret(market: ServedMarket, tmp_path
         headers = await session(caller)
         paths = ("/page/about", "/page/state", "/page/wallet", "/page/spend", "/page/jobs", "/", "/web/app.js")
         replies = [await get(caller, path, headers) for path in paths]
-        secrets = [caller.keys["default"].encode(), caller.application.page.secret, caller.application.page_key.secret]
+        secrets = [
+            caller.keys["default"].encode(),
+            caller.application.page_access.secret,
+            caller.application.page_key.secret,
+        ]
     assert {reply.status for reply in replies} == {200}
     assert not [secret for secret in secrets for reply in replies if secret in reply.content]
 
@@ -388,7 +392,7 @@ async def test_slow_sums_are_kept_for_many_times_as_long(
         await anyio.sleep(2)
         return []
 
-    monkeypatch.setattr(Ledger, "spend_groups", sum_slowly)
+    monkeypatch.setattr(Ledger, "list_spend_groups", sum_slowly)
     async with market.served(tmp_path) as caller:
         headers = await session(caller)
         async with anyio.create_task_group() as tasks:

@@ -164,7 +164,7 @@ def test_answer_that_was_cut_says_so_on_either_route(reason: str, ended: str) ->
 
 def wanted(route: Route, **input_: Any) -> AnswerRequest:
     model = Model("demo/text", "demo", ModelDetails(1, True, None, "/v1/responses"))
-    return AnswerRequest(route, "asked-for", model, ServeSettings().rule(None), input_, AnswerForm())
+    return AnswerRequest(route, "asked-for", model, ServeSettings().rule_for(None), input_, AnswerForm())
 
 
 def bought(output: Any, **usage: int) -> BoughtAnswer:
@@ -195,7 +195,7 @@ def test_response_repeats_the_requests_own_fields() -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     named = {"tools": RESPONSES["tools"], "tool_choice": RESPONSES["tool_choice"], "text": RESPONSES["text"]}
     asked = {"model": "demo/chat", "input": "hello", "instructions": "Be brief.", "max_output_tokens": 9, **named}
-    made = build_response(read_request("/v1/responses", asked, model, ServeSettings().rule(None)), bought("a text"))
+    made = build_response(read_request("/v1/responses", asked, model, ServeSettings().rule_for(None)), bought("a text"))
     assert {name: made[name] for name in named} == named
     assert (made["instructions"], made["max_output_tokens"]) == ("Be brief.", 9)
 
@@ -205,14 +205,14 @@ def test_addresses_in_tool_schemas_are_not_fetched() -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     asked = {"model": "demo/chat", "messages": CHAT["messages"], "tools": tools}
-    assert read_request("/v1/chat/completions", asked, model, ServeSettings().rule(None)).input["tools"] == tools
+    assert read_request("/v1/chat/completions", asked, model, ServeSettings().rule_for(None)).input["tools"] == tools
 
 
 def test_background_of_an_image_is_no_background_of_a_request() -> None:
     schema = {"type": "object", "properties": {"background": {"type": "string"}}}
     model = Model("demo/image", "demo", ModelDetails(4, True, schema, "/v1/images/generations"))
     asked = {"model": "demo/image", "prompt": "a seal", "background": "transparent"}
-    made = read_request("/v1/images/generations", asked, model, ServeSettings().rule(None))
+    made = read_request("/v1/images/generations", asked, model, ServeSettings().rule_for(None))
     assert made.input["background"] == "transparent"
 
 
@@ -251,7 +251,7 @@ def test_request_of_any_shape_is_read_or_refused(data: st.DataObject) -> None:
     model = Model("m", "demo", ModelDetails(2, True, None, serves))
     refused = 400
     try:
-        read_request(route, {"model": "m", **ROUTE[route], **changed}, model, ServeSettings().rule(None))
+        read_request(route, {"model": "m", **ROUTE[route], **changed}, model, ServeSettings().rule_for(None))
     except Problem as problem:
         refused = problem.status
     assert refused in {400, 404}
@@ -309,7 +309,7 @@ def test_unreadable_result_names_its_job_and_request(suffix: str, members: dict[
 def test_several_answers_are_paid_for_each() -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": 10}
-    assert read_request("/v1/chat/completions", body, model, ServeSettings().rule(None)).units_out == 30
+    assert read_request("/v1/chat/completions", body, model, ServeSettings().rule_for(None)).units_out == 30
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_several_answers_are_paid_for_each() -> None:
 def test_value_of_another_kind_is_named(route: Route, serves: str, asked: dict[str, Any], param: str) -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, serves))
     with pytest.raises(Problem) as refused:
-        read_request(route, {"model": "demo/chat", **asked}, model, ServeSettings().rule(None))
+        read_request(route, {"model": "demo/chat", **asked}, model, ServeSettings().rule_for(None))
     assert refused.value.param is not None
     assert refused.value.param.startswith(param)
 
@@ -347,5 +347,5 @@ def test_cap_that_is_no_count_is_named_as_it_was_sent(cap: object) -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": cap}
     with pytest.raises(Problem, match="max_tokens must be a whole number") as refused:
-        read_request("/v1/chat/completions", body, model, ServeSettings().rule(None))
+        read_request("/v1/chat/completions", body, model, ServeSettings().rule_for(None))
     assert refused.value.param == "max_tokens"
