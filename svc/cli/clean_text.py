@@ -6,7 +6,7 @@
     format characters
     surrogates                  cannot be written
 
-Each of these characters becomes its escape, such as `\\x1b` or `\\u202e`, so that no information is lost.
+Each of these characters is replaced by its escape, such as `\\x1b` or `\\u202e`, so that no information is lost.
 """
 
 import unicodedata

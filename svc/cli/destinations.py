@@ -107,4 +107,4 @@ def open_output(path: Path) -> Iterator[IO[bytes]]:
 
 def not_writable_error(path: Path, error: OSError) -> click.UsageError:
     remedy = "; create the folder first" if isinstance(error, FileNotFoundError) else ""
-    return click.UsageError(f"{path}: {error.strerror}{remedy}")
+    return click.UsageError(f"cannot write to {path}: {error.strerror}{remedy}")

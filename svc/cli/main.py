@@ -144,7 +144,7 @@ def svc() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # An answer that the locale cannot encode must not fail. Write UTF-8 to a pipe, and escapes to a terminal.
+        # Do not fail on text that the locale cannot encode. Write UTF-8 to a pipe, and escapes to a terminal.
         to_terminal = sys.stdout.isatty()
         sys.stdout.reconfigure(encoding=None if to_terminal else "utf-8", errors="backslashreplace")
     try:

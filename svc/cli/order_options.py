@@ -80,8 +80,8 @@ def add_order_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCod
 async def check_window(client: Client, output: Output, terms: Mapping[str, Any]) -> None:
     """Check the window before it is signed.
 
-    Raises OrderRefused, which lists the available windows, for a window that would be signed as one hour instead. Warns
-    if no provider has a price for the window and no node can confirm that the network accepts it.
+    Raises OrderRefused for an unknown window, which would otherwise be signed as one hour. Warns if no provider has a
+    price for the window and no node can confirm that the network accepts it.
     """
     window = terms.get("window", DEFAULT_WINDOW)
     if not is_window(window):

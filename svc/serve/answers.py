@@ -1,8 +1,8 @@
 """Build OpenAI's answers from a provider's output: chat completions, responses, embeddings and images.
 
 Providers of one model may run different servers, so the output is recognised by its shape. An output of unknown shape
-becomes the text of a chat completion or a response, because the buyer has paid for it. The member `svc` of every answer
-has its cost.
+becomes the text of a chat completion or a response, because the buyer has paid for it. Every answer has its cost in the
+member `svc`.
 """
 
 import struct

@@ -1,6 +1,6 @@
 """Translate a request of `/v1/responses` for a model that serves chat completions.
 
-This module translates from the right column of the table in `as_responses` to the left column.
+This is the reverse of `as_responses`, which has a table of the parameters.
 """
 
 from collections.abc import Collection, Mapping

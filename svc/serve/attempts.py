@@ -425,7 +425,7 @@ class JobAttempts:
         )
         with watch_scope:
             while True:
-                if statuses and statuses[-1] != "queued":  # a claim that is in no block yet may still fail
+                if statuses and statuses[-1] != "queued":  # keep watching: a claim that is in no block yet may fail
                     await purchase.wait_for_change()
                     continue
                 waited_seconds = anyio.current_time() - started

@@ -124,10 +124,10 @@ async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes
 
 
 def shared_terms(requests: list[BatchRequest]) -> tuple[tuple[int, ...], LineOffer | None]:
-    """Return the providers that all lines share. If providers are set, also return an offer at their asks for lines
-    without rates: the market's plan could give these lines to other providers.
+    """Return the providers that all lines share, and an offer for lines without rates.
 
-    Raises Problem if the lines name different providers.
+    The offer is None if no providers are set. Otherwise the market's plan could give lines to other providers. Raises
+    Problem if the lines name different providers.
     """
     rules = [request.requested.rule for request in requests]
     pinned = {rule.providers for rule in rules}

@@ -43,7 +43,7 @@ _ALLOWED_HEADERS: Final = "authorization, content-type, idempotency-key, openai-
 class LocalRoute:
     """Route of the local API. `pattern` matches the whole path; its groups become arguments of `handler`.
 
-    `access`: `api` for a key or the page's session, `page_access` for the session alone, `public` for neither.
+    `access`: `api` for a key or the page's session, `page` for the session alone, `public` for neither.
     """
 
     method: str
@@ -132,7 +132,7 @@ class Application:
     ) -> WholeReply | EventReply:
         self._check_host_and_origin(headers)
         if scope["method"] == "OPTIONS" and headers.get("origin"):
-            return WholeReply(b"", 204)  # the origin is allowed, because _check_caller has accepted it
+            return WholeReply(b"", 204)  # _check_host_and_origin has accepted the origin
         path, method = scope["path"], scope["method"]
         matches = [(route, match) for route in self.routes if (match := route.pattern.fullmatch(path))]
         key = self._authenticate(headers, {route.access for route, _ in matches if route.method == method})

@@ -53,7 +53,9 @@ class Keys:
             for name, key in settings.keys.items()
         ]
         if len({key.secret for key in keys}) < len(keys):
-            raise Refused("the keys must differ from each other, because each key has separate budgets", "keys")
+            raise Refused(
+                "two keys in [keys] have the same secret: give each key a file with a different secret", "keys"
+            )
         return cls(keys, page_keys)
 
     def find_by_name(self, name: str) -> ApiKey | None:

@@ -176,7 +176,7 @@ class Ledger:
 
     @classmethod
     def open_read_only(cls, folder: Path) -> "Ledger":
-        """Open the ledger while another process may write it. Raises Refused if the ledger does not exist."""
+        """Open the ledger for reading, even while another process writes it. Raises Refused if it does not exist."""
         path = folder / LEDGER_FILE
         if not path.exists():
             raise Refused(

@@ -18,7 +18,8 @@ _CROWDED_KEEP_ALIVE_TIMEOUT_S: Final = 2.0
 class ListeningConfig(Config):
     """Configuration of hypercorn that serves one socket.
 
-    hypercorn closes an idle connection only after `keep_alive_timeout`, even if the client has already closed its end.
+    `keep_alive_timeout` changes while the server runs, because hypercorn keeps an idle connection for this time even if
+    the client has closed it.
     """
 
     keep_alive_timeout: float

@@ -39,7 +39,7 @@ class _ProviderState:
         return self.capacity is None or self.other_buyers_jobs + self.running_jobs < self.capacity
 
     @property
-    def fullness(self) -> float:
+    def load_ratio(self) -> float:
         return (self.other_buyers_jobs + self.running_jobs) / max(1, self.capacity or 1)
 
 
@@ -69,9 +69,9 @@ class ProviderLoad:
 
         def key(index: int) -> tuple[bool, bool, bool, float, float]:
             state, too_expensive = self.state_of(bids[index].designated), bids[index].designated not in affordable
-            by_price, by_fullness = (ranks[index], state.fullness), (state.fullness, ranks[index])
-            # Providers with free capacity are sorted by price. Affordable full providers are sorted by fullness.
-            order = by_price if too_expensive or state.has_room else by_fullness
+            by_price, by_load = (ranks[index], state.load_ratio), (state.load_ratio, ranks[index])
+            # Providers with free capacity are sorted by price. Affordable providers without it are sorted by load.
+            order = by_price if too_expensive or state.has_room else by_load
             return state.excluded_until > now, too_expensive, not state.has_room, *order
 
         return [bids[index] for index in sorted(range(len(bids)), key=key)]
@@ -123,6 +123,6 @@ class ProviderLoad:
             self.state_of(provider).excluded_until = self.monotonic() + seconds
 
     def update(self, reported: Provider) -> None:
-        """Store the capacity and the jobs that the market reports, less the claimed jobs of this server."""
+        """Store the reported capacity, and the number of jobs of other buyers."""
         state = self.state_of(reported.provider_id)
         state.capacity, state.other_buyers_jobs = reported.capacity, max(0, reported.active_jobs - state.claimed_jobs)

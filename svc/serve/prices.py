@@ -53,7 +53,7 @@ class _CachedCandidates:
 
     candidates: tuple[Candidate, ...]
     read_at: float
-    used_at: float
+    last_used_at: float
     probe: Callable[[], Awaitable[tuple[Candidate, ...]]]
 
 
@@ -181,7 +181,7 @@ class Prices:
                 if not self._is_fresh(key):
                     await self._refresh_candidates(key, model, rule)
         cached = self._cached_candidates[key]
-        cached.used_at = self.monotonic()
+        cached.last_used_at = self.monotonic()
         return cached.candidates
 
     def _is_fresh(self, key: tuple[str, str]) -> bool:
@@ -242,13 +242,13 @@ class Prices:
         """Refresh the data in use. Errors are ignored: the next round or the next request tries again."""
         now = self.monotonic()
         for key, cached in [*self._cached_candidates.items()]:
-            if now - cached.used_at > _CANDIDATE_REFRESH_IDLE_LIMIT_S:
+            if now - cached.last_used_at > _CANDIDATE_REFRESH_IDLE_LIMIT_S:
                 del self._cached_candidates[key]
                 self._refresh_locks.pop(key, None)
                 continue
             with suppress(SvcError):  # one model failed: refresh the others
                 cached.candidates, cached.read_at = await cached.probe(), self.monotonic()
-                if now - cached.used_at < _CAPACITY_REFRESH_IDLE_LIMIT_S:
+                if now - cached.last_used_at < _CAPACITY_REFRESH_IDLE_LIMIT_S:
                     await self._read_capacities(cached)
         if self._cached_candidates and now - self._models_read_at > MAX_MODEL_LIST_AGE_S / 2:
             with suppress(SvcError):

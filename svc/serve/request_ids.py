@@ -2,7 +2,11 @@
 
 
 def tab_request_id(tab_id: str, number: int) -> str:
-    """Return the id of a request in a tab."""
+    """Return the id of a request in a tab.
+
+    >>> tab_request_id("0xab", 7)
+    '0xab/7'
+    """
     return f"{tab_id}/{number}"
 
 
@@ -13,7 +17,7 @@ def is_tab_request_id(job_id: str) -> bool:
 def split_tab_request_id(job_id: str) -> tuple[str, int | None]:
     """Return the job's id, and the request's number if the id belongs to a request in a tab.
 
-    >>> split_request_id("0xab/7"), split_request_id("0xab")
+    >>> split_tab_request_id("0xab/7"), split_tab_request_id("0xab")
     (('0xab', 7), ('0xab', None))
     """
     job, _, number = job_id.partition("/")
@@ -23,7 +27,7 @@ def split_tab_request_id(job_id: str) -> tuple[str, int | None]:
 def job_id_members(job_id: str) -> dict[str, str]:
     """Return the members of `svc` that name a job, or a request in a tab.
 
-    >>> id_members("0xab/7")
+    >>> job_id_members("0xab/7")
     {'job_id': '0xab', 'tab_request': '7'}
     """
     job, number = split_tab_request_id(job_id)
@@ -33,7 +37,7 @@ def job_id_members(job_id: str) -> dict[str, str]:
 def job_id_headers(job_id: str) -> dict[str, str]:
     """Return `job_id_members` as headers.
 
-    >>> id_headers("0xab/7")
+    >>> job_id_headers("0xab/7")
     {'x-svc-job-id': '0xab', 'x-svc-tab-request': '7'}
     """
     return {f"x-svc-{name.replace('_', '-')}": text for name, text in job_id_members(job_id).items()}

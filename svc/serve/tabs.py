@@ -54,7 +54,7 @@ from svc.tabs.tabs import DEFAULT_REQUESTS, BeforePost, TabOptions
 _AUTO_WINDOW_S: Final = 60.0  # two requests within this time open a tab
 _IDLE_TIMEOUT_S: Final = 45.0  # an idle tab is closed after this time; its provider would settle it after 60 s
 _RETRY_PAUSE_S: Final = 60.0  # after a tab could not be opened, and between attempts to settle a tab
-# After a provider claimed a tab without opening it, which may cost the relay charge.
+# Pause after a provider claimed a tab without opening it. Such an attempt may cost the relay charge.
 _REFUSED_RETRY_PAUSE_S: Final = 600.0
 _MAX_TAB_DURATION_S: Final = 3 * 86_400.0  # no tab lasts longer
 _MAX_TABS_PER_MODEL: Final = 8
@@ -270,7 +270,7 @@ class ServedTabs:
                         self._retry_at[model_key] = anyio.current_time() + _REFUSED_RETRY_PAUSE_S
                     await send.send(None)
                 if not isinstance(failed, NoProvider):  # without a provider for tabs, requests are bought as jobs
-                    self.context.report(f"tab for {model_key[0]}: {failed}")
+                    self.context.report(f"tab for model {model_key[0]} failed: {failed}")
         if job is not None:
             await self._finish_tab(job)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from common.quotes import FeeTerms
     from svc.records import BookRow
 
-_MAX_JOBS_PER_STATE: Final = 1000  # at most this many open jobs and as many claimed jobs are added up
+_MAX_JOBS_PER_STATE: Final = 1000  # of open jobs, and of claimed jobs, that are added up
 
 
 @click.command()

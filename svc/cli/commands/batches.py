@@ -253,7 +253,7 @@ async def _find_failed_lines(client: Client, batch_id: str, lines: int) -> list[
 async def _create_batch(
     connection: Connection, client: Client, order: _BatchOrder, progress_bar: ProgressBar
 ) -> tuple[PreparedBatch, Batch]:
-    """Prepare and create a batch. If the command ends early, `output.next` shows how to continue."""
+    """Prepare and create a batch. If the command ends early, `output.next_step` shows how to continue."""
     output = connection.output
     output.next_step = _NOT_POSTED
 
@@ -395,7 +395,7 @@ def _report_outcomes(output: Output, outcomes: Counter[str]) -> ExitCode:
 @_BATCH_ARGUMENT
 @add_connection_options
 async def cancel(connection: Connection, batch_id: str) -> None:
-    """Stop posting lines of a batch. Posted lines continue; cancel an open one with svc cancel."""
+    """Stop posting lines of a batch. Posted lines continue; cancel an unclaimed job with svc cancel."""
     async with connection.client(wallet=True) as client:
         current = await client.batches.cancel(batch_id)
     connection.output.show_facts(_batch_facts(current), to_plain_values(current))

@@ -92,7 +92,7 @@ def write_output(
 async def status(connection: Connection, job_id: str) -> None:
     """Show any job.
 
-    For a job that is in no block yet, shows how far each of its steps is.
+    For a job that is in no block yet, shows the progress of each step.
     """
     async with connection.client() as client:
         try:
@@ -142,7 +142,7 @@ async def result_(
 ) -> None:
     """Show the result of one of your jobs, as svc run does.
 
-    The result is read from the gateway. Any machine with the wallet that placed the order can open it.
+    The result is read from the gateway. Any machine with the wallet that placed the order can open the result.
     """
     if out is not None and whole is not None:
         raise click.UsageError("use either --out or --whole, not both")
@@ -221,7 +221,7 @@ async def _save_result(output: Output, client: Client, job: Job, path: Path) -> 
 
 
 def _step_facts(progress: Progress) -> list[tuple[str, str | None]]:
-    """Return the expected status of a job, and how far each of its steps is."""
+    """Return the expected status of a job, and the progress of each step."""
     rows: list[tuple[str, str | None]] = [
         ("job", progress.job_id),
         ("status", f"{progress.status}, provisional" if progress.provisional else progress.status),
@@ -271,5 +271,5 @@ def _format_deadline(deadline: int | None, now: float, consequence: str) -> str 
     """Describe a deadline: the time left, the date, and what happens after the deadline."""
     if deadline is None:
         return None
-    remaining = f"in {tables.format_duration(deadline - now)}" if deadline > now else "over"
+    remaining = f"in {tables.format_duration(deadline - now)}" if deadline > now else "deadline passed"
     return f"{remaining} ({tables.format_time(deadline)}); {consequence}"

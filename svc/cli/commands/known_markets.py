@@ -24,7 +24,7 @@ def market() -> None:
     """Show, accept and forget a market's remembered keys.
 
     svc remembers for each coordinator's address: the chain, contracts, the payment token's signing domain, the key of
-    the escrow and the providers' box keys. They come from an address book (--addresses, SVC_ADDRESSES_FILE) or
+    the escrow and the providers' box keys. These facts come from an address book (--addresses, SVC_ADDRESSES_FILE) or
     from the first use, and are kept in ~/.config/svc/known_markets.json (or SVC_KNOWN_MARKETS). A change is rejected,
     with the command that accepts it.
 
@@ -73,8 +73,8 @@ async def accept(
 ) -> ExitCode:
     """Accept a change that the operator or provider announced.
 
-    You pass the new value, so that you accept the value that the error showed and no later one. Accepting another
-    deployment forgets all keys of the old deployment.
+    Pass the new value that the error showed, so that no later change is accepted. Accepting another deployment forgets
+    all keys of the old deployment.
     """
     if (provider is None) != (box_key is None) or not (deployment or escrow or box_key):
         raise click.UsageError("set --deployment, --escrow, or --provider with --box-key")

@@ -99,7 +99,7 @@ def _spend_table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], 
         return str(amount) if decimals is None else format_token(amount, decimals)
 
     return Table(
-        (*by, "jobs", "cost nothing", "under way", "spent", "authorised"),
+        (*by, "jobs", "free", "running", "spent", "authorised"),
         [
             (
                 *names,
@@ -111,7 +111,7 @@ def _spend_table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], 
             )
             for names, total in rows
         ],
-        right_aligned=frozenset({"jobs", "cost nothing", "under way", "spent", "authorised"}),
+        right_aligned=frozenset({"jobs", "free", "running", "spent", "authorised"}),
     )
 
 

@@ -36,7 +36,7 @@ def webhooks() -> None:
 )
 @add_connection_options
 async def add(connection: Connection, *, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
-    """Add an endpoint. Shows its signing secret, only this once."""
+    """Add an endpoint, and show its signing secret. The secret is shown only once."""
     secret = _read_secret(secret_file) if secret_file is not None else None
     async with connection.client(wallet=True) as client:
         added = await client.webhooks.add(url, events, secret=secret)
@@ -47,7 +47,9 @@ async def add(connection: Connection, *, url: str, events: tuple[str, ...], secr
         ("secret", added.secret),
     ]
     connection.output.show_facts(facts, to_plain_values(added))
-    connection.output.write_note(f"Verify messages with this secret. Try it with: svc webhooks test {added.id}")
+    connection.output.write_note(
+        f"verify messages with this secret; send a test message with svc webhooks test {added.id}"
+    )
 
 
 @webhooks.command(name="list")
@@ -79,7 +81,7 @@ async def test(connection: Connection, *, webhook_id: str) -> None:
     """Send a message of type webhook.test, and write its id."""
     async with connection.client(wallet=True) as client:
         connection.output.write_text(await client.webhooks.test(webhook_id))
-    connection.output.write_note("Message queued. See its delivery with: svc webhooks list")
+    connection.output.write_note("message queued; see its delivery with svc webhooks list")
 
 
 def _read_secret(path: Path) -> str:

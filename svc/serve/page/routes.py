@@ -1,7 +1,6 @@
 """Routes of the page: its files at `/` and `/web/`, and its own data under `/page/`.
 
-The files hold no data and are public. The page calls the API with its session instead of a key. Nothing here runs
-while no page is open.
+The files hold no data and are public. The page calls the API with its session instead of a key.
 """
 
 import secrets
