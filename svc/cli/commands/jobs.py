@@ -246,7 +246,7 @@ def _job_facts(job: Job, deployment: Deployment, now: float) -> list[tuple[str, 
         ("claimed", tables.format_time(job.in_progress_at)),
         (
             "expires",
-            _format_deadline(order.expires_at, now, "then it can no longer be claimed")
+            _format_deadline(order.expires_at, now, "then no provider can claim the job")
             if job.status == "queued"
             else None,
         ),
