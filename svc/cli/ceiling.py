@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 from anyio import to_thread
 
-from svc.cli.clean_text import one_line
+from svc.cli.clean_text import clean_line
 from svc.cli.output import Output, ProgressBar
 from svc.errors import OverCeiling
 
@@ -28,7 +28,7 @@ async def pay_within_ceiling(
         except OverCeiling as error:
             if not error.default or not _is_interactive(output):
                 raise
-            question = f"{one_line(error.message.partition('; ')[0])}. Pay it?"
+            question = f"{clean_line(error.message.partition('; ')[0])}. Pay it?"
             with nullcontext() if progress is None else progress.pause_for_prompt():
                 agreed = await to_thread.run_sync(lambda: click.confirm(question, err=True))  # noqa: B023 - awaited here
             if not agreed:

@@ -6,7 +6,7 @@
     format characters
     surrogates                  cannot be written
 
-Each of these characters becomes its escape, such as `\\x1b` or `\\u202e`, so that no information is lost.
+Each of these characters is replaced by its escape, such as `\\x1b` or `\\u202e`, so that no information is lost.
 """
 
 import unicodedata
@@ -42,7 +42,7 @@ def clean_json(text: str) -> str:
     )
 
 
-def one_line(text: str) -> str:
+def clean_line(text: str) -> str:
     """Clean a message and escape its line breaks, which could forge another message."""
     return clean(text).replace("\n", "\\n").replace("\t", " ")
 

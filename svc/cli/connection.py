@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import list2cmdline
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import attrs
@@ -112,7 +112,7 @@ def ask_password(path: Path) -> str:
     return password
 
 
-def takes_connection(body: CommandBody) -> Callable[..., ExitCode]:
+def add_connection_options(body: CommandBody) -> Callable[..., ExitCode]:
     """Add the connection options to an asynchronous command, and pass a `Connection` as its first argument."""
 
     @click.option("--profile", metavar="NAME", help="Profile to use.  [env: SVC_PROFILE]")
@@ -183,27 +183,24 @@ class _TraceReporter:
 def _run_command(output: Output, body: Callable[[], Awaitable[Any]]) -> ExitCode:
     known = [FILE_VARIABLE, NAME_VARIABLE, *(variable_name(each.name) for each in settings_of(Variables))]
     svc_variables = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
-    for name, near in unknown_variables(svc_variables, known).items():
-        if near is not None:
-            output.warn(f"{name} is not a setting (did you mean {near}?)")
+    for name, similar in unknown_variables(svc_variables, known).items():
+        if similar is not None:
+            output.warn(f"{name} is not a setting (did you mean {similar}?)")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: output.warn(str(message))
             with exporting("svc", _TraceReporter(output)):
                 ended: ExitCode | None = anyio.run(body)
     except SvcError as error:
-        output.fail(error.message, failures.hint_for(error), failures.error_json(error))
-        return failures.exit_code_of(error)
+        output.show_error(error.message, failures.hint_for(error), failures.error_json(error))
+        return failures.exit_code_for(error)
     except (KeyboardInterrupt, click.Abort):
-        output.fail("interrupted", None, failures.error_json(SvcError("interrupted", code="interrupted")))
+        output.show_error("interrupted", None, failures.error_json(SvcError("interrupted", code="interrupted")))
         return ExitCode.INTERRUPTED
     except OSError as error:  # for example a full disk or a closed pipe
-        if isinstance(error, BrokenPipeError) or output.next is None:
+        if isinstance(error, BrokenPipeError) or output.next_step is None:
             raise
         problem = SvcError(f"cannot write the answer: {error}", code="not_written")
-        output.fail(problem.message, None, failures.error_json(problem))
+        output.show_error(problem.message, None, failures.error_json(problem))
         return ExitCode.UNREADABLE
     return ExitCode.DONE if ended is None else ended
-
-
-T = TypeVar("T")

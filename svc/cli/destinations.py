@@ -14,7 +14,7 @@ from svc.own_files import open_atomic
 
 @attrs.frozen
 class Destination:
-    """Options that say where the answer goes. `out` is the file for the answer, `raw` selects the model's own JSON.
+    """Output options of a command. `out` is the file for the answer, and `raw` selects the model's own JSON.
 
     Files in an answer go to `folder`, otherwise next to `out`, otherwise to the current folder.
     """
@@ -79,7 +79,7 @@ def check_writable(folder: Path) -> Iterator[None]:
         probe.unlink(missing_ok=True)
 
 
-def takes_destination(command: Any) -> Any:
+def add_destination_options(command: Any) -> Any:
     """Add the options of a destination."""
     path = click.Path(path_type=Path, dir_okay=False)
     folder = click.Path(path_type=Path, file_okay=False)
@@ -107,4 +107,4 @@ def open_output(path: Path) -> Iterator[IO[bytes]]:
 
 def not_writable_error(path: Path, error: OSError) -> click.UsageError:
     remedy = "; create the folder first" if isinstance(error, FileNotFoundError) else ""
-    return click.UsageError(f"{path}: {error.strerror}{remedy}")
+    return click.UsageError(f"cannot write to {path}: {error.strerror}{remedy}")

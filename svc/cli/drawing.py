@@ -13,7 +13,7 @@ from common.text_table import hanging_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table as RichTable
-from svc.cli.clean_text import one_line
+from svc.cli.clean_text import clean_line
 
 _EMPTY_CELL: Final = "—"
 _COLUMN_GAP: Final = "  "
@@ -27,25 +27,24 @@ _MIN_CUT_WIDTH: Final = 8  # the same limit on a full screen, where cells are cu
 class Table:
     """Table to show on a terminal or to write to a pipe.
 
-    `right`: right-aligned columns. `whole`: columns with ids and addresses, which are never cut. On a narrow terminal,
-    the `whole` columns are on a separate line.
+    `never_cut`: columns with ids and addresses. On a narrow terminal, these columns are on a separate line.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str | None]]
-    right: frozenset[str] = frozenset()
-    whole: frozenset[str] = frozenset()
+    right_aligned: frozenset[str] = frozenset()
+    never_cut: frozenset[str] = frozenset()
 
 
 @attrs.frozen
 class Screen:
-    """Full-screen view of one pane. `at` is the pane's index. `table` is None while the data is being read."""
+    """Full-screen view of one pane. `table` is None while the data is being read."""
 
     panes: Sequence[str]
-    at: int
+    pane_index: int
     status: str
     table: Table | None
-    keys: str
+    keys_help: str
 
 
 def draw_table(table: Table, width: int) -> "RenderableType":
@@ -53,10 +52,12 @@ def draw_table(table: Table, width: int) -> "RenderableType":
     widths_that_fit = _fit_widths(table, width, _MIN_TEXT_WIDTH)
     if widths_that_fit is not None:
         return _draw_grid(table, widths_that_fit)
-    if table.whole:
-        rest = [at for at, name in enumerate(table.columns) if name not in table.whole]
+    if table.never_cut:
+        shrinking = [at for at, name in enumerate(table.columns) if name not in table.never_cut]
         remainder = Table(
-            [table.columns[at] for at in rest], [[row[at] for at in rest] for row in table.rows], right=table.right
+            [table.columns[at] for at in shrinking],
+            [[row[at] for at in shrinking] for row in table.rows],
+            right_aligned=table.right_aligned,
         )
         widths_that_fit = _fit_widths(remainder, width - len(_INDENT), _MIN_TEXT_WIDTH)
         if widths_that_fit is not None:
@@ -72,7 +73,7 @@ def _fit_widths(table: Table, width: int, min_width: int) -> list[int] | None:
         max(cell_len(flatten_cell(cell)) for cell in cells) for cells in zip(table.columns, *table.rows, strict=True)
     ]
     excess = sum(widths) + len(_COLUMN_GAP) * (len(widths) - 1) - width
-    shrinkable = [at for at, name in enumerate(table.columns) if name not in table.right | table.whole]
+    shrinkable = [at for at, name in enumerate(table.columns) if name not in table.right_aligned | table.never_cut]
     while excess > 0:
         widest = max(shrinkable, key=widths.__getitem__, default=None)
         if widest is None or widths[widest] <= min_width:
@@ -88,13 +89,15 @@ def _draw_two_lines(table: Table, remainder: Table, widths: Sequence[int]) -> "R
     from rich.padding import Padding  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    whole = [at for at, name in enumerate(table.columns) if name in table.whole]
+    uncut = [at for at, name in enumerate(table.columns) if name in table.never_cut]
     lines: list[RenderableType] = []
-    for row, rest in zip((table.columns, *table.rows), (remainder.columns, *remainder.rows), strict=True):
+    for row, other_cells in zip((table.columns, *table.rows), (remainder.columns, *remainder.rows), strict=True):
         style = "bold" if row is table.columns else ""
-        lines.append(Text("\n".join(flatten_cell(row[at]) for at in whole), style, overflow="fold"))
+        lines.append(Text("\n".join(flatten_cell(row[at]) for at in uncut), style, overflow="fold"))
         lines.append(
-            Padding(_draw_grid(attrs.evolve(remainder, rows=[rest]), widths, header=False, style=style), (0, 0, 0, 2))
+            Padding(
+                _draw_grid(attrs.evolve(remainder, rows=[other_cells]), widths, header=False, style=style), (0, 0, 0, 2)
+            )
         )
     return Group(*lines)
 
@@ -123,9 +126,10 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415
 
     head = Text(" ").join(
-        Text(f" {at + 1} {name} ", "reverse bold" if at == screen.at else "") for at, name in enumerate(screen.panes)
+        Text(f" {at + 1} {name} ", "reverse bold" if at == screen.pane_index else "")
+        for at, name in enumerate(screen.panes)
     )
-    status = Text(one_line(screen.status))
+    status = Text(clean_line(screen.status))
     gap = width - head.cell_len - status.cell_len
     head = head + Text(" " * gap) + status if gap > 0 else Text("\n").join((head, status))
     rule = Text("─" * width, "dim")
@@ -137,18 +141,18 @@ def draw_screen(screen: Screen, width: int, height: int) -> "RenderableType":
         shown = Text("nothing here yet")
     else:
         table = attrs.evolve(table, rows=table.rows[:row_count])
-        widths = _fit_widths(attrs.evolve(table, whole=frozenset()), width, _MIN_CUT_WIDTH)
-        shown = _draw_grid(table, widths, one_line_each=True)
+        widths = _fit_widths(attrs.evolve(table, never_cut=frozenset()), width, _MIN_CUT_WIDTH)
+        shown = _draw_grid(table, widths, single_line_cells=True)
     body = Layout(shown, name="body")
     layout = Layout()
     layout.split_column(
-        Layout(Group(head, rule), size=2 + (gap <= 0)), body, Layout(Group(rule, Text(screen.keys)), size=2)
+        Layout(Group(head, rule), size=2 + (gap <= 0)), body, Layout(Group(rule, Text(screen.keys_help)), size=2)
     )
     return layout
 
 
 def _draw_grid(
-    table: Table, widths: Sequence[int] | None, *, header: bool = True, style: str = "", one_line_each: bool = False
+    table: Table, widths: Sequence[int] | None, *, header: bool = True, style: str = "", single_line_cells: bool = False
 ) -> "RichTable":
     """Draw the table with these column widths. Without widths, rich chooses them and cuts cells that do not fit."""
     from rich.markup import escape  # noqa: PLC0415
@@ -158,9 +162,9 @@ def _draw_grid(
     for at, column in enumerate(table.columns):
         drawn.add_column(
             column,
-            justify="right" if column in table.right else "left",
-            overflow="ellipsis" if one_line_each else "fold",
-            no_wrap=one_line_each,
+            justify="right" if column in table.right_aligned else "left",
+            overflow="ellipsis" if single_line_cells else "fold",
+            no_wrap=single_line_cells,
             width=None if widths is None else widths[at],
         )
     for row in table.rows:

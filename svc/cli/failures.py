@@ -22,7 +22,7 @@ _EXIT_CODES: Final[tuple[tuple[type[SvcError], ExitCode], ...]] = (
     (errors.ReceiptTimeout, ExitCode.STILL_RUNNING),
     (errors.ResultUnreadable, ExitCode.UNREADABLE),
 )
-_KEY_SETTINGS: Final = frozenset({*WALLET_VARIABLES, PASSWORD_FILE_VARIABLE, ADDRESS_VARIABLE, "SVC_CIPHER_KEY"})
+_WALLET_KEY_SETTINGS: Final = frozenset({*WALLET_VARIABLES, PASSWORD_FILE_VARIABLE, ADDRESS_VARIABLE, "SVC_CIPHER_KEY"})
 _HINTS: Final = {
     "connection_failed": "check that the coordinator is running; set SVC_BASE_URL or --coordinator; run svc doctor",
     "outcome_unknown": "the job or batch may be running: check svc status or svc batch list before you order again",
@@ -41,13 +41,13 @@ _HINTS: Final = {
     "payer_has_code": "pay from an account without contract code or delegation",
     "InsufficientBalance": "the wallet holds too little of the payment token: fund it (svc address, svc balance)",
     "unknown_tab": "see the open tabs with svc tab list",
-    "in_use": "wait for the other command, or end it",
+    "in_use": "another command uses the tab: wait until that command ends, or end it",
     "tab_full": "the tab's cap is used up: open another tab with svc tab open",
     "tab_refused": "retry, or choose another provider with --provider",
     "tab_stuck": "settle the tab with svc tab close, and open another tab",
     "wrong_answer": "nothing is paid for this answer; see svc tab list, and open a tab with another provider",
     "overcharged": "keep the receipt; the provider gets no further tab until svc tab forgive",
-    "NotCancellable": "a provider has claimed the job: it is completed and paid, or fully refunded",
+    "NotCancellable": "a provider has claimed the job: the job will be completed and paid, or fully refunded",
     "window_not_allowed": "choose an allowed window with --window",
     "sla_secs": "see svc asks for windows with prices, and choose one with --window",
     "SlaNotAllowed": "see svc asks for windows with prices, and choose one with --window",
@@ -56,15 +56,15 @@ _HINTS: Final = {
     "reads_disabled": "set SVC_PIN_GATEWAY or --gateway",
     "gateway_unavailable": "try another gateway with --gateway",
     "unseal_failed": "the result is sealed to another key: use the wallet or SVC_CIPHER_KEY of the order",
-    "model_not_found": "see svc models",
-    "model": "see svc models",
+    "model_not_found": "list the models with svc models",
+    "model": "list the models with svc models",
     "SVC_WALLET_KEY": "create a key with svc keygen, and set SVC_WALLET_KEY_FILE or --key-file",
     "SVC_WALLET_KEY_FILE": "create a key file with svc keygen, or name one with --key-file",
 }
 
 
-def exit_code_of(error: SvcError) -> ExitCode:
-    if error.param in _KEY_SETTINGS:
+def exit_code_for(error: SvcError) -> ExitCode:
+    if error.param in _WALLET_KEY_SETTINGS:
         return ExitCode.NO_KEY
     if error.code == "no_result":  # the result does not exist yet
         return ExitCode.STILL_RUNNING

@@ -57,7 +57,7 @@ def read_bytes(file: str, stdin: BinaryIO) -> bytes:
     try:
         return (stdin.read() if file == STDIN else Path(file).read_bytes()).removeprefix(BOM_UTF8)
     except OSError as error:
-        raise click.UsageError(f"{file}: {error.strerror}") from None
+        raise click.UsageError(f"cannot read {file}: {error.strerror}") from None
 
 
 def _parse_text_or_object(raw: bytes, name: str) -> Input:

@@ -15,23 +15,23 @@ _MAX_READ_BYTES: Final = 65_536
 class LineInput:
     """Reads lines from standard input. On Windows, and for regular files, a thread reads the input."""
 
-    _rest: bytearray = attrs.field(factory=bytearray)
+    _buffer: bytearray = attrs.field(factory=bytearray)
     _ended: bool = False
 
     async def read_line(self) -> str | None:
         """Return the next line without its line break, or None at the end of the input (Ctrl-D)."""
-        while b"\n" not in self._rest and not self._ended:
-            piece = await _read_piece()
-            self._ended = not piece
-            self._rest += piece
-        if not self._rest:
+        while b"\n" not in self._buffer and not self._ended:
+            chunk = await _read_chunk()
+            self._ended = not chunk
+            self._buffer += chunk
+        if not self._buffer:
             return None
-        line, _, rest = bytes(self._rest).partition(b"\n")
-        self._rest[:] = rest
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer[:] = rest
         return line.decode("utf-8", "replace").rstrip("\r")
 
 
-async def _read_piece() -> bytes:
+async def _read_chunk() -> bytes:
     descriptor = sys.stdin.fileno()
     if sys.platform != "win32":
         try:

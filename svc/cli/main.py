@@ -144,7 +144,7 @@ def svc() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if isinstance(sys.stdout, TextIOWrapper):
-        # An answer that the locale cannot encode must not fail. Write UTF-8 to a pipe, and escapes to a terminal.
+        # Do not fail on text that the locale cannot encode. Write UTF-8 to a pipe, and escapes to a terminal.
         to_terminal = sys.stdout.isatty()
         sys.stdout.reconfigure(encoding=None if to_terminal else "utf-8", errors="backslashreplace")
     try:
@@ -160,8 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()
         if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL):
             return ExitCode.DONE  # the reader has closed the pipe
-        from svc.cli.clean_text import one_line  # noqa: PLC0415 - a slow import for a rare error
+        from svc.cli.clean_text import clean_line  # noqa: PLC0415 - a slow import for a rare error
 
-        print(f"svc: {one_line(str(error))}", file=sys.stderr)
+        print(f"svc: {clean_line(str(error))}", file=sys.stderr)
         return ExitCode.UNREADABLE
     return int(result or ExitCode.DONE)

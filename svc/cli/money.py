@@ -20,11 +20,11 @@ class Payment:
     parts: CostParts
 
     @property
-    def returned(self) -> int:
+    def refunded(self) -> int:
         return self.authorised - self.parts.total
 
 
-def payment_of(job: Job, quote: Quote) -> Payment:
+def compute_payment(job: Job, quote: Quote) -> Payment:
     """Return the payment of a settled job that was ordered at this quote."""
     parts = quotes.cost_parts(provider_cost(job), FeeTerms(quote.fee_bps, quote.gas_fee))
     return Payment(quote.amount, parts)
@@ -35,47 +35,48 @@ def cost_json(parts: CostParts | None) -> dict[str, Any]:
     return {"cost": parts and parts.total, "cost_parts": parts and attrs.asdict(parts)}
 
 
-def describe_payment(paid: Payment, chain: Deployment, *, provisional: bool = False) -> str:
+def describe_payment(payment: Payment, deployment: Deployment, *, provisional: bool = False) -> str:
     """Describe the cost, its shares and the refund."""
-    parts = paid.parts
-    amounts = (parts.total, parts.provider, parts.fee + parts.gas_fee, paid.returned)
-    total, provider, fees, returned = (format_token(share, chain.decimals) for share in amounts)
+    parts = payment.parts
+    amounts = (parts.total, parts.provider, parts.fee + parts.gas_fee, payment.refunded)
+    total, provider, fees, refunded = (format_token(share, deployment.decimals) for share in amounts)
     shares = f"(provider {provider}, fees {fees})"
     if provisional:
-        return f"cost {total} {chain.token_domain.name} on settlement {shares}; {returned} refunded"
-    return f"paid {total} {chain.token_domain.name} {shares}; {returned} refunded"
+        return f"cost {total} {deployment.token_domain.name} on settlement {shares}; {refunded} refunded"
+    return f"paid {total} {deployment.token_domain.name} {shares}; {refunded} refunded"
 
 
-def describe_end(job: Job, chain: Deployment) -> str:
+def describe_end(job: Job, deployment: Deployment) -> str:
     """Describe how a job ended, and what was paid or refunded."""
     if job.status == "completed":
         parts = cost_parts_of(job)
         if parts is None:
-            return f"completed and paid: {format_amount(provider_cost(job), chain)} to the provider, plus fees"
-        provider, fees = (format_token(share, chain.decimals) for share in (parts.provider, parts.fee + parts.gas_fee))
-        return (
-            f"completed: paid {format_amount(parts.total, chain)} (provider {provider}, fees {fees}), the rest refunded"
+            return f"completed and paid: {format_amount(provider_cost(job), deployment)} to the provider, plus fees"
+        provider, fees = (
+            format_token(share, deployment.decimals) for share in (parts.provider, parts.fee + parts.gas_fee)
         )
+        paid = format_amount(parts.total, deployment)
+        return f"completed: paid {paid} (provider {provider}, fees {fees}), the rest refunded"
     reason = CODE_BY_END.get(job.svc.ended_because, job.status)
     text = f"{reason.replace('_', ' ')}: {REFUND_REMARKS.get(reason, 'no provider was paid')}"
-    refund = refunded_amount(job, chain)
+    refund = format_refund(job, deployment)
     return text if refund is None else f"{text} ({refund})"
 
 
-def refunded_amount(job: Job, chain: Deployment) -> str | None:
+def format_refund(job: Job, deployment: Deployment) -> str | None:
     """Return the refund of a failed job, or None if nothing was collected or the amount is unknown."""
     collected = job.status == "failed" and job.svc.amount is not None
-    return format_amount(job.svc.amount or 0, chain) if collected else None
+    return format_amount(job.svc.amount or 0, deployment) if collected else None
 
 
-def describe_money(job: Job, chain: Deployment) -> str:
+def describe_payment_state(job: Job, deployment: Deployment) -> str:
     """Describe where the money of a job is now."""
     if job.ended:
-        return describe_end(job, chain).partition(": ")[2]
+        return describe_end(job, deployment).partition(": ")[2]
     if job.status == "queued":
         return "authorised but still in the wallet; collected when a provider claims the job"
     return "held by the job registry until the job is settled or refunded"
 
 
-def format_amount(amount: int, chain: Deployment) -> str:
-    return f"{format_token(amount, chain.decimals)} {chain.token_domain.name}"
+def format_amount(amount: int, deployment: Deployment) -> str:
+    return f"{format_token(amount, deployment.decimals)} {deployment.token_domain.name}"

@@ -33,18 +33,18 @@ class OrderOptions:
     terms: dict[str, Any]
     max_amount: int | None
 
-    async def input(self, client: Client) -> dict[str, Any]:
-        """Return the model's input."""
+    async def build_input(self, client: Client) -> dict[str, Any]:
+        """Return the model's input, with `params` added."""
         value = self.raw_input
         if isinstance(value, str):
             value = input_from_text(value, await client.models.get(self.model))
         return value | self.params
 
     async def prepare(self, client: Client) -> PreparedOrder:
-        return await client.prepare(self.model, await self.input(client), **self.terms)
+        return await client.prepare(self.model, await self.build_input(client), **self.terms)
 
 
-def takes_order(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
+def add_order_options(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     """Add the arguments and options of an order. `command` gets them as its argument `order`."""
 
     @click.argument("model", help="Name of a model (see svc models).")
@@ -80,8 +80,8 @@ def takes_order(command: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
 async def check_window(client: Client, output: Output, terms: Mapping[str, Any]) -> None:
     """Check the window before it is signed.
 
-    Raises OrderRefused, which lists the available windows, for a window that would be signed as one hour instead. Warns
-    if no provider has a price for the window and no node can confirm that the network accepts it.
+    Raises OrderRefused for an unknown window, which would otherwise be signed as one hour. Warns if no provider has a
+    price for the window and no node can confirm that the network accepts it.
     """
     window = terms.get("window", DEFAULT_WINDOW)
     if not is_window(window):

@@ -9,9 +9,9 @@ _OPEN_ORDER_READERS = {
 }
 
 
-def open_order_readers(kind: str) -> str:
-    """Return who can read an open order sealed to an escrow of this kind."""
-    return _OPEN_ORDER_READERS[kind]
+def open_order_readers(evidence_type: str) -> str:
+    """Return who can read an open order sealed to an escrow with this type of evidence."""
+    return _OPEN_ORDER_READERS[evidence_type]
 
 
 async def describe_readers(client: Client, designated: int) -> str:

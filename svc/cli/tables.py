@@ -34,10 +34,10 @@ def models_table(records: Iterable[Model]) -> Table:
     return Table(("model", "id", "owned by", "enabled"), rows, frozenset({"id"}))
 
 
-def asks_table(records: Iterable[Ask], names: Mapping[int, str]) -> Table:
+def asks_table(records: Iterable[Ask], model_names: Mapping[int, str]) -> Table:
     rows = [
         (
-            model_name_of(ask.model_id, names),
+            model_name_of(ask.model_id, model_names),
             format_window(ask.sla),
             str(ask.provider_id),
             str(ask.rate_in),
@@ -62,15 +62,15 @@ def _reliability_cells(reliability: Reliability | None) -> tuple[str | None, str
     return f"{reliability.settled}/{ended}" if ended else "new", median
 
 
-def floors_table(records: Iterable[Floor], names: Mapping[int, str]) -> Table:
+def floors_table(records: Iterable[Floor], model_names: Mapping[int, str]) -> Table:
     rows = [
-        (model_name_of(floor.model_id, names), format_window(floor.sla), str(floor.rate_in), str(floor.rate_out))
+        (model_name_of(floor.model_id, model_names), format_window(floor.sla), str(floor.rate_in), str(floor.rate_out))
         for floor in records
     ]
     return Table(("model", "window", "rate in", "rate out"), rows, _RATE_COLUMNS)
 
 
-def providers_table(records: Iterable[Provider], names: Mapping[int, str]) -> Table:
+def providers_table(records: Iterable[Provider], model_names: Mapping[int, str]) -> Table:
     rows = [
         (
             str(provider.provider_id),
@@ -80,7 +80,7 @@ def providers_table(records: Iterable[Provider], names: Mapping[int, str]) -> Ta
             f"{provider.active_jobs}/{provider.capacity}",
             "all"
             if provider.allow_all_models
-            else ", ".join(model_name_of(each, names) for each in provider.allowed_models),
+            else ", ".join(model_name_of(each, model_names) for each in provider.allowed_models),
             _format_flag(provider.box_key is not None),
             *_reliability_cells(provider.reliability),
         )
@@ -92,7 +92,7 @@ def providers_table(records: Iterable[Provider], names: Mapping[int, str]) -> Ta
     )
 
 
-def jobs_table(records: Iterable[BookRow], names: Mapping[int, str], now: float) -> Table:
+def jobs_table(records: Iterable[BookRow], model_names: Mapping[int, str], now: float) -> Table:
     """Return the table of jobs. `now` is the coordinator's time.
 
     The column `left` is the time left to settle a claimed job, or to claim an open one.
@@ -100,8 +100,8 @@ def jobs_table(records: Iterable[BookRow], names: Mapping[int, str], now: float)
     rows = [
         (
             row.job_id,
-            model_name_of(row.model_id, names),
-            status_of(row),
+            model_name_of(row.model_id, model_names),
+            job_status(row),
             _time_left(row, now),
             format_window(row.sla_secs),
             str(row.provider_id) if row.provider_id else None,
@@ -132,18 +132,18 @@ def batches_table(records: Iterable[Batch]) -> Table:
     return Table(columns, rows, frozenset({"completed", "failed", "total"}), frozenset({"batch"}))
 
 
-def plan_table(planned: Iterable[ModelPlan], names: Mapping[int, str]) -> Table:
+def plan_table(planned: Iterable[ModelPlan], model_names: Mapping[int, str]) -> Table:
     """Return a row for each provider that gets lines, and for each model a row for the lines without a provider."""
     rows: list[Sequence[str | None]] = []
     for each in planned:
-        name = model_name_of(each.model_id, names)
+        name = model_name_of(each.model_id, model_names)
         rows += [
             (name, str(share.provider_id), str(share.lines), str(share.rate_in), str(share.rate_out))
             for share in each.allocation
         ]
-        left = each.lines - sum(share.lines for share in each.allocation)
-        if left:
-            rows.append((name, "none", str(left), None, None))
+        unplaced = each.lines - sum(share.lines for share in each.allocation)
+        if unplaced:
+            rows.append((name, "none", str(unplaced), None, None))
     return Table(("model", "provider", "lines", "rate in", "rate out"), rows, _RATE_COLUMNS | {"provider", "lines"})
 
 
@@ -160,20 +160,20 @@ def describe_live_providers(candidates: Iterable[Candidate]) -> str:
     return ", ".join(texts) or "none with free capacity at these rates"
 
 
-def why_table(status_report: Why) -> Table:
+def why_table(report: Why) -> Table:
     rows = [
         (str(each.provider_id), _format_flag(each.takes), "; ".join(reason.said for reason in each.reasons) or None)
-        for each in status_report.providers
+        for each in report.providers
     ]
     return Table(("provider", "accepts", "reasons"), rows, frozenset({"provider"}))
 
 
-def vouching_table(facts: Iterable[VouchedFact]) -> Table:
+def verification_table(facts: Iterable[VouchedFact]) -> Table:
     rows = [(each.fact, each.value, each.voucher.value) for each in facts]
-    return Table(("fact", "value", "verified by"), rows, whole=frozenset({"value"}))
+    return Table(("fact", "value", "verified by"), rows, never_cut=frozenset({"value"}))
 
 
-def status_of(row: BookRow) -> str:
+def job_status(row: BookRow) -> str:
     """Return the status of a job in the book, with the SDK's name for the status."""
     known = {_OPEN: "queued", _CLAIMED: "in_progress", _SETTLED: "completed"}
     return known.get(row.state) or CODE_BY_END.get(row.ended_because, "ended")
@@ -201,18 +201,18 @@ def format_duration(seconds: float) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def model_name_of(model_id: int, names: Mapping[int, str]) -> str:
-    return names.get(model_id, f"model {model_id}")
+def model_name_of(model_id: int, model_names: Mapping[int, str]) -> str:
+    return model_names.get(model_id, f"model {model_id}")
 
 
-def format_time(at: int | None) -> str | None:
+def format_time(unix_seconds: int | None) -> str | None:
     """Format a Unix time. The system's calendar is not used, because its range differs between platforms."""
-    if at is None:
+    if unix_seconds is None:
         return None
     try:
-        return (_EPOCH + timedelta(seconds=at)).strftime("%Y-%m-%d %H:%M:%SZ")
+        return (_EPOCH + timedelta(seconds=unix_seconds)).strftime("%Y-%m-%d %H:%M:%SZ")
     except OverflowError:
-        return str(at)
+        return str(unix_seconds)
 
 
 def format_amount(amount: int, decimals: int, name: str) -> str:

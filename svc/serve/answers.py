@@ -1,8 +1,8 @@
 """Build OpenAI's answers from a provider's output: chat completions, responses, embeddings and images.
 
-The output is recognised by its shape, because providers of one model may run different servers. A chat completion or a
-response contains an output of unknown shape as text, because the buyer has paid for it. Every answer states its cost in
-the member `svc`.
+Providers of one model may run different servers, so the output is recognised by its shape. An output of unknown shape
+becomes the text of a chat completion or a response, because the buyer has paid for it. Every answer has its cost in the
+member `svc`.
 """
 
 import struct
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from common.canonical_json import canonical
 from common.refusal import Refused
-from svc.serve.chat_of_response import chat_of_response
+from svc.serve.chat_to_response import chat_to_response
 from svc.serve.media_answers import (
     NOT_UNDERSTOOD_CODE,
     BoughtAnswer,
@@ -19,9 +19,9 @@ from svc.serve.media_answers import (
     not_understood_problem,
 )
 from svc.serve.problems import Problem
-from svc.serve.request_ids import split_request_id
+from svc.serve.request_ids import split_tab_request_id
 from svc.serve.requests import CHAT, EMBEDDINGS, RESPONSES, AnswerRequest
-from svc.serve.response_of_chat import response_of_chat
+from svc.serve.response_to_chat import response_to_chat
 from svc.serve.usage import to_chat_usage, to_response_usage
 
 JsonObject = dict[str, Any]
@@ -57,7 +57,7 @@ def build_answer(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
         raise not_understood_problem(bought, f"no answer that fits {requested.route}") from None
 
 
-def output_route(output: object) -> str | None:
+def detect_output_route(output: object) -> str | None:
     """Return the text route whose answers have this shape, or None for an unknown shape."""
     if isinstance(output, dict):
         if output.get("object") == "response" or isinstance(output.get("output"), list):
@@ -68,30 +68,30 @@ def output_route(output: object) -> str | None:
 
 
 def completion_id(job_id: str) -> str:
-    return f"chatcmpl-{_short_id(job_id)}"
+    return f"chatcmpl-{_id_suffix(job_id)}"
 
 
 def response_id(job_id: str) -> str:
-    return f"resp_{_short_id(job_id)}"
+    return f"resp_{_id_suffix(job_id)}"
 
 
-def message_id(job_id: str, at: int) -> str:
-    return f"msg_{job_id[2:26]}{at}"
+def message_id(job_id: str, index: int) -> str:
+    return f"msg_{job_id[2:26]}{index}"
 
 
-def _short_id(job_id: str) -> str:
-    job, request = split_request_id(job_id)
+def _id_suffix(job_id: str) -> str:
+    job, request = split_tab_request_id(job_id)
     return job[2:34] if request is None else f"{job[2:34]}-{request}"
 
 
 def build_completion(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
     output = bought.output
-    match output_route(output):
+    match detect_output_route(output):
         case "/v1/responses":
-            converted = chat_of_response(output)
+            converted = response_to_chat(output)
         case "/v1/chat/completions":
             converted = {
-                "choices": [_completion_choice(each, at) for at, each in enumerate(output.get("choices") or ())]
+                "choices": [_completion_choice(each, index) for index, each in enumerate(output.get("choices") or ())]
             }
         case _:
             converted = {"choices": [_completion_choice({"message": {"content": _to_text(output)}}, 0)]}
@@ -101,15 +101,15 @@ def build_completion(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObje
     return {
         "id": completion_id(bought.job_id),
         "object": "chat.completion",
-        "created": bought.created,
-        "model": requested.name,
+        "created": bought.created_at,
+        "model": requested.model_name,
         "choices": converted["choices"],
         "usage": to_chat_usage(usage),
         "svc": bought.to_json(),
     }
 
 
-def _completion_choice(provider_choice: object, at: int) -> JsonObject:
+def _completion_choice(provider_choice: object, index: int) -> JsonObject:
     choice = provider_choice if isinstance(provider_choice, dict) else {}
     message = choice.get("message")
     message = dict(message) if isinstance(message, dict) else {"content": str(choice.get("text", ""))}
@@ -124,7 +124,7 @@ def _completion_choice(provider_choice: object, at: int) -> JsonObject:
     if not isinstance(finish_reason, str) or finish_reason not in known:
         finish_reason = "tool_calls" if fields.get("tool_calls") else "stop"
     return {
-        "index": at,
+        "index": index,
         "message": {"content": None, "refusal": None, **fields, "role": "assistant"},
         "logprobs": choice.get("logprobs"),
         "finish_reason": finish_reason,
@@ -140,33 +140,35 @@ def _read_tool_call(call: Any, number: int) -> JsonObject:
 
 def build_response(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
     output, usage = bought.output, bought.usage
-    match output_route(output):
+    match detect_output_route(output):
         case "/v1/responses":
             converted = output
         case "/v1/chat/completions":
-            converted = response_of_chat(output)
+            converted = chat_to_response(output)
         case _:
-            converted = response_of_chat({"choices": [{"message": {"content": _to_text(output)}}]})
+            converted = chat_to_response({"choices": [{"message": {"content": _to_text(output)}}]})
     counted = usage or converted.get("usage") or {}
     status = converted.get("status")
-    return empty_response(requested, bought.job_id, bought.created) | {
+    return empty_response(requested, bought.job_id, bought.created_at) | {
         "status": status if status in ("completed", "incomplete", "failed") else "completed",
         "incomplete_details": converted.get("incomplete_details"),
         "error": converted.get("error") if status == "failed" else None,
-        "output": [_response_item(item, bought.job_id, at) for at, item in enumerate(converted.get("output") or ())],
+        "output": [
+            _response_item(item, bought.job_id, index) for index, item in enumerate(converted.get("output") or ())
+        ],
         "usage": to_response_usage(counted),
         "svc": bought.to_json(),
     }
 
 
-def empty_response(requested: AnswerRequest, job_id: str, created: int) -> JsonObject:
+def empty_response(requested: AnswerRequest, job_id: str, created_at: int) -> JsonObject:
     """Return a response without output, as the first events of a stream show it."""
     parameters = requested.parameters
     reasoning = parameters.get("reasoning")
     return {
         "id": response_id(job_id),
         "object": "response",
-        "created_at": created,
+        "created_at": created_at,
         "status": "in_progress",
         "background": False,
         "error": None,
@@ -174,7 +176,7 @@ def empty_response(requested: AnswerRequest, job_id: str, created: int) -> JsonO
         "instructions": parameters.get("instructions") if isinstance(parameters.get("instructions"), str) else None,
         "max_output_tokens": parameters.get("max_output_tokens"),
         "metadata": {},
-        "model": requested.name,
+        "model": requested.model_name,
         "output": [],
         "parallel_tool_calls": bool(parameters.get("parallel_tool_calls", True)),
         "previous_response_id": None,
@@ -190,12 +192,12 @@ def empty_response(requested: AnswerRequest, job_id: str, created: int) -> JsonO
     }
 
 
-def _response_item(item: object, job_id: str, at: int) -> JsonObject:
+def _response_item(item: object, job_id: str, index: int) -> JsonObject:
     if not isinstance(item, dict):
-        return {"type": "message", "id": f"msg_{job_id[2:26]}{at}", "role": "assistant", "content": []}
+        return {"type": "message", "id": f"msg_{job_id[2:26]}{index}", "role": "assistant", "content": []}
     kind = str(item.get("type", "message"))
     prefix = {"message": "msg", "function_call": "fc", "reasoning": "rs"}.get(kind, "item")
-    converted = {**item, "type": kind, "id": item.get("id") or f"{prefix}_{job_id[2:26]}{at}"}
+    converted = {**item, "type": kind, "id": item.get("id") or f"{prefix}_{job_id[2:26]}{index}"}
     match kind:
         case "message":
             parts = [part for part in item.get("content") or () if isinstance(part, dict)]

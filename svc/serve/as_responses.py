@@ -41,12 +41,12 @@ _IGNORED_VALUES: Final[Mapping[str, tuple[object, ...]]] = {
 }
 
 
-def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> JsonObject:
-    """Return the input for a model that serves responses. `listed`: parameters in the model's schema."""
+def to_responses_input(chat: Mapping[str, Any], schema_parameters: Collection[str]) -> JsonObject:
+    """Return the input for a model that serves responses."""
     body: JsonObject = {"input": _response_items(chat.get("messages"))}
     text: JsonObject = {}
     for name, value in chat.items():
-        if name in _SHARED_PARAMETERS or (name in listed and name not in _TRANSLATED_PARAMETERS):
+        if name in _SHARED_PARAMETERS or (name in schema_parameters and name not in _TRANSLATED_PARAMETERS):
             body[name] = value
         elif name not in _TRANSLATED_PARAMETERS and value not in _IGNORED_VALUES.get(name, ()):
             raise unsupported_parameter(name, "has no counterpart in /v1/responses, the route of this model")
@@ -57,12 +57,12 @@ def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> JsonObj
         body["max_output_tokens"] = cap
     if chat.get("tools"):
         body["tools"] = [
-            _response_tool(tool, f"tools[{at}]") for at, tool in enumerate(_read_list(chat["tools"], "tools"))
+            _response_tool(tool, f"tools[{index}]") for index, tool in enumerate(_read_list(chat["tools"], "tools"))
         ]
     if isinstance(choice := chat.get("tool_choice"), Mapping):
         body["tool_choice"] = _tool_choice(choice)
-    if (wanted := chat.get("response_format")) is not None:
-        text["format"] = _text_format(wanted)
+    if (format_json := chat.get("response_format")) is not None:
+        text["format"] = _text_format(format_json)
     if chat.get("verbosity") is not None:
         text["verbosity"] = chat["verbosity"]
     if text:
@@ -74,36 +74,46 @@ def responses_input(chat: Mapping[str, Any], listed: Collection[str]) -> JsonObj
 
 def _response_items(messages: object) -> list[JsonObject]:
     items: list[JsonObject] = []
-    for at, message in enumerate(_read_list(messages, "messages")):
-        place = f"messages[{at}]"
+    for index, message in enumerate(_read_list(messages, "messages")):
+        param_path = f"messages[{index}]"
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise invalid_request(f"{place} must be an object with a role", place)
-        items += _message_items(message, place)
+            raise invalid_request(f"{param_path} must be an object with a role", param_path)
+        items += _message_items(message, param_path)
     if not items:
         raise invalid_request("messages must contain at least one message", "messages")
     return items
 
 
-def _message_items(message: Mapping[str, Any], place: str) -> list[JsonObject]:
+def _message_items(message: Mapping[str, Any], param_path: str) -> list[JsonObject]:
     role, content = message["role"], message.get("content")
     match role:
         case "system" | "developer" | "user":
-            return [{"role": role, "content": _response_content(content, f"{place}.content")}]
+            return [{"role": role, "content": _response_content(content, f"{param_path}.content")}]
         case "tool":
             call_id = message.get("tool_call_id")
             if not isinstance(call_id, str):
-                raise invalid_request(f"{place}.tool_call_id must name the answered call", f"{place}.tool_call_id")
+                raise invalid_request(
+                    f"{param_path}.tool_call_id must name the answered call", f"{param_path}.tool_call_id"
+                )
             return [
-                {"type": "function_call_output", "call_id": call_id, "output": _plain_text(content, f"{place}.content")}
+                {
+                    "type": "function_call_output",
+                    "call_id": call_id,
+                    "output": _plain_text(content, f"{param_path}.content"),
+                }
             ]
         case "assistant":
-            spoken = _assistant_items(message, place)
-            calls = _read_list(message.get("tool_calls") or [], f"{place}.tool_calls")
-            return spoken + [as_function_call(call, f"{place}.tool_calls[{n}]") for n, call in enumerate(calls)]
-    raise unsupported_parameter(f"{place}.role", f"{role!r} must be one of system, developer, user, assistant, tool")
+            message_items = _assistant_items(message, param_path)
+            calls = _read_list(message.get("tool_calls") or [], f"{param_path}.tool_calls")
+            return message_items + [
+                to_function_call_item(call, f"{param_path}.tool_calls[{n}]") for n, call in enumerate(calls)
+            ]
+    raise unsupported_parameter(
+        f"{param_path}.role", f"{role!r} must be one of system, developer, user, assistant, tool"
+    )
 
 
-def _assistant_items(message: Mapping[str, Any], place: str) -> list[JsonObject]:
+def _assistant_items(message: Mapping[str, Any], param_path: str) -> list[JsonObject]:
     content, refusal = message.get("content"), message.get("refusal")
     if isinstance(refusal, str) and refusal:
         return [{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": refusal}]}]
@@ -111,13 +121,13 @@ def _assistant_items(message: Mapping[str, Any], place: str) -> list[JsonObject]
         return []
     if isinstance(content, str):
         return [{"role": "assistant", "content": content}]
-    return [{"role": "assistant", "content": _plain_text(content, f"{place}.content")}]
+    return [{"role": "assistant", "content": _plain_text(content, f"{param_path}.content")}]
 
 
-def as_function_call(call: object, place: str) -> JsonObject:
+def to_function_call_item(call: object, param_path: str) -> JsonObject:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
-        raise unsupported_parameter(place, "must be a function call")
+        raise unsupported_parameter(param_path, "must be a function call")
     return {
         "type": "function_call",
         "call_id": str(call.get("id", "")),
@@ -126,56 +136,56 @@ def as_function_call(call: object, place: str) -> JsonObject:
     }
 
 
-def _response_content(content: object, place: str) -> object:
+def _response_content(content: object, param_path: str) -> object:
     """Return a text unchanged, because both routes accept texts. Translate a list of parts."""
     if isinstance(content, str):
         return content
-    parts = _read_list(content, place)
+    parts = _read_list(content, param_path)
     if all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts) and len(parts) == 1:
         return str(parts[0].get("text", ""))
-    return [_response_part(part, f"{place}[{at}]") for at, part in enumerate(parts)]
+    return [_response_part(part, f"{param_path}[{index}]") for index, part in enumerate(parts)]
 
 
-def _response_part(part: object, place: str) -> JsonObject:
+def _response_part(part: object, param_path: str) -> JsonObject:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping):
-        raise invalid_request(f"{place} must be an object", place)
+        raise invalid_request(f"{param_path} must be an object", param_path)
     match kind:
         case "text":
             return {"type": "input_text", "text": str(part.get("text", ""))}
         case "image_url":
             image = part.get("image_url")
             if not isinstance(image, Mapping) or not isinstance(image.get("url"), str):
-                raise invalid_request(f"{place}.image_url.url must be a data: URL", place)
+                raise invalid_request(f"{param_path}.image_url.url must be a data: URL", param_path)
             return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")}
         case "file":
             file = part.get("file")
             if not isinstance(file, Mapping) or not isinstance(file.get("file_data"), str):
-                raise unsupported_parameter(place, "must include its data as file_data: providers fetch nothing")
+                raise unsupported_parameter(param_path, "must include its data as file_data: providers fetch nothing")
             return {
                 "type": "input_file",
                 "filename": str(file.get("filename", "file")),
                 "file_data": file["file_data"],
             }
     raise unsupported_parameter(
-        f"{place}.type", f"{kind!r} has no counterpart in /v1/responses, the route of this model"
+        f"{param_path}.type", f"{kind!r} has no counterpart in /v1/responses, the route of this model"
     )
 
 
-def _plain_text(content: object, place: str) -> str:
+def _plain_text(content: object, param_path: str) -> str:
     """Return the text of a message. Only text parts are allowed."""
     if isinstance(content, str):
         return content
-    parts = _read_list(content, place)
+    parts = _read_list(content, param_path)
     if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
-        raise unsupported_parameter(place, "must be a text")
+        raise unsupported_parameter(param_path, "must be a text")
     return "".join(str(part.get("text", "")) for part in parts)
 
 
-def _response_tool(tool: object, place: str) -> JsonObject:
+def _response_tool(tool: object, param_path: str) -> JsonObject:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(tool, Mapping) or tool.get("type") != "function" or not isinstance(function, Mapping):
-        raise unsupported_parameter(place, "must be a function: providers run no other tools")
+        raise unsupported_parameter(param_path, "must be a function: providers run no other tools")
     return {"type": "function", "parameters": None, "strict": False, **function}
 
 
@@ -186,19 +196,19 @@ def _tool_choice(choice: Mapping[str, Any]) -> JsonObject:
     return {"type": "function", "name": function.get("name")}
 
 
-def _text_format(wanted: object) -> JsonObject:
-    kind = wanted.get("type") if isinstance(wanted, Mapping) else None
-    if not isinstance(wanted, Mapping) or kind not in ("text", "json_object", "json_schema"):
+def _text_format(format_json: object) -> JsonObject:
+    kind = format_json.get("type") if isinstance(format_json, Mapping) else None
+    if not isinstance(format_json, Mapping) or kind not in ("text", "json_object", "json_schema"):
         raise unsupported_parameter("response_format", "must be of type text, json_object or json_schema")
     if kind != "json_schema":
         return {"type": kind}
-    schema = wanted.get("json_schema")
+    schema = format_json.get("json_schema")
     if not isinstance(schema, Mapping):
         raise invalid_request("response_format.json_schema must be an object", "response_format.json_schema")
     return {"type": kind, **schema}
 
 
-def _read_list(value: object, place: str) -> list[Any]:
+def _read_list(value: object, param_path: str) -> list[Any]:
     if not isinstance(value, list):
-        raise invalid_request(f"{place} must be a list", place)
+        raise invalid_request(f"{param_path} must be a list", param_path)
     return value

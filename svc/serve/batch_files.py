@@ -46,7 +46,7 @@ class BatchInputs:
     async def read_input(self, key: str, file_id: str, batch_id: str) -> bytes:
         try:
             return await anyio.Path(self._copy_path(batch_id)).read_bytes()
-        except FileNotFoundError:  # the batch has not begun, or an older release began it without a copy
+        except FileNotFoundError:  # not begun yet, or begun by an older release, which made no copy
             return await self.files.read(key, file_id)
 
     async def delete_input(self, batch_id: str) -> None:
@@ -62,7 +62,7 @@ class BatchResultFiles:
             succeeded: folder / f".{batch_id}.{name}.partial" for succeeded, name in _FILE_NAME_BY_SUCCESS.items()
         }
         self._files: dict[bool, IO[bytes]] = {}
-        self._open = ExitStack()
+        self._exit_stack = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -71,15 +71,15 @@ class BatchResultFiles:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._open.close()
+            self._exit_stack.close()
         finally:
             for path in self._paths.values():
                 path.unlink(missing_ok=True)
 
-    def add(self, line: Mapping[str, Any], succeeded: bool) -> None:
+    def write_line(self, line: Mapping[str, Any], succeeded: bool) -> None:
         if succeeded not in self._files:
             self._paths[succeeded].touch(mode=0o600)
-            self._files[succeeded] = self._open.enter_context(self._paths[succeeded].open("wb"))
+            self._files[succeeded] = self._exit_stack.enter_context(self._paths[succeeded].open("wb"))
         self._files[succeeded].write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
     def close_files(self) -> Iterator[tuple[str, Path]]:
@@ -87,7 +87,7 @@ class BatchResultFiles:
 
         Files that the caller does not move are deleted at exit.
         """
-        self._open.close()
+        self._exit_stack.close()
         for succeeded, name in _FILE_NAME_BY_SUCCESS.items():
             if succeeded in self._files:
                 yield name, self._paths[succeeded]

@@ -116,7 +116,7 @@ async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes
         if batch.market_id is None:
             raise
         # The line was posted before its model left the market, so the answer can still be read.
-        model, rule = Model(name, "", ModelDetails(0, False, None, None)), prices.settings.rule(name)
+        model, rule = Model(name, "", ModelDetails(0, False, None, None)), prices.settings.rule_for(name)
     requested = read_request(batch.endpoint, body, model, rule)
     if requested.form.stream:
         raise invalid_request("stream must be false in a batch", "stream")
@@ -124,10 +124,10 @@ async def read_line(prices: Prices, batch: StoredBatch, key: ApiKey, line: bytes
 
 
 def shared_terms(requests: list[BatchRequest]) -> tuple[tuple[int, ...], LineOffer | None]:
-    """Return the providers that all lines share. If providers are set, also return an offer at their asks for lines
-    without rates: the market's plan could give these lines to other providers.
+    """Return the providers that all lines share, and an offer for lines without rates.
 
-    Raises Problem if the lines name different providers.
+    The offer is None if no providers are set. Otherwise the market's plan could give lines to other providers. Raises
+    Problem if the lines name different providers.
     """
     rules = [request.requested.rule for request in requests]
     pinned = {rule.providers for rule in rules}
@@ -141,7 +141,7 @@ def shared_terms(requests: list[BatchRequest]) -> tuple[tuple[int, ...], LineOff
     return providers, LineOffer() if providers and not all(rule.has_rates for rule in rules) else None
 
 
-def market_line(request: BatchRequest) -> JsonObject:
+def to_market_line(request: BatchRequest) -> JsonObject:
     """Return the line in the form of the market's batches."""
     requested = request.requested
     body: JsonObject = {**requested.input, "model": requested.model.id}

@@ -13,7 +13,7 @@ from svc.serve.batches import LocalBatches
 from svc.serve.exchange import LocalRequest, WholeReply
 from svc.serve.files import build_list_page, read_lifetime
 from svc.serve.http import LocalRoute, local_route
-from svc.serve.problems import invalid_request, problem_of
+from svc.serve.problems import invalid_request, problem_from_error
 from svc.serve.requests import ROUTES
 
 _MAX_PAGE_BATCHES, _DEFAULT_PAGE_BATCHES = 100, 20
@@ -53,7 +53,7 @@ class LocalBatchRoutes:
         await self.batches.files.get(request.key.name, file_id)
         metadata, seconds = _read_metadata(body.get("metadata")), _read_output_seconds(body.get("output_expires_after"))
         batch_id = f"batch_{secrets.token_hex(12)}"
-        created = int(self.batches.trade.clock())
+        created = int(self.batches.context.clock())
         batch = StoredBatch(batch_id, request.key.name, endpoint, file_id, window, created, metadata)
         batch.output_seconds = seconds
         batch.max_amount = None if (limit := request.max_amount) is None else str(limit)
@@ -78,7 +78,7 @@ def _read_metadata(value: object) -> dict[str, str] | None:
     try:
         check_metadata(value)
     except SvcError as error:
-        raise problem_of(error) from None
+        raise problem_from_error(error) from None
     return value
 
 

@@ -1,7 +1,7 @@
 """Batches of `/v1/batches`: lines in OpenAI's form, sealed one by one, posted as one batch of the market, then opened.
 
     validating ── lines read ── posting ── in_progress ── finalizing ── completed, expired, cancelled
-         └─► failed: `errors` numbers the invalid lines      └─► results in OpenAI's form, with custom_id
+         └─► failed: `errors` lists the invalid lines        └─► results in OpenAI's form, with custom_id
 
 A batch continues without its client and after a restart. The market's batch has the id of the local batch as metadata.
 If the reply to a post is lost, the batch is found by this id instead of being posted twice.
@@ -24,7 +24,7 @@ from svc.batches.results import BatchResult
 from svc.errors import ConnectionFailed, SvcError
 from svc.records import Batch
 from svc.serve.answers import build_answer
-from svc.serve.attempts import Trade, may_have_arrived
+from svc.serve.attempts import PurchaseContext, may_have_been_accepted
 from svc.serve.batch_files import BatchInputs, BatchResultFiles
 from svc.serve.batch_lines import (
     OPENAI_ERROR_CODES,
@@ -32,15 +32,15 @@ from svc.serve.batch_lines import (
     BatchRequest,
     StoredBatch,
     error_json,
-    market_line,
     read_line,
     shared_terms,
+    to_market_line,
 )
 from svc.serve.files import LocalFiles
 from svc.serve.keys import ApiKey
 from svc.serve.ledger import LedgerJob, LedgerPurchase
 from svc.serve.media_answers import BoughtAnswer
-from svc.serve.problems import Problem, StorageFailed, convert_storage_errors, invalid_request, problem_of
+from svc.serve.problems import Problem, StorageFailed, convert_storage_errors, invalid_request, problem_from_error
 from svc.serve.requests import AnswerRequest
 
 JsonObject = dict[str, Any]
@@ -69,7 +69,7 @@ class BatchTerms(TypedDict):
 class LocalBatches:
     """Stores and runs the batches of this server."""
 
-    trade: Trade
+    context: PurchaseContext
     files: LocalFiles
     sleep: Callable[[float], Any] = anyio.sleep
     _running: dict[str, StoredBatch] = attrs.field(factory=dict)
@@ -96,11 +96,11 @@ class LocalBatches:
         """
         requests, errors = await self._read_requests(batch, key)
         accepted = [request for request in requests if request is not None]
-        models = Counter(request.requested.name for request in accepted)
+        models = Counter(request.requested.model_name for request in accepted)
         amount: int | None = None
         if not errors:
-            lines = [market_line(request) for request in accepted]
-            amount = await self.trade.client.batches.price(lines, **self._batch_terms(batch, accepted))
+            lines = [to_market_line(request) for request in accepted]
+            amount = await self.context.client.batches.price(lines, **self._batch_terms(batch, accepted))
         return {
             "amount": None if amount is None else str(amount),
             "lines": len(requests),
@@ -112,7 +112,7 @@ class LocalBatches:
     async def get(self, key: str, batch_id: str) -> StoredBatch:
         if (running := self._running.get(batch_id)) is not None and running.key == key:
             return running
-        body = await self.trade.ledger.get_document(BATCH_KIND, batch_id, key)
+        body = await self.context.ledger.get_document(BATCH_KIND, batch_id, key)
         if body is None:
             raise Problem(404, f"batch {batch_id} not found", code="batch_not_found", param="batch_id")
         return msgspec.json.decode(body, type=StoredBatch)
@@ -120,7 +120,7 @@ class LocalBatches:
     async def list_batches(self, key: str) -> list[StoredBatch]:
         stored = [
             msgspec.json.decode(body, type=StoredBatch)
-            for body in await self.trade.ledger.list_documents(BATCH_KIND, key)
+            for body in await self.context.ledger.list_documents(BATCH_KIND, key)
         ]
         return [self._running.get(batch.id, batch) for batch in stored]
 
@@ -130,30 +130,30 @@ class LocalBatches:
         if batch.ended:
             message = f"batch {batch_id} is already {batch.status} and cannot be cancelled"
             raise Problem(409, message, code="batch_not_cancellable", param="batch_id")
-        if batch.market_id is not None:  # also if already cancelling, because the first attempt may have failed
-            await self.trade.client.batches.cancel(batch.market_id)
+        if batch.market_id is not None:  # repeated while cancelling, because an earlier attempt may have failed
+            await self.context.client.batches.cancel(batch.market_id)
         if not batch.cancelling:
             batch.cancelling = True
             self._record_time(batch, "cancelling")
             await self._store_batch(batch)
         return batch
 
-    async def resume(self, keys: Callable[[str], ApiKey | None]) -> None:
+    async def resume(self, find_key: Callable[[str], ApiKey | None]) -> None:
         """Resume unfinished batches, except those whose key was removed from the settings."""
-        for body in await self.trade.ledger.list_documents(BATCH_KIND, None):
+        for body in await self.context.ledger.list_documents(BATCH_KIND, None):
             batch = msgspec.json.decode(body, type=StoredBatch)
-            key = keys(batch.key)
+            key = find_key(batch.key)
             if not batch.ended and key is not None:
                 self._start(batch, key)
 
     def _start(self, batch: StoredBatch, key: ApiKey) -> None:
         self._running[batch.id] = batch
-        self.trade.start("batch", self._run, batch, key)
+        self.context.start_task("batch", self._run, batch, key)
 
     async def _run(self, batch: StoredBatch, key: ApiKey) -> None:
         """Run a batch to its end. Never raises, because errors are recorded in the batch's `errors`.
 
-        A batch that may be paid waits for an unreachable coordinator and for space on a full disk.
+        While the batch may still be paid, retries after an unreachable coordinator or a full disk.
         """
         try:
             while not batch.ended:
@@ -165,17 +165,19 @@ class LocalBatches:
                 except StorageFailed as failed:
                     if not self._may_continue(batch):
                         raise
-                    self.trade.report(f"batch {batch.id} waits: {failed.message}")
+                    self.context.report(f"batch {batch.id} is waiting to retry: {failed.message}")
                 else:
                     continue
                 await self.sleep(_RETRY_PAUSE_S)
         except Problem as problem:
-            await self._fail_batch(batch, [error_json(problem)])
+            await self._record_batch_failure(batch, [error_json(problem)])
         except SvcError as error:
-            await self._fail_batch(batch, [error_json(problem_of(error))])
+            await self._record_batch_failure(batch, [error_json(problem_from_error(error))])
         except Exception as error:
-            self.trade.report(f"batch {batch.id} failed unexpectedly: {type(error).__name__}: {error}")
-            await self._fail_batch(batch, [{"code": "internal_error", "message": "svc serve failed unexpectedly"}])
+            self.context.report(f"batch {batch.id} failed unexpectedly: {type(error).__name__}: {error}")
+            await self._record_batch_failure(
+                batch, [{"code": "internal_error", "message": "svc serve failed unexpectedly"}]
+            )
         finally:
             self._running.pop(batch.id, None)
 
@@ -183,40 +185,40 @@ class LocalBatches:
         """Return True if the batch is posted, was possibly posted, or has time left to be posted."""
         ends = batch.created_at + WINDOW_DURATIONS_S[batch.completion_window]
         posted = batch.market_id is not None or batch.status == "posting"
-        return posted or self.trade.clock() + _RETRY_PAUSE_S <= ends
+        return posted or self.context.clock() + _RETRY_PAUSE_S <= ends
 
     async def _run_steps(self, batch: StoredBatch, key: ApiKey) -> None:
         """Run the batch from its current step to its end. Raises Problem and SvcError."""
         if batch.status == "posting" and batch.market_id is None:  # an earlier post whose reply was lost
-            batch.market_id = await self._find_posted(batch)
+            batch.market_id = await self._find_market_batch(batch)
             if batch.market_id is None:
                 batch.status = "validating"
                 await self._release_reservation(batch)
         requests, errors = await self._read_requests(batch, key)
         if errors and batch.market_id is None:
-            await self._fail_batch(batch, errors)
+            await self._record_batch_failure(batch, errors)
             return
         batch.counts["total"] = len(requests)
         if (
             batch.market_id is None
-            and self.trade.clock() > batch.created_at + WINDOW_DURATIONS_S[batch.completion_window]
+            and self.context.clock() > batch.created_at + WINDOW_DURATIONS_S[batch.completion_window]
         ):
-            await self._end_batch(batch, "expired", 0)
+            await self._record_batch_end(batch, "expired", 0)
             return
         if batch.market_id is None and not batch.cancelling:
             batch.market_id = await self._post_batch(batch, [request for request in requests if request is not None])
         if batch.market_id is None:
-            await self._end_batch(batch, "cancelled", 0)
+            await self._record_batch_end(batch, "cancelled", 0)
             return
         batch.status = "in_progress"
         self._record_time(batch, "in_progress")
         await self._store_batch(batch)
         if batch.cancelling:  # cancelled while it was being posted
-            await self.trade.client.batches.cancel(batch.market_id)
-        ended = await self.trade.client.batches.wait(
+            await self.context.client.batches.cancel(batch.market_id)
+        ended = await self.context.client.batches.wait(
             batch.market_id, every=_POLL_INTERVAL_S, progress=lambda market: self._update_counts(batch, market)
         )
-        await self._finish(batch, key, ended, requests)
+        await self._store_results(batch, key, ended, requests)
 
     async def _read_requests(
         self, batch: StoredBatch, key: ApiKey
@@ -234,7 +236,7 @@ class LocalBatches:
                     f"a batch must have at most {_MAX_LINES} lines", "input_file_id", "too_many_lines"
                 )
             try:
-                read = await read_line(self.trade.prices, batch, key, line)
+                read = await read_line(self.context.prices, batch, key, line)
                 if read.custom_id in custom_ids:
                     raise invalid_request(f"custom_id {read.custom_id!r} is used by an earlier line", "custom_id")
                 custom_ids.add(read.custom_id)
@@ -251,7 +253,7 @@ class LocalBatches:
 
     def _batch_terms(self, batch: StoredBatch, requests: list[BatchRequest]) -> BatchTerms:
         providers, offer = shared_terms(requests)
-        budget = self.trade.settings.budget
+        budget = self.context.settings.budget
         return {
             "window": batch.completion_window,
             "providers": providers,
@@ -265,9 +267,9 @@ class LocalBatches:
 
         Raises Problem and SvcError. After an error, the batch may have been posted only if its status is `posting`.
         """
-        trade = self.trade
-        lines = [market_line(request) for request in requests]
-        prepared = await trade.client.batches.prepare(lines, **self._batch_terms(batch, requests))
+        context = self.context
+        lines = [to_market_line(request) for request in requests]
+        prepared = await context.client.batches.prepare(lines, **self._batch_terms(batch, requests))
         if batch.max_amount is not None and prepared.amount > int(batch.max_amount):
             message = (
                 f"the batch costs up to {prepared.amount} base units, above its limit of {batch.max_amount}:"
@@ -280,36 +282,38 @@ class LocalBatches:
         batch.status, batch.amount = "posting", str(prepared.amount)
         await self._store_batch(batch)
         try:
-            created = await trade.client.batches.create(prepared, metadata={BATCH_ID_METADATA_KEY: batch.id})
+            created = await context.client.batches.create(prepared, metadata={BATCH_ID_METADATA_KEY: batch.id})
         except SvcError as failed:
-            if may_have_arrived(failed):  # search for the batch before posting it again
-                raise ConnectionFailed(f"cannot tell whether batch {batch.id} was posted: {failed.message}") from None
+            if may_have_been_accepted(failed):  # search for the batch before posting it again
+                raise ConnectionFailed(
+                    f"cannot determine whether batch {batch.id} was posted: {failed.message}"
+                ) from None
             batch.status = "validating"
             await self._release_reservation(batch)
             raise
         return created.id
 
     async def _reserve(self, batch: StoredBatch, prepared: PreparedBatch, requested: Sequence[AnswerRequest]) -> None:
-        trade, now = self.trade, self.trade.clock()
-        trade.budgets.reserve(batch.key, batch.id, prepared.amount, now)
-        names = {request.name for request in requested}, {request.model.id for request in requested}
+        context, now = self.context, self.context.clock()
+        context.budgets.reserve(batch.key, batch.id, prepared.amount, now)
+        names = {request.model_name for request in requested}, {request.model.id for request in requested}
         name, model = (each.pop() if len(each) == 1 else SEVERAL_MODELS_NAME for each in names)
         row = LedgerPurchase(batch.id, now, batch.key, BATCH_KIND, name, model, batch.input_file_id, None)
-        if not await trade.ledger.list_jobs(batch.id):
+        if not await context.ledger.list_jobs(batch.id):
             job = LedgerJob(batch.id, batch.id, now, 0, prepared.amount, prepared.fees)
-            await trade.ledger.add_purchase(row, job)
+            await context.ledger.add_purchase(row, job)
         else:  # a retry: replace the earlier amount
-            await trade.ledger.renew_job(batch.id, now, prepared.amount, prepared.fees)
+            await context.ledger.update_job_terms(batch.id, now, prepared.amount, prepared.fees)
 
     async def _release_reservation(self, batch: StoredBatch) -> None:
-        self.trade.budgets.settle(batch.id, 0, self.trade.clock())
-        await self.trade.ledger.end_job(batch.id, "unpaid", 0)
+        self.context.budgets.settle(batch.id, 0, self.context.clock())
+        await self.context.ledger.record_job_end(batch.id, "unpaid", 0)
 
-    async def _find_posted(self, batch: StoredBatch) -> str | None:
+    async def _find_market_batch(self, batch: StoredBatch) -> str | None:
         """Return the id of the market's batch that has this batch's id as metadata, or None."""
         after: str | None = None
         for _ in range(_MAX_BATCHES_SEARCHED // 100):
-            page = await self.trade.client.batches.list(limit=100, after=after)
+            page = await self.context.client.batches.list(limit=100, after=after)
             for candidate in page.data:
                 if (candidate.metadata or {}).get(BATCH_ID_METADATA_KEY) == batch.id:
                     return candidate.id
@@ -318,29 +322,31 @@ class LocalBatches:
             after = page.last_id
         return None
 
-    async def _finish(self, batch: StoredBatch, key: ApiKey, ended: Batch, requests: list[BatchRequest | None]) -> None:
+    async def _store_results(
+        self, batch: StoredBatch, key: ApiKey, ended: Batch, requests: list[BatchRequest | None]
+    ) -> None:
         batch.status = "finalizing"
         self._record_time(batch, "finalizing")
         await self._store_batch(batch)
-        rows = await self.trade.ledger.list_jobs(batch.id)
+        rows = await self.context.ledger.list_jobs(batch.id)
         terms = rows[0].terms if rows else FeeTerms(0, 0)
         cost, counts = 0, {True: 0, False: 0}
         with convert_storage_errors(), BatchResultFiles(self.files.folder, batch.id) as written:
-            async for result in self.trade.client.batches.results(ended, charges=terms):
+            async for result in self.context.client.batches.results(ended, charges=terms):
                 request = requests[result.line - 1] if 0 < result.line <= len(requests) else None
                 line, paid = self._result_line(result, request, terms)
                 succeeded = line["error"] is None
                 cost, counts[succeeded] = cost + paid, counts[succeeded] + 1
-                await to_thread.run_sync(written.add, line, succeeded)
+                await to_thread.run_sync(written.write_line, line, succeeded)
             batch.counts = {"total": len(requests), "completed": counts[True], "failed": counts[False]}
-            expires_at = None if batch.output_seconds is None else int(self.trade.clock()) + batch.output_seconds
+            expires_at = None if batch.output_seconds is None else int(self.context.clock()) + batch.output_seconds
             for name, path in written.close_files():
                 if getattr(batch, f"{name}_file_id") is not None:
                     continue  # already stored before an interruption
                 filename = f"{batch.id}_{name}.jsonl"
                 file = await self.files.add(key.name, filename, "batch_output", path, expires_at)
                 setattr(batch, f"{name}_file_id", file.id)
-        await self._end_batch(batch, ended.status, cost)
+        await self._record_batch_end(batch, ended.status, cost)
 
     def _result_line(
         self, result: BatchResult, request: BatchRequest | None, terms: FeeTerms
@@ -355,7 +361,7 @@ class LocalBatches:
             details = {"job_id": result.job_id, "cost": str(paid), "code": code}
             return line | {"response": None, "error": error, "svc": details}, paid
         job = result.result.job
-        created, provider = int(self.trade.clock()), job.svc.provider_id
+        created, provider = int(self.context.clock()), job.svc.provider_id
         bought = BoughtAnswer(job.id, provider, paid, paid, terms, created, result.result.output, result.result.usage)
         try:
             body = build_answer(request.requested, bought)
@@ -365,40 +371,40 @@ class LocalBatches:
         response = {"status_code": 200, "request_id": job.id, "body": body}
         return line | {"response": response, "error": None}, paid
 
-    async def _fail_batch(self, batch: StoredBatch, errors: list[JsonObject]) -> None:
+    async def _record_batch_failure(self, batch: StoredBatch, errors: list[JsonObject]) -> None:
         batch.errors = errors
         posted = batch.market_id is not None
-        await self._end_batch(batch, "failed", None if posted else 0)
+        await self._record_batch_end(batch, "failed", None if posted else 0)
 
-    async def _end_batch(self, batch: StoredBatch, status: str, cost: int | None) -> None:
+    async def _record_batch_end(self, batch: StoredBatch, status: str, cost: int | None) -> None:
         """Store how the batch ended. Without a `cost`, the authorised amount still counts against the budgets."""
         batch.status = status
         self._record_time(batch, status)
         if cost is not None:
             batch.cost = str(cost)
-            self.trade.budgets.settle(batch.id, cost, self.trade.clock())
+            self.context.budgets.settle(batch.id, cost, self.context.clock())
 
         async def write() -> None:
             if cost is not None:
-                await self.trade.ledger.end_job(batch.id, "done" if cost else "unpaid", cost)
-            await self.trade.ledger.end_purchase(batch.id, "done" if cost else "failed")
+                await self.context.ledger.record_job_end(batch.id, "done" if cost else "unpaid", cost)
+            await self.context.ledger.record_purchase_end(batch.id, "done" if cost else "failed")
             await self._store_batch(batch)
             await self._inputs.delete_input(batch.id)
 
-        await self.trade.persist(write)
+        await self.context.write_until_stored(write)
 
-    def _update_counts(self, batch: StoredBatch, market: Batch) -> None:
+    def _update_counts(self, batch: StoredBatch, market_batch: Batch) -> None:
         """Estimate from the market's count of jobs how many lines have ended. A bundle is one job with many lines."""
-        counts, lines = market.request_counts, batch.counts["total"]
+        counts, lines = market_batch.request_counts, batch.counts["total"]
         ended = {
             name: count * lines // max(1, counts.total)
             for name, count in (("completed", counts.completed), ("failed", counts.failed))
         }
         batch.counts = {"total": lines, **ended}
 
-    def _record_time(self, batch: StoredBatch, moment: str) -> None:
-        batch.times = {**batch.times, moment: batch.times.get(moment, int(self.trade.clock()))}
+    def _record_time(self, batch: StoredBatch, event: str) -> None:
+        batch.times = {**batch.times, event: batch.times.get(event, int(self.context.clock()))}
 
     async def _store_batch(self, batch: StoredBatch) -> None:
         body = msgspec.json.encode(batch).decode()
-        await self.trade.ledger.put_document(BATCH_KIND, batch.id, batch.created_at, batch.key, body)
+        await self.context.ledger.put_document(BATCH_KIND, batch.id, batch.created_at, batch.key, body)

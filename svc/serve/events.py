@@ -59,13 +59,13 @@ def split_deltas(text: str) -> Iterator[str]:
     >>> list(split_deltas("A provider seals each answer to the key of the wallet that ordered it."))
     ['A provider seals each answer to the key of the ', 'wallet that ordered it.']
     """
-    at = 0
-    while at < len(text):
-        end = at + _DELTA_CHARACTERS
-        blank = text.rfind(" ", at, end) + 1 if end < len(text) else len(text)
-        end = blank if blank > at else end
-        yield text[at:end]
-        at = end
+    start = 0
+    while start < len(text):
+        end = start + _DELTA_CHARACTERS
+        after_space = text.rfind(" ", start, end) + 1 if end < len(text) else len(text)
+        end = after_space if after_space > start else end
+        yield text[start:end]
+        start = end
 
 
 class ChatEvents:
@@ -74,45 +74,45 @@ class ChatEvents:
     Call `opening_events` before the result arrives, then `answer_events` or `error_events`.
     """
 
-    def __init__(self, requested: AnswerRequest, job_id: str, created: int) -> None:
-        self._wanted = requested
-        self._head: JsonObject = {
+    def __init__(self, requested: AnswerRequest, job_id: str, created_at: int) -> None:
+        self._requested = requested
+        self._chunk_fields: JsonObject = {
             "id": completion_id(job_id),
             "object": "chat.completion.chunk",
-            "created": created,
-            "model": requested.name,
+            "created": created_at,
+            "model": requested.model_name,
         }
-        self._opened: set[int] = set()
-        self._sent: dict[tuple[int, str], str] = {}  # texts that were streamed
-        self._called: set[int] = set()  # choices whose tool calls were streamed
+        self._opened_choices: set[int] = set()
+        self._sent_text: dict[tuple[int, str], str] = {}  # texts that were streamed
+        self._choices_with_calls: set[int] = set()  # choices whose tool calls were streamed
 
     def live_events(self, chunk: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the events for a chunk of the model's server. `answer_events` yields what was not streamed."""
         for index, delta, logprobs in live_deltas(chunk):
-            if index not in self._opened:
+            if index not in self._opened_choices:
                 yield self._opening_chunk(index)
             for name in _TEXT_FIELDS:
                 if isinstance(text := delta.get(name), str) and text:
-                    self._sent[index, name] = self._sent.get((index, name), "") + text
+                    self._sent_text[index, name] = self._sent_text.get((index, name), "") + text
                     yield self._chunk_event(index, {name: text}, logprobs=logprobs if name == "content" else None)
             if isinstance(calls := delta.get("tool_calls"), list) and calls:
-                self._called.add(index)
+                self._choices_with_calls.add(index)
                 yield self._chunk_event(index, {"tool_calls": calls})
 
     def opening_events(self) -> Iterator[bytes]:
         yield self._opening_chunk(0)
 
     def answer_events(self, bought: BoughtAnswer) -> Iterator[bytes]:
-        answer = build_answer(self._wanted, bought)
-        self._head["id"] = answer["id"] if not self._opened else self._head["id"]
+        answer = build_answer(self._requested, bought)
+        self._chunk_fields["id"] = answer["id"] if not self._opened_choices else self._chunk_fields["id"]
         for choice in answer["choices"]:
             index = choice["index"]
-            if index not in self._opened:
+            if index not in self._opened_choices:
                 yield self._opening_chunk(index)
             yield from self._delta_events(index, choice)
             yield self._chunk_event(index, {}, choice["finish_reason"], svc=answer["svc"])
-        if self._wanted.form.with_usage:
-            yield _data_event(self._head | {"choices": [], "usage": answer["usage"], "svc": answer["svc"]})
+        if self._requested.form.include_usage:
+            yield _data_event(self._chunk_fields | {"choices": [], "usage": answer["usage"], "svc": answer["svc"]})
         yield _DONE_EVENT
 
     def error_events(self, problem: Problem) -> Iterator[bytes]:
@@ -120,7 +120,7 @@ class ChatEvents:
         yield _DONE_EVENT
 
     def _opening_chunk(self, index: int) -> bytes:
-        self._opened.add(index)
+        self._opened_choices.add(index)
         return self._chunk_event(index, {"role": "assistant", "content": ""})
 
     def _delta_events(self, index: int, choice: JsonObject) -> Iterator[bytes]:
@@ -128,30 +128,33 @@ class ChatEvents:
         for name in _TEXT_FIELDS:
             text = message.get(name)
             if isinstance(text, str):
-                sent = self._sent.get((index, name), "")
+                sent = self._sent_text.get((index, name), "")
                 logprobs = choice.get("logprobs") if name == "content" and not sent else None
                 for delta_text in split_deltas(_unsent_text(text, sent)):
                     yield self._chunk_event(index, {name: delta_text}, logprobs=logprobs)
-                    logprobs = None  # the first delta carries all, because the model's own deltas are unknown
-        for at, call in enumerate(() if index in self._called else message.get("tool_calls") or ()):
+                    logprobs = None  # all are sent with the first delta, because the model's deltas are unknown
+        calls = () if index in self._choices_with_calls else message.get("tool_calls") or ()
+        for number, call in enumerate(calls):
             function = call["function"]
             head = {"name": function["name"], "arguments": ""}
-            yield self._chunk_event(index, {"tool_calls": [{"index": at, **call, "function": head}]})
+            yield self._chunk_event(index, {"tool_calls": [{"index": number, **call, "function": head}]})
             for delta_text in split_deltas(function["arguments"]):
-                yield self._chunk_event(index, {"tool_calls": [{"index": at, "function": {"arguments": delta_text}}]})
+                yield self._chunk_event(
+                    index, {"tool_calls": [{"index": number, "function": {"arguments": delta_text}}]}
+                )
 
     def _chunk_event(
         self,
         index: int,
         delta: JsonObject,
-        finish: str | None = None,
+        finish_reason: str | None = None,
         *,
         logprobs: Any = None,
         svc: JsonObject | None = None,
     ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        chunk = self._head | {"choices": [choice]}
-        if self._wanted.form.with_usage:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        chunk = self._chunk_fields | {"choices": [choice]}
+        if self._requested.form.include_usage:
             chunk["usage"] = None
         return _data_event(chunk if svc is None else chunk | {"svc": svc})
 
@@ -162,14 +165,14 @@ class ResponseEvents:
     Call `opening_events` before the result arrives, then `answer_events` or `error_events`.
     """
 
-    def __init__(self, requested: AnswerRequest, job_id: str, created: int) -> None:
-        self._wanted = requested
+    def __init__(self, requested: AnswerRequest, job_id: str, created_at: int) -> None:
+        self._requested = requested
         self._job_id = job_id
-        self._created = created
+        self._created_at = created_at
         self._number = 0
-        self._sent = ""  # streamed text of the first item
+        self._sent_text = ""  # streamed text of the first item
         self._item_id: str | None = None  # id of the item that is being streamed
-        self._is_live = True
+        self._can_stream = True
 
     def live_events(self, chunk: Mapping[str, Any]) -> Iterator[bytes]:
         """Yield the events for a chunk of the model's server.
@@ -177,62 +180,68 @@ class ResponseEvents:
         Only the text of the answer's first item is streamed. `answer_events` yields the rest.
         """
         for index, delta, _ in live_deltas(chunk):
-            self._is_live = self._is_live and index == 0 and not (delta.keys() & {"reasoning_content", "tool_calls"})
+            self._can_stream = (
+                self._can_stream and index == 0 and not (delta.keys() & {"reasoning_content", "tool_calls"})
+            )
             text = delta.get("content")
-            if not self._is_live or not isinstance(text, str) or not text:
+            if not self._can_stream or not isinstance(text, str) or not text:
                 continue
             if self._item_id is None:
                 self._item_id = str(chunk.get("item_id") or message_id(self._job_id, 0))
                 item = {"id": self._item_id, "type": "message", "role": "assistant", "status": "in_progress"}
-                yield self._event("response.output_item.added", output_index=0, item=item | {"content": []})
+                yield self._numbered_event("response.output_item.added", output_index=0, item=item | {"content": []})
                 part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-                yield self._event("response.content_part.added", **self._first_part_position, part=part)
-            self._sent += text
-            yield self._event("response.output_text.delta", **self._first_part_position, delta=text, logprobs=[])
+                yield self._numbered_event("response.content_part.added", **self._first_part_position, part=part)
+            self._sent_text += text
+            yield self._numbered_event(
+                "response.output_text.delta", **self._first_part_position, delta=text, logprobs=[]
+            )
 
     @property
     def _first_part_position(self) -> JsonObject:
         return {"item_id": self._item_id, "output_index": 0, "content_index": 0}
 
     def opening_events(self) -> Iterator[bytes]:
-        shell = empty_response(self._wanted, self._job_id, self._created)
-        yield self._event("response.created", response=shell)
-        yield self._event("response.in_progress", response=shell)
+        empty = empty_response(self._requested, self._job_id, self._created_at)
+        yield self._numbered_event("response.created", response=empty)
+        yield self._numbered_event("response.in_progress", response=empty)
 
     def answer_events(self, bought: BoughtAnswer) -> Iterator[bytes]:
-        answer = build_answer(self._wanted, bought)
-        answer |= {"id": response_id(self._job_id), "created_at": self._created}  # as in the first events
-        for at, item in enumerate(answer["output"]):
-            yield from self._item_events(at, item)
+        answer = build_answer(self._requested, bought)
+        answer |= {"id": response_id(self._job_id), "created_at": self._created_at}  # the same as in the opening events
+        for index, item in enumerate(answer["output"]):
+            yield from self._item_events(index, item)
         end_status = answer["status"] if answer["status"] in {"incomplete", "failed"} else "completed"
-        yield self._event(f"response.{end_status}", response=answer)
+        yield self._numbered_event(f"response.{end_status}", response=answer)
 
     def error_events(self, problem: Problem) -> Iterator[bytes]:
-        shell = empty_response(self._wanted, self._job_id, self._created)
+        empty = empty_response(self._requested, self._job_id, self._created_at)
         error = {"code": problem.code or problem.type, "message": problem.message}
-        yield self._event("response.failed", response=shell | {"status": "failed", "error": error})
+        yield self._numbered_event("response.failed", response=empty | {"status": "failed", "error": error})
 
-    def _item_events(self, at: int, item: JsonObject) -> Iterator[bytes]:
+    def _item_events(self, index: int, item: JsonObject) -> Iterator[bytes]:
         empty_members: dict[str, JsonObject] = {"message": {"content": []}, "function_call": {"arguments": ""}}
         empty = empty_members.get(item["type"], {})
         added = item | empty | ({"status": "in_progress"} if empty else {})
-        streamed = at == 0 and self._item_id is not None
+        streamed = index == 0 and self._item_id is not None
         if streamed:
             item["id"] = self._item_id
         else:
-            yield self._event("response.output_item.added", output_index=at, item=added)
-        position = {"item_id": item["id"], "output_index": at}
+            yield self._numbered_event("response.output_item.added", output_index=index, item=added)
+        position = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
             for number, part in enumerate(item["content"]):
-                sent = self._sent if streamed and number == 0 else None
+                sent = self._sent_text if streamed and number == 0 else None
                 yield from self._part_events({**position, "content_index": number}, part, sent)
         elif item["type"] == "function_call":
             arguments = item["arguments"]
             for delta_text in split_deltas(arguments):
-                yield self._event("response.function_call_arguments.delta", **position, delta=delta_text)
+                yield self._numbered_event("response.function_call_arguments.delta", **position, delta=delta_text)
             name = item.get("name")
-            yield self._event("response.function_call_arguments.done", **position, name=name, arguments=arguments)
-        yield self._event("response.output_item.done", output_index=at, item=item)
+            yield self._numbered_event(
+                "response.function_call_arguments.done", **position, name=name, arguments=arguments
+            )
+        yield self._numbered_event("response.output_item.done", output_index=index, item=item)
 
     def _part_events(self, position: JsonObject, part: JsonObject, sent: str | None) -> Iterator[bytes]:
         event_type = {"output_text": ("text", "output_text"), "refusal": ("refusal", "refusal")}.get(
@@ -243,18 +252,18 @@ class ResponseEvents:
         name, event = event_type
         text = str(part.get(name, ""))
         if sent is None:
-            yield self._event("response.content_part.added", **position, part=part | {name: ""})
+            yield self._numbered_event("response.content_part.added", **position, part=part | {name: ""})
         extra: JsonObject = {"logprobs": []} if name == "text" else {}
         for delta_text in split_deltas(_unsent_text(text, sent or "")):
-            yield self._event(f"response.{event}.delta", **position, delta=delta_text, **extra)
-        yield self._event(f"response.{event}.done", **position, **{name: text}, **extra)
-        yield self._event("response.content_part.done", **position, part=part)
+            yield self._numbered_event(f"response.{event}.delta", **position, delta=delta_text, **extra)
+        yield self._numbered_event(f"response.{event}.done", **position, **{name: text}, **extra)
+        yield self._numbered_event("response.content_part.done", **position, part=part)
 
-    def _event(self, event_type: str, **members: Any) -> bytes:
+    def _numbered_event(self, event_type: str, **members: Any) -> bytes:
         value = {"type": event_type, "sequence_number": self._number, **members}
         self._number += 1
         return f"event: {event_type}\n".encode() + _data_event(value)
 
 
-def build_events(requested: AnswerRequest, job_id: str, created: int) -> ChatEvents | ResponseEvents:
-    return (ChatEvents if requested.route == "/v1/chat/completions" else ResponseEvents)(requested, job_id, created)
+def build_events(requested: AnswerRequest, job_id: str, created_at: int) -> ChatEvents | ResponseEvents:
+    return (ChatEvents if requested.route == "/v1/chat/completions" else ResponseEvents)(requested, job_id, created_at)

@@ -19,7 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 _MAX_AMOUNT_HEADER: Final = "x-svc-max-amount"
 _MAX_AMOUNT_DIGITS: Final = 40
-# Limits for slow clients. Without them, a client that neither sends nor reads would hold a place in `server.concurrent`
+# Limits for slow clients. Otherwise a client that neither sends nor reads would count against `server.max_requests`
 # forever.
 _SILENCE_TIMEOUT_S: Final = 60.0
 _MIN_BYTES_PER_SECOND: Final = 1 << 16
@@ -120,7 +120,7 @@ class EventReply:
     on_closed: Callable[[], None]
 
 
-async def send_whole(reply: WholeReply, common_headers: Mapping[str, str], send: Send) -> None:
+async def send_whole_reply(reply: WholeReply, common_headers: Mapping[str, str], send: Send) -> None:
     """Send the reply. Raises ClientDisconnected."""
     whole = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body, ensure_ascii=False).encode()
     content_type = {} if isinstance(reply.body, bytes) else {"content-type": "application/json"}
@@ -135,7 +135,7 @@ async def send_whole(reply: WholeReply, common_headers: Mapping[str, str], send:
         reply.on_closed()
 
 
-async def send_events(stream: EventReply, common_headers: Mapping[str, str], receive: Receive, send: Send) -> None:
+async def send_event_reply(stream: EventReply, common_headers: Mapping[str, str], receive: Receive, send: Send) -> None:
     """Send the events as they arrive. Stop when the client disconnects or reads too slowly."""
     content_type = {
         "content-type": "text/event-stream; charset=utf-8",

@@ -189,10 +189,10 @@ class LocalFileRoutes:
         return WholeReply({"id": file_id, "object": "file", "deleted": True})
 
 
-def read_lifetime(anchor: object, seconds: object, anchors: Collection[str], param: str) -> int:
+def read_lifetime(anchor: object, seconds: object, allowed_anchors: Collection[str], param: str) -> int:
     """Return the lifetime of a file in seconds. Raises Problem."""
-    if anchor not in anchors:
-        raise invalid_request(f"{param}.anchor must be {' or '.join(anchors)}", f"{param}.anchor")
+    if anchor not in allowed_anchors:
+        raise invalid_request(f"{param}.anchor must be {' or '.join(allowed_anchors)}", f"{param}.anchor")
     if type(seconds) is not int or not _MIN_LIFETIME_S <= seconds <= _MAX_LIFETIME_S:
         raise invalid_request(f"{param}.seconds must be {_MIN_LIFETIME_S} to {_MAX_LIFETIME_S}", f"{param}.seconds")
     return seconds

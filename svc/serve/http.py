@@ -1,8 +1,8 @@
 """ASGI application of the local API. It accepts this user's programs and its own page, and rejects other web pages.
 
-A page in the user's browser can reach a loopback address. The server has three reasons to reject such a page's request:
-it has no key and no session; its `origin` is neither this server's nor listed in the settings; and after DNS rebinding,
-its `host` is not a name of this server. Only listed origins get CORS headers. WebSockets are closed.
+Any page in the user's browser can send requests to a loopback address. The server rejects a request that has no key and
+no session, or whose `origin` is neither the server's nor listed in the settings. To prevent DNS rebinding, it also
+rejects a request whose `host` is not a name of the server. Only listed origins get CORS headers. WebSockets are closed.
 """
 
 import re
@@ -24,12 +24,12 @@ from svc.serve.exchange import (
     Receive,
     Send,
     WholeReply,
-    send_events,
-    send_whole,
+    send_event_reply,
+    send_whole_reply,
 )
 from svc.serve.keys import ApiKey, Keys
 from svc.serve.page.access import PAGE_HEADER, PageAccess
-from svc.serve.problems import Problem, internal_problem, problem_of, problem_of_refusal
+from svc.serve.problems import Problem, internal_problem, problem_from_error, problem_from_refusal
 
 Scope = MutableMapping[str, Any]
 Access = Literal["api", "page", "public"]
@@ -64,13 +64,13 @@ def local_route(
 class Application:
     """ASGI application that dispatches requests to routes.
 
-    `page_key` is the key of purchases from the page. `hosts` are the accepted values of `host`; `report` prints a line
-    for the operator.
+    `page_key` is the key for requests of the page. `hosts` are the accepted values of the `host` header. `report`
+    prints a line for the operator.
     """
 
     routes: Sequence[LocalRoute]
     keys: Keys
-    page: PageAccess
+    page_access: PageAccess
     page_key: ApiKey
     hosts: frozenset[str]
     origins: frozenset[str]
@@ -114,25 +114,25 @@ class Application:
         except Problem as problem:
             reply = _error_reply(problem)
         except SvcError as error:
-            reply = _error_reply(problem_of(error))
+            reply = _error_reply(problem_from_error(error))
         except Refused as refusal:
-            reply = _error_reply(problem_of_refusal(refusal))
+            reply = _error_reply(problem_from_refusal(refusal))
         except Exception as error:  # one request failed: the server continues
             self.report(f"{request_id}: {scope['method']} {scope['path']} failed: {type(error).__name__}: {error}")
             reply = _error_reply(internal_problem())
         if isinstance(reply, WholeReply):
             spans.add_attributes(status=reply.status)
             with suppress(ClientDisconnected):
-                await send_whole(reply, common_headers, send)
+                await send_whole_reply(reply, common_headers, send)
         else:
-            await send_events(reply, common_headers, receive, send)
+            await send_event_reply(reply, common_headers, receive, send)
 
     async def _route_request(
         self, scope: Scope, headers: Mapping[str, str], receive: Receive, request_id: str
     ) -> WholeReply | EventReply:
-        self._check_caller(headers)
+        self._check_host_and_origin(headers)
         if scope["method"] == "OPTIONS" and headers.get("origin"):
-            return WholeReply(b"", 204)  # the origin is allowed, because _check_caller has accepted it
+            return WholeReply(b"", 204)  # _check_host_and_origin has accepted the origin
         path, method = scope["path"], scope["method"]
         matches = [(route, match) for route in self.routes if (match := route.pattern.fullmatch(path))]
         key = self._authenticate(headers, {route.access for route, _ in matches if route.method == method})
@@ -156,16 +156,16 @@ class Application:
         if "public" in access:
             return _NO_KEY
         if "page" in access or (PAGE_HEADER in headers and "authorization" not in headers):
-            self.page.check(headers)
+            self.page_access.check_session(headers)
             return self.page_key
         return self.keys.authenticate(headers.get("authorization", ""))
 
-    def _check_caller(self, headers: Mapping[str, str]) -> None:
+    def _check_host_and_origin(self, headers: Mapping[str, str]) -> None:
         host, origin = headers.get("host", "").lower(), headers.get("origin")
         if host not in self.hosts:
-            message = f"host {host!r} is not a name of this server: add it to server.hosts"
+            message = f"host {host!r} is not a name of this server: add the name to server.hosts"
             raise Problem(421, message, type="permission_error", code="host_not_allowed")
-        own = f"{'https' if self.page.secure else 'http'}://{host}"
+        own = f"{'https' if self.page_access.uses_https else 'http'}://{host}"
         if origin is not None and origin != own and origin not in self.origins:
             message = f"pages of {origin} may not call this server: add the origin to server.origins"
             raise Problem(403, message, type="permission_error", code="origin_not_allowed")
@@ -183,10 +183,10 @@ class Application:
         }
 
 
-def allowed_hosts(host: str, port: int, extra: Sequence[str]) -> frozenset[str]:
+def allowed_hosts(host: str, port: int, configured_hosts: Sequence[str]) -> frozenset[str]:
     """Return the values of the `host` header that clients may send."""
     own_names = {f"[{host}]" if ":" in host else host, "127.0.0.1", "localhost", "[::1]"}
-    configured = {name.lower() for name in extra}  # each may include a port
+    configured = {name.lower() for name in configured_hosts}  # each may include a port
     with_port = {f"{name}:{port}" for name in own_names | {name for name in configured if ":" not in name}}
     return frozenset(with_port | configured | (own_names if port in {80, 443} else set()))
 

@@ -14,7 +14,7 @@ from common.refusal import Refused
 from svc.serve.problems import Problem
 from svc.serve.settings import ServeSettings
 
-KEY_FILE: Final = "serve.key"
+KEY_FILE_NAME: Final = "serve.key"
 _MIN_KEY_LENGTH: Final = 16
 _MAX_KEY_LENGTH: Final = 512
 
@@ -31,33 +31,35 @@ class ApiKey:
     models: frozenset[str] = frozenset()
 
     def digest(self, *parts: bytes) -> str:
-        """Return a keyed digest of a request, with which a reader of the ledger cannot check guesses of the request."""
+        """Return a keyed digest of a request. Without the key, the digest cannot confirm a guess of the request."""
         return hmac.new(self.secret, b"\0".join(parts), hashlib.sha256).hexdigest()
 
 
 class Keys:
-    """Keys that programs send. `own` keys belong to the server's page, and are rejected when a program sends them."""
+    """Keys that programs send. `page_keys` belong to the server's page, and are rejected when a program sends them."""
 
-    def __init__(self, keys: Sequence[ApiKey], own: Sequence[ApiKey] = ()) -> None:
+    def __init__(self, keys: Sequence[ApiKey], page_keys: Sequence[ApiKey] = ()) -> None:
         self._keys = keys
-        self._own = own
+        self._page_keys = page_keys
 
     @classmethod
-    def load(cls, settings: ServeSettings, folder: Path, own: Sequence[ApiKey] = ()) -> "Keys":
+    def load(cls, settings: ServeSettings, folder: Path, page_keys: Sequence[ApiKey] = ()) -> "Keys":
         """Return the keys of the settings. If the settings have none, return the key in the state folder, which is
         created if it is missing. Raises Refused."""
         if not settings.keys:
-            return cls([ApiKey("default", read_or_create_key(folder))], own)
+            return cls([ApiKey("default", read_or_create_key(folder))], page_keys)
         keys = [
             ApiKey(name, _read_key(Path(key.file).expanduser()), frozenset(key.models))
             for name, key in settings.keys.items()
         ]
         if len({key.secret for key in keys}) < len(keys):
-            raise Refused("the keys must differ from each other, because each key has separate budgets", "keys")
-        return cls(keys, own)
+            raise Refused(
+                "two keys in [keys] have the same secret: give each key a file with a different secret", "keys"
+            )
+        return cls(keys, page_keys)
 
     def find_by_name(self, name: str) -> ApiKey | None:
-        return next((key for key in (*self._own, *self._keys) if key.name == name), None)
+        return next((key for key in (*self._page_keys, *self._keys) if key.name == name), None)
 
     def authenticate(self, authorization: str) -> ApiKey:
         """Return the key that was sent. Every key is compared, so that the response time reveals nothing.
@@ -78,15 +80,15 @@ class Keys:
         return found
 
 
-def read_or_create_key(folder: Path, name: str = KEY_FILE) -> bytes:
+def read_or_create_key(folder: Path, name: str = KEY_FILE_NAME) -> bytes:
     """Return the key in a file of the state folder. Create the file if it is missing."""
     path = folder / name
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return _read_key(path)
-    with os.fdopen(number, "w", encoding="ascii") as file:
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(f"sk-svc-{secrets.token_urlsafe(32)}\n")
     return _read_key(path)
 

@@ -5,8 +5,8 @@
 
 A tab is a purchase of kind `tab`. Each of its requests is a job of a separate purchase, with the id JOB/NUMBER.
 
-The ledger holds no prompt and no answer. It holds keyed digests and job ids, with which the wallet can read a result
-again. A job is recorded before it is posted, so that a restart finds every job that may be paid. Python adds up the
+The ledger has no prompts and no answers, only keyed digests and job ids. The wallet can read a result again by its job
+id. A job is recorded before it is posted, so that a restart finds every job that may be paid. Python adds up the
 amounts, because SQLite's integers end at 2^63 base units.
 
                  posting ──► done        result received and paid
@@ -59,18 +59,18 @@ create table if not exists documents (kind text not null, id text not null, at r
 class LedgerPurchase:
     """Row of a purchase.
 
-    `kind` is one word for the route, or `batch` or `tab`. `name` is the client's name for the model. `state` is
+    `kind` is one word for the route, or `batch` or `tab`. `model_name` is the client's name for the model. `state` is
     running, done or failed.
     """
 
     id: str
-    at: float
+    created_at: float
     key: str
     kind: str
-    name: str
+    model_name: str
     model: str
     digest: str
-    idempotency: str | None
+    idempotency_key: str | None
     state: str = "running"
     delivered: bool = False
 
@@ -80,18 +80,13 @@ class LedgerJob:
     """Row of a job."""
 
     job_id: str
-    purchase: str
-    at: float
+    purchase_id: str
+    created_at: float
     provider: int
     amount: int
     terms: FeeTerms
     cost: int | None = None
     state: JobState = "posting"
-
-    @property
-    def committed(self) -> int:
-        """Amount that counts against a budget: the authorised amount until the job ends, then its cost."""
-        return self.amount if self.cost is None else self.cost
 
 
 @attrs.frozen(slots=True)
@@ -138,7 +133,7 @@ class SpendGroup:
 
 
 class _ExactSum:
-    """SQL aggregate `exact_sum` of amounts in text, because SQLite's own sum overflows."""
+    """SQL aggregate `exact_sum` of amounts stored as text. SQLite's `sum` would overflow."""
 
     def __init__(self) -> None:
         self._sum = 0
@@ -181,7 +176,7 @@ class Ledger:
 
     @classmethod
     def open_read_only(cls, folder: Path) -> "Ledger":
-        """Open the ledger while another process may write it. Raises Refused if the ledger does not exist."""
+        """Open the ledger for reading, even while another process writes it. Raises Refused if it does not exist."""
         path = folder / LEDGER_FILE
         if not path.exists():
             raise Refused(
@@ -192,7 +187,7 @@ class Ledger:
         return cls(connection, None)
 
     @property
-    def changes(self) -> int:
+    def written_row_count(self) -> int:
         """Number of rows written since the ledger was opened."""
         return self._connection.total_changes
 
@@ -221,12 +216,21 @@ class Ledger:
         """
 
         def update(connection: sqlite3.Connection) -> None:
-            if row.idempotency is not None:
+            if row.idempotency_key is not None:
                 connection.execute(
                     "update purchases set idempotency = null where key = ? and idempotency = ? and state = 'failed'",
-                    (row.key, row.idempotency),
+                    (row.key, row.idempotency_key),
                 )
-            values = (row.id, row.at, row.key, row.kind, row.name, row.model, row.digest, row.idempotency)
+            values = (
+                row.id,
+                row.created_at,
+                row.key,
+                row.kind,
+                row.model_name,
+                row.model,
+                row.digest,
+                row.idempotency_key,
+            )
             connection.execute(
                 "insert into purchases values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, row.state, row.delivered)
             )
@@ -238,16 +242,16 @@ class Ledger:
     async def add_job(self, row: LedgerJob) -> None:
         await self.run(lambda connection: _add_job(connection, row))
 
-    async def renew_job(self, job_id: str, at: float, amount: int, terms: FeeTerms) -> None:
+    async def update_job_terms(self, job_id: str, created_at: float, amount: int, terms: FeeTerms) -> None:
         """Store a new amount and new fees, for another attempt of a batch or after a job's fees were quoted again."""
         statement = (
             "update jobs set at = ?, amount = ?, fee_bps = ?, gas_fee = ?, cost = null, state = 'posting'"
             " where job_id = ?"
         )
-        values = (at, str(amount), terms.fee_bps, str(terms.gas_fee), job_id)
+        values = (created_at, str(amount), terms.fee_bps, str(terms.gas_fee), job_id)
         await self.run(lambda connection: connection.execute(statement, values))
 
-    async def end_job(self, job_id: str, state: JobState, cost: int) -> None:
+    async def record_job_end(self, job_id: str, state: JobState, cost: int) -> None:
         def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = ?, cost = ? where job_id = ?", (state, str(cost), job_id))
             connection.execute("delete from documents where kind = ? and id = ?", (_PROVISIONAL_KIND, job_id))
@@ -261,11 +265,11 @@ class Ledger:
         def update(connection: sqlite3.Connection) -> None:
             connection.execute("update jobs set state = 'given' where job_id = ?", (job.job_id,))
             statement = "insert or replace into documents values (?, ?, ?, ?, ?)"
-            connection.execute(statement, (_PROVISIONAL_KIND, job.job_id, job.at, key, body))
+            connection.execute(statement, (_PROVISIONAL_KIND, job.job_id, job.created_at, key, body))
 
         await self.run(update)
 
-    async def provisional_result(self, job_id: str) -> ProvisionalResult | None:
+    async def get_provisional_result(self, job_id: str) -> ProvisionalResult | None:
         body = await self.get_document(_PROVISIONAL_KIND, job_id, None)
         if body is None:
             return None
@@ -288,7 +292,7 @@ class Ledger:
 
         await self.run(update)
 
-    async def list_unconfirmed(self) -> list[LedgerJob]:
+    async def list_unconfirmed_jobs(self) -> list[LedgerJob]:
         """Return the jobs that the chain has not settled yet although their purchase has ended."""
         statement = (
             "select j.* from jobs j join purchases p on p.id = j.purchase"
@@ -296,19 +300,19 @@ class Ledger:
         )
         return await self.run(lambda c: [_to_job(row) for row in c.execute(statement)])
 
-    async def end_purchase(self, purchase: str, state: str) -> None:
+    async def record_purchase_end(self, purchase_id: str, state: str) -> None:
         statement = "update purchases set state = ? where id = ?"
-        await self.run(lambda connection: connection.execute(statement, (state, purchase)))
+        await self.run(lambda connection: connection.execute(statement, (state, purchase_id)))
 
-    async def mark_delivered(self, purchase: str) -> None:
+    async def mark_delivered(self, purchase_id: str) -> None:
         statement = "update purchases set delivered = 1, state = 'done' where id = ?"
-        await self.run(lambda connection: connection.execute(statement, (purchase,)))
+        await self.run(lambda connection: connection.execute(statement, (purchase_id,)))
 
-    async def find_by_idempotency_key(self, key: str, idempotency: str) -> LedgerPurchase | None:
+    async def find_by_idempotency_key(self, key: str, idempotency_key: str) -> LedgerPurchase | None:
         statement = "select * from purchases where key = ? and idempotency = ? and state <> 'failed'"
-        return await self.run(lambda c: _to_purchase(c.execute(statement, (key, idempotency)).fetchone()))
+        return await self.run(lambda c: _to_purchase(c.execute(statement, (key, idempotency_key)).fetchone()))
 
-    async def list_undelivered(self, key: str, digest: str, since: float) -> list[LedgerPurchase]:
+    async def list_undelivered_purchases(self, key: str, digest: str, since: float) -> list[LedgerPurchase]:
         """Return the paid but undelivered purchases of the same request, oldest first."""
         statement = (
             "select * from purchases where key = ? and digest = ? and delivered = 0 and state = 'done' and at >= ?"
@@ -317,17 +321,17 @@ class Ledger:
         rows = await self.run(lambda c: [_to_purchase(row) for row in c.execute(statement, (key, digest, since))])
         return [row for row in rows if row is not None]
 
-    async def list_jobs(self, purchase: str) -> list[LedgerJob]:
+    async def list_jobs(self, purchase_id: str) -> list[LedgerJob]:
         """Return the jobs of a purchase, oldest first."""
         statement = "select * from jobs where purchase = ? order by at"
-        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (purchase,))])
+        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (purchase_id,))])
 
-    async def list_running(self) -> list[LedgerPurchase]:
+    async def list_running_purchases(self) -> list[LedgerPurchase]:
         statement = "select * from purchases where state = 'running' and kind not in ('batch', 'tab') order by at"
         rows = await self.run(lambda c: [_to_purchase(row) for row in c.execute(statement)])
         return [row for row in rows if row is not None]
 
-    async def list_tabs(self) -> list[LedgerJob]:
+    async def list_unsettled_tabs(self) -> list[LedgerJob]:
         """Return the jobs of tabs that were not settled when the server last stopped."""
         statement = (
             "select j.* from jobs j join purchases p on p.id = j.purchase"
@@ -335,18 +339,18 @@ class Ledger:
         )
         return await self.run(lambda c: [_to_job(row) for row in c.execute(statement)])
 
-    async def list_tab_requests(self, tab: str) -> list[LedgerJob]:
+    async def list_tab_requests(self, tab_id: str) -> list[LedgerJob]:
         """Return the requests in a tab, which are jobs with the ids JOB/NUMBER."""
         statement = "select * from jobs where job_id like ? order by at"
-        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (f"{tab}/%",))])
+        return await self.run(lambda c: [_to_job(row) for row in c.execute(statement, (f"{tab_id}/%",))])
 
-    async def list_since(self, at: float) -> list[SpendEntry]:
-        """Return every job posted since `at` or still running, with its purchase."""
+    async def list_jobs_since(self, since: float) -> list[SpendEntry]:
+        """Return every job posted since a time or still running, with its purchase."""
         statement = (
             "select j.at, p.key, p.kind, p.name, p.model, j.job_id, j.provider, j.amount, j.cost, j.state"
             " from jobs j join purchases p on p.id = j.purchase where j.at >= ? or j.cost is null order by j.at"
         )
-        return await self.run(lambda c: [_to_spend_entry(row) for row in c.execute(statement, (at,))])
+        return await self.run(lambda c: [_to_spend_entry(row) for row in c.execute(statement, (since,))])
 
     async def find_job(self, job_id: str) -> SpendEntry | None:
         statement = (
@@ -356,7 +360,7 @@ class Ledger:
         found = await self.run(lambda c: c.execute(statement, (job_id,)).fetchone())
         return None if found is None else _to_spend_entry(found)
 
-    async def list_newest(self, limit: int, before: str | None) -> list[SpendEntry]:
+    async def list_newest_jobs(self, limit: int, before: str | None) -> list[SpendEntry]:
         """Return the newest jobs. With `before`, return the newest of those posted before this job."""
         statement = (
             "select j.at, p.key, p.kind, p.name, p.model, j.job_id, j.provider, j.amount, j.cost, j.state"
@@ -368,7 +372,7 @@ class Ledger:
         names = {"before": before, "limit": limit}
         return await self.run(lambda c: [_to_spend_entry(row) for row in c.execute(statement, names)])
 
-    async def spend_groups(self, since: float) -> list[SpendGroup]:
+    async def list_spend_groups(self, since: float) -> list[SpendGroup]:
         """Return the sums of the jobs posted since a time. Only a read-only ledger has the SQL function `exact_sum`."""
         statement = (
             "select date(j.at, 'unixepoch'), p.name, p.key, count(*), sum(j.cost is null), sum(j.cost is '0'),"
@@ -378,10 +382,10 @@ class Ledger:
 
         return await self.run(lambda c: [_to_spend_group(row) for row in c.execute(statement, (since,))])
 
-    async def put_document(self, kind: str, id: str, at: float, key: str, body: str) -> None:
+    async def put_document(self, kind: str, id: str, created_at: float, key: str, body: str) -> None:
         """Store a JSON document: a file's or a batch's description, or a provisional result."""
         statement = "insert or replace into documents values (?, ?, ?, ?, ?)"
-        await self.run(lambda connection: connection.execute(statement, (kind, id, at, key, body)))
+        await self.run(lambda connection: connection.execute(statement, (kind, id, created_at, key, body)))
 
     async def get_document(self, kind: str, id: str, key: str | None) -> str | None:
         """Return a document, or None if it is missing or, with `key`, belongs to another key."""
@@ -405,13 +409,13 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         yield connection
         connection.execute("commit")
     except BaseException:
-        if connection.in_transaction:  # SQLite rolls back on its own after some errors
+        if connection.in_transaction:  # after some errors, SQLite has already rolled back
             connection.execute("rollback")
         raise
 
 
 def _add_job(connection: sqlite3.Connection, row: LedgerJob) -> None:
-    values = (row.job_id, row.purchase, row.at, row.provider, str(row.amount), None)
+    values = (row.job_id, row.purchase_id, row.created_at, row.provider, str(row.amount), None)
     charges = (row.terms.fee_bps, str(row.terms.gas_fee), row.state)
     connection.execute("insert into jobs values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, *charges))
 
@@ -419,16 +423,16 @@ def _add_job(connection: sqlite3.Connection, row: LedgerJob) -> None:
 def _to_purchase(row: tuple[object, ...] | None) -> LedgerPurchase | None:
     if row is None:
         return None
-    id, at, key, kind, name, model, digest, idempotency, state, delivered = row
-    known = None if idempotency is None else str(idempotency)
+    id, at, key, kind, name, model, digest, idempotency_key, state, delivered = row
+    known = None if idempotency_key is None else str(idempotency_key)
     texts = (str(key), str(kind), str(name), str(model), str(digest))
     return LedgerPurchase(str(id), float(str(at)), *texts, known, str(state), bool(delivered))
 
 
 def _to_job(row: tuple[str, str, float, int, str, str | None, int, str, JobState]) -> LedgerJob:
-    job_id, purchase, at, provider, amount, cost, fee_bps, gas_fee, state = row
+    job_id, purchase_id, at, provider, amount, cost, fee_bps, gas_fee, state = row
     paid = None if cost is None else int(cost)
-    return LedgerJob(job_id, purchase, at, provider, int(amount), FeeTerms(fee_bps, int(gas_fee)), paid, state)
+    return LedgerJob(job_id, purchase_id, at, provider, int(amount), FeeTerms(fee_bps, int(gas_fee)), paid, state)
 
 
 def _to_spend_entry(row: tuple[float, str, str, str, str, str, int, str, str | None, str]) -> SpendEntry:

@@ -1,4 +1,4 @@
-"""Listening socket of `svc serve`. It keeps file descriptors free for purchases, even if many clients connect.
+"""Listening socket of `svc serve`, which reserves file descriptors for purchases if many clients connect.
 
 A high descriptor number means that many descriptors are in use. When half are in use, idle connections are closed
 early. When only the reserve is left, new connections are closed at once.
@@ -11,58 +11,63 @@ from typing import Any, Final
 from hypercorn.config import Config, Sockets
 
 _RESERVED_DESCRIPTORS: Final = 128  # for connections to the market, the ledger, files and the event loop
-_KEEP_ALIVE_S: Final = 75.0
-_CROWDED_KEEP_ALIVE_S: Final = 2.0
+_KEEP_ALIVE_TIMEOUT_S: Final = 75.0
+_CROWDED_KEEP_ALIVE_TIMEOUT_S: Final = 2.0
 
 
 class ListeningConfig(Config):
     """Configuration of hypercorn that serves one socket.
 
-    hypercorn closes an idle connection only after `keep_alive_timeout`, even if the client has closed it before.
+    `keep_alive_timeout` changes while the server runs, because hypercorn keeps an idle connection for this time even if
+    the client has closed it.
     """
 
     keep_alive_timeout: float
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__()
-        self.keep_alive_timeout = _KEEP_ALIVE_S
+        self.keep_alive_timeout = _KEEP_ALIVE_TIMEOUT_S
         self._listening = listening
 
     def create_sockets(self) -> Sockets:
         """Return a duplicate of the socket, because hypercorn closes the sockets that it serves."""
-        own: list[socket.socket] = [ListeningSocket(self._listening, self)]
-        return Sockets(own, [], []) if self.ssl_enabled else Sockets([], own, [])
+        sockets: list[socket.socket] = [ListeningSocket(self._listening, self)]
+        return Sockets(sockets, [], []) if self.ssl_enabled else Sockets([], sockets, [])
 
 
 class ListeningSocket(socket.socket):
     """Listening socket that closes a new connection when few descriptors are left.
 
     Without this limit, `accept` would fail once no descriptor is left. asyncio then logs up to a thousand tracebacks
-    and starts as many timers, which can use all of the process's time.
+    and starts as many timers, which can use all CPU time of the process.
     """
 
     def __init__(self, listening: socket.socket, config: ListeningConfig) -> None:
         super().__init__(fileno=listening.dup().detach())
         self.setblocking(False)
         self._config = config
-        self._ceiling = _connection_ceiling()
+        self._descriptor_limit = _connection_descriptor_limit()
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()
         descriptor = connection.fileno()
-        crowded = descriptor >= self._ceiling // 2
-        self._config.keep_alive_timeout = _CROWDED_KEEP_ALIVE_S if crowded else _KEEP_ALIVE_S
-        if descriptor >= self._ceiling:
+        crowded = descriptor >= self._descriptor_limit // 2
+        self._config.keep_alive_timeout = _CROWDED_KEEP_ALIVE_TIMEOUT_S if crowded else _KEEP_ALIVE_TIMEOUT_S
+        if descriptor >= self._descriptor_limit:
             connection.close()
             raise BlockingIOError  # asyncio then waits for the next connection
         return connection, address
 
 
-def _connection_ceiling() -> int:
+def _connection_descriptor_limit() -> int:
     """Return the lowest descriptor that connections may not use. A new descriptor is always the lowest free number."""
     if sys.platform == "win32":
         return sys.maxsize
     import resource  # noqa: PLC0415 - missing on Windows
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVED_DESCRIPTORS, soft // 2)
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        sys.maxsize
+        if soft_limit == resource.RLIM_INFINITY
+        else soft_limit - min(_RESERVED_DESCRIPTORS, soft_limit // 2)
+    )

@@ -23,24 +23,24 @@ _UNCLAIMED_EXCLUSION_S: Final = 60.0  # short, because the provider may only be 
 class _ProviderState:
     """Load of one provider, with its `capacity` once the market has reported it.
 
-    `held`: jobs of this server, from the choice of the provider to their end. `claimed`: the held jobs that the
-    provider has claimed. `others`: jobs of other buyers.
+    `running_jobs`: jobs of this server, counted from the choice of the provider. `claimed_jobs`: those of them that the
+    provider has claimed.
     """
 
-    held: int = 0
-    claimed: int = 0
+    running_jobs: int = 0
+    claimed_jobs: int = 0
     capacity: int | None = None
-    others: int = 0
+    other_buyers_jobs: int = 0
     average_claim_seconds: float | None = None
     excluded_until: float = float("-inf")
 
     @property
     def has_room(self) -> bool:
-        return self.capacity is None or self.others + self.held < self.capacity
+        return self.capacity is None or self.other_buyers_jobs + self.running_jobs < self.capacity
 
     @property
-    def fullness(self) -> float:
-        return (self.others + self.held) / max(1, self.capacity or 1)
+    def load_ratio(self) -> float:
+        return (self.other_buyers_jobs + self.running_jobs) / max(1, self.capacity or 1)
 
 
 @attrs.define(eq=False)
@@ -56,52 +56,52 @@ class ProviderLoad:
     monotonic: Callable[[], float]
     _states: dict[int, _ProviderState] = attrs.field(factory=dict)
 
-    def state(self, provider: int) -> _ProviderState:
+    def state_of(self, provider: int) -> _ProviderState:
         return self._states.setdefault(provider, _ProviderState())
 
     def sort(self, bids: Sequence[Bid]) -> list[Bid]:
         """Return the bids, best first. `bids` are sorted by price."""
         now, ranks, rank = self.monotonic(), [], 0
-        for at, bid in enumerate(bids):
-            rank += at > 0 and bid.rates != bids[at - 1].rates
+        for index, bid in enumerate(bids):
+            rank += index > 0 and bid.rates != bids[index - 1].rates
             ranks.append(rank)
         affordable = self._affordable_providers(bids)
 
-        def key(at: int) -> tuple[bool, bool, bool, float, float]:
-            state, too_expensive = self.state(bids[at].designated), bids[at].designated not in affordable
-            by_price, by_queue = (ranks[at], state.fullness), (state.fullness, ranks[at])
-            # Providers with free capacity are sorted by price. Affordable providers without it are sorted by queue.
-            order = by_price if too_expensive or state.has_room else by_queue
+        def key(index: int) -> tuple[bool, bool, bool, float, float]:
+            state, too_expensive = self.state_of(bids[index].designated), bids[index].designated not in affordable
+            by_price, by_load = (ranks[index], state.load_ratio), (state.load_ratio, ranks[index])
+            # Providers with free capacity are sorted by price. Affordable providers without it are sorted by load.
+            order = by_price if too_expensive or state.has_room else by_load
             return state.excluded_until > now, too_expensive, not state.has_room, *order
 
-        return [bids[at] for at in sorted(range(len(bids)), key=key)]
+        return [bids[index] for index in sorted(range(len(bids)), key=key)]
 
     def _affordable_providers(self, bids: Sequence[Bid]) -> frozenset[int]:
         if not bids:
             return frozenset()
         now = self.monotonic()
         prices = {bid.designated: bid.rates.rate_in + bid.rates.rate_out for bid in bids}
-        available = [price for provider, price in prices.items() if self.state(provider).excluded_until <= now]
+        available = [price for provider, price in prices.items() if self.state_of(provider).excluded_until <= now]
         max_price = min(available or prices.values()) * self.premium
         return frozenset(provider for provider, price in prices.items() if price <= max_price)
 
     def has_room(self, providers: Iterable[int]) -> bool:
         now = self.monotonic()
-        return any(self.state(each).has_room and self.state(each).excluded_until <= now for each in providers)
+        return any(self.state_of(each).has_room and self.state_of(each).excluded_until <= now for each in providers)
 
     def claim_timeout(self, provider: int) -> float:
         """Return the seconds after which a claim of this provider is late, at most `claim_seconds`."""
-        average = self.state(provider).average_claim_seconds
+        average = self.state_of(provider).average_claim_seconds
         late = self.claim_seconds if average is None else max(_MIN_CLAIM_TIMEOUT_S, _LATE_CLAIM_FACTOR * average)
         return min(self.claim_seconds, late)
 
     def on_chosen(self, provider: int) -> None:
-        self.state(provider).held += 1
+        self.state_of(provider).running_jobs += 1
 
     def on_claimed(self, provider: int, seconds: float | None) -> None:
         """Count a claim. `seconds` is the time from the post to the claim, if it is known."""
-        state = self.state(provider)
-        state.claimed += 1
+        state = self.state_of(provider)
+        state.claimed_jobs += 1
         if seconds is not None:
             average = state.average_claim_seconds
             state.average_claim_seconds = (
@@ -109,9 +109,9 @@ class ProviderLoad:
             )
 
     def on_ended(self, provider: int, *, claimed: bool) -> None:
-        state = self.state(provider)
-        state.held -= 1
-        state.claimed -= claimed
+        state = self.state_of(provider)
+        state.running_jobs -= 1
+        state.claimed_jobs -= claimed
 
     def exclude(self, provider: int, *, unclaimed: bool) -> None:
         """Make a provider the last choice for a while.
@@ -120,9 +120,9 @@ class ProviderLoad:
         """
         if provider != OPEN_PROVIDER:
             seconds = min(self.exclude_seconds, _UNCLAIMED_EXCLUSION_S) if unclaimed else self.exclude_seconds
-            self.state(provider).excluded_until = self.monotonic() + seconds
+            self.state_of(provider).excluded_until = self.monotonic() + seconds
 
     def update(self, reported: Provider) -> None:
-        """Store the capacity and the jobs that the market reports, less the claimed jobs of this server."""
-        state = self.state(reported.provider_id)
-        state.capacity, state.others = reported.capacity, max(0, reported.active_jobs - state.claimed)
+        """Store the reported capacity, and the number of jobs of other buyers."""
+        state = self.state_of(reported.provider_id)
+        state.capacity, state.other_buyers_jobs = reported.capacity, max(0, reported.active_jobs - state.claimed_jobs)

@@ -10,7 +10,7 @@ from common import quotes
 from common.quotes import FeeTerms
 from common.scalars import base64_of, read_base64
 from svc.serve.problems import Problem
-from svc.serve.request_ids import id_members, split_request_id
+from svc.serve.request_ids import job_id_members, split_tab_request_id
 from svc.serve.requests import AnswerRequest
 from svc.serve.usage import to_response_usage
 
@@ -24,8 +24,8 @@ _MAX_BASE64_LENGTH: Final = 1 << 28
 class BoughtAnswer:
     """Paid result of one job, or of a request in a tab, whose `job_id` is JOB/NUMBER.
 
-    Amounts are in base units, with the market's charges in `terms`.
-    Until the settle is in a block, `cost` is the expected cost, and `rests_on` states the progress of the settle.
+    Amounts are in base units, with the market's charges in `terms`. Until the settle is in a block, `cost` is the
+    expected cost, and `rests_on` states the progress of the settle.
     """
 
     job_id: str
@@ -33,7 +33,7 @@ class BoughtAnswer:
     amount: int
     cost: int
     terms: FeeTerms
-    created: int
+    created_at: int
     output: Any = attrs.field(repr=False)
     usage: Mapping[str, Any] = attrs.field(factory=dict)
     rests_on: str | None = None
@@ -41,7 +41,7 @@ class BoughtAnswer:
     def to_json(self) -> JsonObject:
         provisional = {} if self.rests_on is None else {"provisional": True, "rests_on": self.rests_on}
         return {
-            **id_members(self.job_id),
+            **job_id_members(self.job_id),
             "provider": self.provider,
             "amount": str(self.amount),
             "cost": str(self.cost),
@@ -61,10 +61,10 @@ def cost_parts_json(cost: int, terms: FeeTerms) -> JsonObject:
     return {} if parts is None else {"cost_parts": {name: str(part) for name, part in attrs.asdict(parts).items()}}
 
 
-def not_understood_problem(bought: BoughtAnswer, what: str) -> Problem:
-    job_id, number = split_request_id(bought.job_id)
+def not_understood_problem(bought: BoughtAnswer, defect: str) -> Problem:
+    job_id, number = split_tab_request_id(bought.job_id)
     place = "the result" if number is None else f"request {number} in the tab's transcript, once the tab is settled,"
-    message = f"the provider's result has {what}; see {place} with: svc result {job_id}"
+    message = f"the provider's result has {defect}; see {place} with: svc result {job_id}"
     return Problem(502, message, type="server_error", code=NOT_UNDERSTOOD_CODE, job_id=bought.job_id)
 
 
@@ -81,7 +81,7 @@ def build_embeddings(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObje
     usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None) or {}
     input_tokens = to_response_usage(usage)["input_tokens"]
     counted = {"prompt_tokens": input_tokens, "total_tokens": usage.get("total_tokens", input_tokens)}
-    return {"object": "list", "data": data, "model": requested.name, "usage": counted, "svc": bought.to_json()}
+    return {"object": "list", "data": data, "model": requested.model_name, "usage": counted, "svc": bought.to_json()}
 
 
 def _read_numbers(embedding: object, bought: BoughtAnswer) -> list[float]:
@@ -105,7 +105,7 @@ def build_images(requested: AnswerRequest, bought: BoughtAnswer) -> JsonObject:
             content, kind, extra = image
             address = {"url": f"data:{kind};base64,{content}"} if requested.form.image_urls else {"b64_json": content}
             data.append(address | extra)
-    answer: JsonObject = {"created": bought.created, "data": data, "svc": bought.to_json()}
+    answer: JsonObject = {"created": bought.created_at, "data": data, "svc": bought.to_json()}
     usage = bought.usage or (output.get("usage") if isinstance(output, dict) else None)
     if usage:
         answer["usage"] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, **usage}

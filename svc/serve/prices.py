@@ -26,7 +26,7 @@ from svc.serve.settings import BuyingRule, ServeSettings
 _MAX_CAPACITY_READS: Final = 8  # only the cheapest providers' capacity is read
 CANDIDATE_REFRESH_INTERVAL_S: Final = 5.0  # a provider is a candidate for 15 s after its last poll
 MAX_MODEL_LIST_AGE_S: Final = 60.0
-_MAX_EMPTY_LIST_AGE_S: Final = 1.0  # a list without candidates is read again after this time
+_MAX_EMPTY_LIST_AGE_S: Final = 1.0  # an empty list of candidates is read again after this time
 _CAPACITY_REFRESH_IDLE_LIMIT_S: Final = 60.0  # capacities unused for longer are not refreshed
 _CANDIDATE_REFRESH_IDLE_LIMIT_S: Final = 600.0  # candidates unused for longer are dropped
 _MAX_MODELS: Final = 1000
@@ -34,7 +34,7 @@ _MAX_MODELS: Final = 1000
 
 @attrs.frozen(slots=True)
 class MarketOffer:
-    """Bid for a job and the key to seal it to. `provider` is 0 for an open order.
+    """Bid for a job, and the key to which the job is sealed. `provider` is 0 for an open order.
 
     The job counts against the provider's capacity until `ProviderLoad.on_ended` is called.
     """
@@ -53,7 +53,7 @@ class _CachedCandidates:
 
     candidates: tuple[Candidate, ...]
     read_at: float
-    used_at: float
+    last_used_at: float
     probe: Callable[[], Awaitable[tuple[Candidate, ...]]]
 
 
@@ -67,9 +67,9 @@ class Prices:
     load: ProviderLoad = attrs.field(init=False)
     _charges: FeeTerms | None = None
     _models: dict[str, Model] = attrs.field(factory=dict)
-    _models_at: float = float("-inf")
-    _list_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
-    _cached: dict[tuple[str, str], _CachedCandidates] = attrs.field(factory=dict)
+    _models_read_at: float = float("-inf")
+    _models_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
+    _cached_candidates: dict[tuple[str, str], _CachedCandidates] = attrs.field(factory=dict)
     _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)
     _refresh_locks: dict[tuple[str, str], anyio.Lock] = attrs.field(factory=dict)
     _quote_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
@@ -85,12 +85,12 @@ class Prices:
         names = {} if self.settings.only_named else {name: name for name in known}
         return {name: known[model] for name, model in {**names, **named}.items() if model in known}
 
-    async def find_model(self, name: str, allowed: Collection[str]) -> tuple[Model, BuyingRule]:
+    async def find_model(self, name: str, allowed_names: Collection[str]) -> tuple[Model, BuyingRule]:
         """Return a model and its buying rule.
 
-        Raises Problem (`model_not_found`) if the model is missing or not `allowed`.
+        Raises Problem (`model_not_found`) if the model is missing or not in `allowed_names`.
         """
-        if allowed and name not in allowed:
+        if allowed_names and name not in allowed_names:
             raise model_not_found(name, "is not available to this key")
         model_settings = self.settings.models.get(name)
         if model_settings is None and self.settings.only_named:
@@ -100,57 +100,57 @@ class Prices:
         if model is None:
             raise model_not_found(name, "does not exist or accepts no orders: see GET /v1/models")
         checked = await self.client.orders.account.model(market_name)  # checked against the chain if a node is set
-        return checked, self.settings.rule(name)
+        return checked, self.settings.rule_for(name)
 
     async def _market_models(self) -> dict[str, Model]:
-        async with self._list_lock:
-            if self.monotonic() - self._models_at > MAX_MODEL_LIST_AGE_S:
-                await self._list_models()
+        async with self._models_lock:
+            if self.monotonic() - self._models_read_at > MAX_MODEL_LIST_AGE_S:
+                await self._refresh_models()
             return self._models
 
-    async def _list_models(self) -> None:
+    async def _refresh_models(self) -> None:
         listed = await self.client.models.list(limit=_MAX_MODELS)
         self._models = {model.id: model for model in listed if model.svc.enabled}
-        self._models_at = self.monotonic()
+        self._models_read_at = self.monotonic()
 
-    async def offer(self, model: Model, rule: BuyingRule, tried: Collection[int]) -> MarketOffer:
+    async def best_offer(self, model: Model, rule: BuyingRule, tried_providers: Collection[int]) -> MarketOffer:
         """Return the best offer to an untried provider. Providers that failed recently come last. Raises NoProvider."""
         if rule.is_open:
-            if OPEN_PROVIDER in tried:
+            if OPEN_PROVIDER in tried_providers:
                 raise NoProvider(f"no provider claimed the open order for {model.id}")
-            return await self._build_offer(Bid(self._rates_for(rule), OPEN_PROVIDER))
+            return await self._build_offer(Bid(self._rates_of(rule), OPEN_PROVIDER))
         bids = self._bids_at_rule_rates(rule) if rule.has_rates else await self._market_bids(model, rule)
-        untried = [bid for bid in bids if bid.designated not in tried]
+        untried = [bid for bid in bids if bid.designated not in tried_providers]
         if not untried:
             subject = (
                 f"none of the providers {', '.join(map(str, rule.providers))}" if rule.providers else "no provider"
             )
-            detail = ", apart from those already tried" if tried else ""
+            detail = ", apart from those already tried" if tried_providers else ""
             raise NoProvider(f"{subject} is live for {model.id} in a window of {rule.window}{detail}")
         return await self._build_offer(self.load.sort(untried)[0])
 
     async def _build_offer(self, bid: Bid) -> MarketOffer:
         self.load.on_chosen(bid.designated)  # count the job now, so that a parallel request sees it
         try:
-            return MarketOffer(bid, await self._find_recipient(bid))
+            return MarketOffer(bid, await self._recipient_key(bid))
         except BaseException:
             self.load.on_ended(bid.designated, claimed=False)
             raise
 
-    def other_providers(self, model: Model, rule: BuyingRule, tried: Collection[int]) -> list[int]:
+    def other_providers(self, model: Model, rule: BuyingRule, tried_providers: Collection[int]) -> list[int]:
         """Return the untried providers that would accept the job, from cached data."""
         if rule.is_open:
             return []
         if rule.has_rates:
-            return [provider for provider in rule.providers if provider not in tried]
-        cached = self._cached.get((model.id, rule.window))
+            return [provider for provider in rule.providers if provider not in tried_providers]
+        cached = self._cached_candidates.get((model.id, rule.window))
         known = () if cached is None else self._select_candidates(cached.candidates, rule)
-        return [candidate.provider_id for candidate in known if candidate.provider_id not in tried]
+        return [candidate.provider_id for candidate in known if candidate.provider_id not in tried_providers]
 
     def _bids_at_rule_rates(self, rule: BuyingRule) -> list[Bid]:
-        return [Bid(self._rates_for(rule), provider) for provider in rule.providers]
+        return [Bid(self._rates_of(rule), provider) for provider in rule.providers]
 
-    def _rates_for(self, rule: BuyingRule) -> Rates:
+    def _rates_of(self, rule: BuyingRule) -> Rates:
         return read_rates(rule.rate_in, rule.rate_out) or Rates(0, 0)
 
     async def _market_bids(self, model: Model, rule: BuyingRule) -> list[Bid]:
@@ -163,7 +163,7 @@ class Prices:
     def _select_candidates(self, candidates: Collection[Candidate], rule: BuyingRule) -> list[Candidate]:
         return [candidate for candidate in candidates if not rule.providers or candidate.provider_id in rule.providers]
 
-    async def _find_recipient(self, bid: Bid) -> PublicKey:
+    async def _recipient_key(self, bid: Bid) -> PublicKey:
         account = self.client.orders.account
         if bid.designated == OPEN_PROVIDER:
             return await account.escrow_key()
@@ -179,26 +179,26 @@ class Prices:
         if not self._is_fresh(key):
             async with self._refresh_locks.setdefault(key, anyio.Lock()):  # parallel requests share one read
                 if not self._is_fresh(key):
-                    await self._refresh(key, model, rule)
-        cached = self._cached[key]
-        cached.used_at = self.monotonic()
+                    await self._refresh_candidates(key, model, rule)
+        cached = self._cached_candidates[key]
+        cached.last_used_at = self.monotonic()
         return cached.candidates
 
     def _is_fresh(self, key: tuple[str, str]) -> bool:
-        cached = self._cached.get(key)
+        cached = self._cached_candidates.get(key)
         if cached is None:
             return False
         seconds = 2 * CANDIDATE_REFRESH_INTERVAL_S if cached.candidates else _MAX_EMPTY_LIST_AGE_S
         return self.monotonic() - cached.read_at <= seconds
 
-    async def _refresh(self, key: tuple[str, str], model: Model, rule: BuyingRule) -> None:
+    async def _refresh_candidates(self, key: tuple[str, str], model: Model, rule: BuyingRule) -> None:
         endpoint = model.svc.endpoint
 
         async def probe() -> tuple[Candidate, ...]:
             return await self.client.probe(model.id, {}, window=rule.window, endpoint=endpoint)
 
         found, now = await probe(), self.monotonic()
-        cached = self._cached[key] = _CachedCandidates(found, now, now, probe)
+        cached = self._cached_candidates[key] = _CachedCandidates(found, now, now, probe)
         await self._read_capacities(cached)
 
     async def _read_capacities(self, cached: _CachedCandidates) -> None:
@@ -223,35 +223,35 @@ class Prices:
                 return quoted
         return compute_quote(prepared, charges)
 
-    async def charges(self, prepare: Callable[[], Awaitable[PreparedOrder]]) -> FeeTerms:
+    async def get_charges(self, prepare: Callable[[], Awaitable[PreparedOrder]]) -> FeeTerms:
         """Return the last known charges. If none are known, quote the order that `prepare` returns."""
         if self._charges is None:
             return fee_terms((await self.quote(await prepare())).quote)
         return self._charges
 
-    def forget_charges(self) -> None:
+    def clear_charges(self) -> None:
         self._charges = None
 
     async def refresh_repeatedly(self, sleep: Callable[[float], Awaitable[None]] = anyio.sleep) -> None:
         """Refresh the cache until cancelled."""
         while True:
             await sleep(CANDIDATE_REFRESH_INTERVAL_S)
-            await self.refresh_used()
+            await self.refresh_used_data()
 
-    async def refresh_used(self) -> None:
+    async def refresh_used_data(self) -> None:
         """Refresh the data in use. Errors are ignored: the next round or the next request tries again."""
         now = self.monotonic()
-        for key, cached in [*self._cached.items()]:
-            if now - cached.used_at > _CANDIDATE_REFRESH_IDLE_LIMIT_S:
-                del self._cached[key]
+        for key, cached in [*self._cached_candidates.items()]:
+            if now - cached.last_used_at > _CANDIDATE_REFRESH_IDLE_LIMIT_S:
+                del self._cached_candidates[key]
                 self._refresh_locks.pop(key, None)
                 continue
             with suppress(SvcError):  # one model failed: refresh the others
                 cached.candidates, cached.read_at = await cached.probe(), self.monotonic()
-                if now - cached.used_at < _CAPACITY_REFRESH_IDLE_LIMIT_S:
+                if now - cached.last_used_at < _CAPACITY_REFRESH_IDLE_LIMIT_S:
                     await self._read_capacities(cached)
-        if self._cached and now - self._models_at > MAX_MODEL_LIST_AGE_S / 2:
+        if self._cached_candidates and now - self._models_read_at > MAX_MODEL_LIST_AGE_S / 2:
             with suppress(SvcError):
-                await self._list_models()
-                for name, _ in [*self._cached]:
+                await self._refresh_models()
+                for name, _ in [*self._cached_candidates]:
                     await self.client.orders.account.model(name)

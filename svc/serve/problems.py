@@ -12,7 +12,7 @@ from typing import Any, Final
 from common.refusal import Refused
 from svc import errors
 from svc.errors import SvcError
-from svc.serve.request_ids import id_headers, id_members
+from svc.serve.request_ids import job_id_headers, job_id_members
 
 _SERVER_ERROR: Final = "server_error"
 _FUNDS_CODES: Final = frozenset({"InsufficientBalance", "payer_has_code", "over_max_amount"})
@@ -45,12 +45,12 @@ class Problem(Exception):
 
     def body(self) -> dict[str, Any]:
         error: dict[str, Any] = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        return {"error": error if self.job_id is None else error | {"svc": id_members(self.job_id)}}
+        return {"error": error if self.job_id is None else error | {"svc": job_id_members(self.job_id)}}
 
     def headers(self) -> dict[str, str]:
         headers = {"x-should-retry": "true" if self.retry else "false"}
         if self.job_id is not None:
-            headers |= id_headers(self.job_id)
+            headers |= job_id_headers(self.job_id)
         return headers | ({"retry-after": "5"} if self.retry and self.status in {429, 503} else {})
 
 
@@ -75,21 +75,21 @@ def invalid_request(message: str, param: str | None = None, code: str | None = N
     return Problem(400, message, code=code, param=param)
 
 
-def unsupported_parameter(param: str, why: str) -> Problem:
+def unsupported_parameter(param: str, reason: str) -> Problem:
     """Return the error for a parameter that this model does not support."""
-    return Problem(400, f"{param} {why}", code="unsupported_parameter", param=param)
+    return Problem(400, f"{param} {reason}", code="unsupported_parameter", param=param)
 
 
-def model_not_found(name: str, why: str = "does not exist or accepts no orders") -> Problem:
-    return Problem(404, f"the model {name!r} {why}", code="model_not_found", param="model")
+def model_not_found(name: str, reason: str = "does not exist or accepts no orders") -> Problem:
+    return Problem(404, f"the model {name!r} {reason}", code="model_not_found", param="model")
 
 
-def budget_problem(what: str) -> Problem:
-    message = f"{what}; see svc spend, and raise the budget in serve.toml"
+def budget_problem(details: str) -> Problem:
+    message = f"{details}; see svc spend, and raise the budget in serve.toml"
     return Problem(429, message, type="insufficient_quota", code="insufficient_quota")
 
 
-def problem_of(error: SvcError, job_id: str | None = None) -> Problem:
+def problem_from_error(error: SvcError, job_id: str | None = None) -> Problem:
     """Convert an error of the SDK to a reply."""
     message, code, param = error.message, error.code, error.param
     if code in _FUNDS_CODES:
@@ -111,7 +111,7 @@ def problem_of(error: SvcError, job_id: str | None = None) -> Problem:
     return Problem(502, message, type=_SERVER_ERROR, code=code or error.type, param=param, job_id=job_id)
 
 
-def problem_of_refusal(refusal: Refused) -> Problem:
+def problem_from_refusal(refusal: Refused) -> Problem:
     return invalid_request(refusal.message, refusal.param, refusal.code)
 
 

@@ -13,8 +13,8 @@ from common.api import limits
 from common.pricing.model_input import EMBEDDINGS_ENDPOINT, OUTPUT_CAP_PARAMS
 from svc.core.order_request import OrderRequest
 from svc.records import Model
-from svc.serve.as_chat import chat_input
-from svc.serve.as_responses import responses_input
+from svc.serve.as_chat import to_chat_input
+from svc.serve.as_responses import to_responses_input
 from svc.serve.problems import Problem, invalid_request, model_not_found, unsupported_parameter
 from svc.serve.settings import BuyingRule
 
@@ -53,7 +53,7 @@ class AnswerForm:
     """
 
     stream: bool = False
-    with_usage: bool = False
+    include_usage: bool = False
     base64_embeddings: bool = False
     image_urls: bool = False
 
@@ -62,12 +62,12 @@ class AnswerForm:
 class AnswerRequest:
     """Validated request of a client for an answer.
 
-    `name` is the client's name for the model. `parameters` holds the request's parameters under the route's names.
+    `model_name` is the client's name for the model. `parameters` are the request's parameters under the route's names.
     `max_amount` is the client's limit, in addition to the server's.
     """
 
     route: Route
-    name: str
+    model_name: str
     model: Model
     rule: BuyingRule
     input: JsonObject = attrs.field(repr=False)
@@ -76,7 +76,7 @@ class AnswerRequest:
     parameters: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     max_amount: int | None = None
 
-    def order(self) -> OrderRequest:
+    def to_order_request(self) -> OrderRequest:
         rule, endpoint = self.rule, EMBEDDINGS if self.route == EMBEDDINGS else self.model.svc.endpoint
         return OrderRequest(
             self.model.id,
@@ -112,7 +112,7 @@ def read_request(route: Route, body: JsonObject, model: Model, rule: BuyingRule)
     if route != IMAGES:
         parameters.pop("background", None)
     _require_inline_data(parameters, "")
-    listed = frozenset((model.svc.params_schema or {}).get("properties", {}))
+    schema_parameters = frozenset((model.svc.params_schema or {}).get("properties", {}))
     served_route = model.svc.endpoint or route
     name = read_model_name(body)
     match route:
@@ -123,12 +123,12 @@ def read_request(route: Route, body: JsonObject, model: Model, rule: BuyingRule)
             _require_route(route, served_route, name)
             if stream:
                 raise unsupported_parameter("stream", "must be false: images are not streamed")
-            return _read_images_request(name, model, rule, parameters, listed)
+            return _read_images_request(name, model, rule, parameters, schema_parameters)
     if served_route not in {CHAT, RESPONSES}:
         raise _wrong_route_problem(route, served_route, name)
     options = body.get("stream_options")
     form = AnswerForm(stream, isinstance(options, dict) and bool(options.get("include_usage")))
-    return _read_text_request(route, served_route, name, model, rule, parameters, form, listed)
+    return _read_text_request(route, served_route, name, model, rule, parameters, form, schema_parameters)
 
 
 def _read_text_request(  # noqa: PLR0917 - parts of one request
@@ -139,7 +139,7 @@ def _read_text_request(  # noqa: PLR0917 - parts of one request
     rule: BuyingRule,
     parameters: JsonObject,
     form: AnswerForm,
-    listed: frozenset[str],
+    schema_parameters: frozenset[str],
 ) -> AnswerRequest:
     if route == served_route:
         input_body = parameters
@@ -148,7 +148,11 @@ def _read_text_request(  # noqa: PLR0917 - parts of one request
         if route == RESPONSES and "input" not in parameters:
             raise invalid_request("input must be a text or a list of items", "input")
     else:
-        input_body = responses_input(parameters, listed) if route == CHAT else chat_input(parameters, listed)
+        input_body = (
+            to_responses_input(parameters, schema_parameters)
+            if route == CHAT
+            else to_chat_input(parameters, schema_parameters)
+        )
     caps = []
     for cap in OUTPUT_CAP_PARAMS:
         if isinstance(input_body.get(cap), int):
@@ -177,7 +181,7 @@ def _read_embeddings_request(name: str, model: Model, rule: BuyingRule, paramete
 
 
 def _read_images_request(
-    name: str, model: Model, rule: BuyingRule, parameters: JsonObject, listed: frozenset[str]
+    name: str, model: Model, rule: BuyingRule, parameters: JsonObject, schema_parameters: frozenset[str]
 ) -> AnswerRequest:
     if not isinstance(parameters.get("prompt"), str):
         raise invalid_request("prompt must be a text", "prompt")
@@ -198,7 +202,7 @@ def _read_images_request(
             value == "auto" and key not in _PASSED_IMAGE_PARAMETERS
         ):
             continue
-        if key not in listed and key not in _PASSED_IMAGE_PARAMETERS:
+        if key not in schema_parameters and key not in _PASSED_IMAGE_PARAMETERS:
             raise unsupported_parameter(key, "is not a parameter of this model")
         input_body[key] = value
     return AnswerRequest(IMAGES, name, model, rule, input_body, AnswerForm(image_urls=response_format == "url"))
@@ -213,22 +217,22 @@ def _wrong_route_problem(route: str, served_route: str, name: str) -> Problem:
     return model_not_found(name, f"is served by {served_route}, not {route}")
 
 
-def _require_inline_data(value: object, place: str) -> None:
+def _require_inline_data(value: object, param_path: str) -> None:
     """Raise Problem for a URL or an id in place of data. Providers fetch nothing, so data must be in the request."""
     if isinstance(value, list):
         for at, item in enumerate(value):
-            _require_inline_data(item, f"{place}[{at}]")
+            _require_inline_data(item, f"{param_path}[{at}]")
     elif isinstance(value, dict):
         for key, inner in value.items():
-            here = f"{place}.{key}" if place else str(key)
+            inner_path = f"{param_path}.{key}" if param_path else str(key)
             if key in _URL_KEYS and isinstance(inner, str) and not inner.startswith("data:"):
-                raise unsupported_parameter(here, "must be a data: URL: providers fetch nothing")
+                raise unsupported_parameter(inner_path, "must be a data: URL: providers fetch nothing")
             if key == "file_id" and isinstance(inner, str):
-                raise unsupported_parameter(here, "refers to a file that providers cannot read: send its data")
+                raise unsupported_parameter(inner_path, "refers to a file that providers cannot read: send its data")
             if key == "type" and inner == "item_reference":
-                raise unsupported_parameter(here, "must not be item_reference: send the item itself")
+                raise unsupported_parameter(inner_path, "must not be item_reference: send the item itself")
             if key not in _SCHEMA_KEYS:
-                _require_inline_data(inner, here)
+                _require_inline_data(inner, inner_path)
 
 
 def model_json(model: Model, name: str) -> Mapping[str, Any]:

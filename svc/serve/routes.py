@@ -18,7 +18,7 @@ from svc.serve.http import LocalRoute, local_route
 from svc.serve.ledger import LedgerJob
 from svc.serve.problems import Problem, invalid_request, model_not_found
 from svc.serve.purchases import AnswerPurchases
-from svc.serve.request_ids import id_headers
+from svc.serve.request_ids import job_id_headers
 from svc.serve.requests import MAX_BODY_BYTES, ROUTES, AnswerRequest, Route, model_json, read_model_name, read_request
 from svc.tabs.tab import TabStream
 
@@ -36,7 +36,7 @@ _STATUS_TEXT: Final = {
 class AnswerRoutes:
     """Handlers of the routes that return answers. `progress_seconds`: interval of progress comments in a stream."""
 
-    buyer: AnswerPurchases
+    purchases: AnswerPurchases
     progress_seconds: float
 
     def routes(self) -> Sequence[LocalRoute]:
@@ -53,23 +53,23 @@ class AnswerRoutes:
         ]
 
     async def _list_models(self, request: LocalRequest) -> WholeReply:
-        known = await self.buyer.trade.prices.models()
+        known = await self.purchases.context.prices.models()
         allowed = request.key.models
         data = [model_json(model, name) for name, model in known.items() if not allowed or name in allowed]
         return WholeReply({"object": "list", "data": data})
 
     async def _get_model(self, request: LocalRequest, name: str) -> WholeReply:
-        known = await self.buyer.trade.prices.models()
+        known = await self.purchases.context.prices.models()
         if name not in known or (request.key.models and name not in request.key.models):
             raise model_not_found(name)
         return WholeReply(model_json(known[name], name))
 
     async def _buy(self, request: LocalRequest, route: Route) -> WholeReply | EventReply:
         body = await request.read_json(MAX_BODY_BYTES)
-        model, rule = await self.buyer.trade.prices.find_model(read_model_name(body), request.key.models)
+        model, rule = await self.purchases.context.prices.find_model(read_model_name(body), request.key.models)
         requested = attrs.evolve(read_request(route, body, model, rule), max_amount=request.max_amount)
         digest = request.key.digest(route.encode(), _deduplication_bytes(body))
-        purchase = await self.buyer.buy(request.key, requested, digest, _idempotency_key(request))
+        purchase = await self.purchases.buy(request.key, requested, digest, _idempotency_key(request))
         if requested.form.stream:
             return await self._stream_reply(request, requested, purchase)
         return await self._whole_reply(request, requested, purchase)
@@ -82,17 +82,17 @@ class AnswerRoutes:
             bought = await purchase.result()
             answer = build_answer(requested, bought)
         except BaseException:
-            self.buyer.stop_waiting(purchase)
+            self.purchases.stop_waiting(purchase)
             raise
 
         async def mark_delivered() -> None:
-            await self.buyer.mark_delivered(purchase)
+            await self.purchases.mark_delivered(purchase)
 
         return WholeReply(
             answer,
             headers=bought.headers(),
             on_sent=mark_delivered,
-            on_closed=lambda: self.buyer.stop_waiting(purchase),
+            on_closed=lambda: self.purchases.stop_waiting(purchase),
         )
 
     async def _stream_reply(
@@ -108,28 +108,31 @@ class AnswerRoutes:
             if purchase.problem is not None:
                 raise purchase.problem
         except BaseException:
-            self.buyer.stop_waiting(purchase)
+            self.purchases.stop_waiting(purchase)
             raise
         job = purchase.job
         headers = {} if job is None else _job_headers(job)
 
         async def mark_delivered() -> None:
             if purchase.problem is None:
-                await self.buyer.mark_delivered(purchase)
+                await self.purchases.mark_delivered(purchase)
 
         return EventReply(
-            self._stream_events(requested, purchase), headers, mark_delivered, lambda: self.buyer.stop_waiting(purchase)
+            self._stream_events(requested, purchase),
+            headers,
+            mark_delivered,
+            lambda: self.purchases.stop_waiting(purchase),
         )
 
     async def _stream_events(self, requested: AnswerRequest, purchase: OpenPurchase) -> AsyncGenerator[bytes, None]:
         job_id = hex_of(bytes(32)) if purchase.job is None else purchase.job.job_id
-        events = build_events(requested, job_id, int(purchase.row.at))
+        events = build_events(requested, job_id, int(purchase.row.created_at))
         for event in events.opening_events():
             yield event
         shown: TabStream | None = None
         while not purchase.ended:
-            if purchase.stream is not None and purchase.stream is not shown:
-                shown = purchase.stream
+            if purchase.tab_stream is not None and purchase.tab_stream is not shown:
+                shown = purchase.tab_stream
                 async with aclosing(_live_events(purchase, shown, events)) as live:
                     async for event in live:
                         yield event
@@ -152,12 +155,12 @@ async def _live_events(
     with suppress(SvcError):
         async for chunk in stream:
             for event in events.live_events(chunk):
-                purchase.streamed = True
+                purchase.partly_streamed = True
                 yield event
 
 
-async def _wait_while_connected(request: LocalRequest, purchase: OpenPurchase, until: Callable[[], bool]) -> bool:
-    """Return True once `until` holds, or False if the client disconnects first."""
+async def _wait_while_connected(request: LocalRequest, purchase: OpenPurchase, condition: Callable[[], bool]) -> bool:
+    """Return True once `condition()` is true, or False if the client disconnects first."""
     reached = False
     async with anyio.create_task_group() as tasks:
 
@@ -166,7 +169,7 @@ async def _wait_while_connected(request: LocalRequest, purchase: OpenPurchase, u
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(stop_at_disconnect)
-        while not until():
+        while not condition():
             await purchase.wait_for_change()
         reached = True
         tasks.cancel_scope.cancel()
@@ -183,7 +186,7 @@ def _idempotency_key(request: LocalRequest) -> str | None:
 
 
 def _job_headers(job: LedgerJob) -> dict[str, str]:
-    return {**id_headers(job.job_id), "x-svc-amount": str(job.amount)}
+    return {**job_id_headers(job.job_id), "x-svc-amount": str(job.amount)}
 
 
 def _deduplication_bytes(body: dict[str, Any]) -> bytes:

@@ -20,16 +20,23 @@ from common.daemon.supervision import TaskFunction
 from common.refusal import Refused
 from svc.client import Client
 from svc.errors import OrderRefused
-from svc.serve.attempts import Trade
+from svc.serve.attempts import PurchaseContext
 from svc.serve.batch_routes import LocalBatchRoutes
 from svc.serve.batches import LocalBatches
 from svc.serve.budgets import DAY_S, Budgets
 from svc.serve.files import LocalFileRoutes, LocalFiles
 from svc.serve.http import Application, allowed_hosts
-from svc.serve.keys import KEY_FILE, Keys
+from svc.serve.keys import KEY_FILE_NAME, Keys
 from svc.serve.ledger import Ledger
 from svc.serve.listening import ListeningConfig
-from svc.serve.page.access import PageAccess, new_link, page_key, read_secret, remove_url, write_url
+from svc.serve.page.access import (
+    PageAccess,
+    create_link,
+    create_page_key,
+    read_or_create_page_secret,
+    remove_server_url,
+    store_server_url,
+)
 from svc.serve.page.routes import PageRoutes
 from svc.serve.prices import Prices
 from svc.serve.purchases import AnswerPurchases
@@ -48,13 +55,13 @@ class LocalServer:
     """Server that is ready to run. `page_url` is the address of its page."""
 
     application: Application
-    trade: Trade
+    context: PurchaseContext
     key_file: Path | None
     page_url: str
 
-    def new_link(self) -> str:
+    def create_link(self) -> str:
         """Return a link that opens the page once, within five minutes."""
-        return new_link(self.application.page.secret, self.page_url, self.trade.clock())
+        return create_link(self.application.page_access.secret, self.page_url, self.context.clock())
 
 
 @asynccontextmanager
@@ -73,38 +80,38 @@ async def open_server(
     await client.orders.account.result_keys()
     server, address = settings.server, page_url(settings.server, port)
     try:
-        access = PageAccess(read_secret(folder), port, secure=server.tls_certificate is not None)
-        own_key = page_key(access.secret)
+        access = PageAccess(read_or_create_page_secret(folder), port, uses_https=server.tls_certificate is not None)
+        own_key = create_page_key(access.secret)
         keys = Keys.load(settings, folder, [own_key])
         ledger = Ledger.open(folder)
         reader = Ledger.open_read_only(folder)
         (folder / "files").mkdir(mode=0o700, exist_ok=True)
-        write_url(folder, address)
+        store_server_url(folder, address)
     except (OSError, sqlite3.Error) as error:
         raise Refused(f"cannot use the state folder {folder}: {error}") from None
     try:
         files = LocalFiles(folder / "files", ledger)
         prices = Prices(client, settings)
         async with anyio.create_task_group() as tasks:
-            trade = Trade(client, settings, ledger, Budgets([]), prices, tasks, report=report)
-            spent = await ledger.list_since(trade.clock() - DAY_S)
-            trade.budgets = Budgets.from_settings(settings, client.vouching.token(), spent)
-            buyer, batches = AnswerPurchases(trade), LocalBatches(trade, files)
+            context = PurchaseContext(client, settings, ledger, Budgets([]), prices, tasks, report=report)
+            spent = await ledger.list_jobs_since(context.clock() - DAY_S)
+            context.budgets = Budgets.from_settings(settings, client.vouching.token(), spent)
+            purchases, batches = AnswerPurchases(context), LocalBatches(context, files)
             batch_routes = LocalBatchRoutes(batches)
-            await buyer.resume()
+            await purchases.resume()
             await batches.resume(keys.find_by_name)
             loops: dict[str, TaskFunction] = {
                 "prices": prices.refresh_repeatedly,
                 "expired files": partial(files.remove_expired_repeatedly, report),
             }
             for name, loop in loops.items():
-                tasks.start_soon(trade.supervisor.run, name, loop)
+                tasks.start_soon(context.supervisor.run, name, loop)
             application = Application(
                 [
-                    *AnswerRoutes(buyer, server.progress_seconds).routes(),
+                    *AnswerRoutes(purchases, server.progress_seconds).routes(),
                     *LocalFileRoutes(files).routes(),
                     *batch_routes.routes(),
-                    *PageRoutes(buyer, batch_routes, access, reader, base_url(server, port)).routes(),
+                    *PageRoutes(purchases, batch_routes, access, reader, base_url(server, port)).routes(),
                 ],
                 keys,
                 access,
@@ -112,12 +119,12 @@ async def open_server(
                 allowed_hosts(server.host, port, server.hosts),
                 frozenset(server.origins),
                 report,
-                server.concurrent,
+                server.max_requests,
             )
-            yield LocalServer(application, trade, None if settings.keys else folder / KEY_FILE, address)
+            yield LocalServer(application, context, None if settings.keys else folder / KEY_FILE_NAME, address)
             tasks.cancel_scope.cancel()
     finally:
-        remove_url(folder)
+        remove_server_url(folder)
         reader.close()
         ledger.close()
 
@@ -142,7 +149,7 @@ async def serve_until(
 
     async def wait_for_stop() -> None:
         await stop()
-        served.trade.stopping = True
+        served.context.stopping = True
 
     application: Any = served.application  # hypercorn declares other types for ASGI
     config = _build_config(listening, settings.server)
@@ -227,7 +234,7 @@ def list_risks(settings: ServeSettings) -> list[str]:
             warnings.append("plain http exposes keys, prompts and answers to the network")
     if server.origins:
         warnings.append(f"web pages of {', '.join(server.origins)} may call this server with a key")
-    rules = {"all other models": settings.rule(None), **{name: settings.rule(name) for name in settings.models}}
+    rules = {"all other models": settings.rule_for(None), **{name: settings.rule_for(name) for name in settings.models}}
     if open_models := [name for name, rule in rules.items() if rule.is_open]:
         warnings.append(f"the coordinator's operator can read prompts to {', '.join(open_models)} (open orders)")
     if settings.buying.hedge_seconds:

@@ -80,7 +80,7 @@ class BuyingSettings:
     premium: float = setting(number(1, 100), "highest price, as a multiple of the best ask", 2.0)
     hedge_seconds: float = setting(number(0, 86_400), "order from a second provider after this time; 0: never", 0.0)
     final: bool = setting(boolean, "wait until the chain has settled an answer", False)
-    attempts: int = 3
+    max_attempts: int = 3
     claim_seconds: float = 30.0  # a job unclaimed after this time is cancelled, and another provider is tried
     retry_seconds: float = 600.0  # after this time no further attempt starts
     exclude_seconds: float = 600.0  # a failed provider is the last choice for this long
@@ -96,7 +96,7 @@ class ModelSettings:
     rate_in: int | None = setting(_RATE, "offer this rate instead of the asks", None)
     rate_out: int | None = setting(_RATE, "offer this rate instead of the asks", None)
     max_output_tokens: int | None = setting(
-        integer(1, 2**32 - 1), "output limit of requests without one (default: 4096)", None
+        integer(1, 2**32 - 1), "output limit for requests that set none (default: 4096)", None
     )
 
 
@@ -111,7 +111,7 @@ class HttpServerSettings:
     tls_certificate: str | None = setting(text, "PEM file of the certificate", None)
     tls_key: str | None = setting(text, "PEM file of its key", None)
     insecure_http: bool = setting(boolean, "allow plain http on a reachable address", False)
-    concurrent: int = 256  # requests at a time; each needs a connection, and the coordinator allows 512 per client
+    max_requests: int = 256  # at the same time; each needs a connection, and the coordinator allows 512 per client
     progress_seconds: float = 10.0  # interval of the comments that keep a waiting stream open
 
 
@@ -154,7 +154,7 @@ class ServeSettings:
             **{("models", name): name for name in self.models},
         }
         for place, name in places.items():
-            if self.rule(name).is_open and not self.buying.open_orders:
+            if self.rule_for(name).is_open and not self.buying.open_orders:
                 raise SettingError.at(
                     place,
                     "has rates without providers, which make open orders that the coordinator's operator can read: set"
@@ -180,7 +180,7 @@ class ServeSettings:
                 " server.tls_certificate and server.tls_key, or server.insecure_http = true",
             )
 
-    def rule(self, name: str | None) -> "BuyingRule":
+    def rule_for(self, name: str | None) -> "BuyingRule":
         """Return the rule by which jobs of this model name are bought."""
         model_settings, base = self.models.get(name or "", ModelSettings()), self.buying
         has_own_rates = model_settings.rate_in is not None or model_settings.rate_out is not None

@@ -67,7 +67,7 @@ def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
 
         def report_fault(row: CheckRow) -> None:
             if row.result is CheckResult.WRONG:
-                output.say(f"WRONG  {row.what}: {row.text}")
+                output.write_note(f"WRONG  {row.what}: {row.text}")
 
         async def run() -> Report:
             return await body(Report(listeners=[report_fault]), output, **given)
@@ -82,8 +82,8 @@ def _reports(body: Callable[..., Awaitable[Report]]) -> Callable[..., None]:
 
 
 def _shown(report: Report, output: Output) -> ExitCode:
-    output.checks(report.rows)
-    output.say(f"{len(report.right)} right, {len(report.wrong)} WRONG, {len(report.unknown)} unknown")
+    output.show_checks(report.rows)
+    output.write_note(f"{len(report.right)} right, {len(report.wrong)} WRONG, {len(report.unknown)} unknown")
     return ExitCode.DONE if report.holds else ExitCode.UNHEALTHY
 
 
@@ -154,7 +154,7 @@ async def provider(
     if box_key is not None:
         market.box_key = PublicKey(read_hex(box_key, 32, "--box-key"))
     async with serving(market.handle, port=port) as url:
-        output.say(f"market: {url} (coordinator, gateway), {url}/rpc (node); waiting for a provider")
+        output.write_note(f"market: {url} (coordinator, gateway), {url}/rpc (node); waiting for a provider")
         with tempfile.TemporaryDirectory() as folder:
             book = addresses_out if addresses_out is not None else Path(folder) / "addresses.json"
             book.write_text(json.dumps(market.book.as_json(), indent=2) + "\n", encoding="utf-8")
@@ -190,7 +190,7 @@ async def client(
     if not command:
         raise Refused("a client is tried by running it: name its command after --")
     buy, buy_open = bought_by(command), bought_by(shlex.split(open_command)) if open_command else None
-    output.say(f"{len(PURCHASES)} markets, {at_once} runs at a time")
+    output.write_note(f"{len(PURCHASES)} markets, {at_once} runs at a time")
     return await ClientTrial(report, buy, buy_open, model, patience, at_once).run()
 
 

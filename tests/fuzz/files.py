@@ -47,7 +47,7 @@ def check_serve(data: bytes) -> None:
     _PLACE.chmod(0o600)
     settings = refused(lambda: read_settings(_PLACE, {}))
     if settings is not None:
-        settings.rule(None)
+        settings.rule_for(None)
 
 
 def check_profiles(data: bytes) -> None:

@@ -78,7 +78,7 @@ def check_loads(data: bytes) -> None:
         assert load is None or (math.isfinite(load) and 0 <= load <= 1), load
 
 
-_RULE: Final = ServeSettings().rule(None)
+_RULE: Final = ServeSettings().rule_for(None)
 _SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {"seed": {}, "quality": {}, "max_output_tokens": {}}}
 
 

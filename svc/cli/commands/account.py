@@ -7,7 +7,7 @@ import anyio
 import attrs
 import click
 
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.json_form import to_plain_values
 from svc.cli.output import Output
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@takes_connection
+@add_connection_options
 async def verify(connection: Connection, job_id: str) -> ExitCode:
     """Show how each fact of a job is verified, if at all.
 
@@ -33,7 +33,7 @@ async def verify(connection: Connection, job_id: str) -> ExitCode:
     # Imported late, so that a wrong command line fails faster.
     from svc.cli import tables  # noqa: PLC0415
 
-    connection.output.table(tables.vouching_table(verified.facts), to_plain_values(attrs.asdict(verified)))
+    connection.output.show_table(tables.verification_table(verified.facts), to_plain_values(attrs.asdict(verified)))
     if verified.checked_on_chain:
         return ExitCode.DONE
     connection.output.warn("not checked against the chain: set SVC_RPC_URL or --rpc-url to a node")
@@ -51,7 +51,7 @@ async def verify(connection: Connection, job_id: str) -> ExitCode:
 @click.option("--summary", is_flag=True, help="Show totals instead.")
 @click.option("--watch", is_flag=True, help="Keep the list up to date until Ctrl-C.")
 @click.option("--every", type=click.FloatRange(0.1), default=2.0, help="Seconds between updates of --watch.")
-@takes_connection
+@add_connection_options
 async def jobs(
     connection: Connection, *, state: Any, owner: str | None, limit: int, summary: bool, watch: bool, every: float
 ) -> None:
@@ -69,27 +69,30 @@ async def jobs(
         from svc.cli.money import format_amount  # noqa: PLC0415
 
         address = owner or client.address
-        names = await read_model_names(client)
+        model_names = await read_model_names(client)
         if watch:
             await _show_updates(
-                output, _poll_jobs(client, output, every, owner=address, state=state, limit=limit), names, client.now
+                output,
+                _poll_jobs(client, output, every, owner=address, state=state, limit=limit),
+                model_names,
+                client.now,
             )
             return
         if not summary:
             listed = await client.jobs.book(owner=address, state=state, order="newest", limit=limit)
-            output.table(tables.jobs_table(listed, names, client.now()), to_plain_values(listed))
+            output.show_table(tables.jobs_table(listed, model_names, client.now()), to_plain_values(listed))
             return
-        totals, chain = await client.jobs.summary(address), await client.chain()
+        totals, deployment = await client.jobs.summary(address), await client.chain()
     facts: list[tuple[str, str | None]] = [
         ("jobs", str(totals.jobs)),
         ("completed", str(totals.completed)),
-        ("escrowed at most", format_amount(totals.escrowed, chain)),
+        ("escrowed at most", format_amount(totals.escrowed, deployment)),
     ]
     facts += [
-        (f"  {tables.model_name_of(each.model_id, names)}", f"{each.completed} of {each.jobs} completed")
+        (f"  {tables.model_name_of(each.model_id, model_names)}", f"{each.completed} of {each.jobs} completed")
         for each in totals.by_model
     ]
-    output.facts(facts, to_plain_values(totals))
+    output.show_facts(facts, to_plain_values(totals))
 
 
 async def _poll_jobs(client: "Client", output: Output, every: float, **query: Any) -> "AsyncIterator[list[BookRow]]":
@@ -109,22 +112,22 @@ async def _poll_jobs(client: "Client", output: Output, every: float, **query: An
 
 
 async def _show_updates(
-    output: Output, updates: "AsyncIterator[list[BookRow]]", names: dict[int, str], now: Callable[[], float]
+    output: Output, updates: "AsyncIterator[list[BookRow]]", model_names: dict[int, str], now: Callable[[], float]
 ) -> None:
     from svc.cli import tables  # noqa: PLC0415
 
     if output.is_on_terminal:
-        with output.live() as draw:
+        with output.live_table() as draw:
             async for rows in updates:
-                draw(tables.jobs_table(rows, names, now()))
+                draw(tables.jobs_table(rows, model_names, now()))
     seen: dict[str, str] = {}
     async for rows in updates:
         for row in reversed(rows):  # oldest first
-            status = tables.status_of(row)
+            status = tables.job_status(row)
             if seen.get(row.job_id) != status:
                 seen[row.job_id] = status
                 if output.as_json:
                     output.write_json_line(to_plain_values(row) | {"status": status})
                 else:
-                    output.table(tables.jobs_table([row], names, now()), None)
+                    output.show_table(tables.jobs_table([row], model_names, now()), None)
         output.flush()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from common.scalars import hex_of, read_hex
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.json_form import to_plain_values
 from svc.errors import OrderRefused
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from common.quotes import FeeTerms
     from svc.records import BookRow
 
-_MAX_JOBS_PER_STATE: Final = 1000  # at most this many open jobs and as many claimed jobs are added up
+_MAX_JOBS_PER_STATE: Final = 1000  # of open jobs, and of claimed jobs, that are added up
 
 
 @click.command()
 @click.option("--owner", metavar="ADDRESS", help="Show this address instead of yours.")
-@takes_connection
+@add_connection_options
 async def balance(connection: Connection, owner: str | None) -> None:
     """Show the wallet's balance and what open jobs may spend.
 
@@ -35,29 +35,31 @@ async def balance(connection: Connection, owner: str | None) -> None:
             message = "the balance is read from the chain: set SVC_RPC_URL or --rpc-url to a node"
             raise OrderRefused(message, param="SVC_RPC_URL")
         address = read_hex(owner or client.address, 20, "owner")
-        chain = await client.chain()
-        token = read_hex(chain.contracts.paytoken, 20, "paytoken")
-        terms = await facts.read_fees(node.new_snapshot(), read_hex(chain.contracts.job_registry, 20, "job_registry"))
-        held = await facts.read_balance(node, token, address)
+        deployment = await client.chain()
+        token = read_hex(deployment.contracts.paytoken, 20, "paytoken")
+        terms = await facts.read_fees(
+            node.new_snapshot(), read_hex(deployment.contracts.job_registry, 20, "job_registry")
+        )
+        wallet_balance = await facts.read_balance(node, token, address)
         rows_by_state = [
             await client.jobs.book(owner=hex_of(address), state=state, limit=_MAX_JOBS_PER_STATE)
             for state in ("Open", "Claimed")
         ]
     authorised, collected = (sum(_authorised_amount(row, terms) for row in rows) for rows in rows_by_state)
-    free = max(0, held - authorised)
+    free = max(0, wallet_balance - authorised)
     rows = [
         ("wallet", hex_of(address)),
-        ("balance", format_amount(held, chain)),
-        ("  authorised", f"{format_amount(authorised, chain)} by {len(rows_by_state[0])} open jobs"),
-        ("  free", format_amount(free, chain)),
+        ("balance", format_amount(wallet_balance, deployment)),
+        ("  authorised", f"{format_amount(authorised, deployment)} by {len(rows_by_state[0])} open jobs"),
+        ("  free", format_amount(free, deployment)),
         (
             "held for claimed jobs",
-            f"{format_amount(collected, chain)} by the job registry, for {len(rows_by_state[1])} jobs",
+            f"{format_amount(collected, deployment)} by the job registry, for {len(rows_by_state[1])} jobs",
         ),
     ]
-    amounts = {"balance": held, "authorised": authorised, "free": free, "held": collected}
-    members = {"wallet": hex_of(address), "token": hex_of(token), "decimals": chain.decimals}
-    connection.output.facts(rows, to_plain_values(members | {name: str(value) for name, value in amounts.items()}))
+    amounts = {"balance": wallet_balance, "authorised": authorised, "free": free, "held": collected}
+    members = {"wallet": hex_of(address), "token": hex_of(token), "decimals": deployment.decimals}
+    connection.output.show_facts(rows, to_plain_values(members | {name: str(value) for name, value in amounts.items()}))
 
 
 def _authorised_amount(row: "BookRow", terms: "FeeTerms") -> int:

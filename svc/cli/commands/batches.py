@@ -19,7 +19,7 @@ from svc.batches.results import BatchResult
 from svc.cli import tables
 from svc.cli.ceiling import pay_within_ceiling
 from svc.cli.commands.market import read_model_names
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.destinations import open_output
 from svc.cli.exit_codes import ExitCode
 from svc.cli.failures import hint_for
@@ -35,7 +35,7 @@ from svc.errors import PlanShort
 from svc.records import Batch
 
 _FILE_ARGUMENT = click.argument("file", help="JSONL file, or - for standard input.")
-_NOTHING_SENT: Final = NextStep("nothing was posted, and nothing is owed")
+_NOT_POSTED: Final = NextStep("nothing was posted, and nothing is owed")
 _FILE_PATH_TYPE = click.Path(path_type=Path, dir_okay=False)
 _BATCH_ARGUMENT = click.argument("batch_id", help="Id of the batch.")
 _WINDOW_OPTION = click.option(
@@ -134,7 +134,7 @@ class _BatchOrder:
 @_WINDOW_OPTION
 @_add_offer_options
 @_BUNDLE_OPTION
-@takes_connection
+@add_connection_options
 async def plan(connection: Connection, file: str, window: str, offer: LineOffer | None, bundle: int | None) -> ExitCode:
     """Show which providers would take the lines, and at what price.
 
@@ -143,20 +143,20 @@ async def plan(connection: Connection, file: str, window: str, offer: LineOffer 
     """
     lines = _read_lines(file)
     async with connection.client(wallet=True) as client:
-        names = await read_model_names(client)
+        model_names = await read_model_names(client)
         planned = await client.batches.plan(lines, window=window, offer=offer, bundle=bundle)
-    connection.output.table(tables.plan_table(planned, names), to_plain_values(planned))
+    connection.output.show_table(tables.plan_table(planned, model_names), to_plain_values(planned))
     unplaced = sum(each.lines - sum(share.lines for share in each.allocation) for each in planned)
     if unplaced:
         connection.output.warn(f"no provider has capacity for {unplaced} lines in this window now")
-        connection.output.say(hint_for(PlanShort("", 0, 0)) or "")
+        connection.output.write_note(hint_for(PlanShort("", 0, 0)) or "")
         return ExitCode.TRY_AGAIN
     return ExitCode.DONE
 
 
 @batch.command()
 @_add_batch_options
-@takes_connection
+@add_connection_options
 async def create(connection: Connection, order: _BatchOrder) -> None:
     """Start a batch and write its id.
 
@@ -170,12 +170,14 @@ async def create(connection: Connection, order: _BatchOrder) -> None:
     output = connection.output
     async with connection.client(wallet=True) as client:
         with output.progress_bar() as progress_bar:
-            prepared, created = await _create(connection, client, order, progress_bar)
-    output.next = None
+            prepared, created = await _create_batch(connection, client, order, progress_bar)
+    output.next_step = None
     if output.as_json:
-        output.json(to_plain_values(created) | {"amount": str(prepared.amount), "job_ids": list(prepared.job_ids)})
+        output.write_json(
+            to_plain_values(created) | {"amount": str(prepared.amount), "job_ids": list(prepared.job_ids)}
+        )
     else:
-        output.text(created.id)
+        output.write_text(created.id)
 
 
 @batch.command("run")
@@ -184,7 +186,7 @@ async def create(connection: Connection, order: _BatchOrder) -> None:
 @click.option("--every", type=click.FloatRange(0.1), default=5.0, help="Seconds between status requests.")
 @click.option("--out", type=_FILE_PATH_TYPE, help="Write the results to this file.")
 @click.option("--again", metavar="BATCH", help="Order only the lines that failed in this batch of the same file.")
-@takes_connection
+@add_connection_options
 async def run_(
     connection: Connection,
     *,
@@ -204,20 +206,20 @@ async def run_(
       svc batch run pages.jsonl --window 1h --again batch_0123 >> answers.jsonl
     """
     output = connection.output
-    output.next = _NOTHING_SENT
+    output.next_step = _NOT_POSTED
     async with connection.client(wallet=True) as client:
         client.require_readable()
         numbers = list(range(1, len(order.lines) + 1))
         if again is not None:
             numbers = await _find_failed_lines(client, again, len(order.lines))
             if not numbers:
-                output.say(f"no line of {again} failed")
+                output.write_note(f"no line of {again} failed")
                 return ExitCode.DONE
             order = attrs.evolve(order, lines=[order.lines[number - 1] for number in numbers])
         with ExitStack() as stack, output.progress_bar(shares_terminal=out is None) as progress_bar:
             write = output.write_json_line if out is None else _line_writer(stack.enter_context(open_output(out)))
-            prepared, created = await _create(connection, client, order, progress_bar)
-            output.say(f"batch {created.id}")
+            prepared, created = await _create_batch(connection, client, order, progress_bar)
+            output.write_note(f"batch {created.id}")
             progress_bar.start_stage()
             ended = await client.batches.wait(
                 created.id,
@@ -226,7 +228,9 @@ async def run_(
                 progress=lambda current: _show_progress(progress_bar, current, len(prepared.job_ids)),
             )
             results_command = connection.command_line("batch", "results", created.id)
-            output.next = NextStep(f"the batch is {ended.status}; its results can be read again", (results_command,))
+            output.next_step = NextStep(
+                f"the batch is {ended.status}; its results can be read again", (results_command,)
+            )
             results = client.batches.results(ended, custom_ids=prepared.custom_ids, charges=prepared.fees)
             outcomes = await _write_results(results, prepared.lines, write, progress_bar, numbers)
     return _report_outcomes(output, outcomes)
@@ -246,12 +250,12 @@ async def _find_failed_lines(client: Client, batch_id: str, lines: int) -> list[
     return sorted(failed)
 
 
-async def _create(
+async def _create_batch(
     connection: Connection, client: Client, order: _BatchOrder, progress_bar: ProgressBar
 ) -> tuple[PreparedBatch, Batch]:
-    """Prepare and create a batch. If the command ends early, `output.next` shows how to continue."""
+    """Prepare and create a batch. If the command ends early, `output.next_step` shows how to continue."""
     output = connection.output
-    output.next = _NOTHING_SENT
+    output.next_step = _NOT_POSTED
 
     async def prepare(max_amount: int | None) -> PreparedBatch:
         progress_bar.start_stage()
@@ -264,49 +268,51 @@ async def _create(
 
     prepared = await pay_within_ceiling(output, progress_bar, order.max_amount, prepare)
     # Read the deployment before the batch exists, so that no error hides the id of the batch.
-    chain = await client.chain()
+    deployment = await client.chain()
     progress_bar.start_stage()
     progress_bar.show("uploading")
-    output.next = NextStep("the batch may have been created; check with", (connection.command_line("batch", "list"),))
+    output.next_step = NextStep(
+        "the batch may have been created; check with", (connection.command_line("batch", "list"),)
+    )
     created = await client.batches.create(prepared, metadata=order.metadata)
     commands = (
         connection.command_line("batch", "wait", created.id),
         connection.command_line("batch", "results", created.id),
     )
-    output.next = NextStep("the batch continues, and its results are kept for you", commands)
+    output.next_step = NextStep("the batch continues, and its results are kept for you", commands)
     for name in prepared.unlisted:
         output.warn(f"the model does not list the parameter {name!r}, which was sent unchanged")
-    max_amount = tables.format_amount(prepared.amount, chain.decimals, chain.token_domain.name)
-    output.say(f"{prepared.lines} lines, {max_amount} at most")
+    max_amount = tables.format_amount(prepared.amount, deployment.decimals, deployment.token_domain.name)
+    output.write_note(f"{prepared.lines} lines, {max_amount} at most")
     return prepared, created
 
 
 @batch.command("list")
 @click.option("--limit", type=click.IntRange(1, 100), default=20, help="Maximum number of batches, newest first.")
 @click.option("--after", metavar="BATCH", help="Only batches older than this one.")
-@takes_connection
+@add_connection_options
 async def list_(connection: Connection, limit: int, after: str | None) -> None:
     """List your batches."""
     async with connection.client(wallet=True) as client:
         page = await client.batches.list(limit=limit, after=after)
-    connection.output.table(tables.batches_table(page.data), to_plain_values(page))
+    connection.output.show_table(tables.batches_table(page.data), to_plain_values(page))
 
 
 @batch.command()
 @_BATCH_ARGUMENT
-@takes_connection
+@add_connection_options
 async def status(connection: Connection, batch_id: str) -> None:
     """Show one of your batches."""
     async with connection.client(wallet=True) as client:
         current = await client.batches.get(batch_id)
-    connection.output.facts(_batch_facts(current), to_plain_values(current))
+    connection.output.show_facts(_batch_facts(current), to_plain_values(current))
 
 
 @batch.command()
 @_BATCH_ARGUMENT
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @click.option("--every", type=click.FloatRange(0.1), default=60.0, help="Seconds between status requests.")
-@takes_connection
+@add_connection_options
 async def wait(connection: Connection, batch_id: str, timeout_seconds: float | None, every: float) -> ExitCode:
     """Wait until a batch has ended.
 
@@ -318,7 +324,7 @@ async def wait(connection: Connection, batch_id: str, timeout_seconds: float | N
         connection.command_line("batch", "wait", batch_id),
         connection.command_line("batch", "results", batch_id),
     )
-    output.next = NextStep("the batch continues, and its results are kept for you", commands)
+    output.next_step = NextStep("the batch continues, and its results are kept for you", commands)
     async with connection.client(wallet=True) as client:
         with output.progress_bar() as progress_bar:
             ended = await client.batches.wait(
@@ -327,8 +333,8 @@ async def wait(connection: Connection, batch_id: str, timeout_seconds: float | N
                 every=every,
                 progress=lambda current: _show_progress(progress_bar, current, 0),
             )
-    output.next = None
-    output.facts(_batch_facts(ended), to_plain_values(ended))
+    output.next_step = None
+    output.show_facts(_batch_facts(ended), to_plain_values(ended))
     return ExitCode.DONE if ended.status == "completed" else ExitCode.NO_RESULT
 
 
@@ -336,7 +342,7 @@ async def wait(connection: Connection, batch_id: str, timeout_seconds: float | N
 @_BATCH_ARGUMENT
 @click.option("--lines", metavar="FILE", help="Input file of the batch, to add the custom_id to each result.")
 @click.option("--out", type=_FILE_PATH_TYPE, help="Write the results to this file.")
-@takes_connection
+@add_connection_options
 async def results(connection: Connection, batch_id: str, lines: str | None, out: Path | None) -> ExitCode:
     """Write a JSON line for each line of a batch.
 
@@ -376,23 +382,23 @@ async def _write_results(
 
 def _report_outcomes(output: Output, outcomes: Counter[str]) -> ExitCode:
     """Report the number of results, and return the exit code."""
-    output.next = None
-    output.say(f"{outcomes['read']} with a result, {outcomes['unread'] + outcomes['failed']} without")
+    output.next_step = None
+    output.write_note(f"{outcomes['read']} with a result, {outcomes['unread'] + outcomes['failed']} without")
     if outcomes["failed"]:
-        output.say(f"{outcomes['failed']} failed lines cost nothing")
+        output.write_note(f"{outcomes['failed']} failed lines cost nothing")
     if outcomes["unread"]:
-        output.say(f"{outcomes['unread']} lines are paid but could not be read: retry with svc batch results")
+        output.write_note(f"{outcomes['unread']} lines are paid but could not be read: retry with svc batch results")
     return ExitCode.NO_RESULT if outcomes["unread"] + outcomes["failed"] else ExitCode.DONE
 
 
 @batch.command()
 @_BATCH_ARGUMENT
-@takes_connection
+@add_connection_options
 async def cancel(connection: Connection, batch_id: str) -> None:
-    """Stop posting lines of a batch. Posted lines continue; cancel an open one with svc cancel."""
+    """Stop posting lines of a batch. Posted lines continue; cancel an unclaimed job with svc cancel."""
     async with connection.client(wallet=True) as client:
         current = await client.batches.cancel(batch_id)
-    connection.output.facts(_batch_facts(current), to_plain_values(current))
+    connection.output.show_facts(_batch_facts(current), to_plain_values(current))
 
 
 def _read_lines(file: str) -> list[bytes]:

@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from svc.cli import money, tables
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.json_form import to_plain_values
 from svc.cli.output import Output
@@ -23,7 +23,7 @@ _CHANGE_TEMPLATES: Final = {
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@takes_connection
+@add_connection_options
 async def why(connection: Connection, job_id: str) -> None:
     """Explain why a job is unclaimed, and what would change that.
 
@@ -34,16 +34,16 @@ async def why(connection: Connection, job_id: str) -> None:
     async with connection.client() as client:
         report = await client.jobs.why(job_id)
     if output.as_json:
-        output.json(to_plain_values(report))
+        output.write_json(to_plain_values(report))
         return
-    output.text(report.said)
+    output.write_text(report.said)
     if report.providers:
-        output.table(tables.why_table(report), None)
-    for line in _suggestions(report):
-        output.text(line)
+        output.show_table(tables.why_table(report), None)
+    for line in _suggestion_lines(report):
+        output.write_text(line)
 
 
-def _suggestions(report: Why) -> list[str]:
+def _suggestion_lines(report: Why) -> list[str]:
     lines = []
     for suggestion in report.would_help:
         values = {name: str(value) for name, value in suggestion.value.items()}
@@ -56,20 +56,23 @@ def _suggestions(report: Why) -> list[str]:
     return lines
 
 
-def show_checked(output: Output, checked: Checked, chain: Deployment) -> ExitCode:
+def show_check_result(output: Output, checked: Checked, deployment: Deployment) -> ExitCode:
     """Show the failed checks of an order with their remedies, its price, and the live providers."""
     if output.as_json:
-        output.json(to_plain_values(checked))
+        output.write_json(to_plain_values(checked))
         return ExitCode.DONE if checked.ok else ExitCode.REFUSED
     for failure in checked.failures:
-        output.text(f"{failure.code or failure.param or 'refused'}: {failure.message}")
-        output.text(f"  {failure.remedy}")
+        output.write_text(f"{failure.code or failure.param or 'refused'}: {failure.message}")
+        output.write_text(f"  {failure.remedy}")
     facts = [
-        ("price", f"{money.format_amount(checked.quote.amount, chain)} at most" if checked.quote is not None else None)
+        (
+            "price",
+            f"{money.format_amount(checked.quote.amount, deployment)} at most" if checked.quote is not None else None,
+        )
     ]
-    output.facts([*facts, ("live now", tables.describe_live_providers(checked.candidates))], None)
+    output.show_facts([*facts, ("live now", tables.describe_live_providers(checked.candidates))], None)
     if checked.ok:
-        output.say("all checks passed; nothing was posted, and nothing is owed")
+        output.write_note("all checks passed; nothing was posted, and nothing is owed")
         return ExitCode.DONE
-    output.say("nothing was posted, and nothing is owed")
+    output.write_note("nothing was posted, and nothing is owed")
     return ExitCode.REFUSED

@@ -81,7 +81,7 @@ def profiles() -> ExitCode:
 def set_(key: str, value: str, profile: str | None) -> ExitCode:
     """Set a value in a profile. Creates the file if it is missing.
 
-    Do not store keys in it: set wallet_key_file or signer_command instead.
+    Do not store keys in the file: set wallet_key_file or signer_command instead.
     """
     _require_valid_value(key, value)
     return _change_profile(key, value, profile)
@@ -103,7 +103,7 @@ def _change_profile(key: str, value: str | None, profile: str | None) -> ExitCod
     except Refused as refused:
         raise click.UsageError(refused.message) from None
     except OSError as error:
-        raise click.UsageError(f"{profiles_file}: {error.strerror}") from None
+        raise click.UsageError(f"cannot change {profiles_file}: {error.strerror}") from None
     click.echo(
         f"{key} is {'no longer set' if value is None else 'set'} in profile {profile_name} of {profiles_file}", err=True
     )

@@ -6,11 +6,11 @@ from typing import Any, Final
 import click
 
 from svc.cli import tables
-from svc.cli.connection import Connection, takes_connection
-from svc.cli.destinations import Destination, not_writable_error, takes_destination
+from svc.cli.connection import Connection, add_connection_options
+from svc.cli.destinations import Destination, add_destination_options, not_writable_error
 from svc.cli.exit_codes import ExitCode
 from svc.cli.json_form import to_plain_values
-from svc.cli.money import cost_json, describe_end, describe_money
+from svc.cli.money import cost_json, describe_end, describe_payment_state
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
 from svc.core.answers import ReadableAnswer, as_text, read_answer
@@ -26,7 +26,7 @@ from svc.progress import require_settled
 from svc.records import CODE_BY_END, Deployment, Job, Progress
 from svc.results import Result
 
-# How long to wait until the index shows a mined cancellation.
+# Timeout for the index to show a mined cancellation.
 _INDEX_TIMEOUT_S: Final = 30.0
 _FILE_PATH_TYPE = click.Path(path_type=Path, dir_okay=False)
 NOT_POSTED: Final = NextStep("nothing was posted, and nothing is owed")
@@ -37,13 +37,13 @@ async def wait_for_end(
 ) -> Job:
     """Return the job once it has ended."""
     output = connection.output
-    output.next = running_next_step(connection, job_id)
+    output.next_step = running_next_step(connection, job_id)
     try:
         return await client.wait(
             job_id, timeout=timeout_seconds, on_change=lambda seen: progress_bar.show(describe_progress(seen))
         )
     except PostRefused:
-        output.next = NOT_POSTED
+        output.next_step = NOT_POSTED
         raise
 
 
@@ -59,11 +59,11 @@ def running_next_step(connection: Connection, job_id: str) -> NextStep:
 
 
 def write_result(
-    output: Output, result: Result, destination: Destination, paths: list[Path], extra: dict[str, Any]
+    output: Output, result: Result, destination: Destination, paths: list[Path], extra_members: dict[str, Any]
 ) -> None:
-    """Write the answer to standard output. With --json, write an object that also has the job's facts and `extra`."""
+    """Write the answer to standard output. With --json, write an object with the job's facts and `extra_members`."""
     members = {"job_id": result.job_id, "status": result.job.status, "usage": result.usage}
-    write_output(output, result.output, destination, paths, members | extra)
+    write_output(output, result.output, destination, paths, members | extra_members)
 
 
 def write_output(
@@ -72,27 +72,27 @@ def write_output(
     """Write a model's output to standard output. With --json, write an object that also has `members`."""
     answer = read_answer(model_output)
     if destination.out is not None:
-        output.say(f"written to {destination.out}")
+        output.write_note(f"written to {destination.out}")
     if answer.remark is not None and not destination.raw:
-        output.say(answer.remark)
+        output.write_note(answer.remark)
     if output.as_json:
         files = {"files": [str(path) for path in paths]} if paths else {}
-        output.json(to_plain_values(members | {"output": model_output} | files))
+        output.write_json(to_plain_values(members | {"output": model_output} | files))
     elif destination.out is None:
         if destination.raw or not paths or answer.text is not None:
-            output.text(as_text(model_output, ReadableAnswer() if destination.raw else answer))
+            output.write_text(as_text(model_output, ReadableAnswer() if destination.raw else answer))
         for path in paths:
-            output.text(str(path))
-    output.next = None
+            output.write_text(str(path))
+    output.next_step = None
 
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@takes_connection
+@add_connection_options
 async def status(connection: Connection, job_id: str) -> None:
     """Show any job.
 
-    For a job that is in no block yet, shows how far each of its steps is.
+    For a job that is in no block yet, shows the progress of each step.
     """
     async with connection.client() as client:
         try:
@@ -102,17 +102,17 @@ async def status(connection: Connection, job_id: str) -> None:
                 progress = await client.jobs.progress(job_id)
             except NotFound:
                 raise unknown from None
-            connection.output.facts(_step_facts(progress), to_plain_values(progress))
+            connection.output.show_facts(_step_facts(progress), to_plain_values(progress))
             return
-        chain, now = await client.chain(), client.now()
-    connection.output.facts(_job_facts(job, chain, now), to_plain_values(job))
+        deployment, now = await client.chain(), client.now()
+    connection.output.show_facts(_job_facts(job, deployment, now), to_plain_values(job))
 
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @click.option("--result", "result_cid", metavar="CID", help="Content id of a provisional result.")
-@takes_connection
+@add_connection_options
 async def wait(connection: Connection, job_id: str, timeout_seconds: float | None, result_cid: str | None) -> ExitCode:
     """Wait until a job has ended.
 
@@ -124,9 +124,9 @@ async def wait(connection: Connection, job_id: str, timeout_seconds: float | Non
     async with connection.client() as client:
         with output.progress_bar() as progress_bar:
             job = await wait_for_end(connection, client, job_id, timeout_seconds, progress_bar)
-        chain, now = await client.chain(), client.now()
-    output.facts(_job_facts(job, chain, now), to_plain_values(job))
-    output.next = None
+        deployment, now = await client.chain(), client.now()
+    output.show_facts(_job_facts(job, deployment, now), to_plain_values(job))
+    output.next_step = None
     if result_cid is not None:
         require_settled(job, result_cid)
     return ExitCode.DONE if job.status == "completed" else ExitCode.NO_RESULT
@@ -134,15 +134,15 @@ async def wait(connection: Connection, job_id: str, timeout_seconds: float | Non
 
 @click.command("result")
 @click.argument("job_id", help="The job's id.")
-@takes_destination
+@add_destination_options
 @click.option("--whole", type=_FILE_PATH_TYPE, help="Write the complete opened result to this file, of any size.")
-@takes_connection
+@add_connection_options
 async def result_(
     connection: Connection, *, job_id: str, out: Path | None, folder: Path | None, raw: bool, whole: Path | None
 ) -> None:
     """Show the result of one of your jobs, as svc run does.
 
-    The result is read from the gateway. Any machine with the wallet that placed the order can open it.
+    The result is read from the gateway. Any machine with the wallet that placed the order can open the result.
     """
     if out is not None and whole is not None:
         raise click.UsageError("use either --out or --whole, not both")
@@ -160,7 +160,7 @@ async def result_(
 
 @click.command()
 @click.argument("job_id", help="The job's id.")
-@takes_connection
+@add_connection_options
 async def cancel(connection: Connection, job_id: str) -> ExitCode:
     """Cancel one of your jobs that no provider has claimed yet.
 
@@ -170,14 +170,16 @@ async def cancel(connection: Connection, job_id: str) -> ExitCode:
     output = connection.output
     async with connection.client(wallet=True) as client:
         cancelled = await client.cancel(job_id)
-        job, chain = await _wait_for_index(client, cancelled.job_id), await client.chain()
-    end = "cancelled; the index does not show it yet" if job is None else describe_end(job, chain)
+        job, deployment = await _wait_for_index(client, cancelled.job_id), await client.chain()
+    end = "cancelled; the index does not show it yet" if job is None else describe_end(job, deployment)
     rows = [("job", cancelled.job_id), ("outcome", end), ("transaction", cancelled.tx_hash)]
-    members = {"status": None, "ended_because": None} if job is None else _end_json(job)
-    output.facts(rows, to_plain_values(cancelled) | members)
+    members = {"status": None, "ended_because": None} if job is None else _job_end_json(job)
+    output.show_facts(rows, to_plain_values(cancelled) | members)
     if job is None or job.status != "completed":
         return ExitCode.DONE
-    output.say(f"the job was already completed and paid; read it with {connection.command_line('result', job.id)}")
+    output.write_note(
+        f"the job was already completed and paid; read it with {connection.command_line('result', job.id)}"
+    )
     return ExitCode.REFUSED
 
 
@@ -189,7 +191,7 @@ async def _wait_for_index(client: Client, job_id: str) -> Job | None:
         return None
 
 
-def _end_json(job: Job) -> dict[str, object]:
+def _job_end_json(job: Job) -> dict[str, object]:
     return {"status": job.status, "ended_because": CODE_BY_END.get(job.svc.ended_because)}
 
 
@@ -213,13 +215,13 @@ async def _save_result(output: Output, client: Client, job: Job, path: Path) -> 
         length = await client.save(job, path)
     except OSError as error:
         raise not_writable_error(path, error) from None
-    output.say(f"{length} bytes written to {path}")
+    output.write_note(f"{length} bytes written to {path}")
     if output.as_json:
-        output.json({"job_id": job.id, "file": str(path), "bytes": length})
+        output.write_json({"job_id": job.id, "file": str(path), "bytes": length})
 
 
 def _step_facts(progress: Progress) -> list[tuple[str, str | None]]:
-    """Return the expected status of a job, and how far each of its steps is."""
+    """Return the expected status of a job, and the progress of each step."""
     rows: list[tuple[str, str | None]] = [
         ("job", progress.job_id),
         ("status", f"{progress.status}, provisional" if progress.provisional else progress.status),
@@ -230,7 +232,7 @@ def _step_facts(progress: Progress) -> list[tuple[str, str | None]]:
     return rows
 
 
-def _job_facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str | None]]:
+def _job_facts(job: Job, deployment: Deployment, now: float) -> list[tuple[str, str | None]]:
     order = job.svc
     settled = job.status == "completed"
     return [
@@ -244,7 +246,7 @@ def _job_facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str |
         ("claimed", tables.format_time(job.in_progress_at)),
         (
             "expires",
-            _format_deadline(order.expires_at, now, "then it can no longer be claimed")
+            _format_deadline(order.expires_at, now, "then no provider can claim the job")
             if job.status == "queued"
             else None,
         ),
@@ -252,22 +254,22 @@ def _job_facts(job: Job, chain: Deployment, now: float) -> list[tuple[str, str |
             "to be settled",
             _format_deadline(order.reclaimable_at, now, "then anyone may reclaim it, and the payment is refunded"),
         ),
-        ("reclaimable", _format_estimate(order.reclaimable_block)),
+        ("reclaimable", _format_block_estimate(order.reclaimable_block)),
         ("ended", tables.format_time(order.ended_at)),
         ("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units"),
         ("units", f"{order.units_in} in, {order.completion_tok if settled else order.units_out} out"),
-        ("money", describe_money(job, chain)),
+        ("money", describe_payment_state(job, deployment)),
         ("result", job.result_cid),
     ]
 
 
-def _format_estimate(block: int | None) -> str | None:
+def _format_block_estimate(block: int | None) -> str | None:
     return None if block is None else f"from about block {block}"
 
 
-def _format_deadline(at: int | None, now: float, then: str) -> str | None:
+def _format_deadline(deadline: int | None, now: float, consequence: str) -> str | None:
     """Describe a deadline: the time left, the date, and what happens after the deadline."""
-    if at is None:
+    if deadline is None:
         return None
-    remaining = f"in {tables.format_duration(at - now)}" if at > now else "over"
-    return f"{remaining} ({tables.format_time(at)}); {then}"
+    remaining = f"in {tables.format_duration(deadline - now)}" if deadline > now else "deadline passed"
+    return f"{remaining} ({tables.format_time(deadline)}); {consequence}"

@@ -9,7 +9,7 @@ from anyio import to_thread
 from common.address_book import AddressBook
 from common.api.chain import reported_book
 from common.refusal import Refused
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.client import Client
 from svc.core.known_market import KnownMarket, fingerprint, read_key
@@ -24,7 +24,7 @@ def market() -> None:
     """Show, accept and forget a market's remembered keys.
 
     svc remembers for each coordinator's address: the chain, contracts, the payment token's signing domain, the key of
-    the escrow and the providers' box keys. They come from an address book (--addresses, SVC_ADDRESSES_FILE) or
+    the escrow and the providers' box keys. These facts come from an address book (--addresses, SVC_ADDRESSES_FILE) or
     from the first use, and are kept in ~/.config/svc/known_markets.json (or SVC_KNOWN_MARKETS). A change is rejected,
     with the command that accepts it.
 
@@ -37,14 +37,14 @@ def market() -> None:
 
 @market.command()
 @click.option("--all", "show_all", is_flag=True, help="Show every known market, without connecting to a coordinator.")
-@takes_connection
+@add_connection_options
 async def show(connection: Connection, show_all: bool) -> None:
     """Show the remembered facts of a market, and their changes."""
     output = connection.output
     async with connection.client() as client:
         known = await _run_in_thread(client.vouching.known.all)
         if show_all:
-            output.facts([(url, _describe_market(each)) for url, each in known.items()], _markets_json(known))
+            output.show_facts([(url, _describe_market(each)) for url, each in known.items()], _markets_json(known))
             return
         url = client.vouching.url
         reported = await _read_deployment(client)
@@ -59,7 +59,7 @@ async def show(connection: Connection, show_all: bool) -> None:
     if reported is not None and (entry is None or reported.labelled_values != entry.deployment.labelled_values):
         facts += [(f"reported now: {fact}", value) for fact, value in reported.labelled_values.items()]
         facts.append(("accept with", f"svc market accept --coordinator {url} --deployment {fingerprint(reported)}"))
-    output.facts(facts, _markets_json({url: entry} if entry is not None else {}))
+    output.show_facts(facts, _markets_json({url: entry} if entry is not None else {}))
 
 
 @market.command()
@@ -67,14 +67,14 @@ async def show(connection: Connection, show_all: bool) -> None:
 @click.option("--escrow", metavar="HEX", help="Additional key of the escrow.")
 @click.option("--provider", type=click.IntRange(1, 2**32 - 1), help="Provider of --box-key.")
 @click.option("--box-key", metavar="HEX", help="New key of the provider.")
-@takes_connection
+@add_connection_options
 async def accept(
     connection: Connection, *, deployment: str | None, escrow: str | None, provider: int | None, box_key: str | None
 ) -> ExitCode:
     """Accept a change that the operator or provider announced.
 
-    You pass the new value, so that you accept the value that the error showed and no later one. Accepting another
-    deployment forgets all keys of the old deployment.
+    Pass the new value that the error showed, so that no later change is accepted. Accepting another deployment forgets
+    all keys of the old deployment.
     """
     if (provider is None) != (box_key is None) or not (deployment or escrow or box_key):
         raise click.UsageError("set --deployment, --escrow, or --provider with --box-key")
@@ -93,17 +93,17 @@ async def accept(
             return entry
 
         await _run_in_thread(lambda: client.vouching.known.change(client.vouching.url, change))
-        connection.output.say(f"accepted for {client.vouching.url}")
+        connection.output.write_note(f"accepted for {client.vouching.url}")
     return ExitCode.DONE
 
 
 @market.command()
-@takes_connection
+@add_connection_options
 async def forget(connection: Connection) -> None:
     """Forget the coordinator's market. The next command remembers the market again."""
     async with connection.client() as client:
         await _run_in_thread(lambda: client.vouching.known.change(client.vouching.url, lambda _: None))
-        connection.output.say(f"{client.vouching.url} forgotten")
+        connection.output.write_note(f"{client.vouching.url} forgotten")
 
 
 async def _require_deployment(client: Client, expected: str) -> AddressBook:
@@ -125,18 +125,18 @@ async def _read_deployment(client: Client) -> AddressBook | None:
         return None
 
 
-async def _run_in_thread(read: Callable[[], T]) -> T:
+async def _run_in_thread(function: Callable[[], T]) -> T:
     try:
-        return await to_thread.run_sync(read)
+        return await to_thread.run_sync(function)
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
     except OSError as error:
         raise OrderRefused(f"cannot access the known markets: {error}", param="SVC_KNOWN_MARKETS") from None
 
 
-def _describe_market(each: KnownMarket) -> str:
-    book = each.deployment
-    keys = f"{len(each.escrow_keys)} keys of its escrow, {len(each.box_keys)} of providers"
+def _describe_market(known: KnownMarket) -> str:
+    book = known.deployment
+    keys = f"{len(known.escrow_keys)} keys of its escrow, {len(known.box_keys)} of providers"
     return f"chain {book.chain_id}, job registry 0x{book.job_registry.hex()}; {keys}"
 
 

@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from svc.cli import tables
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.json_form import to_plain_values
 from svc.cli.order_readers import open_order_readers
 from svc.client import Client
@@ -16,7 +16,7 @@ _NO_LIMIT: Final = None  # listings of the market are short
 
 @click.command()
 @click.argument("name", required=False, help="One model, with its parameters.")
-@takes_connection
+@add_connection_options
 async def models(connection: Connection, name: str | None) -> None:
     """List the models, or show one with its parameters.
 
@@ -28,7 +28,7 @@ async def models(connection: Connection, name: str | None) -> None:
     async with connection.client() as client:
         if name is None:
             listed = await client.models.list(limit=_NO_LIMIT)
-            output.table(tables.models_table(listed), to_plain_values(listed))
+            output.show_table(tables.models_table(listed), to_plain_values(listed))
             return
         model = await client.models.get(name)
     facts: list[tuple[str, str | None]] = [
@@ -39,13 +39,13 @@ async def models(connection: Connection, name: str | None) -> None:
     ]
     properties = (model.svc.params_schema or {}).get("properties", {})
     facts += [(f"  {parameter}", _describe_schema(schema)) for parameter, schema in sorted(properties.items())]
-    output.facts(facts, to_plain_values(model))
+    output.show_facts(facts, to_plain_values(model))
 
 
 @click.command()
 @click.option("--model", help="Only asks for this model.")
 @click.option("--floors", is_flag=True, help="Show the lowest rates of each model and window instead.")
-@takes_connection
+@add_connection_options
 async def asks(connection: Connection, model: str | None, floors: bool) -> None:
     """List the asks of providers.
 
@@ -53,33 +53,33 @@ async def asks(connection: Connection, model: str | None, floors: bool) -> None:
     The two rates of a floor may come from different providers.
     """
     async with connection.client() as client:
-        names = await read_model_names(client)
+        model_names = await read_model_names(client)
         model_id = None if model is None else (await client.models.get(model)).svc.model_id
         if floors:
             lowest = await client.market.floors(model=model_id, limit=_NO_LIMIT)
-            connection.output.table(tables.floors_table(lowest, names), to_plain_values(lowest))
+            connection.output.show_table(tables.floors_table(lowest, model_names), to_plain_values(lowest))
         else:
             listed_asks = await client.market.asks(model=model_id, limit=_NO_LIMIT)
-            connection.output.table(tables.asks_table(listed_asks, names), to_plain_values(listed_asks))
+            connection.output.show_table(tables.asks_table(listed_asks, model_names), to_plain_values(listed_asks))
 
 
 @click.command()
 @click.argument("provider_id", type=click.IntRange(1, 2**32 - 1), required=False, help="One provider.")
-@takes_connection
+@add_connection_options
 async def providers(connection: Connection, provider_id: int | None) -> None:
     """List the providers, or show one."""
     async with connection.client() as client:
-        names = await read_model_names(client)
+        model_names = await read_model_names(client)
         if provider_id is None:
             listed = await client.market.providers(limit=_NO_LIMIT)
-            connection.output.table(tables.providers_table(listed, names), to_plain_values(listed))
+            connection.output.show_table(tables.providers_table(listed, model_names), to_plain_values(listed))
         else:
             provider = await client.market.provider(provider_id)
-            connection.output.table(tables.providers_table([provider], names), to_plain_values(provider))
+            connection.output.show_table(tables.providers_table([provider], model_names), to_plain_values(provider))
 
 
 @click.command()
-@takes_connection
+@add_connection_options
 async def escrow(connection: Connection) -> None:
     """Verify and show the key of the escrow.
 
@@ -100,7 +100,7 @@ async def escrow(connection: Connection) -> None:
         ("open orders readable by", open_order_readers(evidence.type)),
         ("verified by", (Voucher.PINNED if connection.escrow_keys else Voucher.KNOWN).value),
     ]
-    connection.output.facts(facts, to_plain_values(escrow_key) | {"verified": True})
+    connection.output.show_facts(facts, to_plain_values(escrow_key) | {"verified": True})
 
 
 async def read_model_names(client: Client) -> dict[int, str]:

@@ -8,7 +8,7 @@ import click
 
 from svc.cli import tables
 from svc.cli.ceiling import pay_within_ceiling
-from svc.cli.commands.checks import show_checked
+from svc.cli.commands.checks import show_check_result
 from svc.cli.commands.jobs import (
     NOT_POSTED,
     describe_progress,
@@ -17,13 +17,13 @@ from svc.cli.commands.jobs import (
     write_output,
     write_result,
 )
-from svc.cli.commands.tabs import ask_in_tab, reply_cost
-from svc.cli.connection import Connection, takes_connection, trace_command
-from svc.cli.destinations import Destination, takes_destination
+from svc.cli.commands.tabs import reply_cost, send_in_tab
+from svc.cli.connection import Connection, add_connection_options, trace_command
+from svc.cli.destinations import Destination, add_destination_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.json_form import to_plain_values
-from svc.cli.money import cost_json, describe_payment, format_amount, payment_of, refunded_amount
-from svc.cli.order_options import OrderOptions, check_window, takes_order
+from svc.cli.money import compute_payment, cost_json, describe_payment, format_amount, format_refund
+from svc.cli.order_options import OrderOptions, add_order_options, check_window
 from svc.cli.order_readers import describe_readers
 from svc.cli.output import NextStep, ProgressBar
 from svc.client import Client
@@ -45,12 +45,12 @@ from svc.records import CODE_BY_END, Deployment, Job, Quoted
 from svc.results import Result
 from svc.tabs.tabs import TabOptions
 
-# After these errors, the job may have been posted nevertheless.
-_UNCERTAIN_ERRORS: Final = (ConnectionFailed, ReceiptTimeout, ChainContradicts, NodeFailed)
+# Errors after which the job may have been posted.
+_UNKNOWN_OUTCOME_ERRORS: Final = (ConnectionFailed, ReceiptTimeout, ChainContradicts, NodeFailed)
 
 
 _FINAL_OPTION = click.option("--final", is_flag=True, help="Show the answer only after the chain has settled it.")
-# How far the settle of a provisional result is, by `rests_on`.
+# Progress of the settle of a provisional result, by `rests_on`.
 _SETTLE_PROGRESS: Final = {
     "stored": "stored by the coordinator",
     "broadcast": "sent to the chain",
@@ -59,14 +59,14 @@ _SETTLE_PROGRESS: Final = {
 
 
 @click.command()
-@takes_order
+@add_order_options
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(0), help="Maximum seconds to wait.")
 @_FINAL_OPTION
 @click.option(
     "--tab", "in_tab", is_flag=True, help="Use an open tab of the model, or open a new tab and leave it open."
 )
-@takes_destination
-@takes_connection
+@add_destination_options
+@add_connection_options
 @trace_command
 async def run(
     connection: Connection,
@@ -101,7 +101,7 @@ async def run(
       echo '{"input": "hi", "seed": 7}' | svc run demo/text-small --rate-in 150000 --rate-out 600000
     """
     output, destination = connection.output, Destination(out, folder, raw)
-    output.next = NOT_POSTED
+    output.next_step = NOT_POSTED
     async with connection.client(wallet=True) as client:
         client.require_readable()
         if in_tab:
@@ -112,26 +112,26 @@ async def run(
             await check_window(client, output, order.terms)
             prepared = await order.prepare(client)
             progress_bar.show("requesting a quote")
-            quoted, chain = await client.quote(prepared), await client.chain()
+            quoted, deployment = await client.quote(prepared), await client.chain()
             progress_bar.show("paying")
             if not prepared.terms.designated:
-                output.say(f"readable by: {await describe_readers(client, 0)}")
-            output.say(f"job {prepared.id}")  # print the id before paying, so that the job can always be found
+                output.write_note(f"readable by: {await describe_readers(client, 0)}")
+            output.write_note(f"job {prepared.id}")  # print the id before paying, so that the job can always be found
             await _submit(
                 connection, client, prepared, order.max_amount, progress_bar=progress_bar, quoted=quoted, final=final
             )
             result = await _wait_for_answer(connection, client, prepared, timeout_seconds, progress_bar, final=final)
             if isinstance(result, Job):
-                result = await _open_settled(connection, client, result, quoted, progress_bar)
-            paid = payment_of(result.job, quoted.quote)
+                result = await _open_settled_result(connection, client, result, quoted, progress_bar)
+            paid = compute_payment(result.job, quoted.quote)
             paths = destination_files.write_answer(prepared.id, result.output)
     # The connection is closed. Only local output follows.
-    output.say(describe_payment(paid, chain, provisional=result.provisional))
-    money = cost_json(paid.parts) | {"authorised": paid.authorised, "returned": paid.returned}
+    output.write_note(describe_payment(paid, deployment, provisional=result.provisional))
+    money = cost_json(paid.parts) | {"authorised": paid.authorised, "returned": paid.refunded}
     write_result(output, result, destination, paths, {**money, **_provisional_json(result)})
     if result.provisional:
-        output.say(f"not final yet (settle {_SETTLE_PROGRESS[result.rests_on]}); confirm with:")
-        output.say(f"  {connection.command_line('wait', prepared.id, '--result', result.job.result_cid or '')}")
+        output.write_note(f"not final yet (settle {_SETTLE_PROGRESS[result.rests_on]}); confirm with:")
+        output.write_note(f"  {connection.command_line('wait', prepared.id, '--result', result.job.result_cid or '')}")
 
 
 async def _run_in_tab(connection: Connection, client: Client, order: OrderOptions, destination: Destination) -> None:
@@ -143,10 +143,10 @@ async def _run_in_tab(connection: Connection, client: Client, order: OrderOption
         raise OrderRefused(f"an order with --tab cannot set {name}: omit {name}, or omit --tab")
     options: TabOptions = {**order.terms, "max_amount": order.max_amount}  # type: ignore[typeddict-item] # checked above
     with destination.open_for_writing() as files:
-        opened, reply = await ask_in_tab(connection, client, order.model, await order.input(client), options)
+        opened, reply = await send_in_tab(connection, client, order.model, await order.build_input(client), options)
         paths = files.write_answer(opened.id, reply.output)
-    chain, cost = await client.chain(), reply_cost(opened.file, reply)
-    output.say(f"cost {format_amount(cost, chain)} in tab {opened.id}, which stays open for a minute")
+    deployment, cost = await client.chain(), reply_cost(opened.file, reply)
+    output.write_note(f"cost {format_amount(cost, deployment)} in tab {opened.id}, which stays open for a minute")
     members = {"job_id": opened.id, "request": reply.id, "units": reply.units, "cost": cost}
     write_output(output, reply.output, destination, paths, {"usage": reply.usage, **members})
 
@@ -164,29 +164,29 @@ async def _wait_for_answer(
     if final:
         return await wait_for_end(connection, client, prepared.id, timeout_seconds, progress_bar)
     output = connection.output
-    output.next = running_next_step(connection, prepared.id)
+    output.next_step = running_next_step(connection, prepared.id)
     try:
         return await client.first_result(
             prepared, timeout=timeout_seconds, on_change=lambda seen: progress_bar.show(describe_progress(seen))
         )
     except PostRefused:
-        output.next = NOT_POSTED
+        output.next_step = NOT_POSTED
         raise
 
 
-async def _open_settled(
+async def _open_settled_result(
     connection: Connection, client: Client, job: Job, quoted: Quoted, progress_bar: ProgressBar
 ) -> Result:
     """Return the result of an ended job. Raises JobFailed if the job has no result."""
-    output, chain = connection.output, await client.chain()
+    output, deployment = connection.output, await client.chain()
     if job.status != "completed":
-        output.next = None
+        output.next_step = None
         because = CODE_BY_END.get(job.svc.ended_because, job.status)
-        raise JobFailed(job.id, because, refunded_amount(job, chain))
-    paid = payment_of(job, quoted.quote)
-    result_again = connection.command_line("result", job.id)
-    output.next = NextStep(
-        f"job completed: {describe_payment(paid, chain)}. Read the result again with", (result_again,)
+        raise JobFailed(job.id, because, format_refund(job, deployment))
+    paid = compute_payment(job, quoted.quote)
+    result_command = connection.command_line("result", job.id)
+    output.next_step = NextStep(
+        f"job completed: {describe_payment(paid, deployment)}. Read the result again with", (result_command,)
     )
     progress_bar.show("reading the result")
     return await client.open(job)
@@ -208,7 +208,7 @@ async def _submit(
 ) -> Submitted:
     """Post the order. Once the payment is signed, the job may be running, even after an error."""
     output = connection.output
-    output.next = NextStep(
+    output.next_step = NextStep(
         "the job may have been posted; check with", (connection.command_line("status", prepared.id),)
     )
     try:
@@ -219,16 +219,16 @@ async def _submit(
             lambda ceiling: client.submit(prepared, quoted, max_amount=ceiling, final=final),
         )
     except SvcError as error:
-        if not isinstance(error, _UNCERTAIN_ERRORS):
-            output.next = NOT_POSTED
+        if not isinstance(error, _UNKNOWN_OUTCOME_ERRORS):
+            output.next_step = NOT_POSTED
         raise
-    output.next = running_next_step(connection, prepared.id)
+    output.next_step = running_next_step(connection, prepared.id)
     return submitted
 
 
 @click.command()
-@takes_order
-@takes_connection
+@add_order_options
+@add_connection_options
 async def quote(connection: Connection, order: OrderOptions) -> None:
     """Show the price of an order without paying for it.
 
@@ -246,13 +246,13 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
             if not error.default:
                 raise
             output.warn(error.message)
-        chain, readers = await client.chain(), await describe_readers(client, prepared.terms.designated)
+        deployment, readers = await client.chain(), await describe_readers(client, prepared.terms.designated)
     if output.as_json:
-        output.json(to_plain_values(quoted))
+        output.write_json(to_plain_values(quoted))
         return
-    output.facts(_price_facts(quoted, chain), None)
+    output.show_facts(_price_facts(quoted, deployment), None)
     terms = prepared.terms
-    output.facts(
+    output.show_facts(
         [
             ("rates", f"{terms.rates.rate_in} in, {terms.rates.rate_out} out, per 10^6 units"),
             ("units", f"{terms.units.units_in} in, at most {terms.units.units_out} out"),
@@ -266,10 +266,10 @@ async def quote(connection: Connection, order: OrderOptions) -> None:
 
 
 @click.command()
-@takes_order
+@add_order_options
 @click.option("--check", "only_check", is_flag=True, help="Check the order without posting it.")
 @click.option("--final", is_flag=True, help="Wait until the job is in a block.")
-@takes_connection
+@add_connection_options
 @trace_command
 async def submit(connection: Connection, order: OrderOptions, *, only_check: bool, final: bool) -> ExitCode:
     """Order one job and write its id.
@@ -289,34 +289,34 @@ async def submit(connection: Connection, order: OrderOptions, *, only_check: boo
       job=$(svc submit demo/text-small --file prompt.txt)
       svc wait "$job" && svc result "$job"
     """
-    connection.output.next = NOT_POSTED
+    connection.output.next_step = NOT_POSTED
     async with connection.client(wallet=True) as client:
         await check_window(client, connection.output, order.terms)
         prepared = await order.prepare(client)
         if only_check:
-            return show_checked(connection.output, await client.check(prepared), await client.chain())
-        connection.output.say(f"posting job {prepared.id}")
+            return show_check_result(connection.output, await client.check(prepared), await client.chain())
+        connection.output.write_note(f"posting job {prepared.id}")
         if not prepared.terms.designated:
-            connection.output.say(f"readable by: {await describe_readers(client, 0)}")
+            connection.output.write_note(f"readable by: {await describe_readers(client, 0)}")
         submitted = await _submit(connection, client, prepared, order.max_amount, final=final)
     if connection.output.as_json:
-        connection.output.json(to_plain_values(attrs.asdict(submitted)))
+        connection.output.write_json(to_plain_values(attrs.asdict(submitted)))
         return ExitCode.DONE
     if submitted.on_chain:
-        connection.output.say("job verified on the chain")
+        connection.output.write_note("job verified on the chain")
     if submitted.rests_on == "stored":
-        connection.output.say("stored by the coordinator, which sends it to the chain; follow it with svc wait")
+        connection.output.write_note("stored by the coordinator, which sends it to the chain; follow it with svc wait")
     if submitted.rests_on == "broadcast":
-        connection.output.say("sent to the chain, but not mined within a minute; follow it with svc wait")
-    connection.output.text(submitted.job_id)
+        connection.output.write_note("sent to the chain, but not mined within a minute; follow it with svc wait")
+    connection.output.write_text(submitted.job_id)
     return ExitCode.DONE
 
 
-def _price_facts(quoted: Quoted, chain: Deployment) -> list[tuple[str, str | None]]:
+def _price_facts(quoted: Quoted, deployment: Deployment) -> list[tuple[str, str | None]]:
     price = quoted.quote
     return [
-        ("amount", f"{format_amount(price.amount, chain)} at most"),
-        ("  for the provider", f"{format_amount(price.cap, chain)} at most"),
-        ("  protocol fee", f"{format_amount(price.fee, chain)} ({price.fee_bps / 100:g} %)"),
-        ("  relay charge", format_amount(price.gas_fee, chain)),
+        ("amount", f"{format_amount(price.amount, deployment)} at most"),
+        ("  for the provider", f"{format_amount(price.cap, deployment)} at most"),
+        ("  protocol fee", f"{format_amount(price.fee, deployment)} ({price.fee_bps / 100:g} %)"),
+        ("  relay charge", format_amount(price.gas_fee, deployment)),
     ]

@@ -13,7 +13,7 @@ from common.receipt import ProvedFact, verify_receipt
 from common.refusal import Refused
 from common.scalars import hex_of, read_hex
 from svc.chain.node import Chain
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.destinations import open_output
 from svc.errors import OrderRefused, ResultUnreadable
 from svc.receipts import check_blocks, check_hashes
@@ -52,17 +52,17 @@ def receipt() -> None:
 @click.argument("job_id", metavar="JOB", help="Id of the job.")
 @click.option("--out", type=_FILE_PATH_TYPE, help="Write the receipt to this file.")
 @click.option("--transcript", is_flag=True, help="Prove what a tab charged. The receipt shows the tab's answers.")
-@takes_connection
+@add_connection_options
 async def write(connection: Connection, job_id: str, out: Path | None, *, transcript: bool) -> None:
     """Write the receipt of an ended job (same as `svc receipt JOB`)."""
     async with connection.client(wallet=transcript) as client:
         raw = await client.receipt(job_id, transcript=transcript)
     if out is None:
-        connection.output.text(raw.decode().rstrip("\n"))
+        connection.output.write_text(raw.decode().rstrip("\n"))
         return
     with open_output(out) as file:
         file.write(raw)
-    connection.output.say(f"receipt written to {out}")
+    connection.output.write_note(f"receipt written to {out}")
 
 
 @receipt.command("verify")
@@ -71,7 +71,7 @@ async def write(connection: Connection, job_id: str, out: Path | None, *, transc
     "--block-hash", "hashes", multiple=True, metavar="HEX", help="Hash of a block of the chain; may be repeated."
 )
 @click.option("--market", type=_FILE_PATH_TYPE, help="Address book of the market; reject receipts of other markets.")
-@takes_connection
+@add_connection_options
 async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], market: Path | None) -> None:
     """Verify a receipt, and show what proves each of its facts.
 
@@ -98,7 +98,7 @@ async def verify(connection: Connection, file: Path, hashes: tuple[str, ...], ma
     facts = [ProvedFact("job", hex_of(receipt_data.job_id), "hash of owner and commitment"), *receipt_data.facts]
     facts += [ProvedFact(f"block {block.number}", hex_of(block.hash), source) for block in receipt_data.blocks]
     rows = [(fact.name, f"{fact.value}  ({fact.rests_on})") for fact in facts]
-    connection.output.facts(rows, [attrs.asdict(fact) for fact in facts])
+    connection.output.show_facts(rows, [attrs.asdict(fact) for fact in facts])
 
 
 def _node_urls_of(connection: Connection) -> tuple[str, ...]:

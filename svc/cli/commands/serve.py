@@ -11,11 +11,11 @@ import click
 
 from common.extras import missing_extra_message
 from common.refusal import Refused
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
 from svc.errors import OrderRefused
-from svc.serve.page.access import link_of_running_server
+from svc.serve.page.access import create_link_to_running_server
 from svc.serve.settings import ServeSettings, read_settings, state_folder
 
 STATE_OPTION = click.option(
@@ -25,7 +25,7 @@ STATE_OPTION = click.option(
 )
 
 
-class _RunByDefault(click.Group):
+class _RunCommandByDefault(click.Group):
     """Group that runs `svc serve …` as `svc serve run …`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -34,7 +34,7 @@ class _RunByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_RunByDefault)
+@click.group(cls=_RunCommandByDefault)
 def serve() -> None:
     """Serve OpenAI's API on this machine from sealed jobs.
 
@@ -58,7 +58,7 @@ def serve() -> None:
 @STATE_OPTION
 @click.option("--host", help="Listen on this address instead of loopback. Requires keys in the settings.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port (default 8403; 0: any free port).")
-@takes_connection
+@add_connection_options
 async def run(
     connection: Connection, *, config_file: Path | None, state: Path | None, host: str | None, port: int | None
 ) -> None:
@@ -75,7 +75,7 @@ async def run(
 
     output = connection.output
     try:
-        settings = _with_address(read_settings(config_file, os.environ), host, port)
+        settings = _override_address(read_settings(config_file, os.environ), host, port)
         folder = state_folder(state, os.environ)
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
@@ -87,18 +87,22 @@ async def run(
                 async with serving.open_server(client, settings, folder, port, output.warn) as served:
                     for risk in serving.list_risks(settings):
                         output.warn(risk)
-                    output.say(f"paying from {client.address}; budgets: {'; '.join(served.trade.budgets.descriptions)}")
+                    output.write_note(
+                        f"paying from {client.address}; budgets: {'; '.join(served.context.budgets.descriptions)}"
+                    )
                     if served.key_file is not None:
-                        output.say(f"api_key: in the file {served.key_file}")
+                        output.write_note(f"api_key: in the file {served.key_file}")
                     # The link grants access, so it is printed only on a terminal and never into a log.
-                    page = served.new_link() if sys.stderr.isatty() else "run svc serve link, and open the printed link"
-                    output.say(f"page: {page}")
-                    output.text(f"base_url: {serving.base_url(settings.server, port)}")
+                    page = (
+                        served.create_link() if sys.stderr.isatty() else "run svc serve link, and open the printed link"
+                    )
+                    output.write_note(f"page: {page}")
+                    output.write_text(f"base_url: {serving.base_url(settings.server, port)}")
                     output.flush()
                     await serving.serve_until(served, listening, settings, _wait_for_signal)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
-    output.say("stopped; running jobs continue, and the next start resumes them")
+    output.write_note("stopped; running jobs continue, and the next start resumes them")
 
 
 @serve.command("link")
@@ -108,18 +112,18 @@ def link(state: Path | None, as_json: bool) -> ExitCode:
     """Print a new link to the page of the running server. The link opens the page once, within five minutes."""
     output = Output(as_json=as_json, quiet=False)
     try:
-        url = link_of_running_server(state_folder(state, os.environ))
+        url = create_link_to_running_server(state_folder(state, os.environ))
     except Refused as refusal:
-        output.fail(refusal.message, None, {"message": refusal.message, "code": refusal.code})
+        output.show_error(refusal.message, None, {"message": refusal.message, "code": refusal.code})
         return ExitCode.USAGE
     if as_json:
-        output.json({"link": url})
+        output.write_json({"link": url})
     else:
-        output.text(url)
+        output.write_text(url)
     return ExitCode.DONE
 
 
-def _with_address(settings: ServeSettings, host: str | None, port: int | None) -> ServeSettings:
+def _override_address(settings: ServeSettings, host: str | None, port: int | None) -> ServeSettings:
     server = settings.server
     changed = attrs.evolve(
         server, host=server.host if host is None else host, port=server.port if port is None else port

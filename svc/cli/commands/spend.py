@@ -77,20 +77,20 @@ def spend(  # noqa: PLR0917 - click passes each option as an argument
     try:
         ledger = Ledger.open_read_only(state_folder(state, os.environ))
     except Refused as refusal:
-        output.fail(refusal.message, None, {"message": refusal.message, "code": refusal.code})
+        output.show_error(refusal.message, None, {"message": refusal.message, "code": refusal.code})
         return ExitCode.USAGE
     try:
-        entries = anyio.run(ledger.list_since, time.time() - days * 86_400)
+        entries = anyio.run(ledger.list_jobs_since, time.time() - days * 86_400)
     finally:
         ledger.close()
     if as_csv:
-        output.text(_spend_csv(entries))
+        output.write_text(_spend_csv(entries))
         return ExitCode.DONE
     totals: dict[tuple[str, ...], _Total] = defaultdict(_Total)
     for entry in entries:
         totals[tuple(_GROUPINGS[grouping](entry) for grouping in by)].add(entry)
     rows = sorted(totals.items())
-    output.table(_spend_table(by, rows, decimals), [_json_row(by, names, total) for names, total in rows])
+    output.show_table(_spend_table(by, rows, decimals), [_total_json(by, names, total) for names, total in rows])
     return ExitCode.DONE
 
 
@@ -99,7 +99,7 @@ def _spend_table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], 
         return str(amount) if decimals is None else format_token(amount, decimals)
 
     return Table(
-        (*by, "jobs", "cost nothing", "under way", "spent", "authorised"),
+        (*by, "jobs", "free", "running", "spent", "authorised"),
         [
             (
                 *names,
@@ -111,11 +111,11 @@ def _spend_table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], 
             )
             for names, total in rows
         ],
-        right=frozenset({"jobs", "cost nothing", "under way", "spent", "authorised"}),
+        right_aligned=frozenset({"jobs", "free", "running", "spent", "authorised"}),
     )
 
 
-def _json_row(by: Sequence[str], names: tuple[str, ...], total: _Total) -> dict[str, Any]:
+def _total_json(by: Sequence[str], names: tuple[str, ...], total: _Total) -> dict[str, Any]:
     known = {"jobs": total.jobs, "cost_nothing": total.free_jobs, "under_way": total.running_jobs}
     return {**dict(zip(by, names, strict=True)), **known, "spent": str(total.paid), "authorised": str(total.authorised)}
 

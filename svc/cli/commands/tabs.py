@@ -9,7 +9,7 @@ import click
 from common import quotes
 from common.quotes import CostParts
 from svc.cli.ceiling import pay_within_ceiling
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.drawing import Table
 from svc.cli.exit_codes import ExitCode
 from svc.cli.inputs import read_param
@@ -65,7 +65,7 @@ def tab() -> None:
 @click.option("--system", metavar="TEXT", help="Instruction for the model, sent with each request.")
 @click.option("--param", "-p", "params", metavar="NAME=VALUE", multiple=True, help="Set a parameter of the model.")
 @click.option("--no-chat", is_flag=True, help="Open the tab, write its job id, and leave it open.")
-@takes_connection
+@add_connection_options
 async def open_(
     connection: Connection,
     *,
@@ -87,18 +87,18 @@ async def open_(
     """
     output = connection.output
     _check_window(window)
-    output.next = _NOT_POSTED
+    output.next_step = _NOT_POSTED
     options = TabOptions(
         provider=provider, window=window, requests=requests, units_out=units_out, max_amount=max_amount
     )
     async with connection.client(wallet=True) as client:
         client.require_readable()
-        chain, listed = await client.chain(), await client.models.get(model)
-        opener = TabOpener(connection, client, chain, model, options)
+        deployment, listed = await client.chain(), await client.models.get(model)
+        opener = TabOpener(connection, client, deployment, model, options)
         if no_chat:
             await opener.leave_open()
             return ExitCode.DONE
-        chat = _Chat(output, chain, _Conversation(listed, system, dict(read_param(param) for param in params)))
+        chat = _Chat(output, deployment, _Conversation(listed, system, dict(read_param(param) for param in params)))
         await chat.run(opener)
         return ExitCode.DONE
 
@@ -109,17 +109,17 @@ class TabOpener:
 
     connection: Connection
     client: Client
-    chain: Deployment
+    deployment: Deployment
     model: str
     options: TabOptions
 
-    async def run(self, use: Callable[[Tab], Any]) -> Any:
-        """Open a tab, and call `use` with the tab. The tab is then settled, unless `use` keeps it open."""
+    async def run(self, use_tab: Callable[[Tab], Any]) -> Any:
+        """Open a tab, and call `use_tab` with the tab. The tab is then settled, unless `use_tab` keeps it open."""
         output = self.connection.output
         with output.progress_bar() as progress:
             progress.show("opening a tab")
             return await pay_within_ceiling(
-                output, progress, self.options.get("max_amount"), lambda ceiling: self._open(ceiling, progress, use)
+                output, progress, self.options.get("max_amount"), lambda ceiling: self._open(ceiling, progress, use_tab)
             )
 
     async def leave_open(self) -> None:
@@ -130,37 +130,37 @@ class TabOpener:
             return opened.id
 
         job_id = await self.run(keep)
-        output.next = None
+        output.next_step = None
         if output.as_json:
-            output.json({"job_id": job_id})
+            output.write_json({"job_id": job_id})
         else:
-            output.text(job_id)
-        output.say("the tab is settled after a minute without requests; close it with")
-        output.say(f"  {self.connection.command_line('tab', 'close', job_id)}")
+            output.write_text(job_id)
+        output.write_note("the tab is settled after a minute without requests; close it with")
+        output.write_note(f"  {self.connection.command_line('tab', 'close', job_id)}")
 
-    async def _open(self, ceiling: int | None, progress: ProgressBar, use: Callable[[Tab], Any]) -> Any:
+    async def _open(self, ceiling: int | None, progress: ProgressBar, use_tab: Callable[[Tab], Any]) -> Any:
         output, terms = self.connection.output, TabOptions(**{**self.options, "max_amount": ceiling})
         async with self.client.tabs.open(self.model, **terms) as opened:
-            output.next = self.close_step(opened.id)
+            output.next_step = self.close_next_step(opened.id)
             progress.stop()
-            output.say(
+            output.write_note(
                 f"tab {opened.id} with provider {opened.provider}:"
-                f" at most {format_amount(opened.file.amount, self.chain)}"
+                f" at most {format_amount(opened.file.amount, self.deployment)}"
             )
-            result = await use(opened)
-        self.report(opened)
+            result = await use_tab(opened)
+        self.report_outcome(opened)
         return result
 
-    def close_step(self, job_id: str) -> NextStep:
+    def close_next_step(self, job_id: str) -> NextStep:
         close = self.connection.command_line("tab", "close", job_id)
         return NextStep("the tab is settled when it is idle; settle and check it now with", (close,))
 
-    def report(self, ended: Tab) -> None:
+    def report_outcome(self, ended: Tab) -> None:
         output = self.connection.output
         if ended.outcome is None:
             return
-        output.next = None
-        show_outcome(output, ended.file, ended.outcome, self.chain)
+        output.next_step = None
+        show_outcome(output, ended.file, ended.outcome, self.deployment)
 
 
 @attrs.define
@@ -188,7 +188,7 @@ class _Chat:
     """Interactive chat. `cost` is the total cost so far."""
 
     output: Output
-    chain: Deployment
+    deployment: Deployment
     conversation: _Conversation
     lines: LineInput = attrs.field(factory=LineInput)
     cost: int = 0
@@ -213,7 +213,7 @@ class _Chat:
             except TabEnded as ended:
                 if not answered and ended.code in {"tab_full", "request_too_large"}:
                     raise
-                self.output.say(f"{ended.message}; the next request opens another tab")
+                self.output.write_note(f"{ended.message}; the next request opens another tab")
                 return
             answered += 1
             await self._read_question()
@@ -222,10 +222,10 @@ class _Chat:
         self.question = ""
         while self.question is not None and not self.question.strip():
             if self.output.is_on_terminal:
-                self.output.write_piece("> ")
+                self.output.write_partial_text("> ")
             self.question = await self.lines.read_line()
         if self.question is None and self.output.is_on_terminal:
-            self.output.write_piece("\n")
+            self.output.write_partial_text("\n")
 
     async def _answer(self, opened: Tab, question: str) -> None:
         stream = await opened.request(self.conversation.build_request(question))
@@ -234,7 +234,7 @@ class _Chat:
             text = first_answer_text(chunk)
             shown += text
             if text and not self.output.as_json:
-                self.output.write_piece(text)
+                self.output.write_partial_text(text)
         reply = await stream.answer()
         text = read_answer(reply.output).text or shown or as_text(reply.output, read_answer(reply.output))
         self.conversation.add(question, text)
@@ -244,9 +244,11 @@ class _Chat:
             self.output.write_json_line(to_plain_values(_reply_json(opened, reply, cost)))
             self.output.flush()
             return
-        self.output.text("" if shown else text)
+        self.output.write_text("" if shown else text)
         self.output.flush()
-        self.output.say(f"[{format_amount(cost, self.chain)}; {format_amount(self.cost, self.chain)} so far]")
+        self.output.write_note(
+            f"[{format_amount(cost, self.deployment)}; {format_amount(self.cost, self.deployment)} so far]"
+        )
 
 
 def reply_cost(file: TabFile, reply: TabReply) -> int:
@@ -265,7 +267,7 @@ def _reply_json(opened: Tab, reply: TabReply, cost: int) -> dict[str, Any]:
     }
 
 
-def show_outcome(output: Output, file: TabFile, outcome: TabOutcome, chain: Deployment) -> None:
+def show_outcome(output: Output, file: TabFile, outcome: TabOutcome, deployment: Deployment) -> None:
     """Show how a tab ended, on standard error because answers go to standard output. With --json, write one object."""
     if output.as_json:
         money = cost_json(outcome.cost_parts) | {"authorised": file.amount, "returned": outcome.returned}
@@ -273,81 +275,81 @@ def show_outcome(output: Output, file: TabFile, outcome: TabOutcome, chain: Depl
         units = {"requests": outcome.requests, "charged": outcome.charged, "acknowledged": outcome.acknowledged}
         output.write_json_line(to_plain_values(members | units | money | {"fault": outcome.fault}))
         return
-    output.say(f"tab {file.id}: {describe_outcome(outcome, chain)}")
+    output.write_note(f"tab {file.id}: {describe_outcome(outcome, deployment)}")
     if outcome.fault is not None:
         charge = "the provider charged only what was acknowledged"
         output.warn(f"provider {file.provider} gets no further tab: {outcome.fault}; {charge}")
 
 
-def describe_outcome(outcome: TabOutcome, chain: Deployment) -> str:
-    returned = format_amount(outcome.returned, chain)
+def describe_outcome(outcome: TabOutcome, deployment: Deployment) -> str:
+    returned = format_amount(outcome.returned, deployment)
     parts: CostParts | None = outcome.cost_parts
     if outcome.job.status != "completed":
         return f"ended without a settle ({outcome.closed.replace('_', ' ')}); {returned} refunded"
     if parts is None:
         return f"settled for {outcome.requests} answers"
-    provider, fees = format_amount(parts.provider, chain), format_amount(parts.fee + parts.gas_fee, chain)
-    paid = format_amount(parts.total, chain)
+    provider, fees = format_amount(parts.provider, deployment), format_amount(parts.fee + parts.gas_fee, deployment)
+    paid = format_amount(parts.total, deployment)
     return (
         f"settled for {outcome.requests} answers: paid {paid} (provider {provider}, fees {fees}); {returned} refunded"
     )
 
 
 @tab.command("list")
-@takes_connection
+@add_connection_options
 async def list_(connection: Connection) -> None:
     """List open tabs and excluded providers."""
     output = connection.output
     async with connection.client(wallet=True) as client:
-        found, faulty, chain = await client.tabs.list(), await client.tabs.faulty_providers(), await client.chain()
+        found, faulty, deployment = await client.tabs.list(), await client.tabs.faulty_providers(), await client.chain()
     rows = []
     for each in found:
         units = f"{each.acknowledged}/{each.file.units_out}"
         status = "unknown" if each.job is None else each.job.status.replace("_", " ")
-        amount = format_amount(each.file.amount, chain)
+        amount = format_amount(each.file.amount, deployment)
         rows.append((each.file.id, each.file.model, str(each.file.provider), status, units, amount))
     table = Table(
         ("job", "model", "provider", "status", "units", "authorised"), rows, frozenset({"provider"}), frozenset({"job"})
     )
     tabs = [dict(zip(table.columns, row, strict=True)) for row in rows]
-    output.table(table, {"tabs": tabs, "faulty": {str(provider): why for provider, why in faulty.items()}})
+    output.show_table(table, {"tabs": tabs, "faulty": {str(provider): why for provider, why in faulty.items()}})
     for provider, why in faulty.items():
         output.warn(f"provider {provider} gets no further tab: {why}")
     if any(each.job is not None and each.job.ended for each in found):
-        output.say("check an ended tab, and remove it from this list, with svc tab close JOB")
+        output.write_note("check an ended tab, and remove it from this list, with svc tab close JOB")
 
 
 @tab.command()
 @_JOB_ARGUMENT
-@takes_connection
+@add_connection_options
 async def close(connection: Connection, job_id: str) -> None:
     """Settle a tab, check the charge, and show the refund."""
     async with connection.client(wallet=True) as client:
-        chain = await client.chain()
+        deployment = await client.chain()
         file = next((each.file for each in await client.tabs.list() if each.file.id == job_id.lower()), None)
         outcome = await client.tabs.close(job_id)
     if file is None:
         raise AssertionError("a tab without a file cannot have been closed")
-    show_outcome(connection.output, file, outcome, chain)
+    show_outcome(connection.output, file, outcome, deployment)
 
 
 @tab.command()
 @click.argument("provider", type=click.IntRange(1, 2**32 - 1), help="Id of the provider.")
-@takes_connection
+@add_connection_options
 async def forgive(connection: Connection, provider: int) -> None:
     """Allow tabs with an excluded provider again."""
     async with connection.client(wallet=True) as client:
         known = await client.tabs.forgive(provider)
-    connection.output.say(f"provider {provider} {'may get tabs again' if known else 'was not excluded'}")
+    connection.output.write_note(f"provider {provider} {'may get tabs again' if known else 'was not excluded'}")
 
 
-async def ask_in_tab(
+async def send_in_tab(
     connection: Connection, client: Client, model: str, model_input: Mapping[str, Any], options: TabOptions
 ) -> tuple[Tab, TabReply]:
     """Send one request in an open tab of this model, or in a new one. Leave the tab open."""
-    output, chain = connection.output, await client.chain()
+    output, deployment = connection.output, await client.chain()
 
-    async def ask(opened: Tab) -> tuple[Tab, TabReply]:
+    async def send(opened: Tab) -> tuple[Tab, TabReply]:
         reply = await (await opened.request(model_input)).answer()
         opened.keep()
         return opened, reply
@@ -360,19 +362,19 @@ async def ask_in_tab(
         ):
             continue
         if each.job.ended:
-            show_outcome(output, each.file, await client.tabs.close(each.file.id), chain)
+            show_outcome(output, each.file, await client.tabs.close(each.file.id), deployment)
             continue
         try:
             async with client.tabs.resume(each.file.id) as opened:
-                return await ask(opened)
+                return await send(opened)
         except TabFaulty:
             raise
         except (TabEnded, OrderRefused) as unusable:
             if isinstance(unusable, OrderRefused) and unusable.code not in {"in_use", "unknown_tab"}:
                 raise
-            output.say(unusable.message)
-    opener = TabOpener(connection, client, chain, model, options)
-    found: tuple[Tab, TabReply] = await opener.run(ask)
+            output.write_note(unusable.message)
+    opener = TabOpener(connection, client, deployment, model, options)
+    found: tuple[Tab, TabReply] = await opener.run(send)
     return found
 
 

@@ -42,7 +42,7 @@ def keygen(out: Path, encrypted: bool) -> ExitCode:
     except FileExistsError:
         raise click.UsageError(f"{out} already exists; choose another file") from None
     except OSError as error:
-        raise click.UsageError(f"{out}: {error.strerror}") from None
+        raise click.UsageError(f"cannot write {out}: {error.strerror}") from None
     except Refused as refused:
         raise click.UsageError(refused.message) from None
     protection = "encrypted" if encrypted else "readable only by you"

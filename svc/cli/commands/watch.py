@@ -10,7 +10,7 @@ import attrs
 import click
 
 from svc.cli import tables
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.drawing import Screen, Table
 from svc.cli.json_form import to_plain_values
 from svc.cli.key_presses import read_key_presses
@@ -36,9 +36,9 @@ _NO_WALLET_TEXT: Final = "no wallet: set SVC_WALLET_KEY_FILE to see your jobs he
 class PaneData:
     """Data of the visible pane and of the status line."""
 
-    ready: Readiness
-    chain: Deployment
-    names: dict[int, str]
+    readiness: Readiness
+    deployment: Deployment
+    model_names: dict[int, str]
     table: Table
     data: Any  # the table's content for --json
 
@@ -52,7 +52,7 @@ class PaneData:
     default=2.0,
     help="Seconds between reads, if no changes are reported.",
 )
-@takes_connection
+@add_connection_options
 async def watch(connection: Connection, *, pane: str, once: bool, every: float) -> None:
     """Watch the book, your jobs, models, providers and deployment.
 
@@ -63,10 +63,10 @@ async def watch(connection: Connection, *, pane: str, once: bool, every: float) 
     output = connection.output
     async with connection.client(wallet=None) as client:
         if once or not output.is_on_terminal:
-            shown = await load_pane(client, pane, brief=False)
-            output.table(shown.table, shown.data)
+            pane_data = await load_pane(client, pane, brief=False)
+            output.show_table(pane_data.table, pane_data.data)
             return
-        with output.screen() as draw:
+        with output.full_screen() as draw:
             await _WatchScreen(client, draw, every, PANES.index(pane)).run()
 
 
@@ -76,9 +76,9 @@ class _WatchScreen:
 
     client: Client
     draw: Callable[[Screen], None]
-    every: float
+    interval_seconds: float
     pane_index: int
-    shown: PaneData | None = None
+    pane_data: PaneData | None = None
     error_message: str | None = None
     failure: SvcError | None = None
     refresh_requested: anyio.Event = attrs.field(factory=anyio.Event)
@@ -104,7 +104,7 @@ class _WatchScreen:
             self.pane_index = int(key) - 1
         elif key not in ("r", "R"):
             return
-        self.shown = None if key not in ("r", "R") else self.shown
+        self.pane_data = None if key not in ("r", "R") else self.pane_data
         self._draw()
         self.refresh_requested.set()
 
@@ -118,8 +118,8 @@ class _WatchScreen:
     async def _refresh_forever(self) -> None:
         while True:
             pane = PANES[self.pane_index]
-            of_wallet = pane == "jobs" and self.client.signer is not None
-            path = f"/evm/events?owner={self.client.address}" if of_wallet else "/evm/events"
+            wallet_only = pane == "jobs" and self.client.signer is not None
+            path = f"/evm/events?owner={self.client.address}" if wallet_only else "/evm/events"
             async with open_change_listener(self.client.jobs.account.transport, path, call_without_session) as changes:
                 if pane in _JOB_PANES:
                     changes.listen()
@@ -130,7 +130,7 @@ class _WatchScreen:
 
     async def _refresh(self, pane: str) -> None:
         try:
-            shown = await load_pane(self.client, pane, brief=True)
+            pane_data = await load_pane(self.client, pane, brief=True)
         except (ApiError, ConnectionFailed) as failed:
             if not (failed.retryable or isinstance(failed, ConnectionFailed)):
                 raise
@@ -138,7 +138,7 @@ class _WatchScreen:
         else:
             self.error_message = None
             if pane == PANES[self.pane_index]:  # the user may have changed the pane
-                self.shown = shown
+                self.pane_data = pane_data
         self._draw()
 
     async def _wait_for_refresh(self, changes: ChangeListener) -> None:
@@ -147,8 +147,8 @@ class _WatchScreen:
 
             async def refresh_when_due() -> None:
                 started = anyio.current_time()
-                await changes.pause(self.every, max(self.every, _IDLE_REFRESH_INTERVAL_S))
-                await anyio.sleep_until(started + min(self.every, _MIN_REFRESH_INTERVAL_S))
+                await changes.pause(self.interval_seconds, max(self.interval_seconds, _IDLE_REFRESH_INTERVAL_S))
+                await anyio.sleep_until(started + min(self.interval_seconds, _MIN_REFRESH_INTERVAL_S))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(refresh_when_due)
@@ -161,7 +161,7 @@ class _WatchScreen:
                 PANES,
                 self.pane_index,
                 self._status_line(),
-                None if self.shown is None else self.shown.table,
+                None if self.pane_data is None else self.pane_data.table,
                 _KEYS_HELP,
             )
         )
@@ -169,43 +169,47 @@ class _WatchScreen:
     def _status_line(self) -> str:
         if self.error_message is not None:
             return f"reconnecting: {self.error_message}"
-        if self.shown is None:
+        if self.pane_data is None:
             return "reading"
-        block = f"block {self.shown.ready.cursor}"
-        return f"live, {block}" if self.shown.ready.ready else f"not ready ({self.shown.ready.reason}), {block}"
+        block = f"block {self.pane_data.readiness.cursor}"
+        return (
+            f"live, {block}"
+            if self.pane_data.readiness.ready
+            else f"not ready ({self.pane_data.readiness.reason}), {block}"
+        )
 
 
 async def load_pane(client: Client, pane: str, *, brief: bool) -> PaneData:
     """Read the data of a pane. `brief` leaves out columns that are only useful for copying."""
-    ready, chain = await client.readiness(), await client.reported_deployment()
+    readiness, deployment = await client.readiness(), await client.reported_deployment()
     listed = await client.models.list(limit=None)
-    names = {model.svc.model_id: model.id for model in listed}
-    table, data = await _read_pane(client, pane, (ready, chain, listed, names), brief=brief)
-    return PaneData(ready, chain, names, table, data)
+    model_names = {model.svc.model_id: model.id for model in listed}
+    table, data = await _read_pane(client, pane, (readiness, deployment, listed, model_names), brief=brief)
+    return PaneData(readiness, deployment, model_names, table, data)
 
 
 async def _read_pane(
-    client: Client, pane: str, known: tuple[Readiness, Deployment, list[Model], dict[int, str]], *, brief: bool
+    client: Client, pane: str, market_data: tuple[Readiness, Deployment, list[Model], dict[int, str]], *, brief: bool
 ) -> tuple[Table, Any]:
-    ready, chain, listed, names = known
+    readiness, deployment, listed, model_names = market_data
     if pane in ("book", "jobs"):
         if pane == "jobs" and client.signer is None:
             return Table(("jobs",), [(_NO_WALLET_TEXT,)]), []
         owner = client.address if pane == "jobs" else None
         rows = await client.jobs.book(owner=owner, order="newest", limit=_MAX_ROWS)
         if not brief:
-            return tables.jobs_table(rows, names, time.time()), to_plain_values(rows)
+            return tables.jobs_table(rows, model_names, time.time()), to_plain_values(rows)
         provisional_statuses = await _read_provisional_statuses(client, rows) if pane == "jobs" else {}
-        return short_jobs_table(rows, names, chain, time.time(), provisional_statuses), to_plain_values(rows)
+        return short_jobs_table(rows, model_names, deployment, time.time(), provisional_statuses), to_plain_values(rows)
     if pane == "models":
         floors, asks = await client.market.floors(limit=None), await client.market.asks(limit=None)
-        return model_prices_table(listed, floors, asks, chain), to_plain_values(listed)
+        return model_prices_table(listed, floors, asks, deployment), to_plain_values(listed)
     if pane == "providers":
         providers = await client.market.providers(limit=None)
         return (
-            short_providers_table(providers, names) if brief else tables.providers_table(providers, names)
+            short_providers_table(providers, model_names) if brief else tables.providers_table(providers, model_names)
         ), to_plain_values(providers)
-    return deployment_table(ready, chain), to_plain_values(chain)
+    return deployment_table(readiness, deployment), to_plain_values(deployment)
 
 
 async def _read_provisional_statuses(client: Client, rows: Sequence[BookRow]) -> dict[str, str]:
@@ -220,7 +224,7 @@ async def _read_provisional_statuses(client: Client, rows: Sequence[BookRow]) ->
         if progress.provisional and progress.steps:
             statuses[job_id] = f"{progress.status} ({progress.steps[-1].rests_on})"
 
-    running = [row.job_id for row in rows if tables.status_of(row) in LIVE_JOB_STATUSES]
+    running = [row.job_id for row in rows if tables.job_status(row) in LIVE_JOB_STATUSES]
     if client.jobs.account.supports_progress is not False:
         async with anyio.create_task_group() as tasks:
             for job_id in running[:_MAX_FOLLOWED_JOBS]:
@@ -230,8 +234,8 @@ async def _read_provisional_statuses(client: Client, rows: Sequence[BookRow]) ->
 
 def short_jobs_table(
     rows: Sequence[BookRow],
-    names: dict[int, str],
-    chain: Deployment,
+    model_names: dict[int, str],
+    deployment: Deployment,
     now: float,
     provisional_statuses: Mapping[str, str],
 ) -> Table:
@@ -239,10 +243,10 @@ def short_jobs_table(
     cells = [
         (
             f"{row.job_id[:10]}…{row.job_id[-4:]}",
-            tables.model_name_of(row.model_id, names),
-            provisional_statuses.get(row.job_id) or tables.status_of(row),
+            tables.model_name_of(row.model_id, model_names),
+            provisional_statuses.get(row.job_id) or tables.job_status(row),
             str(row.provider_id or row.designated or "") or None,
-            format_token(-(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), chain.decimals),
+            format_token(-(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), deployment.decimals),
             _time_left(row, now),
         )
         for row in rows
@@ -251,7 +255,7 @@ def short_jobs_table(
 
 
 def _time_left(row: BookRow, now: float) -> str | None:
-    if tables.status_of(row) not in LIVE_JOB_STATUSES:
+    if tables.job_status(row) not in LIVE_JOB_STATUSES:
         return None
     ends = row.expires_at if row.claimed_at == 0 else row.claimed_at + row.sla_secs
     left = max(0, round(ends - now))
@@ -260,7 +264,7 @@ def _time_left(row: BookRow, now: float) -> str | None:
 
 
 def model_prices_table(
-    listed: Sequence[Model], floors: Sequence[Floor], asks: Sequence[Ask], chain: Deployment
+    listed: Sequence[Model], floors: Sequence[Floor], asks: Sequence[Ask], deployment: Deployment
 ) -> Table:
     """Return the models with their lowest asks, in tokens per million units."""
     rows = []
@@ -271,8 +275,12 @@ def model_prices_table(
             (
                 model.id,
                 "yes" if model.svc.enabled else "no",
-                format_token(min(floor.rate_in for floor in model_floors), chain.decimals) if model_floors else None,
-                format_token(min(floor.rate_out for floor in model_floors), chain.decimals) if model_floors else None,
+                format_token(min(floor.rate_in for floor in model_floors), deployment.decimals)
+                if model_floors
+                else None,
+                format_token(min(floor.rate_out for floor in model_floors), deployment.decimals)
+                if model_floors
+                else None,
                 str(len(ask_providers)),
                 ", ".join(format_window(floor.sla) for floor in model_floors) or None,
             )
@@ -281,7 +289,7 @@ def model_prices_table(
     return Table(columns, rows, frozenset({"in from", "out from", "providers"}))
 
 
-def short_providers_table(listed: Sequence[Provider], names: dict[int, str]) -> Table:
+def short_providers_table(listed: Sequence[Provider], model_names: dict[int, str]) -> Table:
     rows = [
         (
             str(provider.provider_id),
@@ -290,23 +298,27 @@ def short_providers_table(listed: Sequence[Provider], names: dict[int, str]) -> 
             str(provider.reputation),
             "all"
             if provider.allow_all_models
-            else ", ".join(tables.model_name_of(each, names) for each in provider.allowed_models),
+            else ", ".join(tables.model_name_of(each, model_names) for each in provider.allowed_models),
         )
         for provider in listed
     ]
     return Table(("provider", "listed", "busy", "reputation", "models"), rows, frozenset({"busy", "reputation"}))
 
 
-def deployment_table(ready: Readiness, chain: Deployment) -> Table:
-    windows = ", ".join(format_window(each) for each in chain.windows) if chain.windows else None
+def deployment_table(readiness: Readiness, deployment: Deployment) -> Table:
+    windows = ", ".join(format_window(each) for each in deployment.windows) if deployment.windows else None
+    status = "ready" if readiness.ready else readiness.reason
     rows = [
-        ("index", f"{'ready' if ready.ready else ready.reason}, block {ready.cursor}, {ready.lag} behind the head"),
-        ("chain", str(chain.chain_id)),
-        ("payment token", f"{chain.token_domain.name}, {chain.decimals} decimals, {chain.contracts.paytoken}"),
-        ("market's fee", f"{chain.fee_bps / 100:g} %"),
+        ("index", f"{status} at block {readiness.cursor}; blocks behind the chain: {readiness.lag}"),
+        ("chain", str(deployment.chain_id)),
+        (
+            "payment token",
+            f"{deployment.token_domain.name}, {deployment.decimals} decimals, {deployment.contracts.paytoken}",
+        ),
+        ("market's fee", f"{deployment.fee_bps / 100:g} %"),
         ("windows", windows),
-        ("job registry", chain.contracts.job_registry),
-        ("provider registry", chain.contracts.provider_registry),
-        ("ask registry", chain.contracts.ask_registry),
+        ("job registry", deployment.contracts.job_registry),
+        ("provider registry", deployment.contracts.provider_registry),
+        ("ask registry", deployment.contracts.ask_registry),
     ]
     return Table(("deployment", "value"), rows)

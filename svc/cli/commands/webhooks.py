@@ -7,7 +7,7 @@ import click
 
 from common.api.webhooks import SELECTABLE_EVENTS
 from svc.cli import tables
-from svc.cli.connection import Connection, takes_connection
+from svc.cli.connection import Connection, add_connection_options
 from svc.cli.drawing import Table
 from svc.cli.json_form import to_plain_values
 from svc.webhooks import ListedWebhook
@@ -34,9 +34,9 @@ def webhooks() -> None:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="File with your own signing secret (whsec_…).",
 )
-@takes_connection
+@add_connection_options
 async def add(connection: Connection, *, url: str, events: tuple[str, ...], secret_file: Path | None) -> None:
-    """Add an endpoint. Shows its signing secret, only this once."""
+    """Add an endpoint, and show its signing secret. The secret is shown only once."""
     secret = _read_secret(secret_file) if secret_file is not None else None
     async with connection.client(wallet=True) as client:
         added = await client.webhooks.add(url, events, secret=secret)
@@ -46,12 +46,14 @@ async def add(connection: Connection, *, url: str, events: tuple[str, ...], secr
         ("events", _format_events(added.events)),
         ("secret", added.secret),
     ]
-    connection.output.facts(facts, to_plain_values(added))
-    connection.output.say(f"Verify messages with this secret. Try it with: svc webhooks test {added.id}")
+    connection.output.show_facts(facts, to_plain_values(added))
+    connection.output.write_note(
+        f"verify messages with this secret; send a test message with svc webhooks test {added.id}"
+    )
 
 
 @webhooks.command(name="list")
-@takes_connection
+@add_connection_options
 async def list_(connection: Connection) -> None:
     """List your endpoints and the state of their deliveries."""
     async with connection.client(wallet=True) as client:
@@ -59,27 +61,27 @@ async def list_(connection: Connection) -> None:
     columns = ("id", "status", "answer", "delivered", "waiting", "dropped", "last attempt", "url", "events")
     right = frozenset(("answer", "delivered", "waiting", "dropped"))
     rows = [_webhook_row(each) for each in found]
-    connection.output.table(Table(columns, rows, right, frozenset(("id", "url"))), to_plain_values(found))
+    connection.output.show_table(Table(columns, rows, right, frozenset(("id", "url"))), to_plain_values(found))
 
 
 @webhooks.command()
 @_WEBHOOK_ARGUMENT
-@takes_connection
+@add_connection_options
 async def remove(connection: Connection, *, webhook_id: str) -> None:
     """Remove an endpoint and its waiting messages."""
     async with connection.client(wallet=True) as client:
         await client.webhooks.remove(webhook_id)
-    connection.output.say(f"{webhook_id} removed")
+    connection.output.write_note(f"{webhook_id} removed")
 
 
 @webhooks.command()
 @_WEBHOOK_ARGUMENT
-@takes_connection
+@add_connection_options
 async def test(connection: Connection, *, webhook_id: str) -> None:
     """Send a message of type webhook.test, and write its id."""
     async with connection.client(wallet=True) as client:
-        connection.output.text(await client.webhooks.test(webhook_id))
-    connection.output.say("Message queued. See its delivery with: svc webhooks list")
+        connection.output.write_text(await client.webhooks.test(webhook_id))
+    connection.output.write_note("message queued; see its delivery with svc webhooks list")
 
 
 def _read_secret(path: Path) -> str:

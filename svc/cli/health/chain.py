@@ -18,17 +18,17 @@ from svc.errors import ChainContradicts, NodeFailed, OrderRefused
 from svc.records import Deployment
 from svc.wire.json_rpc import NodeRefusal
 
-_MAX_BLOCK_AGE_S: Final = 300  # an older newest block is reported
+_MAX_BLOCK_AGE_S: Final = 300  # if the latest block is older, a warning is shown
 _MAX_CHECKED_PROVIDERS: Final = 100
 _NODE_REMEDY: Final = "set a node of the market's chain with SVC_RPC_URL or --rpc-url"
 _CONTRADICTION_REMEDY: Final = "sign nothing here: the coordinator contradicts the chain; ask its operator"
-_UNCHECKED_FACTS: Final = "contracts, fees, models, providers' keys and your balance are unverified"
+_UNVERIFIED_FACTS: Final = "contracts, fees, models, providers' keys and your balance are unverified"
 
 
 async def check_chain(client: Client, chain: Chain | None, wallet: bytes | None) -> list[CheckRow]:
     """Run the checks of the chain. Raises SvcError if the coordinator does not report its deployment."""
     if chain is None:
-        return [unknown("chain", _UNCHECKED_FACTS, _NODE_REMEDY)]
+        return [unknown("chain", _UNVERIFIED_FACTS, _NODE_REMEDY)]
     deployment = await client.reported_deployment()
     try:
         book = reported_book(deployment)
@@ -48,16 +48,18 @@ async def check_chain(client: Client, chain: Chain | None, wallet: bytes | None)
 
 
 async def _check_chain_id(chain: Chain, book: AddressBook) -> list[CheckRow]:
-    seen = await chain.chain_id()
+    chain_id = await chain.chain_id()
     nodes = "the node is" if len(chain.nodes) == 1 else f"{len(chain.nodes)} nodes agree and are"
-    if seen != book.chain_id:
-        return [wrong("chain", f"{nodes} of chain {seen}, but the market is on chain {book.chain_id}", _NODE_REMEDY)]
+    if chain_id != book.chain_id:
+        return [
+            wrong("chain", f"{nodes} of chain {chain_id}, but the market is on chain {book.chain_id}", _NODE_REMEDY)
+        ]
     age = int(time.time()) - await chain.block_time()
     if abs(age) > _MAX_BLOCK_AGE_S:
         when = f"{age} s old" if age > 0 else f"{-age} s ahead of this clock"
         remedy = "check this machine's clock; if it is right, the node has stopped following the chain"
-        return [unknown("chain", f"chain {seen}, but its latest block is {when}", remedy)]
-    return [right("chain", f"{nodes} of chain {seen}, the latest block {abs(age)} s old")]
+        return [unknown("chain", f"chain {chain_id}, but its latest block is {when}", remedy)]
+    return [right("chain", f"{nodes} of chain {chain_id}, the latest block {abs(age)} s old")]
 
 
 async def _check_contracts(chain: Chain, book: AddressBook, deployment: Deployment) -> list[CheckRow]:
@@ -68,8 +70,8 @@ async def _check_contracts(chain: Chain, book: AddressBook, deployment: Deployme
     findings = [right("domains", "code, signing domains and token of the contracts are verified by the chain")]
     fees_on_chain = await facts.read_fees(chain, book.job_registry)
     if fees_on_chain.fee_bps != deployment.fee_bps:
-        seen = f"the coordinator reports {deployment.fee_bps} basis points, the chain {fees_on_chain.fee_bps}"
-        return [*findings, wrong("fees", seen, _CONTRADICTION_REMEDY)]
+        detail = f"the coordinator reports {deployment.fee_bps} basis points, the chain {fees_on_chain.fee_bps}"
+        return [*findings, wrong("fees", detail, _CONTRADICTION_REMEDY)]
     amount = tables.format_amount(fees_on_chain.gas_fee, book.payment_token_decimals, book.token_domain.name)
     return [
         *findings,
@@ -108,11 +110,11 @@ async def _check_providers(client: Client, chain: Chain, book: AddressBook) -> l
         if (on_chain.box_key, on_chain.listed) != (reported_key, each.listed):
             mismatched.append(str(each.provider_id))
     if mismatched:
-        seen = f"the chain has another key or listing for providers {', '.join(mismatched)}"
+        detail = f"the chain has another key or listing for providers {', '.join(mismatched)}"
         return [
             wrong(
                 "providers",
-                seen,
+                detail,
                 f"{_CONTRADICTION_REMEDY}; check again first, because a provider may just have changed its key",
             )
         ]
@@ -121,11 +123,11 @@ async def _check_providers(client: Client, chain: Chain, book: AddressBook) -> l
 
 async def _check_wallet(chain: Chain, deployment: Deployment, wallet: bytes) -> list[CheckRow]:
     name = deployment.token_domain.name
-    held = await facts.read_balance(chain, read_hex(deployment.contracts.paytoken, 20, "paytoken"), wallet)
-    amount = tables.format_amount(held, deployment.decimals, name)
+    balance = await facts.read_balance(chain, read_hex(deployment.contracts.paytoken, 20, "paytoken"), wallet)
+    amount = tables.format_amount(balance, deployment.decimals, name)
     findings = [
         right("balance", f"the wallet holds {amount}")
-        if held
+        if balance
         else wrong("balance", f"the wallet holds no {name}", f"send some to 0x{wallet.hex()}")
     ]
     if await facts.has_code(chain, wallet):

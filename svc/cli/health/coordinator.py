@@ -16,7 +16,7 @@ from svc.errors import ConnectionFailed, EscrowUntrusted, SvcError
 _CLOCK_TOLERANCE_S: Final = 5.0  # covers network delay and rounding to seconds
 _UNREACHABLE_REMEDY: Final = "check that the coordinator runs at this address; set SVC_BASE_URL or --coordinator"
 _WRONG_SERVICE_REMEDY: Final = "another service answers at this address: set SVC_BASE_URL or --coordinator"
-_GENERIC_REMEDY: Final = "see the message"
+_GENERIC_REMEDY: Final = "if the error persists, contact the operator"
 
 Check = Callable[[Client], Awaitable[list[CheckRow]]]
 
@@ -39,23 +39,23 @@ async def check_coordinator(client: Client) -> list[CheckRow]:
 async def check_clock(client: Client) -> list[CheckRow]:
     await client.readiness()
     skew = client.clock_skew()
-    seen = f"the coordinator's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one"
+    detail = f"the coordinator's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one"
     if abs(skew) <= _CLOCK_TOLERANCE_S:
         return [right("clock", "agrees with the coordinator's clock")]
     if abs(skew) <= MAX_SKEW_S:
-        return [fact("clock", f"{seen}; svc corrects for it", "set this machine's clock by NTP")]
-    return [wrong("clock", seen, "set this machine's clock by NTP: its signatures would be rejected as stale")]
+        return [fact("clock", f"{detail}; svc corrects for it", "set this machine's clock by NTP")]
+    return [wrong("clock", detail, "set this machine's clock by NTP: its signatures would be rejected as stale")]
 
 
 async def check_deployment(client: Client) -> list[CheckRow]:
-    chain = await client.chain()
-    name, fee = chain.token_domain.name, chain.fee_bps / 100
-    where = f"chain {chain.chain_id}, job registry {chain.contracts.job_registry}"
-    seen = f"{where}, paid in {name} ({chain.decimals} decimals), fee {fee:g} %"
+    deployment = await client.chain()
+    name, fee = deployment.token_domain.name, deployment.fee_bps / 100
+    where = f"chain {deployment.chain_id}, job registry {deployment.contracts.job_registry}"
+    detail = f"{where}, paid in {name} ({deployment.decimals} decimals), fee {fee:g} %"
     if client.settings.addresses is not None:
-        return [right("deployment", f"{seen}; verified by the address book")]
+        return [right("deployment", f"{detail}; verified by the address book")]
     remedy = "set the operator's address book with --addresses or SVC_ADDRESSES_FILE"
-    return [unknown("deployment", f"{seen}; reported by the coordinator at the first use", remedy)]
+    return [unknown("deployment", f"{detail}; reported by the coordinator at the first use", remedy)]
 
 
 async def check_session(client: Client) -> list[CheckRow]:
@@ -68,10 +68,10 @@ async def check_market(client: Client) -> list[CheckRow]:
     models = [model for model in await client.models.list(limit=None) if model.svc.enabled]
     asks = await client.market.asks(limit=None)
     asking_providers = len({ask.provider_id for ask in asks})
-    seen = f"{len(models)} models accept orders; providers with a price: {asking_providers}"
+    detail = f"{len(models)} models accept orders; providers with a price: {asking_providers}"
     if models and asks:
-        return [right("market", seen)]
-    return [fact("market", seen, "no provider has a price now; an open offer waits until a provider claims it")]
+        return [right("market", detail)]
+    return [fact("market", detail, "no provider has a price now; an open offer waits until a provider claims it")]
 
 
 async def check_signing(client: Client) -> list[CheckRow]:
@@ -94,8 +94,8 @@ async def check_escrow(client: Client) -> list[CheckRow]:
     except SvcError as error:
         if error.code != "escrow_unavailable":
             raise
-        seen = "no escrow: open orders are not possible here"
-        return [fact("escrow", seen, "name a provider, or omit the rates")]
+        detail = "no escrow: open orders are not possible here"
+        return [fact("escrow", detail, "name a provider, or omit the rates")]
     key = f"{offered.escrow_public_key[:16]}… is bound to its evidence ({offered.evidence.type})"
     readers = open_order_readers(offered.evidence.type)
     return [right("escrow", f"key {key}, release {offered.evidence.release}; open orders are readable by {readers}")]

@@ -33,12 +33,12 @@ async def _check_gateway(http: httpx.AsyncClient, url: str, cid: str | None) -> 
         ) as answer:
             status = answer.status_code
     except httpx.RequestError as error:
-        seen = f"{url} is unreachable: {error or type(error).__name__}"
-        return wrong("gateway", seen, "try another gateway with SVC_PIN_GATEWAY or --gateway")
+        detail = f"{url} is unreachable: {error or type(error).__name__}"
+        return wrong("gateway", detail, "try another gateway with SVC_PIN_GATEWAY or --gateway")
     if cid is None:
         return unknown("gateway", f"{url} answers; there is no job yet to test it with", "check again later")
     if status == _STATUS_OK:
         return right("gateway", f"{url} serves the newest job")
-    seen = f"{url} answers {status} for {cid}, the newest job's container"
+    detail = f"{url} answers {status} for {cid}, the newest job's container"
     remedy = "this gateway may not serve the market's store: try another gateway with SVC_PIN_GATEWAY or --gateway"
-    return wrong("gateway", seen, remedy)
+    return wrong("gateway", detail, remedy)

@@ -28,7 +28,7 @@ from svc.serve.problems import Problem
 LINK_LIFETIME_S: Final = 300
 SESSION_LIFETIME_S: Final = 43_200
 PAGE_HEADER: Final = "x-svc-page"  # the page's half of a session, or a link
-KEY_NAME: Final = "playground"  # the key under which the page buys
+PAGE_KEY_NAME: Final = "playground"  # the key under which the page buys
 _SECRET_FILE: Final = "page.secret"  # noqa: S105 - a file name
 _URL_FILE: Final = "page.url"
 _LOCKED_MESSAGE: Final = "this page is locked: run svc serve link in a terminal, and open the link that it prints"
@@ -40,13 +40,13 @@ class PageAccess:
 
     secret: bytes = attrs.field(repr=False)
     port: int
-    secure: bool = False
+    uses_https: bool = False
     clock: Callable[[], float] = time.time
-    _started: float = attrs.field(init=False)
-    _used: dict[str, float] = attrs.field(init=False, factory=dict)
+    _started_at: float = attrs.field(init=False)
+    _used_links: dict[str, float] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self._started = self.clock()
+        self._started_at = self.clock()
 
     @property
     def cookie_name(self) -> str:
@@ -57,80 +57,80 @@ class PageAccess:
 
         Links made before the start of the server are rejected, because used links are only remembered in memory.
         """
-        made_ms, nonce, digest = _split_token(link)
+        created_ms, nonce, digest = _split_token(link)
         now = self.clock()
-        is_ours = hmac.compare_digest(digest, _digest_text(self.secret, "link", f"{made_ms}.{nonce}"))
-        is_current = int(self._started * 1000) <= made_ms <= now * 1000 <= made_ms + LINK_LIFETIME_S * 1000
-        self._used = {used: until for used, until in self._used.items() if until > now}
-        if not is_ours or not is_current or nonce in self._used:
+        is_genuine = hmac.compare_digest(digest, _keyed_digest(self.secret, "link", f"{created_ms}.{nonce}"))
+        is_current = int(self._started_at * 1000) <= created_ms <= now * 1000 <= created_ms + LINK_LIFETIME_S * 1000
+        self._used_links = {used: until for used, until in self._used_links.items() if until > now}
+        if not is_genuine or not is_current or nonce in self._used_links:
             message = "this link was used or is too old: run svc serve link in a terminal, and open the new one"
             raise Problem(401, message, code="link_not_valid")
-        self._used[nonce] = made_ms / 1000 + LINK_LIFETIME_S + 1
+        self._used_links[nonce] = created_ms / 1000 + LINK_LIFETIME_S + 1
         session = f"{int(now) + SESSION_LIFETIME_S}.{secrets.token_urlsafe(16)}"
-        value = f"{session}.{_digest_text(self.secret, 'cookie', session)}"
-        return self._cookie_header(value, SESSION_LIFETIME_S), _digest_text(self.secret, "token", session)
+        value = f"{session}.{_keyed_digest(self.secret, 'cookie', session)}"
+        return self._cookie_header(value, SESSION_LIFETIME_S), _keyed_digest(self.secret, "token", session)
 
     def end_session(self) -> str:
         """Return the cookie that removes the session from the browser."""
         return self._cookie_header("", 0)
 
-    def check(self, headers: Mapping[str, str]) -> None:
+    def check_session(self, headers: Mapping[str, str]) -> None:
         """Check that both halves of a session are in the headers. Raises Problem (`page_locked`)."""
         cookies = [part.strip().partition("=") for part in headers.get("cookie", "").split(";")]
         for name, _, value in cookies:
-            if name == self.cookie_name and self._is_current(value, headers.get(PAGE_HEADER, "")):
+            if name == self.cookie_name and self._is_valid_session(value, headers.get(PAGE_HEADER, "")):
                 return
         raise Problem(401, _LOCKED_MESSAGE, code="page_locked")
 
-    def _is_current(self, cookie: str, token: str) -> bool:
+    def _is_valid_session(self, cookie: str, token: str) -> bool:
         expires, nonce, digest = _split_token(cookie)
         session = f"{expires}.{nonce}"
-        cookie_valid = hmac.compare_digest(digest, _digest_text(self.secret, "cookie", session))
-        token_valid = hmac.compare_digest(token.encode(), _digest_text(self.secret, "token", session).encode())
+        cookie_valid = hmac.compare_digest(digest, _keyed_digest(self.secret, "cookie", session))
+        token_valid = hmac.compare_digest(token.encode(), _keyed_digest(self.secret, "token", session).encode())
         return cookie_valid and token_valid and self.clock() < expires
 
     def _cookie_header(self, value: str, seconds: int) -> str:
-        flags = "HttpOnly; SameSite=Strict" + ("; Secure" if self.secure else "")
+        flags = "HttpOnly; SameSite=Strict" + ("; Secure" if self.uses_https else "")
         return f"{self.cookie_name}={value}; Path=/; Max-Age={seconds}; {flags}"
 
 
-def read_secret(folder: Path) -> bytes:
+def read_or_create_page_secret(folder: Path) -> bytes:
     """Return the page's secret. Create its file if it is missing. Raises Refused."""
     return read_or_create_key(folder, _SECRET_FILE)
 
 
-def page_key(secret: bytes) -> ApiKey:
+def create_page_key(secret: bytes) -> ApiKey:
     """Return the key of the page's purchases. No program can know this key, because it is a digest under `secret`."""
-    return ApiKey(KEY_NAME, _digest_text(secret, "key", KEY_NAME).encode())
+    return ApiKey(PAGE_KEY_NAME, _keyed_digest(secret, "key", PAGE_KEY_NAME).encode())
 
 
-def new_link(secret: bytes, url: str, now: float) -> str:
+def create_link(secret: bytes, url: str, now: float) -> str:
     """Return a link that opens the page once. Its digest is in the fragment, which browsers send to no server."""
-    made = f"{int(now * 1000)}.{secrets.token_urlsafe(16)}"
-    return f"{url}#/open/{made}.{_digest_text(secret, 'link', made)}"
+    signed_part = f"{int(now * 1000)}.{secrets.token_urlsafe(16)}"
+    return f"{url}#/open/{signed_part}.{_keyed_digest(secret, 'link', signed_part)}"
 
 
-def write_url(folder: Path, url: str) -> None:
+def store_server_url(folder: Path, url: str) -> None:
     """Store the address of the running server for `svc serve link`."""
     with open_atomic(folder / _URL_FILE) as file:
         file.write(url.encode())
 
 
-def remove_url(folder: Path) -> None:
+def remove_server_url(folder: Path) -> None:
     (folder / _URL_FILE).unlink(missing_ok=True)
 
 
-def link_of_running_server(folder: Path) -> str:
+def create_link_to_running_server(folder: Path) -> str:
     """Return a new link to the server that uses this state folder. Raises Refused if no server is running."""
     try:
         url = (folder / _URL_FILE).read_text().strip()
     except OSError:
         raise Refused(f"no svc serve is running with the state folder {folder}: start it with svc serve") from None
-    return new_link(read_secret(folder), url, time.time())
+    return create_link(read_or_create_page_secret(folder), url, time.time())
 
 
 def _split_token(text: str) -> tuple[int, str, str]:
-    """Return the three parts of a link or a cookie, or parts that match nothing."""
+    """Split a link or a cookie into its number, nonce and digest. Malformed text gives parts that never match."""
     number, _, rest = text.partition(".")
     nonce, _, digest = rest.partition(".")
     if not (number.isascii() and number.isdecimal() and len(number) <= 16 and text.isascii()):
@@ -138,6 +138,6 @@ def _split_token(text: str) -> tuple[int, str, str]:
     return int(number), nonce, digest
 
 
-def _digest_text(secret: bytes, use: str, text: str) -> str:
-    digest = hmac.digest(secret, f"{use}\0{text}".encode(), "sha256")
+def _keyed_digest(secret: bytes, purpose: str, text: str) -> str:
+    digest = hmac.digest(secret, f"{purpose}\0{text}".encode(), "sha256")
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")

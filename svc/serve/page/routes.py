@@ -1,7 +1,6 @@
 """Routes of the page: its files at `/` and `/web/`, and its own data under `/page/`.
 
-The files hold no data and are public. The page calls the API with its session instead of a key. Nothing here runs
-while no page is open.
+The files hold no data and are public. The page calls the API with its session instead of a key.
 """
 
 import secrets
@@ -25,9 +24,9 @@ from svc.serve.http import LocalRoute, local_route
 from svc.serve.ledger import Ledger, SpendEntry, SpendGroup
 from svc.serve.page.access import PAGE_HEADER, PageAccess
 from svc.serve.page.prices import highest_price
-from svc.serve.problems import Problem, invalid_request, problem_of
+from svc.serve.problems import Problem, invalid_request, problem_from_error
 from svc.serve.purchases import AnswerPurchases
-from svc.serve.request_ids import split_request_id
+from svc.serve.request_ids import split_tab_request_id
 from svc.serve.requests import MAX_BODY_BYTES, ROUTES, read_model_name, read_request
 
 JsonObject = dict[str, Any]
@@ -36,26 +35,26 @@ _MAX_PAGE_JOBS: Final = 50
 _MAX_GROUPS: Final = 20  # rows of the sums by model and by key; further models or keys share one row
 _PERIODS_IN_DAYS: Final = frozenset({7, 30, 90, 365})
 _DAY_S: Final = 86_400
-_CACHE_FACTOR: Final = 20.0  # sums are cached for this many times the seconds that they took
-_OTHERS: Final = "(others)"
-_BATCH: Final = "batch"
-_NEEDS_NODE: Final = "needs a node of the chain: start svc serve with --rpc-url or SVC_RPC_URL"
+_CACHE_FACTOR: Final = 20.0  # sums are cached for this many times as long as they took
+_OTHERS_ROW_NAME: Final = "(others)"
+_BATCH_KIND: Final = "batch"
+_NODE_NEEDED_TEXT: Final = "needs a node of the chain: start svc serve with --rpc-url or SVC_RPC_URL"
 
 
 @attrs.frozen
 class PageRoutes:
     """Handlers of the page's routes.
 
-    `reader` is a second, read-only connection to the ledger, so that sums do not delay purchases. `run` identifies this
-    run of the server.
+    `read_only_ledger` is a second connection to the ledger, so that sums do not delay purchases. `run_id` changes when
+    the server restarts.
     """
 
-    buyer: AnswerPurchases
-    batches: LocalBatchRoutes
+    purchases: AnswerPurchases
+    batch_routes: LocalBatchRoutes
     access: PageAccess
-    reader: Ledger
+    read_only_ledger: Ledger
     base_url: str
-    run: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    run_id: str = attrs.field(factory=lambda: secrets.token_hex(8))
     files: dict[str, StaticFile] = attrs.field(factory=lambda: page_files("svc.serve.page", "static"))
     _sum_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
     _cached_groups: dict[float, tuple[float, list[SpendGroup]]] = attrs.field(factory=dict)
@@ -96,7 +95,7 @@ class PageRoutes:
         return _static_reply(request, file)
 
     async def _open_session(self, request: LocalRequest) -> WholeReply:
-        """Exchange a link for a session. The link is a header, so that no body of an unknown caller is read."""
+        """Exchange a link for a session. The link is in a header, so no body of an unknown caller is read."""
         cookie, token = self.access.open_session(request.headers.get(PAGE_HEADER, ""))
         return WholeReply({"token": token}, headers={"set-cookie": cookie})
 
@@ -105,17 +104,17 @@ class PageRoutes:
 
     async def _about(self, request: LocalRequest) -> WholeReply:
         """Return facts that stay the same while the server runs."""
-        client = self.buyer.trade.client
+        client = self.purchases.context.client
         token, chain = client.vouching.token(), client.vouching.chain
         members = {"wallet": client.address, "token": token.name, "decimals": token.decimals, "key": request.key.name}
-        return WholeReply({**members, "base_url": self.base_url, "run": self.run, "has_node": chain is not None})
+        return WholeReply({**members, "base_url": self.base_url, "run": self.run_id, "has_node": chain is not None})
 
     async def _state(self, _: LocalRequest) -> WholeReply:
-        """Return values that change when the server restarts, and when the ledger changes."""
-        return WholeReply({"run": self.run, "changes": self.buyer.trade.ledger.changes})
+        """Return the id of this run and the number of ledger changes, which the page polls."""
+        return WholeReply({"run": self.run_id, "changes": self.purchases.context.ledger.written_row_count})
 
     async def _wallet(self, _: LocalRequest) -> WholeReply:
-        client = self.buyer.trade.client
+        client = self.purchases.context.client
         chain, node = await client.chain(), client.vouching.chain
         token = read_hex(chain.contracts.paytoken, 20, "paytoken")
         owner = read_hex(client.address, 20, "wallet")
@@ -132,23 +131,23 @@ class PageRoutes:
         )
 
     async def _price(self, request: LocalRequest) -> WholeReply:
-        asked = await request.read_json(MAX_BODY_BYTES)
-        route, body = asked.get("route"), asked.get("body")
+        members = await request.read_json(MAX_BODY_BYTES)
+        route, body = members.get("route"), members.get("body")
         if route not in ROUTES or not isinstance(body, dict):
             raise invalid_request(f"route must be one of {', '.join(ROUTES)}, and body its request", "route")
-        model, rule = await self.buyer.trade.prices.find_model(read_model_name(body), request.key.models)
-        return WholeReply(await highest_price(self.buyer.trade, read_request(route, body, model, rule)))
+        model, rule = await self.purchases.context.prices.find_model(read_model_name(body), request.key.models)
+        return WholeReply(await highest_price(self.purchases.context, read_request(route, body, model, rule)))
 
     async def _batch_price(self, request: LocalRequest) -> WholeReply:
         """Return the price of a batch that `POST /v1/batches` would start with the same body."""
-        batch = await self.batches.read_batch(request)
-        return WholeReply(await self.batches.batches.price(request.key, batch))
+        batch = await self.batch_routes.read_batch(request)
+        return WholeReply(await self.batch_routes.batches.price(request.key, batch))
 
     async def _spend(self, request: LocalRequest) -> WholeReply:
         days = request.query.get("days", "30")
         if days not in {str(each) for each in _PERIODS_IN_DAYS}:
             raise invalid_request("days must be 7, 30, 90 or 365", "days")
-        now = self.buyer.trade.clock()
+        now = self.purchases.context.clock()
         midnight = now - now % _DAY_S
         groups = await self._read_spend_groups(midnight - (int(days) - 1) * _DAY_S)
         budgets = [
@@ -158,7 +157,7 @@ class PageRoutes:
                 "max_amount": str(limit.max_amount),
                 "used": str(used),
             }
-            for limit, used in self.buyer.trade.budgets.usage(now)
+            for limit, used in self.purchases.context.budgets.limits_with_usage(now)
         ]
         return WholeReply(
             {
@@ -170,9 +169,9 @@ class PageRoutes:
             }
         )
 
-    async def _purchase(self, request: LocalRequest, idempotency: str) -> WholeReply:
+    async def _purchase(self, request: LocalRequest, idempotency_key: str) -> WholeReply:
         """Return the progress of the page's running request with this idempotency key."""
-        purchase = self.buyer.find_open(request.key.name, idempotency)
+        purchase = self.purchases.find_open(request.key.name, idempotency_key)
         if purchase is None:
             return WholeReply({"status": None, "job_id": None})
         return WholeReply({"status": purchase.status, "job_id": purchase.job and purchase.job.job_id})
@@ -184,14 +183,14 @@ class PageRoutes:
             if known is not None and anyio.current_time() < known[0]:
                 return known[1]
             started = anyio.current_time()
-            groups = await self.reader.spend_groups(since)
+            groups = await self.read_only_ledger.list_spend_groups(since)
             ended = anyio.current_time()
             self._cached_groups.clear()
             self._cached_groups[since] = (ended + _CACHE_FACTOR * (ended - started), groups)
             return groups
 
     async def _jobs(self, request: LocalRequest) -> WholeReply:
-        rows = await self.reader.list_newest(_MAX_PAGE_JOBS + 1, request.query.get("before"))
+        rows = await self.read_only_ledger.list_newest_jobs(_MAX_PAGE_JOBS + 1, request.query.get("before"))
         return WholeReply(
             {"jobs": [self._entry_json(row) for row in rows[:_MAX_PAGE_JOBS]], "more": len(rows) > _MAX_PAGE_JOBS}
         )
@@ -199,13 +198,13 @@ class PageRoutes:
     async def _job(self, _: LocalRequest, job_id: str) -> WholeReply:
         """Return a job of the ledger with the coordinator's view, which is missing before the post and in an outage."""
         row, market, problem = await self._find_entry(job_id), None, None
-        if row.kind != _BATCH:
+        if row.kind != _BATCH_KIND:
             try:
-                market = await self._market_view(split_request_id(job_id)[0])
+                market = await self._market_view(split_tab_request_id(job_id)[0])
             except NotFound:
                 pass
             except SvcError as error:
-                problem = problem_of(error).message
+                problem = problem_from_error(error).message
         return WholeReply({**self._entry_json(row), "market": market, "problem": problem})
 
     async def _tab_request(self, request: LocalRequest, tab: str, number: str) -> WholeReply:
@@ -213,7 +212,7 @@ class PageRoutes:
         return await self._job(request, f"{tab}/{number}")
 
     async def _market_view(self, job_id: str) -> JsonObject:
-        job = await self.buyer.trade.client.jobs.get(job_id)
+        job = await self.purchases.context.client.jobs.get(job_id)
         details = job.svc
         numbers = ("sla_secs", "rate_in", "rate_out", "units_in", "units_out", "completion_tok", "expires_at")
         return {
@@ -235,9 +234,9 @@ class PageRoutes:
     async def _proof(self, _: LocalRequest, job_id: str) -> WholeReply:
         """Make the receipt, verify it as a third party does, and return its facts."""
         receipt = verify_receipt(await self._make_receipt(job_id))
-        chain = self.buyer.trade.client.vouching.chain
+        chain = self.purchases.context.client.vouching.chain
         if chain is None:
-            raise Problem(400, f"a receipt {_NEEDS_NODE}", code="no_node")
+            raise Problem(400, f"a receipt {_NODE_NEEDED_TEXT}", code="no_node")
         await check_blocks(chain.new_snapshot(), receipt)
         found = [ProvedFact("job", hex_of(receipt.job_id), "hash of owner and commitment"), *receipt.facts]
         found += [ProvedFact(f"block {block.number}", hex_of(block.hash), "your node") for block in receipt.blocks]
@@ -245,20 +244,20 @@ class PageRoutes:
 
     async def _make_receipt(self, job_id: str) -> bytes:
         row = await self._find_entry(job_id)
-        if row.kind == _BATCH:
+        if row.kind == _BATCH_KIND:
             raise invalid_request("a batch has no receipt: see the jobs of its output file", "job_id")
-        if self.buyer.trade.client.vouching.chain is None:
-            raise Problem(400, f"a receipt {_NEEDS_NODE}", code="no_node")
-        return await self.buyer.trade.client.receipt(job_id)
+        if self.purchases.context.client.vouching.chain is None:
+            raise Problem(400, f"a receipt {_NODE_NEEDED_TEXT}", code="no_node")
+        return await self.purchases.context.client.receipt(job_id)
 
     async def _find_entry(self, job_id: str) -> SpendEntry:
-        row = await self.reader.find_job(job_id)
+        row = await self.read_only_ledger.find_job(job_id)
         if row is None:
             raise Problem(404, f"the ledger has no job {job_id}", code="job_not_found", param="job_id")
         return row
 
     def _entry_json(self, row: SpendEntry) -> JsonObject:
-        purchase = self.buyer.find_by_job(row.job_id)
+        purchase = self.purchases.find_by_job(row.job_id)
         return {
             **attrs.asdict(row),
             "at": int(row.at),
@@ -297,7 +296,7 @@ def _sum_groups(groups: Iterable[SpendGroup], name_of: Callable[[SpendGroup], st
     ranked = sorted(totals.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
     rest = [total for _, total in ranked[limit:]]
     if rest:
-        ranked = [*ranked[:limit], (_OTHERS, [sum(each) for each in zip(*rest, strict=True)])]
+        ranked = [*ranked[:limit], (_OTHERS_ROW_NAME, [sum(each) for each in zip(*rest, strict=True)])]
     return [
         {"name": name, "paid": str(paid), "reserved": str(reserved), "jobs": jobs, "running": running, "free": free}
         for name, (paid, reserved, jobs, running, free) in ranked

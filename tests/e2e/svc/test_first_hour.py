@@ -62,8 +62,8 @@ class Terminal:
         ) as shell:
             os.close(theirs)
             said = b""
-            while piece := _read(ours):
-                said += piece
+            while chunk := _read(ours):
+                said += chunk
             shell.wait(timeout=180)
         os.close(ours)
         return said.decode().replace("\r\n", "\n")

@@ -84,7 +84,7 @@ def test_unclaimed_job_is_running_until_cancelled(svc: Svc) -> None:
     [
         (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": None}, ExitCode.NO_KEY, "create a key file with svc keygen"),
         (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": "0x12"}, ExitCode.NO_KEY, "does not hold a private key"),
-        (("run", "no/such", "hi"), {}, ExitCode.REFUSED, "see svc models"),
+        (("run", "no/such", "hi"), {}, ExitCode.REFUSED, "svc models"),
         (("run", _MODEL, "hi", "-p", "stream=true"), {}, ExitCode.USAGE, "stream"),
         (("run", _MODEL, "hi", "-p", "width=512"), {}, ExitCode.USAGE, "returns text, not image: remove width"),
         (

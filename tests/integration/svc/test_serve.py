@@ -132,5 +132,5 @@ async def test_connection_that_breaks_takes_an_unclaimed_job_back(stream: bool, 
                     tasks.cancel_scope.cancel()
                 (job,) = market.jobs.values()
                 await until(lambda: job.steps == ["cancelled"])
-                while [spent.state for spent in await up.served.trade.ledger.list_since(0)] != ["unpaid"]:  # noqa: ASYNC110 - a file does not tell
+                while [spent.state for spent in await up.served.context.ledger.list_jobs_since(0)] != ["unpaid"]:  # noqa: ASYNC110 - a file does not tell
                     await anyio.sleep(0.05)

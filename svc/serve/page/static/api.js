@@ -6,10 +6,10 @@ const PROGRAM = "svc serve";
 const TOKEN = "svc-page-token";
 const UPLOAD_LIFETIME_S = 86_400;
 
-let known = null; // facts that do not change while the server runs
+let cachedFacts = null; // facts that do not change while the server runs
 
-export function headers(more = {}) {
-  return { "x-svc-page": localStorage.getItem(TOKEN) ?? "", ...more };
+export function headers(extra = {}) {
+  return { "x-svc-page": localStorage.getItem(TOKEN) ?? "", ...extra };
 }
 
 export function hasToken() {
@@ -20,17 +20,17 @@ export function get(path, timeout = TIMEOUT) {
   return readJson(PROGRAM, path, { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(timeout) });
 }
 
-export function post(path, body, more = {}) {
+export function post(path, body, extra = {}) {
   return readJson(PROGRAM, path, {
-    method: "POST", headers: headers({ "content-type": "application/json", ...more.headers }), body: JSON.stringify(body),
-    ...(more.signal ? { signal: more.signal } : {}),
+    method: "POST", headers: headers({ "content-type": "application/json", ...extra.headers }), body: JSON.stringify(body),
+    ...(extra.signal ? { signal: extra.signal } : {}),
   });
 }
 
 export async function openSession(link) {
   const { token } = await readJson(PROGRAM, "/page/session", { method: "POST", headers: { "x-svc-page": link } });
   localStorage.setItem(TOKEN, token);
-  known = null;
+  cachedFacts = null;
 }
 
 export async function endSession() {
@@ -39,12 +39,12 @@ export async function endSession() {
 }
 
 export async function about() {
-  known ??= await get("/page/about");
-  return known;
+  cachedFacts ??= await get("/page/about");
+  return cachedFacts;
 }
 
 export function forgetAbout() {
-  known = null;
+  cachedFacts = null;
 }
 
 // Copy a file to svc serve for a batch. The file is deleted after a day, because the batch keeps a separate copy.

@@ -29,7 +29,7 @@ async function prepare() {
   if (link) {
     await openSession(link);
     location.replace("#/ask"); // the link is used up: keep it out of the history
-    live.look();
+    live.poll();
   }
   const facts = await about();
   setDecimals(facts.decimals);

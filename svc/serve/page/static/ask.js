@@ -21,9 +21,9 @@ const ANSWER_TIMEOUT_MS = 24 * 3_600_000; // the server ends a request earlier
 const talk = h("ol", { class: "talk", "aria-label": "Conversation" });
 const state = { model: null, messages: [], models: new Map(), price: null, priced: null, running: null };
 
-const model = h("select", { id: "model", onchange: () => choose(model.value) });
+const model = h("select", { id: "model", onchange: () => chooseModel(model.value) });
 const text = h("textarea", {
-  id: "message", rows: 3, placeholder: "Write a message", oninput: () => priceSoon(),
+  id: "message", rows: 3, placeholder: "Write a message", oninput: () => schedulePrice(),
   onkeydown: (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
@@ -31,16 +31,16 @@ const text = h("textarea", {
   },
 });
 const label = h("label", { for: "message", class: "unseen" }, "Message");
-const size = h("select", { id: "size", onchange: () => priceSoon() }, SIZES.map((value) => h("option", { value, selected: value === "1024x1024" }, value.replace("x", " × "))));
+const size = h("select", { id: "size", onchange: () => schedulePrice() }, SIZES.map((value) => h("option", { value, selected: value === "1024x1024" }, value.replace("x", " × "))));
 const sizes = h("label", { hidden: true }, "Size", size);
-const longest = h("input", { id: "longest", type: "number", min: 1, max: 1_000_000, step: 1, inputmode: "numeric", placeholder: "4096", oninput: () => priceSoon() });
-const limits = h("label", {}, "Longest answer, tokens", longest);
-const clear = h("button", { id: "clear", type: "button", class: "quiet", onclick: () => { state.messages = []; talk.replaceChildren(); priceSoon(); } }, "New conversation");
-const said = h("p", { class: "price", id: "price", role: "status", "aria-live": "polite" });
+const maxTokens = h("input", { id: "longest", type: "number", min: 1, max: 1_000_000, step: 1, inputmode: "numeric", placeholder: "4096", oninput: () => schedulePrice() });
+const limits = h("label", {}, "Longest answer, tokens", maxTokens);
+const clear = h("button", { id: "clear", type: "button", class: "quiet", onclick: () => { state.messages = []; talk.replaceChildren(); schedulePrice(); } }, "New conversation");
+const priceText = h("p", { class: "price", id: "price", role: "status", "aria-live": "polite" });
 const send = h("button", { id: "send", type: "submit", class: "main", disabled: true }, "Send");
 const stop = h("button", { id: "stop", type: "button", hidden: true, onclick: () => state.running?.abort() }, "Stop");
 const form = h("form", { class: "composer", "aria-label": "Request", onsubmit: (event) => { event.preventDefault(); submit(); } },
-  label, text, h("div", { class: "composer-foot" }, said, stop, send));
+  label, text, h("div", { class: "composer-foot" }, priceText, stop, send));
 const controls = h("div", { class: "ask" },
   h("div", { class: "filters" }, h("label", { class: "grow" }, "Model", model), sizes, limits, clear),
   talk, form);
@@ -59,7 +59,7 @@ export function ask() {
       state.models = new Map(models);
       if (models.length === 0) return h("p", { class: "empty" }, "The market has no model that accepts orders.");
       model.replaceChildren(...models.map(([name]) => h("option", { value: name }, name)));
-      choose(state.models.has(state.model) ? state.model : models[0][0]);
+      chooseModel(state.models.has(state.model) ? state.model : models[0][0]);
       return [];
     },
   };
@@ -70,7 +70,7 @@ function route() {
   return endpoint === IMAGES || endpoint === EMBEDDINGS ? endpoint : CHAT;
 }
 
-function choose(name) {
+function chooseModel(name) {
   const before = state.model === null ? null : route();
   state.model = name;
   model.value = name;
@@ -81,27 +81,27 @@ function choose(name) {
   text.placeholder = { [CHAT]: "Write a message", [IMAGES]: "Describe the image", [EMBEDDINGS]: "One text in each line" }[now];
   label.textContent = { [CHAT]: "Message", [IMAGES]: "Description of the image", [EMBEDDINGS]: "Texts, one in each line" }[now];
   clear.hidden = now !== CHAT;
-  priceSoon(0);
+  schedulePrice(0);
 }
 
-function request() {
+function buildRequest() {
   const written = text.value.trim();
   if (written === "" || state.model === null) return null;
   if (route() === IMAGES) return { model: state.model, prompt: written, n: 1, size: size.value };
   if (route() === EMBEDDINGS) return { model: state.model, input: written.split("\n").map((line) => line.trim()).filter(Boolean) };
-  const most = /^[1-9]\d{0,6}$/.test(longest.value) ? { max_completion_tokens: Number(longest.value) } : {};
+  const most = /^[1-9]\d{0,6}$/.test(maxTokens.value) ? { max_completion_tokens: Number(maxTokens.value) } : {};
   return { model: state.model, messages: [...state.messages, { role: "user", content: written }], ...most };
 }
 
 let timer = null;
 
-function priceSoon(wait = PRICE_DELAY_MS) {
+function schedulePrice(wait = PRICE_DELAY_MS) {
   clearTimeout(timer);
   state.price = null;
   send.disabled = true;
-  const body = request();
+  const body = buildRequest();
   if (body === null) {
-    said.textContent = "The price and the readers are shown here before you send.";
+    priceText.textContent = "The price and the readers are shown here before you send.";
     send.textContent = "Send";
     return;
   }
@@ -111,7 +111,7 @@ function priceSoon(wait = PRICE_DELAY_MS) {
 async function price(body) {
   const key = JSON.stringify(body);
   state.priced = key;
-  said.textContent = "Asking the market for its price …";
+  priceText.textContent = "Requesting the price …";
   try {
     const [found, { token }] = await Promise.all([post("/page/price", { route: route(), body }), about()]);
     if (state.priced !== key) return;
@@ -119,7 +119,7 @@ async function price(body) {
     const most = `${tokens(found.amount)} ${token}`;
     send.textContent = `Send for at most ${most}`;
     send.disabled = state.running !== null;
-    said.replaceChildren(
+    priceText.replaceChildren(
       h("strong", {}, found.readers === "operator" ? "The coordinator’s operator can read it" : `Only provider ${found.provider} can read it`),
       found.readers === "operator"
         ? ", and so can the provider that claims it. "
@@ -127,34 +127,34 @@ async function price(body) {
       `It costs ${most} or less.`, found.hedged ? " A slow answer is bought a second time, for as much again." : "");
   } catch (error) {
     if (state.priced !== key) return;
-    said.replaceChildren(h("strong", {}, error.message));
+    priceText.replaceChildren(h("strong", {}, error.message));
     send.textContent = "Send";
     if (error.status === 0 || error.status >= 429) timer = setTimeout(() => state.priced === key && price(body), 3_000);
   }
 }
 
 function submit() {
-  const body = request();
+  const body = buildRequest();
   if (body === null || state.running !== null || state.price?.key !== JSON.stringify(body)) return;
   const kind = route();
-  const place = h("div", { class: "answer" });
-  const below = h("div", { class: "progress" });
+  const answerPlace = h("div", { class: "answer" });
+  const progressPlace = h("div", { class: "progress" });
   const status = h("p", { class: "unseen", role: "status" });
   talk.append(
     h("li", { class: "turn asked" }, h("span", { class: "who" }, "You"), h("p", { class: "words" }, text.value.trim())),
-    h("li", { class: "turn" }, h("span", { class: "who" }, state.model), place, below, status));
+    h("li", { class: "turn" }, h("span", { class: "who" }, state.model), answerPlace, progressPlace, status));
   text.value = "";
-  run(kind, body, state.price.amount, { place, below, status });
-  priceSoon();
+  run(kind, body, state.price.amount, { answerPlace, progressPlace, status });
+  schedulePrice();
   talk.lastElementChild.scrollIntoView({ block: "nearest" });
 }
 
 // Send the request, and send it again after a lost connection. The idempotency key makes the server continue the same
 // purchase.
-async function run(kind, body, most, { place, below, status }) {
+async function run(kind, body, most, { answerPlace, progressPlace, status }) {
   const idempotency = randomName();
   const abort = new AbortController();
-  const progress = follow(below, idempotency);
+  const progress = follow(progressPlace, idempotency);
   state.running = abort;
   stop.hidden = false;
   const more = { "x-svc-max-amount": most, "idempotency-key": idempotency };
@@ -162,40 +162,40 @@ async function run(kind, body, most, { place, below, status }) {
     try {
       if (kind === CHAT) {
         const words = h("p", { class: "words" });
-        place.replaceChildren(words);
+        answerPlace.replaceChildren(words);
         await chat(body, more, abort.signal, words, progress);
         state.messages = [...body.messages, { role: "assistant", content: words.textContent }];
       } else {
-        const answer = await whole(kind, body, more, abort.signal);
-        progress.found(ledgerId(answer.svc));
-        place.replaceChildren(kind === IMAGES ? images(answer, body) : embeddings(answer, body));
+        const answer = await requestAnswer(kind, body, more, abort.signal);
+        progress.setJob(ledgerId(answer.svc));
+        answerPlace.replaceChildren(kind === IMAGES ? images(answer, body) : embeddings(answer, body));
       }
       status.textContent = "The answer has arrived.";
       break;
     } catch (error) {
       if (abort.signal.aborted) {
-        place.append(h("p", { class: "faint" }, "Stopped. The job is cancelled if no provider had claimed it; otherwise it is paid."));
+        answerPlace.append(h("p", { class: "faint" }, "Stopped. The job is cancelled if no provider had claimed it; otherwise it is paid."));
         break;
       }
       if (error instanceof ApiError && error.status !== 0) {
-        place.replaceChildren(h("p", { class: "notice", role: "alert" }, error.message));
+        answerPlace.replaceChildren(h("p", { class: "notice", role: "alert" }, error.message));
         break;
       }
       if (attempt === MAX_RESENDS) {
-        place.replaceChildren(h("p", { class: "notice", role: "alert" }, "The connection to svc serve was lost. Its jobs continue: see Jobs."));
+        answerPlace.replaceChildren(h("p", { class: "notice", role: "alert" }, "The connection to svc serve was lost. Its jobs continue: see Jobs."));
         break;
       }
-      place.replaceChildren(h("p", { class: "faint", role: "status" }, "The connection to svc serve was lost. The job continues. Waiting for the server …"));
-      await live.returned();
+      answerPlace.replaceChildren(h("p", { class: "faint", role: "status" }, "The connection to svc serve was lost. The job continues. Waiting for the server …"));
+      await live.waitUntilConnected();
     }
   }
   progress.end();
   state.running = null;
   stop.hidden = true;
-  priceSoon(0);
+  schedulePrice(0);
 }
 
-async function whole(kind, body, more, signal) {
+async function requestAnswer(kind, body, more, signal) {
   return post(kind, body, { headers: more, signal });
 }
 
@@ -210,7 +210,7 @@ async function chat(body, more, signal, words, progress) {
     const { error } = await answer.json().catch(() => ({}));
     throw new ApiError(answer.status, error?.code ?? "", error?.message ?? `svc serve answered ${answer.status}.`);
   }
-  progress.found(ledgerId({ job_id: answer.headers.get("x-svc-job-id"), tab_request: answer.headers.get("x-svc-tab-request") }));
+  progress.setJob(ledgerId({ job_id: answer.headers.get("x-svc-job-id"), tab_request: answer.headers.get("x-svc-tab-request") }));
   let complete = false;
   for await (const data of events(answer.body)) {
     if (data === "[DONE]") {
@@ -218,7 +218,7 @@ async function chat(body, more, signal, words, progress) {
       break;
     }
     const chunk = JSON.parse(data);
-    progress.found(ledgerId(chunk.svc));
+    progress.setJob(ledgerId(chunk.svc));
     if (chunk.error) throw new ApiError(500, chunk.error.code ?? "", chunk.error.message);
     for (const choice of chunk.choices ?? []) {
       const { content, refusal } = choice.delta ?? {};
@@ -257,15 +257,15 @@ function embeddings(answer, { input }) {
     table("Embeddings", [
       { label: "Text", cell: (row) => h("span", { class: "break" }, row.line) },
       { label: "Numbers", num: true, cell: (row) => row.vector.length },
-      { label: "First of them", num: true, wide: true, cell: (row) => row.vector.slice(0, 4).map((each) => each.toFixed(3)).join(", ") },
+      { label: "First four", num: true, wide: true, cell: (row) => row.vector.slice(0, 4).map((each) => each.toFixed(3)).join(", ") },
     ], rows, "No embeddings."),
-    compared.length > 1 && table("How alike the texts are, from −1 to 1", [
-      { label: "Alike", cell: (row) => h("span", { class: "break" }, row.line) },
-      ...compared.map((other, n) => ({ label: String(n + 1), num: true, cell: (row) => alike(row.vector, other.vector) })),
+    compared.length > 1 && table("Similarity of the texts, from −1 to 1", [
+      { label: "Text", cell: (row) => h("span", { class: "break" }, row.line) },
+      ...compared.map((other, n) => ({ label: String(n + 1), num: true, cell: (row) => similarity(row.vector, other.vector) })),
     ], compared, ""));
 }
 
-function alike(one, other) {
+function similarity(one, other) {
   const dot = one.reduce((sum, each, n) => sum + each * (other[n] ?? 0), 0);
   const length = Math.hypot(...one) * Math.hypot(...other);
   return length === 0 ? "–" : (dot / length).toFixed(2);

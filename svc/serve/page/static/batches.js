@@ -8,10 +8,10 @@ import { when } from "./times.js";
 
 const PAGE_BATCHES = 20;
 const FIRST_LINE_BYTES = 65_536;
-const REFRESH_EVERY_MS = 3_000;
+const REFRESH_INTERVAL_MS = 3_000;
 const PRICE_HINT = "The price is shown here before you start.";
 const ENDPOINTS = ["/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/images/generations"];
-const WORDS = {
+const STATUS_BADGES = {
   validating: ["open", "Validating"],
   in_progress: ["claimed", "In progress"],
   finalizing: ["claimed", "Finalizing"],
@@ -26,7 +26,7 @@ const ENDED = new Set(["completed", "failed", "expired", "cancelled"]);
 export function batches(_, { refresh, open }) {
   const pages = [];
   const state = { run: 0, file: null, id: null, amount: null };
-  const said = h("p", { class: "price", id: "price", role: "status" }, PRICE_HINT);
+  const message = h("p", { class: "price", id: "price", role: "status" }, PRICE_HINT);
   const refused = h("div", { id: "refused" });
   const endpoint = h("select", { id: "endpoint", onchange: price }, ENDPOINTS.map((value) => h("option", { value }, value)));
   const file = h("input", { id: "file", type: "file", accept: ".jsonl,application/jsonl", required: true, onchange: async () => { await guessEndpoint(); price(); } });
@@ -43,7 +43,7 @@ export function batches(_, { refresh, open }) {
     }
   }
 
-  // Copy the chosen file to svc serve, and show its price. If another file is chosen meanwhile, show only the new price.
+  // Copy the chosen file to svc serve, and show its price. If another file is chosen in the meantime, show only its price.
   async function price() {
     const run = ++state.run;
     const [chosen] = file.files;
@@ -51,7 +51,7 @@ export function batches(_, { refresh, open }) {
     start.disabled = true;
     start.textContent = "Start";
     refused.replaceChildren();
-    said.textContent = chosen ? "Reading the file …" : PRICE_HINT;
+    message.textContent = chosen ? "Reading the file …" : PRICE_HINT;
     if (!chosen) return;
     try {
       if (state.file !== chosen) {
@@ -59,11 +59,11 @@ export function batches(_, { refresh, open }) {
         if (run !== state.run) return;
         Object.assign(state, { file: chosen, id });
       }
-      said.textContent = "Asking the market for its price …";
+      message.textContent = "Requesting the price …";
       const [found, { token }] = await Promise.all([post("/page/batch-price", request()), about()]);
       if (run === state.run) show(found, token);
     } catch (error) {
-      if (run === state.run) said.replaceChildren(h("strong", {}, error.message));
+      if (run === state.run) message.replaceChildren(h("strong", {}, error.message));
     }
   }
 
@@ -73,15 +73,15 @@ export function batches(_, { refresh, open }) {
 
   function show(found, token) {
     if (found.amount === null) {
-      said.replaceChildren(h("strong", {}, `${number(found.refused)} of ${lines(found.lines)} would be refused, and the batch with them.`), " Correct the file and choose it again.");
+      message.replaceChildren(h("strong", {}, `${number(found.refused)} of ${lines(found.lines)} would be refused, so the batch would fail.`), " Correct the file and choose it again.");
       refused.replaceChildren(errors("Lines that would be refused", found.errors));
       return;
     }
-    const most = `${tokens(found.amount)} ${token}`;
+    const maxCost = `${tokens(found.amount)} ${token}`;
     state.amount = found.amount;
-    start.textContent = `Start for at most ${most}`;
+    start.textContent = `Start for at most ${maxCost}`;
     start.disabled = false;
-    said.replaceChildren(h("strong", {}, `${lines(found.lines)} cost ${most} or less.`),
+    message.replaceChildren(h("strong", {}, `${lines(found.lines)} cost ${maxCost} or less.`),
       ` ${found.models.map((each) => `${each.name}: ${lines(each.lines)}`).join(". ")}.`);
   }
 
@@ -93,7 +93,7 @@ export function batches(_, { refresh, open }) {
       const made = await post("/v1/batches", request(), { headers: { "x-svc-max-amount": state.amount } });
       open(`#/batches/${made.id}`);
     } catch (error) {
-      said.replaceChildren(h("strong", {}, error.message));
+      message.replaceChildren(h("strong", {}, error.message));
       start.disabled = false;
     }
   }
@@ -106,7 +106,7 @@ export function batches(_, { refresh, open }) {
         h("label", { class: "grow" }, "File of requests", file),
         h("label", {}, "Route", endpoint),
         h("label", {}, "Window", window_),
-        start, said),
+        start, message),
       refused),
     read: () => get(`/v1/batches?limit=${PAGE_BATCHES}${pages.length > 0 ? `&after=${pages.at(-1)}` : ""}`),
     show({ data, has_more, last_id }, { token }) {
@@ -129,13 +129,13 @@ export function batches(_, { refresh, open }) {
 
 export function batch([id], { refresh }) {
   let timer = null;
-  const said = h("p", { class: "said", role: "status" });
-  const act = (work) => async () => {
+  const message = h("p", { class: "said", role: "status" });
+  const reportErrors = (work) => async () => {
     try {
       await work();
-      said.textContent = "";
+      message.textContent = "";
     } catch (error) {
-      said.textContent = error.message;
+      message.textContent = error.message;
     }
   };
   return {
@@ -145,10 +145,10 @@ export function batch([id], { refresh }) {
     read: () => get(`/v1/batches/${id}`),
     show(row, { token }) {
       clearTimeout(timer);
-      if (!ENDED.has(row.status)) timer = setTimeout(refresh, REFRESH_EVERY_MS);
+      if (!ENDED.has(row.status)) timer = setTimeout(refresh, REFRESH_INTERVAL_MS);
       const { total, completed, failed } = row.request_counts;
       const part = (name, label) => row[`${name}_file_id`] && h("button", { id: name, type: "button",
-        onclick: act(() => save(`/v1/files/${row[`${name}_file_id`]}/content`, `${id}_${name}.jsonl`)) }, label);
+        onclick: reportErrors(() => save(`/v1/files/${row[`${name}_file_id`]}/content`, `${id}_${name}.jsonl`)) }, label);
       return [
         h("p", { class: "headline" }, badge(row), h("span", {}, total === 0 ? "Its lines are being read." : `${number(completed + failed)} of ${number(total)} lines have ended.`)),
         total > 0 && h("progress", { max: total, value: completed + failed, "aria-label": "Lines that have ended" }),
@@ -166,8 +166,8 @@ export function batch([id], { refresh }) {
         h("p", { class: "actions" },
           part("output", "Download the results"), part("error", "Download the failures"),
           !ENDED.has(row.status) && row.status !== "cancelling" && h("button", { id: "cancel", type: "button",
-            onclick: act(async () => { await post(`/v1/batches/${id}/cancel`, {}); refresh(); }) }, "Cancel the batch")),
-        said,
+            onclick: reportErrors(async () => { await post(`/v1/batches/${id}/cancel`, {}); refresh(); }) }, "Cancel the batch")),
+        message,
       ];
     },
   };
@@ -185,7 +185,7 @@ function lines(count) {
 }
 
 function badge(row) {
-  const [kind, word] = WORDS[row.status] ?? ["cancelled", row.status];
+  const [kind, word] = STATUS_BADGES[row.status] ?? ["cancelled", row.status];
   return h("span", { class: `badge ${kind}` }, word);
 }
 

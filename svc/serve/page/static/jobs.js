@@ -3,7 +3,7 @@
 import { get, save } from "./api.js";
 import { facts, h, hex, table } from "./dom.js";
 import { digitsOf, number, span, tokens } from "./format.js";
-import { hasEnded, sentence, steps } from "./progress.js";
+import { hasEnded, statusText, steps } from "./progress.js";
 import { when } from "./times.js";
 
 const STATES = {
@@ -57,7 +57,7 @@ export function job([id], { refresh }) {
   let timer = null;
   const [jobId, request] = id.split("/"); // a request in a tab is proven by the receipt of the tab's job
   const proof = h("div", { "aria-live": "polite" });
-  const act = (work) => async (event) => {
+  const showResult = (work) => async (event) => {
     const button = event.currentTarget;
     button.disabled = true;
     proof.replaceChildren(h("p", { class: "faint" }, "Reading the chain …"));
@@ -68,11 +68,11 @@ export function job([id], { refresh }) {
     }
     button.disabled = false;
   };
-  const download = act(async () => {
+  const download = showResult(async () => {
     await save(`/page/jobs/${jobId}/receipt`, `${jobId}.receipt.json`);
     return h("p", { class: "faint" }, "Saved. Anyone can check it with svc receipt verify and a node.");
   });
-  const verify = act(async () => {
+  const verify = showResult(async () => {
     const found = await get(`/page/jobs/${jobId}/proof`);
     return [
       h("p", {}, h("span", { class: "badge settled" }, "Verified"), " Each fact rests on a signature or on a block of your node."),
@@ -96,7 +96,7 @@ export function job([id], { refresh }) {
       const proven = has_node && hasEnded(row) && (!request || Boolean(market?.ended_at));
       const rates = market && `${tokens(market.rate_in)} / ${tokens(market.rate_out)}`;
       return [
-        h("p", { class: "headline" }, jobBadge(row), h("span", {}, sentence(row, token))),
+        h("p", { class: "headline" }, jobBadge(row), h("span", {}, statusText(row, token))),
         steps(row),
         row.problem && h("p", { class: "notice" }, `The coordinator’s view is missing: ${row.problem}`),
         h("h2", {}, "The order"),

@@ -3,45 +3,45 @@
 
 import { forgetAbout, get, hasToken } from "./api.js";
 
-const LOOK_EVERY_MS = 2_000;
-const MAX_WAIT_MS = 15_000;
+const POLL_INTERVAL_MS = 2_000;
+const MAX_POLL_INTERVAL_MS = 15_000;
 
 export class Live extends EventTarget {
   mode = "connecting"; // live, reconnecting, locked
-  #seen = null;
-  #wait = LOOK_EVERY_MS;
+  #lastState = null;
+  #interval = POLL_INTERVAL_MS;
   #timer = null;
 
   start() {
-    document.addEventListener("visibilitychange", () => this.look());
-    addEventListener("online", () => this.look());
-    this.look();
+    document.addEventListener("visibilitychange", () => this.poll());
+    addEventListener("online", () => this.poll());
+    this.poll();
   }
 
-  async look() {
+  async poll() {
     clearTimeout(this.#timer);
     if (document.hidden) return;
     if (!hasToken()) return void this.#become("locked");
     try {
       const { run, changes } = await get("/page/state");
-      this.#wait = LOOK_EVERY_MS;
-      const returned = this.mode !== "live";
-      if (this.#seen !== null && this.#seen.run !== run) forgetAbout();
-      const changed = this.#seen === null || this.#seen.run !== run || this.#seen.changes !== changes;
-      this.#seen = { run, changes };
+      this.#interval = POLL_INTERVAL_MS;
+      const reconnected = this.mode !== "live";
+      if (this.#lastState !== null && this.#lastState.run !== run) forgetAbout();
+      const changed = this.#lastState === null || this.#lastState.run !== run || this.#lastState.changes !== changes;
+      this.#lastState = { run, changes };
       this.#become("live");
-      if (changed || returned) this.dispatchEvent(new Event("change"));
+      if (changed || reconnected) this.dispatchEvent(new Event("change"));
     } catch (error) {
       this.#become(error.status === 401 ? "locked" : "reconnecting");
-      this.#wait = Math.min(this.#wait * 1.5, MAX_WAIT_MS);
+      this.#interval = Math.min(this.#interval * 1.5, MAX_POLL_INTERVAL_MS);
     }
-    this.#timer = setTimeout(() => this.look(), this.#wait);
+    this.#timer = setTimeout(() => this.poll(), this.#interval);
   }
 
-  // Resolve when the server answers again.
-  async returned() {
-    this.#wait = LOOK_EVERY_MS;
-    await this.look();
+  // Wait until the server answers again.
+  async waitUntilConnected() {
+    this.#interval = POLL_INTERVAL_MS;
+    await this.poll();
     while (this.mode !== "live") await new Promise((resolve) => this.addEventListener("mode", resolve, { once: true }));
   }
 

@@ -4,16 +4,16 @@ import { about, get } from "./api.js";
 import { h } from "./dom.js";
 import { tokens } from "./format.js";
 
-const LOOK_EVERY_MS = 1_000;
+const POLL_INTERVAL_MS = 1_000;
 const ENDED = new Set(["done", "unpaid", "refunded"]);
-const WORDS = {
+const STATUS_TEXTS = {
   preparing: "Sealing and signing the order.",
   posting: "Posting the job.",
   queued: "Waiting for the provider to claim the job.",
   in_progress: "The provider is running the job.",
   completed: "Reading the result.",
 };
-const REASONS = {
+const END_TEXTS = {
   unpaid: "The job ended without a result. Nothing was paid.",
   refunded: "The chain did not settle the answer. Nothing was paid.",
 };
@@ -42,61 +42,61 @@ export function steps(job) {
   const labels = ["Posted", "Claimed", "Settled", "Final"];
   const next = failed ? -1 : reached.indexOf(false);
   const kind = (n) => (reached[n] ? "done" : n === next ? "next" : "later");
-  const spoken = { done: "done", next: "next", later: "not yet" };
+  const stateNames = { done: "done", next: "next", later: "not yet" };
   const items = labels.filter((_, n) => !failed || reached[n]).map((label, n) =>
-    h("li", { class: kind(n) }, label, h("span", { class: "unseen" }, `: ${spoken[kind(n)]}`)));
+    h("li", { class: kind(n) }, label, h("span", { class: "unseen" }, `: ${stateNames[kind(n)]}`)));
   if (failed) items.push(h("li", { class: "failed" }, job.state === "refunded" ? "Refunded" : "Ended"));
   return h("ol", { class: "steps", "aria-label": "Progress of the job" }, items);
 }
 
-export function sentence(job, token) {
-  if (REASONS[job.state]) return REASONS[job.state];
+export function statusText(job, token) {
+  if (END_TEXTS[job.state]) return END_TEXTS[job.state];
   if (job.state === "done" && isUnsettledTabRequest(job)) return `Answered in a tab. It costs ${tokens(job.cost)} ${token}, paid when the tab is settled.`;
   if (job.state === "done") return `Final on the chain. It cost ${tokens(job.cost)} ${token}.`;
   if (job.state === "given") return "Settled by the coordinator. The payment is final once the chain has it.";
-  return WORDS[job.market?.status ?? job.status] ?? "Waiting for the market.";
+  return STATUS_TEXTS[job.market?.status ?? job.status] ?? "Waiting for the market.";
 }
 
 // Follow a request of this page by its idempotency key until its last job has ended, and draw each state into `place`.
-// `found` names the job as soon as it is known, and `end` says that the request itself has ended.
+// Call `setJob` as soon as the job is known, and `end` when the request has ended.
 export function follow(place, idempotency) {
   let job_id = null;
-  let seen = null;
+  let lastJobJson = null;
   let ended = false;
 
-  async function look() {
+  async function poll() {
     if (place.closest(".talk") === null) return; // the conversation was cleared
     if (place.isConnected && !document.hidden && await draw()) return;
-    setTimeout(look, LOOK_EVERY_MS);
+    setTimeout(poll, POLL_INTERVAL_MS);
   }
 
   // Draw the current state. Return true once the state cannot change any more.
   async function draw() {
     try {
-      const last = ended; // read first: only a state that is read after the end is the last one
+      const isLastRead = ended; // read first: only a state that is read after the end is final
       const { token } = await about();
       const open = await get(`/page/purchases/${idempotency}`);
       job_id = open.job_id ?? job_id;
-      if (job_id === null && last) {
+      if (job_id === null && isLastRead) {
         place.replaceChildren();
         return true;
       }
       const job = job_id === null ? { state: "posting", status: open.status ?? "preparing" } : await get(`/page/jobs/${job_id}`);
       const key = JSON.stringify(job);
-      if (key !== seen) {
-        seen = key;
-        place.replaceChildren(steps(job), h("p", { class: "said" }, sentence(job, token), " ",
+      if (key !== lastJobJson) {
+        lastJobJson = key;
+        place.replaceChildren(steps(job), h("p", { class: "said" }, statusText(job, token), " ",
           job_id && h("a", { href: `#/jobs/${job_id}` }, "Details")));
       }
-      return last && hasEnded(job);
+      return isLastRead && hasEnded(job);
     } catch (error) {
       return error.status === 401;
     }
   }
 
-  look();
+  poll();
   return {
-    found: (id) => { job_id = id ?? job_id; },
+    setJob: (id) => { job_id = id ?? job_id; },
     end: () => { ended = true; },
   };
 }

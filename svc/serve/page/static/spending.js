@@ -62,12 +62,12 @@ function byDay(sums, name, member) {
 
 // A meter counts in parts of 1,000, because amounts may exceed what a number holds exactly.
 function budget({ key, seconds, max_amount, used }, token) {
-  const [most, spent] = [BigInt(max_amount), BigInt(used)];
-  const left = most > spent ? most - spent : 0n;
+  const [limit, spent] = [BigInt(max_amount), BigInt(used)];
+  const left = limit > spent ? limit - spent : 0n;
   const name = `${key === null ? "All keys" : `Key ${key}`}, ${seconds === DAY_S ? "any day" : seconds === 3600 ? "any hour" : `any ${span(seconds)}`}`;
   return h("li", {},
     h("span", { class: "budget-name" }, name),
-    gauge(Number((spent * 1000n) / most), 1000, `${name}: ${tokens(spent)} of ${tokens(most)} ${token} used`),
-    h("span", { class: "num" }, `${tokens(spent)} of ${tokens(most)} ${token}`),
+    gauge(Number((spent * 1000n) / limit), 1000, `${name}: ${tokens(spent)} of ${tokens(limit)} ${token} used`),
+    h("span", { class: "num" }, `${tokens(spent)} of ${tokens(limit)} ${token}`),
     h("span", { class: "faint num" }, `${tokens(left)} left`));
 }

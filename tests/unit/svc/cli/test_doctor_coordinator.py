@@ -88,7 +88,7 @@ def escrow(key: str = KEY.raw.hex(), **changed: Any) -> Answer:
         (escrow(debug=True), (), CheckResult.WRONG, "make no open orders here"),
         (escrow(report_data="11" * 32), (), CheckResult.WRONG, "make no open orders here"),
         (failing(403, "invalid_request_error", "escrow_unavailable"), (), None, "name a provider"),
-        (failing(400, "invalid_request_error"), (), CheckResult.WRONG, "see the message"),
+        (failing(400, "invalid_request_error"), (), CheckResult.WRONG, "contact the operator"),
     ],
     ids=["well", "not pinned", "mock", "debug", "of another key", "none", "trouble"],
 )

@@ -2,7 +2,7 @@ import pytest
 
 from svc import errors
 from svc.cli.exit_codes import ExitCode
-from svc.cli.failures import error_json, exit_code_of, hint_for
+from svc.cli.failures import error_json, exit_code_for, hint_for
 from svc.errors import SvcError
 
 
@@ -29,7 +29,7 @@ from svc.errors import SvcError
     ],
 )
 def test_failure_ends_with_its_exit_code(error: SvcError, code: ExitCode) -> None:
-    assert exit_code_of(error) is code
+    assert exit_code_for(error) is code
 
 
 def test_failure_that_can_be_mended_says_how() -> None:

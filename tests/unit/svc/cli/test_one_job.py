@@ -267,7 +267,7 @@ def test_claimed_job_counts_down_and_shows_the_refund(market: FakeMarket, svc: S
     assert shown["reclaimable"] == "from about block 1845"
     market.coordinator.tell(f"GET /v1/jobs/{id_}", told("in_progress", state=1, reclaimable_at="5"))
     assert svc(f"status {id_}") == ExitCode.DONE
-    assert "to be settled\tover (1970-01-01 00:00:05Z)" in capsys.readouterr().out
+    assert "to be settled\tdeadline passed (1970-01-01 00:00:05Z)" in capsys.readouterr().out
     market.coordinator.tell(f"GET /v1/jobs/{id_}", told("failed", state=3, ended_because=4, ended_at="1800000000"))
     assert svc(f"wait {id_}") == ExitCode.NO_RESULT
     shown = dict(line.split("\t") for line in capsys.readouterr().out.splitlines())

@@ -8,7 +8,7 @@ from svc.cli.drawing import Table
 from svc.cli.output import NextStep, Output
 from tests.support.pseudo_terminal import Shown, cells
 
-_TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right=frozenset({"price"}))
+_TABLE = Table(("name", "price"), [("a\tb\nc", "1"), ("[bold]d[/]", None)], right_aligned=frozenset({"price"}))
 _DATA = [{"name": "a\tb\nc", "price": "1"}]
 
 
@@ -30,12 +30,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> _Terminal:
 
 def test_piped_table_has_one_line_per_row() -> None:
     out = StringIO()
-    _output(out, StringIO()).table(_TABLE, _DATA)
+    _output(out, StringIO()).show_table(_TABLE, _DATA)
     assert out.getvalue() == "a b c\t1\n[bold]d[/]\t—\n"
 
 
 def test_table_on_a_terminal_has_a_head_and_reads_no_markup(terminal: _Terminal) -> None:
-    _output(terminal, StringIO()).table(_TABLE, _DATA)
+    _output(terminal, StringIO()).show_table(_TABLE, _DATA)
     shown = terminal.getvalue()
     assert "name" in shown
     assert "[bold]d[/]" in shown
@@ -72,12 +72,12 @@ def test_table_fits_its_terminal(terminal: _Terminal, monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     table = _WIDE[name]
-    _output(terminal, StringIO()).table(table, [])
+    _output(terminal, StringIO()).show_table(table, [])
     shown = Shown(0, terminal.getvalue())
     assert max(map(cells, shown.lines)) <= columns
     for row in table.rows:
         for column, cell in zip(table.columns, row, strict=True):
-            if column in table.right | table.whole:
+            if column in table.right_aligned | table.never_cut:
                 assert (cell or "") in shown.text
     letters = Counter("".join(shown.text.split()))
     assert not Counter("".join("".join(cell or "" for cell in row) for row in table.rows).replace(" ", "")) - letters
@@ -86,7 +86,7 @@ def test_table_fits_its_terminal(terminal: _Terminal, monkeypatch: pytest.Monkey
 def test_row_below_its_id_stays_in_its_columns(terminal: _Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     table = _WIDE["ids beside the rest"]
-    _output(terminal, StringIO()).table(table, [])
+    _output(terminal, StringIO()).show_table(table, [])
     lines = [line for line in Shown(0, terminal.getvalue()).lines if line]
     outside = [line.strip() for line in lines if not line.startswith("  ")]
     assert outside == ["job", *(row[0] for row in table.rows)]
@@ -99,7 +99,7 @@ def test_facts_fit_their_terminal(terminal: _Terminal, monkeypatch: pytest.Monke
     monkeypatch.setenv("COLUMNS", str(columns))
     key = "fc" * 32
     facts = [("open orders can be opened by", "the provider that claims it, " * 5), ("key of the market's escrow", key)]
-    _output(terminal, StringIO()).facts(facts, {})
+    _output(terminal, StringIO()).show_facts(facts, {})
     lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) <= columns
     assert any(line.split()[-1] == key for line in lines)
@@ -124,36 +124,36 @@ def test_bar_without_a_total_is_not_drawn_full(terminal: _Terminal) -> None:
 
 
 def test_control_signs_of_others_do_not_reach_the_terminal(terminal: _Terminal) -> None:
-    _output(terminal, StringIO()).facts([("owner", "\x1b[2Jx")], {})
+    _output(terminal, StringIO()).show_facts([("owner", "\x1b[2Jx")], {})
     assert terminal.getvalue() == "owner   [2Jx\n"
 
 
 def test_json_output_has_only_the_data() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err, as_json=True)
-    output.table(_TABLE, _DATA)
+    output.show_table(_TABLE, _DATA)
     assert json.loads(out.getvalue()) == _DATA
     assert err.getvalue() == ""
 
 
 def test_failure_under_json_is_one_object_on_standard_error() -> None:
     out, err = StringIO(), StringIO()
-    _output(out, err, as_json=True).fail("no", "hint", {"message": "no", "code": "x" * 200})
+    _output(out, err, as_json=True).show_error("no", "hint", {"message": "no", "code": "x" * 200})
     assert (out.getvalue(), json.loads(err.getvalue())) == ("", {"error": {"message": "no", "code": "x" * 200}})
 
 
 def test_failure_is_one_line_with_a_remedy() -> None:
     err = StringIO()
-    _output(StringIO(), err).fail("it [broke]", "mend it", {})
+    _output(StringIO(), err).show_error("it [broke]", "mend it", {})
     assert err.getvalue() == "svc: it [broke]\n     mend it\n"
 
 
 def test_quiet_hides_remarks_only() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err, quiet=True)
-    output.say("on its way")
+    output.write_note("on its way")
     output.warn("beware")
-    output.text("42")
+    output.write_text("42")
     assert (out.getvalue(), err.getvalue()) == ("42\n", "svc: warning: beware\n")
 
 
@@ -188,20 +188,20 @@ def test_long_id_is_on_its_own_line(terminal: _Terminal) -> None:
     table = Table(
         ("job", "model", "busy"), [(_ID, "demo/text", "7"), (_ID, "[x]", None)], frozenset({"busy"}), frozenset({"job"})
     )
-    _output(terminal, StringIO()).table(table, [])
+    _output(terminal, StringIO()).show_table(table, [])
     lines = [line.rstrip() for line in terminal.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()]
     assert lines == ["job", "  model      busy", _ID, "  demo/text     7", _ID, "  [x]           —"]
 
 
 def test_id_that_fits_stays_in_its_row(terminal: _Terminal) -> None:
-    table = Table(("job", "model"), [(_ID, "demo/a")], whole=frozenset({"job"}))
-    _output(terminal, StringIO()).table(table, [])
+    table = Table(("job", "model"), [(_ID, "demo/a")], never_cut=frozenset({"job"}))
+    _output(terminal, StringIO()).show_table(table, [])
     assert f"{_ID}  demo/a" in terminal.getvalue()
 
 
 def test_failure_lists_next_commands_one_per_line() -> None:
     out, err = StringIO(), StringIO()
     output = _output(out, err)
-    output.next = NextStep("it goes on", (f"svc wait {_ID}", f"svc result {_ID}"))
-    output.fail("interrupted", None, {})
+    output.next_step = NextStep("it goes on", (f"svc wait {_ID}", f"svc result {_ID}"))
+    output.show_error("interrupted", None, {})
     assert err.getvalue() == f"svc: interrupted\n     it goes on:\n  svc wait {_ID}\n  svc result {_ID}\n"

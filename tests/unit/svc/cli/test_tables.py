@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from svc.cli import tables
-from svc.cli.money import payment_of
+from svc.cli.money import compute_payment
 from svc.records import Allocation, Ask, BookRow, Job, ModelPlan, Quote
 
 _ORDER: dict[str, Any] = {
@@ -25,7 +25,7 @@ _ORDER: dict[str, Any] = {
 def test_row_of_the_book_reads_as_why_it_ended(state: int, ended_because: int, status: str) -> None:
     row = {**_ORDER, "c": "0x", "claimed_at": 0, "posted_block": 1, "result_cid": None}
     read = msgspec.convert(row | {"state": state, "ended_because": ended_because}, BookRow)
-    assert tables.status_of(read) == status
+    assert tables.job_status(read) == status
 
 
 def test_lines_that_no_provider_takes_have_a_row_of_their_own() -> None:
@@ -44,9 +44,9 @@ def test_cost_splits_the_authorised_amount_exactly() -> None:
     domain = {"name": "T", "version": "1", "chainId": 1, "verifyingContract": "0x"}
     authorization = {"domain": domain, "to": "0x", "value": 1, "valid_after": 0, "valid_before": 1, "nonce": "0x"}
     price = {"cap": 210, "fee_bps": 250, "fee": 5, "gas_fee": 2000, "amount": 2215, "authorization": authorization}
-    paid = payment_of(msgspec.convert(job, Job), msgspec.convert(price, Quote))
+    paid = compute_payment(msgspec.convert(job, Job), msgspec.convert(price, Quote))
     assert attrs.asdict(paid) == {"authorised": 2215, "parts": {"provider": 90, "fee": 2, "gas_fee": 2000}}
-    assert (paid.parts.total, paid.returned) == (2092, 123)
+    assert (paid.parts.total, paid.refunded) == (2092, 123)
 
 
 @pytest.mark.parametrize(

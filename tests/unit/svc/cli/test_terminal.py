@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from svc.cli.clean_text import clean, clean_json, one_line
+from svc.cli.clean_text import clean, clean_json, clean_line
 from svc.cli.output import Output
 
 CLASSES = {
@@ -50,14 +50,14 @@ def _xterm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_control_characters_are_shown_escaped(name: str) -> None:
     sent, shown = CLASSES[name]
     assert clean(sent) == shown
-    assert one_line(sent) == shown
+    assert clean_line(sent) == shown
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_json_on_a_terminal_is_escaped_and_stays_the_same_value(name: str) -> None:
     sent, _ = CLASSES[name]
     out = _Terminal()
-    Output(as_json=True, quiet=False, out=out, err=StringIO()).json({"output": sent})
+    Output(as_json=True, quiet=False, out=out, err=StringIO()).write_json({"output": sent})
     assert json.loads(out.getvalue()) == {"output": sent}
     assert not _obeyed(out.getvalue())
     assert json.loads(clean_json(json.dumps({"a": sent}, ensure_ascii=False))) == {"a": sent}
@@ -69,7 +69,7 @@ def test_results_are_escaped_only_on_a_terminal(name: str) -> None:
     terminal, pipe = _Terminal(), StringIO()
     for out in (terminal, pipe):
         output = Output(as_json=False, quiet=False, out=out, err=StringIO())
-        output.text(sent)
+        output.write_text(sent)
         output.write_json_line([sent])
     assert terminal.getvalue().startswith(shown + "\n")
     assert not _obeyed(terminal.getvalue())
@@ -83,15 +83,15 @@ def test_messages_are_escaped_everywhere(name: str, as_json: bool) -> None:
     sent, _ = CLASSES[name]
     err = StringIO()
     output = Output(as_json=as_json, quiet=False, out=StringIO(), err=err)
-    output.say(sent)
+    output.write_note(sent)
     output.warn(sent)
-    output.fail(sent, sent, {"message": sent})
+    output.show_error(sent, sent, {"message": sent})
     assert not _obeyed(err.getvalue())
 
 
 def test_messages_cannot_forge_a_line_of_their_own() -> None:
     err = StringIO()
-    Output(as_json=False, quiet=False, out=StringIO(), err=err).fail("no\nsvc: paid 0", None, {})
+    Output(as_json=False, quiet=False, out=StringIO(), err=err).show_error("no\nsvc: paid 0", None, {})
     assert err.getvalue() == "svc: no\\nsvc: paid 0\n"
 
 

@@ -66,7 +66,7 @@ def test_pipe_gets_the_book_once_with_whole_ids(svc: Svc, capsys: Said) -> None:
     [
         ("models", "demo/text\tyes\t0.000001\t0.000002\t1\t1h, 24h"),
         ("providers", "7\t0x" + "07" * 20 + "\tyes\t900\t3/4\tall\tno\t—\t—"),
-        ("market", "index\tready, block 45, 1 behind the head"),
+        ("market", "index\tready at block 45; blocks behind the chain: 1"),
     ],
 )
 def test_pane_that_is_asked_for_is_written(svc: Svc, capsys: Said, pane: str, told: str) -> None:
@@ -100,7 +100,7 @@ async def test_keys_switch_panes_and_outages_are_waited_out(
 
     async def until(status: str, pane: str) -> None:
         with anyio.fail_after(10):
-            while not (drawn and status in drawn[-1].status and drawn[-1].panes[drawn[-1].at] == pane):
+            while not (drawn and status in drawn[-1].status and drawn[-1].panes[drawn[-1].pane_index] == pane):
                 await seen.wait()
 
     async def keys() -> AsyncGenerator[str, None]:
@@ -238,7 +238,7 @@ def test_screen_fits_and_escapes_hostile_names(monkeypatch: pytest.MonkeyPatch, 
     out = _Terminal()
     output = Output(as_json=False, quiet=False, out=out, err=StringIO())
     rows = [(f"job {n}", "\x1b]0;owned\x07[red]name") for n in range(40)]
-    with output.screen() as draw:
+    with output.full_screen() as draw:
         draw(Screen(("book", "jobs"), 0, "live, block 45", Table(("job", "model"), rows), "q quit"))
     shown = out.getvalue()
     assert "\x1b]0;" not in shown

@@ -208,7 +208,7 @@ async def test_failure_of_all_providers_is_retryable(market: ServedMarket, tmp_p
     market.steps = {7: FAILS}
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (heard.status, heard.code, heard.headers["x-should-retry"]) == (502, "job_provider_fail", "true")
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
 
@@ -226,9 +226,9 @@ async def test_hedge_buys_a_second_answer_where_it_is_set(market: ServedMarket, 
 async def test_raised_price_is_paid_within_the_limits(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         await caller.post(CHAT, HELLO)
-        known = caller.served.trade.prices._charges
+        known = caller.served.context.prices._charges
         assert known is not None
-        caller.served.trade.prices._charges = type(known)(known.fee_bps, 1)  # the charges as known an hour ago
+        caller.served.context.prices._charges = type(known)(known.fee_bps, 1)  # the charges as known an hour ago
         market.refuse = None
         heard = await caller.post(CHAT, HELLO)
     assert heard.status == 200
@@ -281,7 +281,7 @@ async def test_disconnect_cancels_an_unclaimed_job(market: ServedMarket, tmp_pat
             await until(lambda: bool(market.jobs))
             gone.set()
         await anyio.sleep(10)
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
 
 
@@ -303,13 +303,13 @@ async def test_restart_finds_a_running_job_and_serves_its_result(market: ServedM
     async with market.served(tmp_path) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: caller.post(CHAT, HELLO, gone=gone))
         await until(lambda: bool(market.jobs))
-        caller.served.trade.stopping = True
+        caller.served.context.stopping = True
         gone.set()
     (job,) = market.jobs.values()
     job.steps[:] = ["in_progress", "completed"]
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (heard.status, heard.json["svc"]["job_id"], len(market.posts)) == (200, job.id, 1)
     assert [entry.state for entry in spent] == ["done"]
 
@@ -319,7 +319,7 @@ async def test_unanswered_post_counts_until_it_is_known(market: ServedMarket, tm
         await caller.post(CHAT, HELLO)
         market.coordinator.tell("POST /v1/jobs", failing(504, "receipt_timeout", "0x" + "ab" * 32))
         heard = await caller.post(CHAT, HELLO)
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (heard.status, [job.state for job in spent]) == (502, ["done", "unpaid"])
 
 
@@ -336,7 +336,7 @@ async def test_unreadable_result_is_paid_and_read_again_later(market: ServedMark
         market.coordinator.tell("POST /v1/jobs", without_gateway)
         failed = await caller.post(CHAT, HELLO)
         (job,) = market.jobs.values()
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (failed.status, failed.headers["x-svc-job-id"]) == (502, job.id)
     assert [entry.state for entry in spent] == ["done"]
 

@@ -32,7 +32,7 @@ def chain_says(market: ServedMarket, status: str) -> None:
 
 
 async def spent(caller: Caller) -> SpendEntry:
-    (job,) = await caller.served.trade.ledger.list_since(0)
+    (job,) = await caller.served.context.ledger.list_jobs_since(0)
     return job
 
 
@@ -123,25 +123,28 @@ async def test_given_answer_is_booked_by_the_next_start(
 
 async def test_stuck_early_answers_leave_room_for_others(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
-        trade = caller.served.trade
-        trade.confirmation_limit = anyio.CapacityLimiter(1)
+        context = caller.served.context
+        context.confirmation_limit = anyio.CapacityLimiter(1)
         stuck = (await caller.post(CHAT, HELLO)).json["svc"]["job_id"]
         await caller.post(CHAT, {**HELLO, "max_tokens": 999})
         (other,) = set(early.jobs) - {stuck}
         early.jobs[other].steps[:] = ["completed"]
         await anyio.sleep(60)
-        assert {job.job_id: job.state for job in await trade.ledger.list_since(0)} == {stuck: "given", other: "done"}
+        assert {job.job_id: job.state for job in await context.ledger.list_jobs_since(0)} == {
+            stuck: "given",
+            other: "done",
+        }
 
 
 async def test_early_answer_without_a_job_is_refunded_after_expiry(early: ServedMarket, tmp_path: Path) -> None:
     async with early.served(tmp_path) as caller:
-        trade, now = caller.served.trade, caller.served.trade.clock()
+        context, now = caller.served.context, caller.served.context.clock()
         job_id = (await caller.post(CHAT, HELLO)).json["svc"]["job_id"]
         for route in (f"GET /v1/jobs/{job_id}", f"GET /v1/jobs/{job_id}/progress"):
             early.coordinator.tell(route, failing(404, "not_found"))
         await anyio.sleep(60)
         assert (await spent(caller)).state == "given"
-        trade.clock = lambda: now + 4 * 86_400
+        context.clock = lambda: now + 4 * 86_400
         assert (await until_booked(caller)).state == "refunded"
 
 
@@ -168,7 +171,7 @@ async def test_post_refused_after_storing_costs_nothing(early: ServedMarket, tmp
     async with early.served(tmp_path) as caller:
         refused = await caller.post(CHAT, HELLO)
         booked = await spent(caller)
-        assert caller.served.trade.prices.load.state(7).excluded_until < 0
+        assert caller.served.context.prices.load.state_of(7).excluded_until < 0
     assert (refused.status, refused.code, booked.state, booked.cost) == (429, "insufficient_quota", "unpaid", 0)
 
 

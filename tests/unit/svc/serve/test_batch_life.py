@@ -43,9 +43,9 @@ MADE = "batch_of_the_market"
 
 async def left_behind(caller: Caller, folder: Path, **changed: Any) -> None:
     """Leave the state of a process that was killed between its post and the answer."""
-    ledger = caller.served.trade.ledger
+    ledger = caller.served.context.ledger
     file = await LocalFiles(folder / "files", ledger).add("default", "lines.jsonl", "batch", LINE)
-    now = caller.served.trade.clock()
+    now = caller.served.context.clock()
     known: dict[str, Any] = {"status": "posting", "amount": "5000", **changed}
     batch = StoredBatch(OURS, "default", "/v1/responses", file.id, "1h", int(now), **known)
     await ledger.put_document("batch", OURS, 100, "default", msgspec.json.encode(batch).decode())
@@ -85,11 +85,11 @@ async def test_lost_batch_is_found_by_its_mark(tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         await left_behind(caller, tmp_path, output_seconds=3_600)
     async with market.served(tmp_path) as caller:
-        ledger = caller.served.trade.ledger
+        ledger = caller.served.context.ledger
         heard = await reached(caller)
         errors = await caller.get(f"/v1/files/{heard['error_file_id']}/content")
         file = (await caller.get(f"/v1/files/{heard['error_file_id']}")).json
-        spent = await ledger.list_since(0)
+        spent = await ledger.list_jobs_since(0)
     assert (heard["status"], heard["svc"]["batch_id"], heard["svc"]["cost"]) == ("completed", MADE, "0")
     assert heard["request_counts"] == {"total": 1, "completed": 0, "failed": 1}
     assert (errors.json["custom_id"], errors.json["response"]) == ("a", None)
@@ -121,7 +121,7 @@ async def test_input_of_a_running_batch_may_be_deleted(tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         await left_behind(caller, tmp_path)
         file = (await caller.get("/v1/files")).json["data"][0]
-        await BatchInputs(LocalFiles(tmp_path / "files", caller.served.trade.ledger)).copy_input(file["id"], OURS)
+        await BatchInputs(LocalFiles(tmp_path / "files", caller.served.context.ledger)).copy_input(file["id"], OURS)
         assert (await caller.call("DELETE", f"/v1/files/{file['id']}", b"")).json["deleted"]
     with_batch(market)
     async with market.served(tmp_path) as caller:
@@ -143,7 +143,7 @@ async def test_posted_batch_waits_until_the_disk_has_room(tmp_path: Path) -> Non
             await anyio.sleep(60)
             waiting = (await caller.get(f"{BATCHES}/{OURS}")).json
         heard = await reached(caller)
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert waiting["status"] not in {"completed", "failed"}
     assert heard["status"] == "completed"
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
@@ -173,7 +173,7 @@ async def test_batch_survives_a_disk_full_at_any_write(
             await anyio.sleep(60)
         heard = await reached(caller)
         files = (await caller.get("/v1/files?purpose=batch_output")).json["data"]
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert heard["status"] == "completed"
     assert [file["id"] for file in files] == [heard["error_file_id"]]
     assert [(job.state, job.cost) for job in spent] == [("unpaid", 0)]
@@ -216,7 +216,7 @@ async def test_cancel_of_a_posted_batch_is_retried_until_answered(tmp_path: Path
         heard = await reached(caller)
         errors = await caller.get(f"/v1/files/{heard['error_file_id']}/content")
         late = await caller.post(f"{BATCHES}/{OURS}/cancel", {})
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (refused.status, taken.status, taken.json["status"]) == (400, 200, "cancelling")
     assert taken.json["cancelling_at"] is not None
     assert (heard["status"], heard["cancelled_at"] is not None) == ("cancelled", True)
@@ -233,7 +233,7 @@ async def test_batch_cancelled_before_posting_is_never_posted(tmp_path: Path) ->
         await left_behind(caller, tmp_path, status="validating", cancelling=True)
     async with market.served(tmp_path) as caller:
         heard = await reached(caller)
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (heard["status"], [job.cost for job in spent]) == ("cancelled", [0])
     assert "POST /v1/batches" not in market.coordinator.routes()
 
@@ -244,14 +244,14 @@ async def test_batch_not_posted_within_its_window_expires(tmp_path: Path) -> Non
     market.coordinator.tell("GET /v1/batches", listed())
     async with market.served(tmp_path) as caller:
         await left_behind(caller, tmp_path)
-        ledger = caller.served.trade.ledger
+        ledger = caller.served.context.ledger
         body = msgspec.json.decode(await ledger.get_document("batch", OURS, None) or "")
         await ledger.put_document(
             "batch", OURS, 100, "default", msgspec.json.encode(body | {"created_at": 100}).decode()
         )
     async with market.served(tmp_path) as caller:
         heard = await reached(caller)
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     assert (heard["status"], [(job.state, job.cost) for job in spent]) == ("expired", [("unpaid", 0)])
 
 
@@ -279,7 +279,7 @@ async def test_batch_that_cannot_be_is_refused_and_leaves_nothing(
 ) -> None:
     market = ServedMarket(spoken)
     async with market.served(tmp_path) as caller:
-        file = await LocalFiles(tmp_path / "files", caller.served.trade.ledger).add("default", "l", "batch", LINE)
+        file = await LocalFiles(tmp_path / "files", caller.served.context.ledger).add("default", "l", "batch", LINE)
         asked = {"input_file_id": file.id, "endpoint": "/v1/responses", "completion_window": "1h", **changed}
         heard = await caller.post(BATCHES, asked)
     async with market.served(tmp_path) as caller:  # the server starts, and lists no batch
@@ -305,10 +305,10 @@ CREATED = ("expires_after[anchor]", b"created_at")
 async def test_file_expires_when_its_maker_said(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     async with market.served(tmp_path) as caller:
-        trade = caller.served.trade
+        context = caller.served.context
         content, headers = form(BATCH, CREATED, ("expires_after[seconds]", b"3600"), ("file", LINE))
         made = (await caller.call("POST", "/v1/files", content, headers=headers)).json
-        files = LocalFiles(tmp_path / "files", trade.ledger, lambda: trade.clock() + 3_601)
+        files = LocalFiles(tmp_path / "files", context.ledger, lambda: context.clock() + 3_601)
         assert made["expires_at"] - made["created_at"] == 3_600
         assert [file.id for file in await files.list_files("default")] == []
         with pytest.raises(Problem):
@@ -343,7 +343,7 @@ async def test_form_that_cannot_be_is_refused_and_leaves_nothing(
 async def test_list_is_paged_either_way_and_ends(tmp_path: Path) -> None:
     market = ServedMarket(spoken)
     async with market.served(tmp_path) as caller:
-        files = LocalFiles(tmp_path / "files", caller.served.trade.ledger)
+        files = LocalFiles(tmp_path / "files", caller.served.context.ledger)
         made = [(await files.add("default", f"{number}", "batch", LINE)).id for number in range(5)]
         for order, expected in (("desc", made[::-1]), ("asc", made)):
             seen: list[str] = []

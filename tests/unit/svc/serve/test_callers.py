@@ -76,7 +76,7 @@ async def test_malformed_request_is_refused(  # noqa: PLR0917 - a row of the tab
 
 async def test_requests_beyond_the_limit_get_retry_after(market: ServedMarket, tmp_path: Path) -> None:
     market.steps = {7: ("queued",) * 4 + ("completed",)}
-    settings = ServeSettings(server=HttpServerSettings(concurrent=1))
+    settings = ServeSettings(server=HttpServerSettings(max_requests=1))
     async with market.served(tmp_path, settings) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(caller.post, CHAT, HELLO)
         await until(lambda: bool(market.jobs))
@@ -170,7 +170,7 @@ async def test_broken_stream_cancels_an_unclaimed_job(market: ServedMarket, tmp_
             await until(lambda: bool(market.jobs))
             gone.set()
         await anyio.sleep(10)
-        spent = await caller.served.trade.ledger.list_since(0)
+        spent = await caller.served.context.ledger.list_jobs_since(0)
     (job,) = market.jobs.values()
     assert (job.steps, [entry.state for entry in spent]) == (["cancelled"], ["unpaid"])
 

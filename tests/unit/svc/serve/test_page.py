@@ -21,11 +21,11 @@ from svc.serve.page.access import (
     LINK_LIFETIME_S,
     SESSION_LIFETIME_S,
     PageAccess,
-    link_of_running_server,
-    new_link,
-    page_key,
-    read_secret,
-    write_url,
+    create_link,
+    create_link_to_running_server,
+    create_page_key,
+    read_or_create_page_secret,
+    store_server_url,
 )
 from svc.serve.problems import Problem
 from svc.serve.settings import BudgetSettings, BuyingSettings, ServeSettings
@@ -51,7 +51,7 @@ async def use(caller: Caller, link: str, origin: str = OWN) -> Heard:
 
 
 async def session(caller: Caller) -> dict[str, str]:
-    heard = await use(caller, caller.served.new_link())
+    heard = await use(caller, caller.served.create_link())
     assert heard.status == 200, heard.content
     return {"cookie": heard.headers["set-cookie"].partition(";")[0], "x-svc-page": heard.json["token"]}
 
@@ -78,17 +78,17 @@ class Clock:
 def test_link_lasts_five_minutes_and_a_session_twelve_hours() -> None:
     clock = Clock()
     access = PageAccess(b"secret", 8403, clock=clock)
-    fresh, old = (secret_of(new_link(b"secret", "http://h/", clock.now)) for _ in range(2))
+    fresh, old = (secret_of(create_link(b"secret", "http://h/", clock.now)) for _ in range(2))
     clock.now += LINK_LIFETIME_S - 1
     cookie, token = access.open_session(fresh)
     headers = {"cookie": f"other=1; {cookie.partition(';')[0]}", "x-svc-page": token}
     clock.now += 2
     with pytest.raises(Problem, match="too old"):
         access.open_session(old)
-    access.check(headers)
+    access.check_session(headers)
     clock.now += SESSION_LIFETIME_S
     with pytest.raises(Problem, match="locked"):
-        access.check(headers)
+        access.check_session(headers)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_link_lasts_five_minutes_and_a_session_twelve_hours() -> None:
         lambda link: link[:-1] + ("A" if link[-1] != "A" else "B"),
         lambda link: link.rpartition(".")[0] + ".",
         lambda link: link.replace(".", "", 1),
-        lambda _: new_link(b"another", "", 1_000_000.0).partition("#/open/")[2],
-        lambda _: new_link(b"secret", "", 999_000.0).partition("#/open/")[2],  # made before the server started
+        lambda _: create_link(b"another", "", 1_000_000.0).partition("#/open/")[2],
+        lambda _: create_link(b"secret", "", 999_000.0).partition("#/open/")[2],  # made before the server started
         lambda _: "é.é.é",
         lambda _: "",
     ],
@@ -107,13 +107,13 @@ def test_link_lasts_five_minutes_and_a_session_twelve_hours() -> None:
 def test_changed_link_opens_nothing(change: Any) -> None:
     access = PageAccess(b"secret", 8403, clock=Clock())
     with pytest.raises(Problem) as refused:
-        access.open_session(change(secret_of(new_link(b"secret", "http://h/", 1_000_000.0))))
+        access.open_session(change(secret_of(create_link(b"secret", "http://h/", 1_000_000.0))))
     assert refused.value.code == "link_not_valid"
 
 
 async def test_link_opens_one_session_with_a_strict_cookie(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
-        link = caller.served.new_link()
+        link = caller.served.create_link()
         first, again = await use(caller, link), await use(caller, link)
     assert link.startswith(f"{OWN}/#/open/")
     assert {"HttpOnly", "SameSite=Strict", "Path=/", f"Max-Age={SESSION_LIFETIME_S}"} <= {
@@ -137,7 +137,7 @@ async def test_session_needs_its_cookie_and_its_token(market: ServedMarket, tmp_
 
 async def test_session_outlives_a_restart_and_a_link_does_not(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
-        headers, used = await session(caller), caller.served.new_link()
+        headers, used = await session(caller), caller.served.create_link()
         await use(caller, used)
         run = (await get(caller, "/page/state", headers)).json["run"]
     async with market.served(tmp_path) as caller:
@@ -147,14 +147,14 @@ async def test_session_outlives_a_restart_and_a_link_does_not(market: ServedMark
 
 async def test_link_of_the_running_server_is_made_from_its_folder(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
-        assert (await use(caller, link_of_running_server(tmp_path))).status == 200
+        assert (await use(caller, create_link_to_running_server(tmp_path))).status == 200
     with pytest.raises(Refused, match="no svc serve is running"):
-        link_of_running_server(tmp_path)
+        create_link_to_running_server(tmp_path)
 
 
 def test_files_of_the_page_are_the_users_alone(tmp_path: Path) -> None:
-    assert read_secret(tmp_path / "state") == read_secret(tmp_path / "state")
-    write_url(tmp_path / "state", OWN)
+    assert read_or_create_page_secret(tmp_path / "state") == read_or_create_page_secret(tmp_path / "state")
+    store_server_url(tmp_path / "state", OWN)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()} == {0o600}
 
 
@@ -169,7 +169,7 @@ async def test_other_origins_are_refused_with_a_session(market: ServedMarket, or
     async with market.served(tmp_path) as caller:
         headers = await session(caller) | {"origin": origin}
         answers = [await get(caller, "/page/about", headers), await post(caller, CHAT, HELLO, headers)]
-        answers.append(await use(caller, caller.served.new_link(), origin))
+        answers.append(await use(caller, caller.served.create_link(), origin))
         answers.append(await caller.call("OPTIONS", "/page/price", b"", key=None, headers=headers))
     assert {(heard.status, heard.code) for heard in answers} == {(403, "origin_not_allowed")}
     assert market.posts == []
@@ -192,7 +192,7 @@ async def test_form_of_another_page_is_refused(market: ServedMarket, tmp_path: P
 async def test_key_of_a_program_opens_no_route_of_the_page(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
         assert (await caller.get("/page/jobs")).code == "page_locked"
-        own = page_key(caller.application.page.secret).secret.decode()
+        own = create_page_key(caller.application.page_access.secret).secret.decode()
         assert (await caller.get("/v1/models", key=own)).code == "invalid_api_key"
 
 
@@ -201,7 +201,11 @@ async def test_replies_to_the_page_hold_no_secret(market: ServedMarket, tmp_path
         headers = await session(caller)
         paths = ("/page/about", "/page/state", "/page/wallet", "/page/spend", "/page/jobs", "/", "/web/app.js")
         replies = [await get(caller, path, headers) for path in paths]
-        secrets = [caller.keys["default"].encode(), caller.application.page.secret, caller.application.page_key.secret]
+        secrets = [
+            caller.keys["default"].encode(),
+            caller.application.page_access.secret,
+            caller.application.page_key.secret,
+        ]
     assert {reply.status for reply in replies} == {200}
     assert not [secret for secret in secrets for reply in replies if secret in reply.content]
 
@@ -244,9 +248,9 @@ async def test_price_is_the_amount_that_is_posted_and_a_limit(market: ServedMark
         assert (bought.status, bought.headers["x-svc-amount"]) == (200, priced["amount"])
         wrong = await post(caller, CHAT, HELLO, headers | {"x-svc-max-amount": "1.5"})
         assert wrong.status == 400
-        (entry,) = await caller.served.trade.ledger.list_since(0)
+        (entry,) = await caller.served.context.ledger.list_jobs_since(0)
         assert entry.key == "playground"
-        assert caller.served.trade.prices.load.state(7).held == 0  # asking for a price holds no place
+        assert caller.served.context.prices.load.state_of(7).running_jobs == 0  # asking for a price holds no place
 
 
 async def uploaded(caller: Caller, headers: Mapping[str, str], *bodies: Mapping[str, object]) -> str:
@@ -278,13 +282,13 @@ async def test_batch_is_priced_before_it_starts_and_never_costs_more(market: Ser
         assert priced["models"] == [{"name": "demo/chat", "lines": 2}]
         single = (await post(caller, "/page/price", {"route": CHAT, "body": HELLO}, headers)).json
         assert int(priced["amount"]) == 2 * int(single["amount"])
-        assert await caller.served.trade.ledger.list_since(0) == []
+        assert await caller.served.context.ledger.list_jobs_since(0) == []
         room(candidate(7, 2_000_000))
         started = await post(caller, "/v1/batches", batch, headers | {"x-svc-max-amount": priced["amount"]})
         await anyio.sleep(1)
         ended = (await get(caller, f"/v1/batches/{started.json['id']}", headers)).json
         assert (ended["status"], "above its limit" in ended["errors"]["data"][0]["message"]) == ("failed", True)
-        assert await caller.served.trade.ledger.list_since(0) == []
+        assert await caller.served.context.ledger.list_jobs_since(0) == []
 
 
 async def test_refused_lines_of_a_batch_are_shown_instead_of_a_price(market: ServedMarket, tmp_path: Path) -> None:
@@ -344,13 +348,13 @@ async def add_jobs(ledger: Ledger, count: int, *, now: float, cost: int) -> None
         purchase = LedgerPurchase(f"p{n}", at, f"key-{n % 2}", "chat", f"model-{n % 30:02}", "m", f"d{n}", None, "done")
         await ledger.add_purchase(purchase, LedgerJob(f"0x{n:064x}", f"p{n}", at, 7, cost, terms))
         if n % 4:
-            await ledger.end_job(f"0x{n:064x}", "done", cost)
+            await ledger.record_job_end(f"0x{n:064x}", "done", cost)
 
 
 async def test_huge_ledger_is_read_in_pages(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
-        headers, trade = await session(caller), caller.served.trade
-        await add_jobs(trade.ledger, 120, now=trade.clock(), cost=1)
+        headers, context = await session(caller), caller.served.context
+        await add_jobs(context.ledger, 120, now=context.clock(), cost=1)
         seen: list[str] = []
         query = ""
         while True:
@@ -365,9 +369,9 @@ async def test_huge_ledger_is_read_in_pages(market: ServedMarket, tmp_path: Path
 
 async def test_spending_is_exact_and_groups_the_many(market: ServedMarket, tmp_path: Path) -> None:
     async with market.served(tmp_path) as caller:
-        headers, trade = await session(caller), caller.served.trade
-        await add_jobs(trade.ledger, 60, now=trade.clock(), cost=2**70 + 1)
-        await add_jobs_long_ago(trade.ledger, trade.clock() - 8 * DAY)
+        headers, context = await session(caller), caller.served.context
+        await add_jobs(context.ledger, 60, now=context.clock(), cost=2**70 + 1)
+        await add_jobs_long_ago(context.ledger, context.clock() - 8 * DAY)
         sums = (await get(caller, "/page/spend?days=7", headers)).json
         assert (await get(caller, "/page/spend?days=8", headers)).status == 400
     assert sum(int(row["paid"]) for row in sums["days"]) == 45 * (2**70 + 1)
@@ -388,7 +392,7 @@ async def test_slow_sums_are_kept_for_many_times_as_long(
         await anyio.sleep(2)
         return []
 
-    monkeypatch.setattr(Ledger, "spend_groups", sum_slowly)
+    monkeypatch.setattr(Ledger, "list_spend_groups", sum_slowly)
     async with market.served(tmp_path) as caller:
         headers = await session(caller)
         async with anyio.create_task_group() as tasks:
@@ -405,7 +409,7 @@ async def test_slow_sums_are_kept_for_many_times_as_long(
 async def add_jobs_long_ago(ledger: Ledger, at: float) -> None:
     purchase = LedgerPurchase("old", at, "key-0", "chat", "model", "m", "d", None, "done")
     await ledger.add_purchase(purchase, LedgerJob("0x" + "f" * 64, "old", at, 7, 9, FeeTerms(0, 0)))
-    await ledger.end_job("0x" + "f" * 64, "done", 9)
+    await ledger.record_job_end("0x" + "f" * 64, "done", 9)
 
 
 async def test_budgets_show_what_is_used(market: ServedMarket, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ async def test_job_is_not_moved_to_a_provider_that_failed(market: ServedMarket, 
 
 async def test_last_attempt_is_not_cancelled(market: ServedMarket, tmp_path: Path) -> None:
     market.candidates, market.steps = [candidate(7), candidate(8)], {7: ("queued",) * 40 + SETTLED}
-    async with market.served(tmp_path, buying(claim_seconds=5, attempts=1)) as caller:
+    async with market.served(tmp_path, buying(claim_seconds=5, max_attempts=1)) as caller:
         heard = await caller.post(CHAT, HELLO)
     assert (heard.status, len(market.jobs)) == (200, 1)
 
@@ -109,7 +109,7 @@ async def test_overloaded_coordinator_is_retried_later(market: ServedMarket, tmp
     market.coordinator.tell("POST /v1/jobs", first_busy)
     async with market.served(tmp_path) as caller:
         heard = await caller.post(CHAT, HELLO)
-        states = [job.state for job in await caller.served.trade.ledger.list_since(0)]
+        states = [job.state for job in await caller.served.context.ledger.list_jobs_since(0)]
     assert (heard.status, states) == (200, ["unpaid", "done"])
     assert at[1] - at[0] >= 1
 
@@ -164,7 +164,7 @@ async def test_lowered_charges_are_learned_and_paid(market: ServedMarket, tmp_pa
         before = await caller.post(CHAT, HELLO)
         market.coordinator.tell("POST /v1/jobs", cheaper)
         after = await caller.post(CHAT, HELLO)
-        (_, spent) = await caller.served.trade.ledger.list_since(0)
+        (_, spent) = await caller.served.context.ledger.list_jobs_since(0)
         posts = len(market.posts)
         await caller.post(CHAT, HELLO)
     told, earlier = after.json["svc"], before.json["svc"]
@@ -205,7 +205,7 @@ async def test_lost_post_is_not_given_up_during_an_outage(market: ServedMarket, 
             assert heard == []
             ((route, shown),) = away
             market.coordinator.tell(route, *shown)
-        states = [job.state for job in await caller.served.trade.ledger.list_since(0)]
+        states = [job.state for job in await caller.served.context.ledger.list_jobs_since(0)]
     assert (heard[0].status, len(market.jobs), states) == (200, 1, ["done"])
 
 
@@ -226,10 +226,10 @@ async def test_key_of_a_purchase_that_just_ends_buys_nothing(market: ServedMarke
     """The row still says "running", but no task follows the purchase, so it may be paid."""
     async with market.served(tmp_path) as caller:
         first = await caller.post(CHAT, HELLO, headers=MINE)
-        ledger = caller.served.trade.ledger
+        ledger = caller.served.context.ledger
         purchase = await ledger.find_by_idempotency_key("default", "one")
         assert purchase is not None
-        await ledger.end_purchase(purchase.id, "running")
+        await ledger.record_purchase_end(purchase.id, "running")
         again = await caller.post(CHAT, HELLO, headers=MINE)
     assert (first.status, again.status, again.headers["x-should-retry"]) == (200, 409, "true")
     assert len(market.posts) == 1
@@ -269,7 +269,7 @@ async def test_answer_bought_on_a_full_disk_waits_for_room(market: ServedMarket,
                 refused = await caller.post(CHAT, {**HELLO, "max_tokens": 5})
                 await anyio.sleep(60)
                 assert heard == []
-        jobs = await caller.served.trade.ledger.list_since(0)
+        jobs = await caller.served.context.ledger.list_jobs_since(0)
     assert (refused.status, refused.code, heard[0].status) == (503, "storage_failed", 200)
     assert [job.state for job in jobs] == ["done"]
 

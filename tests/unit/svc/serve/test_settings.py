@@ -169,17 +169,17 @@ def test_budget_counts_all_that_an_open_tab_may_cost() -> None:
     budgets = Budgets.from_settings(ServeSettings(budget=BudgetSettings(per_hour=100), keys=keys), TOKEN, [])
     budgets.reserve_tab("a", "tab", 60, 0)
     budgets.reserve("b", "tab/1", 20, 1)
-    assert (budgets.amount_left("a", 1), budgets.amount_left("b", 1)) == (40, 10)
+    assert (budgets.remaining_amount("a", 1), budgets.remaining_amount("b", 1)) == (40, 10)
     with pytest.raises(Problem, match="10 are left of"):
         budgets.reserve("b", "tab/2", 11, 2)
     budgets.settle("tab/1", 5, 3)
-    assert (budgets.amount_left("a", 3), budgets.amount_left("b", 3)) == (40, 25)
+    assert (budgets.remaining_amount("a", 3), budgets.remaining_amount("b", 3)) == (40, 25)
     with pytest.raises(Problem, match="40 are left of"):
         budgets.reserve("a", "job", 41, 4)
     budgets.settle("tab", 8, 5)  # the relay charge
-    assert (budgets.amount_left("a", 5), budgets.amount_left("b", 5)) == (87, 25)
+    assert (budgets.remaining_amount("a", 5), budgets.remaining_amount("b", 5)) == (87, 25)
     budgets.settle("tab/1", 0, 6)  # the settled tab does not get it
-    assert budgets.amount_left("a", 6) == 92
+    assert budgets.remaining_amount("a", 6) == 92
 
 
 def test_budget_counts_tabs_that_were_open_at_the_start() -> None:
@@ -189,7 +189,7 @@ def test_budget_counts_tabs_that_were_open_at_the_start() -> None:
     settled = [entry(0, "tab", "old", 60, 5), entry(1, "chat", "old/1", 20, 10)]
     running = [entry(2, "tab", "new", 50, None), entry(3, "chat", "new/1", 20, 10), entry(4, "chat", "new/2", 9, None)]
     budgets = Budgets.from_settings(ServeSettings(budget=BudgetSettings(per_day=100)), TOKEN, [*settled, *running])
-    assert budgets.amount_left("default", 5) == 100 - 15 - 50
+    assert budgets.remaining_amount("default", 5) == 100 - 15 - 50
 
 
 def test_job_that_settles_after_its_window_frees_nothing_twice() -> None:

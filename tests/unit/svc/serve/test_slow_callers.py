@@ -7,7 +7,14 @@ import anyio
 import pytest
 
 from svc.serve import exchange
-from svc.serve.exchange import ClientDisconnected, EventReply, LocalRequest, WholeReply, send_events, send_whole
+from svc.serve.exchange import (
+    ClientDisconnected,
+    EventReply,
+    LocalRequest,
+    WholeReply,
+    send_event_reply,
+    send_whole_reply,
+)
 from svc.serve.problems import Problem
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
@@ -50,7 +57,7 @@ async def test_unread_answer_is_given_up() -> None:
     caller = Caller()
     reply = WholeReply(b"answer", on_sent=caller.on_sent, on_closed=caller.on_closed)
     with pytest.raises(ClientDisconnected):
-        await send_whole(reply, {}, caller.send)
+        await send_whole_reply(reply, {}, caller.send)
     assert caller.ended == ["closed"]
 
 
@@ -61,5 +68,5 @@ async def test_unread_stream_is_given_up() -> None:
         yield b"data: 1\n\n"
 
     reply = EventReply(events(), {}, caller.on_sent, caller.on_closed)
-    await send_events(reply, {}, caller.receive, caller.send)
+    await send_event_reply(reply, {}, caller.receive, caller.send)
     assert caller.ended == ["closed"]

@@ -39,7 +39,7 @@ async def served(market: TabMarket, folder: Path, **settings: Any) -> AsyncItera
 
 
 def jobs_of(caller: Caller) -> Any:
-    ledger = caller.served.trade.ledger
+    ledger = caller.served.context.ledger
     return ledger.run(
         lambda c: c.execute(
             "select p.kind, j.state, j.cost from jobs j join purchases p on p.id = j.purchase order by j.at"
@@ -121,8 +121,8 @@ async def test_tab_never_exceeds_the_budget(tmp_path: Path) -> None:
 
 
 def reserved(caller: Caller) -> int:
-    trade = caller.served.trade
-    return trade.budgets.usage(trade.clock())[0][1]
+    context = caller.served.context
+    return context.budgets.limits_with_usage(context.clock())[0][1]
 
 
 async def test_budget_counts_an_open_tab_whole(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_request_of_a_killed_run_is_counted_once(tmp_path: Path) -> None:
     async with served(market, tmp_path) as caller:
         await caller.post(CHAT, hello())
         await until(lambda: not market.tab.waiting)
-        ledger = caller.served.trade.ledger
+        ledger = caller.served.context.ledger
         await ledger.run(lambda c: c.execute("update jobs set state = 'posting', cost = null where job_id like '%/1'"))
         await ledger.run(lambda c: c.execute("update purchases set state = 'running', delivered = 0"))
     async with served(market, tmp_path) as caller:
@@ -202,14 +202,14 @@ async def test_late_overcharge_of_a_silent_provider_is_accounted(tmp_path: Path)
         refusal = failing(409, "invalid_request_error", "NotCancellable")
         market.coordinator.tell(f"POST /v1/jobs/{hex_of(market.tabs[0].job_id)}/cancel", refusal)
         await anyio.sleep(200)
-        reserved = [used for _, used in caller.served.trade.budgets.usage(caller.served.trade.clock())]
+        reserved = [used for _, used in caller.served.context.budgets.limits_with_usage(caller.served.context.clock())]
         assert reserved[0] >= int(market.tabs[0].order["amount"])
         market.tabs[0].settle("idle")
         rows = await jobs_of(caller)
         while ("tab", "done") not in {(kind, state) for kind, state, _ in rows}:
             await anyio.sleep(1)
             rows = await jobs_of(caller)
-        faulty = await caller.served.trade.client.tabs.faulty_providers()
+        faulty = await caller.served.context.client.tabs.faulty_providers()
         tasks.cancel_scope.cancel()
     costs = [int(cost) for kind, state, cost in rows if (kind, state) == ("tab", "done")]
     assert costs == [int(market._shown(market.tabs[0], claimed=True)["svc"]["cost"])]
@@ -227,7 +227,7 @@ async def test_limit_of_a_request_also_holds_in_a_tab(tmp_path: Path) -> None:
 async def test_page_shows_a_request_in_a_tab(tmp_path: Path) -> None:
     market = TabMarket()
     async with served(market, tmp_path) as caller:
-        link = caller.served.new_link().partition("#/open/")[2]
+        link = caller.served.create_link().partition("#/open/")[2]
         opened = await caller.call("POST", "/page/session", b"", key=None, headers={"x-svc-page": link})
         cookie = opened.headers["set-cookie"].partition(";")[0]
         headers = {"cookie": cookie, "x-svc-page": opened.json["token"]}

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from common.quotes import FeeTerms
 from svc.records import Model, ModelDetails
 from svc.serve.answers import build_answer, build_completion, build_response
-from svc.serve.as_chat import chat_input
-from svc.serve.as_responses import responses_input
-from svc.serve.chat_of_response import chat_of_response
+from svc.serve.as_chat import to_chat_input
+from svc.serve.as_responses import to_responses_input
+from svc.serve.chat_to_response import chat_to_response
 from svc.serve.events import build_events
 from svc.serve.media_answers import BoughtAnswer
 from svc.serve.problems import Problem
 from svc.serve.requests import AnswerForm, AnswerRequest, Route, read_request
-from svc.serve.response_of_chat import response_of_chat
+from svc.serve.response_to_chat import response_to_chat
 from svc.serve.settings import ServeSettings
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
@@ -67,11 +67,11 @@ RESPONSES: dict[str, Any] = {
 
 
 def test_chat_becomes_the_responses_request_of_the_same_meaning() -> None:
-    assert responses_input(CHAT, ()) == RESPONSES
+    assert to_responses_input(CHAT, ()) == RESPONSES
 
 
 def test_responses_request_becomes_the_chat_of_the_same_meaning() -> None:
-    made = chat_input(RESPONSES, ())
+    made = to_chat_input(RESPONSES, ())
     image = {"type": "image_url", "image_url": {"url": IMAGE, "detail": "auto"}}
     user = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]}
     tool = {"type": "function", "function": {"name": "look", "parameters": SCHEMA, "strict": False}}
@@ -82,7 +82,7 @@ def test_responses_request_becomes_the_chat_of_the_same_meaning() -> None:
 def test_calls_that_follow_one_another_are_one_message_of_a_chat() -> None:
     calls = [{"type": "function_call", "call_id": f"c{n}", "name": "look", "arguments": "{}"} for n in (1, 2)]
     said = {"role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
-    made = chat_input({"input": [{"role": "user", "content": "?"}, said, *calls]}, ())
+    made = to_chat_input({"input": [{"role": "user", "content": "?"}, said, *calls]}, ())
     assert [message["role"] for message in made["messages"]] == ["user", "assistant"]
     assert made["messages"][1]["content"] == "Let me see."
     assert [call["id"] for call in made["messages"][1]["tool_calls"]] == ["c1", "c2"]
@@ -90,11 +90,11 @@ def test_calls_that_follow_one_another_are_one_message_of_a_chat() -> None:
 
 def test_texts_stay_texts_for_both_routes() -> None:
     said = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}, {"role": "assistant", "content": "hi"}]
-    assert responses_input({"messages": said}, ())["input"] == [
+    assert to_responses_input({"messages": said}, ())["input"] == [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "hi"},
     ]
-    assert chat_input({"input": "hello", "instructions": "Be brief."}, ())["messages"] == [
+    assert to_chat_input({"input": "hello", "instructions": "Be brief."}, ())["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "hello"},
     ]
@@ -104,15 +104,15 @@ def test_texts_stay_texts_for_both_routes() -> None:
 def test_unsupported_parameter_is_refused_unless_neutral(name: str) -> None:
     nothing: dict[str, Any] = {"stop": [], "logit_bias": {}, "n": 1, "frequency_penalty": 0, "logprobs": False}
     if name in nothing:
-        assert name not in responses_input({**CHAT, name: nothing[name]}, ())
+        assert name not in to_responses_input({**CHAT, name: nothing[name]}, ())
     with pytest.raises(Problem) as refused:
-        responses_input({**CHAT, name: {"1": 1} if name == "logit_bias" else 2}, ())
+        to_responses_input({**CHAT, name: {"1": 1} if name == "logit_bias" else 2}, ())
     assert (refused.value.status, refused.value.code, refused.value.param) == (400, "unsupported_parameter", name)
 
 
 def test_parameter_that_the_model_lists_is_passed_on() -> None:
-    assert responses_input({**CHAT, "seed": 7}, {"seed"})["seed"] == 7
-    assert chat_input({"input": "a", "seed": 7}, {"seed"})["seed"] == 7
+    assert to_responses_input({**CHAT, "seed": 7}, {"seed"})["seed"] == 7
+    assert to_chat_input({"input": "a", "seed": 7}, {"seed"})["seed"] == 7
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_parameter_that_the_model_lists_is_passed_on() -> None:
 )
 def test_part_without_a_chat_equivalent_is_refused(changed: dict[str, Any], param: str) -> None:
     with pytest.raises(Problem) as refused:
-        chat_input({"input": "hello", **changed}, ())
+        to_chat_input({"input": "hello", **changed}, ())
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
 
 
@@ -146,9 +146,9 @@ COMPLETION: dict[str, Any] = {
 
 
 def test_answers_of_either_route_hold_the_same_text_and_calls() -> None:
-    made = response_of_chat(COMPLETION)
+    made = chat_to_response(COMPLETION)
     assert [item["type"] for item in made["output"]] == ["message", "function_call"]
-    (choice,) = chat_of_response({**made, "status": "completed"})["choices"]
+    (choice,) = response_to_chat({**made, "status": "completed"})["choices"]
     assert choice["message"]["content"] == "Let me see."
     assert choice["message"]["tool_calls"] == COMPLETION["choices"][0]["message"]["tool_calls"]
     assert choice["finish_reason"] == "tool_calls"
@@ -157,14 +157,14 @@ def test_answers_of_either_route_hold_the_same_text_and_calls() -> None:
 @pytest.mark.parametrize(("reason", "ended"), [("max_output_tokens", "length"), ("content_filter", "content_filter")])
 def test_answer_that_was_cut_says_so_on_either_route(reason: str, ended: str) -> None:
     cut = {"output": [], "status": "incomplete", "incomplete_details": {"reason": reason}}
-    assert chat_of_response(cut)["choices"][0]["finish_reason"] == ended
+    assert response_to_chat(cut)["choices"][0]["finish_reason"] == ended
     chat = {"choices": [{"message": {"content": "so f"}, "finish_reason": ended}]}
-    assert response_of_chat(chat)["incomplete_details"] == {"reason": reason}
+    assert chat_to_response(chat)["incomplete_details"] == {"reason": reason}
 
 
 def wanted(route: Route, **input_: Any) -> AnswerRequest:
     model = Model("demo/text", "demo", ModelDetails(1, True, None, "/v1/responses"))
-    return AnswerRequest(route, "asked-for", model, ServeSettings().rule(None), input_, AnswerForm())
+    return AnswerRequest(route, "asked-for", model, ServeSettings().rule_for(None), input_, AnswerForm())
 
 
 def bought(output: Any, **usage: int) -> BoughtAnswer:
@@ -195,7 +195,7 @@ def test_response_repeats_the_requests_own_fields() -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     named = {"tools": RESPONSES["tools"], "tool_choice": RESPONSES["tool_choice"], "text": RESPONSES["text"]}
     asked = {"model": "demo/chat", "input": "hello", "instructions": "Be brief.", "max_output_tokens": 9, **named}
-    made = build_response(read_request("/v1/responses", asked, model, ServeSettings().rule(None)), bought("a text"))
+    made = build_response(read_request("/v1/responses", asked, model, ServeSettings().rule_for(None)), bought("a text"))
     assert {name: made[name] for name in named} == named
     assert (made["instructions"], made["max_output_tokens"]) == ("Be brief.", 9)
 
@@ -205,14 +205,14 @@ def test_addresses_in_tool_schemas_are_not_fetched() -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     asked = {"model": "demo/chat", "messages": CHAT["messages"], "tools": tools}
-    assert read_request("/v1/chat/completions", asked, model, ServeSettings().rule(None)).input["tools"] == tools
+    assert read_request("/v1/chat/completions", asked, model, ServeSettings().rule_for(None)).input["tools"] == tools
 
 
 def test_background_of_an_image_is_no_background_of_a_request() -> None:
     schema = {"type": "object", "properties": {"background": {"type": "string"}}}
     model = Model("demo/image", "demo", ModelDetails(4, True, schema, "/v1/images/generations"))
     asked = {"model": "demo/image", "prompt": "a seal", "background": "transparent"}
-    made = read_request("/v1/images/generations", asked, model, ServeSettings().rule(None))
+    made = read_request("/v1/images/generations", asked, model, ServeSettings().rule_for(None))
     assert made.input["background"] == "transparent"
 
 
@@ -251,7 +251,7 @@ def test_request_of_any_shape_is_read_or_refused(data: st.DataObject) -> None:
     model = Model("m", "demo", ModelDetails(2, True, None, serves))
     refused = 400
     try:
-        read_request(route, {"model": "m", **ROUTE[route], **changed}, model, ServeSettings().rule(None))
+        read_request(route, {"model": "m", **ROUTE[route], **changed}, model, ServeSettings().rule_for(None))
     except Problem as problem:
         refused = problem.status
     assert refused in {400, 404}
@@ -309,7 +309,7 @@ def test_unreadable_result_names_its_job_and_request(suffix: str, members: dict[
 def test_several_answers_are_paid_for_each() -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": 10}
-    assert read_request("/v1/chat/completions", body, model, ServeSettings().rule(None)).units_out == 30
+    assert read_request("/v1/chat/completions", body, model, ServeSettings().rule_for(None)).units_out == 30
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_several_answers_are_paid_for_each() -> None:
 def test_value_of_another_kind_is_named(route: Route, serves: str, asked: dict[str, Any], param: str) -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, serves))
     with pytest.raises(Problem) as refused:
-        read_request(route, {"model": "demo/chat", **asked}, model, ServeSettings().rule(None))
+        read_request(route, {"model": "demo/chat", **asked}, model, ServeSettings().rule_for(None))
     assert refused.value.param is not None
     assert refused.value.param.startswith(param)
 
@@ -347,5 +347,5 @@ def test_cap_that_is_no_count_is_named_as_it_was_sent(cap: object) -> None:
     model = Model("demo/chat", "demo", ModelDetails(2, True, None, "/v1/chat/completions"))
     body = {"model": "demo/chat", "messages": [{"role": "user", "content": "a"}], "n": 3, "max_tokens": cap}
     with pytest.raises(Problem, match="max_tokens must be a whole number") as refused:
-        read_request("/v1/chat/completions", body, model, ServeSettings().rule(None))
+        read_request("/v1/chat/completions", body, model, ServeSettings().rule_for(None))
     assert refused.value.param == "max_tokens"

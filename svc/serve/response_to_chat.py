@@ -7,7 +7,7 @@ from svc.serve.as_chat import JsonObject
 from svc.serve.usage import to_chat_usage
 
 
-def chat_of_response(response: Mapping[str, Any]) -> JsonObject:
+def response_to_chat(response: Mapping[str, Any]) -> JsonObject:
     texts, refusals, thoughts, calls = [], [], [], []
     output = response.get("output")
     for item in output if isinstance(output, list) else ():

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from svc.serve.as_responses import JsonObject, as_function_call
+from svc.serve.as_responses import JsonObject, to_function_call_item
 from svc.serve.usage import to_response_usage
 
 
-def response_of_chat(completion: Mapping[str, Any]) -> JsonObject:
+def chat_to_response(completion: Mapping[str, Any]) -> JsonObject:
     choices = completion.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     message = choice.get("message")
@@ -19,8 +19,8 @@ def response_of_chat(completion: Mapping[str, Any]) -> JsonObject:
         output.append(_message_item({"type": "refusal", "refusal": refusal}))
     elif isinstance(content := message.get("content"), str) and (content or not message.get("tool_calls")):
         output.append(_message_item({"type": "output_text", "text": content, "annotations": [], "logprobs": []}))
-    for at, call in enumerate(message.get("tool_calls") or ()):
-        output.append(as_function_call(call, f"choices[0].message.tool_calls[{at}]"))
+    for index, call in enumerate(message.get("tool_calls") or ()):
+        output.append(to_function_call_item(call, f"choices[0].message.tool_calls[{index}]"))
     finish_reason = choice.get("finish_reason")
     reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
     response: JsonObject = {"output": output, "status": "incomplete" if finish_reason in reasons else "completed"}
