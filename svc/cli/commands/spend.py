@@ -23,6 +23,7 @@ from svc.core.money import format_token
 from svc.serve.ledger import Ledger, SpendEntry
 from svc.serve.settings import state_folder
 
+_DAY_S: Final = 86_400
 _GROUPINGS: Final[dict[str, Callable[[SpendEntry], str]]] = {
     "day": lambda entry: datetime.fromtimestamp(entry.at, UTC).date().isoformat(),
     "model": lambda entry: entry.name,
@@ -57,7 +58,7 @@ class _Total:
 @click.option(
     "--by", multiple=True, type=click.Choice(tuple(_GROUPINGS)), default=("day", "model", "key"), help="Group by."
 )
-@click.option("--days", type=click.IntRange(1, 3660), default=30, help="Number of days, including today.")
+@click.option("--days", type=click.IntRange(1, 3660), default=30, help="Number of UTC days, including today.")
 @click.option("--csv", "as_csv", is_flag=True, help="Write every job as a line of CSV, with amounts in base units.")
 @click.option("--decimals", type=click.IntRange(0, 36), help="Show amounts in whole tokens with this many decimals.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
@@ -80,7 +81,9 @@ def spend(  # noqa: PLR0917 - click passes each option as an argument
         output.show_error(refusal.message, None, {"message": refusal.message, "code": refusal.code})
         return ExitCode.USAGE
     try:
-        entries = anyio.run(ledger.list_jobs_since, time.time() - days * 86_400)
+        now = time.time()
+        midnight = now - now % _DAY_S
+        entries = anyio.run(ledger.list_jobs_since, midnight - (days - 1) * _DAY_S)
     finally:
         ledger.close()
     if as_csv:
