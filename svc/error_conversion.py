@@ -11,7 +11,7 @@ from svc.errors import FileFailed, OrderRefused, SvcError, T
 
 
 def raises_svc_errors(kind: type[T]) -> type[T]:
-    """Class decorator that makes public methods raise every expected error as an SvcError."""
+    """Class decorator that converts expected errors of public methods to SvcError."""
     for name, method in list(vars(kind).items()):
         if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
             setattr(kind, name, _convert_errors(method))
@@ -22,7 +22,7 @@ def raises_svc_errors(kind: type[T]) -> type[T]:
 def _as_svc_errors() -> Iterator[None]:
     try:
         yield
-    except (SvcError, ConnectionError):  # ConnectionError comes from a caller's callback, for example for a closed pipe
+    except (SvcError, ConnectionError):  # a caller's callback may raise ConnectionError, for example for a closed pipe
         raise
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None

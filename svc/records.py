@@ -1,6 +1,6 @@
-"""Records that the coordinator returns. They are the shapes of the API, with integers instead of decimal strings.
+"""Types of the coordinator's answers. Amounts are integers instead of the API's decimal strings.
 
-Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text.
+Unknown fields are ignored. Ids, hashes, addresses and keys are 0x-prefixed strings.
 """
 
 from common.api import batches, chain, escrow, files, jobs, market, progress, states, why

@@ -32,7 +32,7 @@ _FAILURE_MESSAGES: Final = {
 
 @attrs.frozen(slots=True)
 class BatchResult:
-    """Result or error of one line. `id` is the line's id in the batch, and `line` is the line's number.
+    """Result or error of one line. `id` identifies the line, and `line` is the line's number in the batch.
 
     A `settled` line was completed and paid. A settled line whose result could not be read also has an `error`, with the
     code of ResultUnreadable. `cost` is the amount paid, or None if the amount is unknown.
@@ -50,7 +50,7 @@ class BatchResult:
 
 @attrs.frozen(slots=True)
 class _JobLines:
-    """Numbers of the lines that share one job. Builds the results of these lines."""
+    """Lines that share one job. Builds the results of these lines."""
 
     batch_id: str
     numbers: range
@@ -83,13 +83,13 @@ class _LineNumbers:
             raise ResultUnreadable(refusal.message, code="malformed_lines") from None
         self._ranges = None if sizes is None else list(_line_ranges(sizes))
 
-    def lines(self, id_of_job: str) -> _JobLines:
-        """Return the lines of the job with this id in the batch. The id ends with the number of the job."""
-        digits = id_of_job.rpartition("_")[2]
+    def lines(self, entry_id: str) -> _JobLines:
+        """Return the lines of the job with this id in the output or error file. The id ends with the job's number."""
+        digits = entry_id.rpartition("_")[2]
         number = int(digits) if digits.isdecimal() and len(digits) <= _MAX_LINE_NUMBER_DIGITS else 0
         numbers = range(number, number + 1)
         if not number or (self._ranges is not None and number > len(self._ranges)):
-            raise ResultUnreadable(f"{id_of_job} is not the id of a job of the batch", code="malformed_lines")
+            raise ResultUnreadable(f"the batch has no job with the id {entry_id}", code="malformed_lines")
         if self._ranges is not None:
             numbers = self._ranges[number - 1]
         return _JobLines(self._batch_id, numbers, self._custom_ids, self._charges)
@@ -116,7 +116,7 @@ class BatchResults:
         """Yield the result of every line. With `charges`, compute the costs instead of using the reported costs."""
         line_numbers = _LineNumbers(batch, custom_ids, charges)
         if batch.output_file_id is not None:
-            await self.results.account.result_keys()  # a missing key must fail the whole call, not each line
+            await self.results.account.result_keys()  # fail here if no key is set, not once for each line
             outputs = await self._read_file(batch.output_file_id, OutputLine)
             for at in range(0, len(outputs), _MAX_PARALLEL_READS):
                 for results in await self._open_in_parallel(outputs[at : at + _MAX_PARALLEL_READS], line_numbers):
@@ -187,22 +187,24 @@ class BatchResults:
         return found
 
     def _check_charge(self, job: Job, items: Sequence[ItemResult]) -> None:
-        """Report a provider that charged for more units than the job's items have."""
+        """Warn the user if the provider charged for more units than it delivered."""
         order, units = job.svc, [Units(item.units_in, item.units_out) for item in items]
         delivered = bundle_units(units, order.rate_in, order.rate_out)
         if order.completion_tok > delivered:
             self.results.account.vouching.report(
-                f"job {job.id} was charged {order.completion_tok} units for {delivered} delivered units:"
-                f" avoid provider {order.provider_id}"
+                f"provider {order.provider_id} charged {order.completion_tok} units for job {job.id}, but delivered"
+                f" {delivered}: order from other providers"
             )
 
     async def _read_file(self, file_id: str, kind: type[R]) -> list[R]:
-        """Read a whole file of the batch at once. A stream would not stay open while the results are opened."""
+        """Read a whole file of the batch at once. A stream could time out while the results are opened."""
         content = await self.files.content(file_id)
         try:
             return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
         except DECODE_ERRORS as error:
-            raise ResultUnreadable(f"{file_id} has invalid batch lines: {error}", code="malformed_lines") from None
+            raise ResultUnreadable(
+                f"file {file_id} of the batch is malformed: {error}", code="malformed_lines"
+            ) from None
 
 
 def _cost_weights(items: Sequence[ItemResult], weights: Sequence[int]) -> list[int]:

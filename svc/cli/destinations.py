@@ -9,7 +9,7 @@ import attrs
 import click
 
 from svc.core.answers import ReadableAnswer, as_text, read_answer, suffix_of
-from svc.own_files import open_atomic
+from svc.protected_files import open_atomic
 
 
 @attrs.frozen

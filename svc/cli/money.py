@@ -6,7 +6,7 @@ import attrs
 
 from common import quotes
 from common.quotes import CostParts, FeeTerms
-from svc.core.money import format_token
+from svc.core.money import format_token_amount
 from svc.errors import REFUND_REMARKS
 from svc.records import CODE_BY_END, Deployment, Job, Quote
 from svc.results import cost_parts_of, provider_cost
@@ -39,7 +39,7 @@ def describe_payment(paid: Payment, chain: Deployment, *, provisional: bool = Fa
     """Describe the cost, its shares and the refund."""
     parts = paid.parts
     amounts = (parts.total, parts.provider, parts.fee + parts.gas_fee, paid.returned)
-    total, provider, fees, returned = (format_token(share, chain.decimals) for share in amounts)
+    total, provider, fees, returned = (format_token_amount(share, chain.decimals) for share in amounts)
     shares = f"(provider {provider}, fees {fees})"
     if provisional:
         return f"cost {total} {chain.token_domain.name} on settlement {shares}; {returned} refunded"
@@ -52,7 +52,9 @@ def describe_end(job: Job, chain: Deployment) -> str:
         parts = cost_parts_of(job)
         if parts is None:
             return f"completed and paid: {format_amount(provider_cost(job), chain)} to the provider, plus fees"
-        provider, fees = (format_token(share, chain.decimals) for share in (parts.provider, parts.fee + parts.gas_fee))
+        provider, fees = (
+            format_token_amount(share, chain.decimals) for share in (parts.provider, parts.fee + parts.gas_fee)
+        )
         return (
             f"completed: paid {format_amount(parts.total, chain)} (provider {provider}, fees {fees}), the rest refunded"
         )
@@ -78,4 +80,4 @@ def describe_money(job: Job, chain: Deployment) -> str:
 
 
 def format_amount(amount: int, chain: Deployment) -> str:
-    return f"{format_token(amount, chain.decimals)} {chain.token_domain.name}"
+    return f"{format_token_amount(amount, chain.decimals)} {chain.token_domain.name}"

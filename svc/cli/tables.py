@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from svc.cli.drawing import Table
-from svc.core.money import format_token
+from svc.core.money import format_token_amount
 from svc.core.windows import format_window
 from svc.records import (
     CODE_BY_END,
@@ -20,7 +20,7 @@ from svc.records import (
     Reliability,
     Why,
 )
-from svc.verification import VouchedFact
+from svc.verification import SourcedFact
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
 _DURATION_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -168,8 +168,8 @@ def why_table(status_report: Why) -> Table:
     return Table(("provider", "accepts", "reasons"), rows, frozenset({"provider"}))
 
 
-def vouching_table(facts: Iterable[VouchedFact]) -> Table:
-    rows = [(each.fact, each.value, each.voucher.value) for each in facts]
+def vouching_table(facts: Iterable[SourcedFact]) -> Table:
+    rows = [(each.fact, each.value, each.source.value) for each in facts]
     return Table(("fact", "value", "verified by"), rows, whole=frozenset({"value"}))
 
 
@@ -216,7 +216,7 @@ def format_time(at: int | None) -> str | None:
 
 
 def format_amount(amount: int, decimals: int, name: str) -> str:
-    return f"{format_token(amount, decimals)} {name}"
+    return f"{format_token_amount(amount, decimals)} {name}"
 
 
 def _format_flag(flag: bool) -> str:

@@ -173,7 +173,7 @@ class JobAttempts:
         ceiling = await orders.account.order_ceiling(self.trade.settings.budget.per_request)
         ceiling.check(amount, "the request")
         if requested.max_amount is not None:
-            limit = attrs.evolve(ceiling, max_amount=requested.max_amount, default=False, advice=_LIMIT_ADVICE)
+            limit = attrs.evolve(ceiling, max_amount=requested.max_amount, is_default=False, advice=_LIMIT_ADVICE)
             limit.check(amount, "the request")
         self.trade.budgets.reserve(purchase.row.key, prepared.id, amount, self.trade.clock())
         job = LedgerJob(

@@ -20,7 +20,7 @@ from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
 from svc.core.answers import as_text, read_answer
 from svc.core.tabs import first_answer_text
-from svc.core.windows import WINDOW_FORMS, WINDOW_REFUSED, is_window
+from svc.core.windows import WINDOW_FORMS, WINDOW_NOT_ALLOWED, is_valid_window
 from svc.errors import OrderRefused, TabEnded, TabFaulty, TabRequestFailed
 from svc.records import Deployment, Model
 from svc.tabs.files import TabFile
@@ -377,7 +377,7 @@ async def ask_in_tab(
 
 
 def _check_window(window: str) -> None:
-    if not is_window(window):
+    if not is_valid_window(window):
         raise OrderRefused(
-            f"--window {window} is not supported: use {WINDOW_FORMS}", code=WINDOW_REFUSED, param="window"
+            f"--window {window} is not supported: use {WINDOW_FORMS}", code=WINDOW_NOT_ALLOWED, param="window"
         )

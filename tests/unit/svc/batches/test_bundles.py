@@ -231,7 +231,9 @@ async def test_result_with_other_items_is_unreadable(
 
 
 async def test_charge_above_the_delivered_units_is_reported(coordinator: FakeCoordinator) -> None:
-    with pytest.warns(MarketRemembered, match="was charged 10 units for 9 delivered units: avoid provider"):
+    with pytest.warns(
+        MarketRemembered, match="charged 10 units for job .*, but delivered 9: order from other providers"
+    ):
         found = await read(coordinator, (DONE, FAILED, NOT_RUN), more_units=1)
     assert found[0].result is not None
 

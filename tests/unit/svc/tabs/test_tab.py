@@ -358,7 +358,10 @@ async def test_vouchers_are_signed_by_the_delegated_key() -> None:
         domains = (await client.orders.account.market()).domains
         assert voucher is not None
         assert isinstance(voucher.message(market.tab.job_id), TabVoucher)
-        assert domains.tabs.signer(voucher.message(market.tab.job_id), voucher.signature) == tab.file.key.address
+        assert (
+            domains.tabs.signer(voucher.message(market.tab.job_id), voucher.signature)
+            == tab.file.voucher_wallet.address
+        )
         assert market.tab.terms.delegation.is_signed_by(tab.file.owner, 7, domains)
 
 
@@ -382,7 +385,7 @@ async def test_tab_is_closed_when_all_its_chunks_are_too_large(monkeypatch: pyte
                 await streams[2].answer()
             assert raised.value.code == "tab_full"
             assert not tab.is_open
-            assert sum(request.stream_bytes for request in tab.book.open.values()) < 5_000
+            assert sum(request.stream_bytes for request in tab.owner_tab.open_requests.values()) < 5_000
         assert await client.tabs.faulty_providers() == {}
 
 
