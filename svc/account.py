@@ -40,10 +40,10 @@ class Account:
     checked_reader: CheckedReader
     signer: Signer | None
     vouching: Vouching
-    charges: FeeTerms | None = None  # charges in the last signed payment
+    last_charges: FeeTerms | None = None  # charges in the last signed payment
     supports_progress: bool | None = None  # whether the coordinator reports progress; None: unknown
     _market: VerifiedMarket | None = None
-    _windows: tuple[int, ...] | None = None
+    _reported_windows: tuple[int, ...] | None = None
     _derived_key: SecretKey | None = None
     _sessions: Sessions | None = None
     _cache: dict[str, tuple[float, Any]] = attrs.field(factory=dict)
@@ -61,7 +61,7 @@ class Account:
         """Read and verify the deployment. Orders may be signed only after this call."""
         answer = await self.transport.get("/evm/chain", Deployment)
         self._market = await self.vouching.verify_deployment(answer)
-        self._windows = answer.windows
+        self._reported_windows = answer.windows
         return answer
 
     async def reported_windows(self, window: int) -> tuple[int, ...] | None:
@@ -70,9 +70,9 @@ class Account:
         If `window` is not in the cached list, the list is read again.
         """
         await self.market()
-        if self._windows is not None and window not in self._windows:
+        if self._reported_windows is not None and window not in self._reported_windows:
             await self.deployment()
-        return self._windows
+        return self._reported_windows
 
     async def model(self, name: str) -> Model:
         await self.market()

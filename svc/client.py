@@ -91,7 +91,7 @@ class Client:
         vouching = Vouching(
             url=market_url(self.settings.base_url),
             address_book=self.settings.addresses,
-            known=_known_markets(options, self.settings),
+            known_markets=_known_markets(options, self.settings),
             escrow=trust,
             chain=Chain([Node(url, pool) for url in self.settings.rpc_urls]) if self.settings.rpc_urls else None,
             require_known=options.get("require_known_market", False),
@@ -107,7 +107,7 @@ class Client:
         self.files, self.market = Files(account), Market(account)
         self.webhooks = Webhooks(account)
         self.orders, self.results = Orders(account, self.files), Results(account)
-        self._provisional = ProvisionalResults(account, self.jobs, self.orders, self.results)
+        self._provisional_results = ProvisionalResults(account, self.jobs, self.orders, self.results)
         batch_results = BatchResults(self.files, self.jobs, self.results)
         self.batches = Batches(account, self.files, Preparation(account, self.orders), batch_results)
         tab_files = TabFiles(tabs_folder(options.get("environment", os.environ)))
@@ -286,7 +286,7 @@ class Client:
         Calls `on_change` with the expected job at each new status. Raises WaitTimedOut, and PostRefused if the stored
         order could not be posted.
         """
-        return await self._provisional.first_result(prepared, timeout=timeout, on_change=on_change)
+        return await self._provisional_results.first_result(prepared, timeout=timeout, on_change=on_change)
 
     async def settled(self, result: Result, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109
         """Wait until the chain has settled a provisional result. Raises ResultTakenBack."""

@@ -14,7 +14,7 @@ def raises_svc_errors(kind: type[T]) -> type[T]:
     """Class decorator that converts expected errors of public methods to SvcError."""
     for name, method in list(vars(kind).items()):
         if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
-            setattr(kind, name, _convert_errors(method))
+            setattr(kind, name, _convert_method_errors(method))
     return kind
 
 
@@ -32,7 +32,7 @@ def _as_svc_errors() -> Iterator[None]:
         raise OrderRefused(str(error), code="invalid_value") from error
 
 
-def _convert_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+def _convert_method_errors(method: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isasyncgenfunction(method):
 
         @wraps(method)

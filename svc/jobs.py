@@ -100,7 +100,7 @@ class Jobs:
                     if timeout_seconds is None:
                         order = job.svc
                         now = self.account.transport.clock.now()
-                        remaining = seconds_left(now, job.in_progress_at, order.expires_at, order.sla_secs)
+                        remaining = max_remaining_s(now, job.in_progress_at, order.expires_at, order.sla_secs)
                         max_seconds = anyio.current_time() - started + remaining
                 if job.ended:
                     return job
@@ -211,7 +211,7 @@ class Jobs:
         return False
 
 
-def seconds_left(now: int, claimed_at: int | None, expires_at: int, sla_secs: int) -> float:
+def max_remaining_s(now: int, claimed_at: int | None, expires_at: int, sla_secs: int) -> float:
     """Return the maximum number of seconds until the job ends."""
     start = claimed_at if claimed_at is not None else expires_at
     return min(max(0.0, start + sla_secs + _RECLAIM_GRACE_S - now), _MAX_JOB_DURATION_S)

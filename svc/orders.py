@@ -127,7 +127,7 @@ class Orders:
             container_cid = (await self.files.upload(sealed.container, "input", filename="container")).svc.cid
         for _ in range(MAX_SUBMIT_ATTEMPTS):
             amount = await self.check_quote(prepared, quote, max_amount)
-            self.account.charges = fee_terms(quote)
+            self.account.last_charges = fee_terms(quote)
             auth_sig = await self.account.wallet().sign(prepared.payment(amount))
             body = prepared.submission(amount, auth_sig, container_cid)
             outcome = await self._post(prepared, amount, body, {} if final else _ASYNC_HEADERS)

@@ -22,7 +22,7 @@ from common.strict_json import DECODE_ERRORS
 from svc.account import Account
 from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut
-from svc.jobs import FIRST_POLL_PAUSE_S, MAX_POLL_PAUSE_S, Jobs, OnJobChange, require_posted, seconds_left
+from svc.jobs import FIRST_POLL_PAUSE_S, MAX_POLL_PAUSE_S, Jobs, OnJobChange, max_remaining_s, require_posted
 from svc.orders import Orders
 from svc.records import CODE_BY_END, ENDED_JOB_STATUSES, LIVE_JOB_STATUSES, Job, JobDetails, Progress, ProgressStep
 from svc.results import Result, Results
@@ -176,7 +176,7 @@ class ProvisionalResults:
 
     def _max_seconds(self, prepared: PreparedOrder) -> float:
         terms = prepared.terms
-        return seconds_left(self.account.transport.clock.now(), None, terms.expires_at, terms.sla_secs)
+        return max_remaining_s(self.account.transport.clock.now(), None, terms.expires_at, terms.sla_secs)
 
 
 def require_settled(job: Job, result_cid: str | None) -> None:

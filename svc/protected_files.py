@@ -113,7 +113,7 @@ def _in_use_error(path: Path) -> Refused:
     return Refused(f"another process is using {path.with_suffix('')}: wait until it has ended", code="in_use")
 
 
-def _partial_name(path: Path) -> str:
+def _temporary_name(path: Path) -> str:
     return f".{path.name}.{secrets.token_hex(8)}"
 
 
@@ -138,7 +138,7 @@ if sys.platform == "win32":
         return raw
 
     def _write(_: int, path: Path, text: str, *, sync: bool) -> None:
-        partial = path.with_name(_partial_name(path))
+        partial = path.with_name(_temporary_name(path))
         try:
             with partial.open("x", encoding="utf-8", newline="\n") as target:
                 target.write(text)
@@ -212,7 +212,7 @@ else:
             return file_.read(file.max_bytes)
 
     def _write(folder: int, path: Path, text: str, *, sync: bool) -> None:
-        partial = _partial_name(path)
+        partial = _temporary_name(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(partial, flags, 0o600, dir_fd=folder), "w", encoding="utf-8") as target:

@@ -14,7 +14,7 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from svc.account import Account
 from svc.core.answers import read_answer
-from svc.core.sealing import ResultReader, read_body
+from svc.core.sealing import ResultReader, parse_result_body
 from svc.error_conversion import raises_svc_errors
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
 from svc.protected_files import open_atomic
@@ -105,7 +105,7 @@ class Results:
     async def open(self, job: Job) -> Result:
         """Return the result of a job. Raises JobFailed if the job ended without a result, and ResultUnreadable."""
         body = await self.read(job.id, self._require_cid(job))
-        return Result(job, body.output, body.usage, charges=self.account.charges)
+        return Result(job, body.output, body.usage, charges=self.account.last_charges)
 
     async def read(self, job_id: str, cid: str) -> ResultBody:
         """Read the result with this content id. Raises ResultUnreadable, also for a result that names another job."""
@@ -125,8 +125,8 @@ class Results:
         market, keys = await self.account.market(), await self.account.result_keys()
         await self.account.checked_reader.read(cid, open_reader, feed, finish_reader)
         if len(plaintext) <= _MAX_INLINE_PARSE_BYTES:
-            return read_body(bytes(plaintext), raw)
-        return await to_thread.run_sync(read_body, bytes(plaintext), raw)
+            return parse_result_body(bytes(plaintext), raw)
+        return await to_thread.run_sync(parse_result_body, bytes(plaintext), raw)
 
     async def read_sealed(self, job: Job) -> bytes:
         """Return the sealed result of a job, as it was settled."""

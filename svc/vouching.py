@@ -28,7 +28,7 @@ from svc.chain import facts
 from svc.chain.deployment import check_deployment
 from svc.chain.node import Chain
 from svc.core.escrow_trust import EscrowTrust, verify_escrow_key
-from svc.core.known_market import KnownMarket, fingerprint, read_key
+from svc.core.known_market import KnownMarket, deployment_fingerprint, read_key
 from svc.core.market import VerifiedMarket
 from svc.core.money import Token
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NoProvider, OrderRefused
@@ -63,7 +63,7 @@ class Vouching:
 
     url: str
     address_book: AddressBook | None
-    known: KnownMarkets
+    known_markets: KnownMarkets
     escrow: EscrowTrust
     chain: Chain | None
     require_known: bool
@@ -194,7 +194,9 @@ class Vouching:
                 raise MarketChanged(message, code="market_unknown", param="addresses")
             return
         if changes := known.deployment.differences(reported):
-            accept_command = f"svc market accept --coordinator {self.url} --deployment {fingerprint(reported)}"
+            accept_command = (
+                f"svc market accept --coordinator {self.url} --deployment {deployment_fingerprint(reported)}"
+            )
             message = f"the deployment of {self.url} changed: {'; '.join(changes)}"
             raise MarketChanged(
                 f"{message}; if the operator announced the change, accept it with: {accept_command}",
@@ -222,33 +224,33 @@ class Vouching:
 
     async def _read_known(self) -> KnownMarket | None:
         try:
-            return await to_thread.run_sync(self.known.get, self.url)
+            return await to_thread.run_sync(self.known_markets.get, self.url)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
         except OSError as error:
             self._stop_remembering(error)
-            return self.known.get(self.url)
+            return self.known_markets.get(self.url)
 
-    async def _change_known(self, change: Callable[[KnownMarket], KnownMarket]) -> None:
+    async def _change_known(self, update: Callable[[KnownMarket], KnownMarket]) -> None:
         """Change a remembered market, unless another command has removed the market."""
-        await self._remember(lambda entry: None if entry is None else change(entry))
+        await self._remember(lambda entry: None if entry is None else update(entry))
 
-    async def _remember(self, change: UpdateMarket) -> KnownMarket | None:
+    async def _remember(self, update: UpdateMarket) -> KnownMarket | None:
         try:
-            return await to_thread.run_sync(self.known.change, self.url, change)
+            return await to_thread.run_sync(self.known_markets.change, self.url, update)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
         except OSError as error:
             self._stop_remembering(error)
-            return self.known.change(self.url, change)
+            return self.known_markets.change(self.url, update)
 
     def _report(self, message: str) -> None:
         """Report a remembered fact. Without a file of known markets, every use is a first use and is not reported."""
-        if self.known.path is not None:
+        if self.known_markets.path is not None:
             self.report(message)
 
     def _stop_remembering(self, error: OSError) -> None:
         """Report that the file of known markets cannot be used, and from now on store known markets in memory."""
-        path, reason = self.known.path, error.strerror
+        path, reason = self.known_markets.path, error.strerror
         self.report(f"cannot store known markets in {path}: {reason}; set {PATH_VARIABLE} to another file")
-        self.known = KnownMarkets()
+        self.known_markets = KnownMarkets()

@@ -26,7 +26,7 @@ KEY_FILE_VARIABLE: Final = "SVC_WALLET_KEY_FILE"
 PASSWORD_FILE_VARIABLE: Final = "SVC_KEYSTORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
 WALLET_VARIABLES: Final = (KEY_VARIABLE, KEY_FILE_VARIABLE, COMMAND_VARIABLE)
 
-_KEPT_ERROR_PARAMS: Final = frozenset({PASSWORD_FILE_VARIABLE})
+_UNCHANGED_ERROR_PARAMS: Final = frozenset({PASSWORD_FILE_VARIABLE})
 
 AskPassword = Callable[[Path], str]
 
@@ -71,7 +71,7 @@ def _open_wallet(path: Path, variables: Variables, ask_password: AskPassword | N
         raise Refused(f"{path}: {error.strerror}", KEY_FILE_VARIABLE) from None
     except Refused as error:
         message = error.message if str(path) in error.message or error.param else f"{path} {error.message}"
-        raise Refused(message, error.param if error.param in _KEPT_ERROR_PARAMS else KEY_FILE_VARIABLE) from None
+        raise Refused(message, error.param if error.param in _UNCHANGED_ERROR_PARAMS else KEY_FILE_VARIABLE) from None
 
 
 def read_password(path: Path, password_file: str | None, ask_password: AskPassword | None) -> str:

@@ -16,7 +16,7 @@ from svc.core.batch_bids import JobLines
 from svc.core.batch_lines import BatchLine
 from svc.core.batches import BatchContext, JobOrder, seal_job, unlisted_parameters
 from svc.core.bids import Bid, Rates
-from svc.core.bundles import UNBUNDLED_LIMITS, BundleLimits, limits_for
+from svc.core.bundles import UNBUNDLED_LIMITS, BundleLimits, bundle_limits_for
 from svc.core.money import Ceiling
 from svc.core.order_request import PricedRequest, price_request
 from svc.core.orders import PreparedOrder
@@ -53,7 +53,7 @@ class JobOrderBuilder:
         orders: list[JobOrder] = []
         lines = 0
         for job in jobs:
-            orders.append(JobOrder(job, await self._recipient(job.bid)))
+            orders.append(JobOrder(job, await self._find_recipient(job.bid)))
             lines += len(job.lines)
             if context is None:
                 context = await self._build_context(orders[0])
@@ -61,7 +61,7 @@ class JobOrderBuilder:
                 yield OrderGroup(context, orders)
                 orders, lines = [], 0
 
-    async def _recipient(self, bid: Bid) -> PublicKey:
+    async def _find_recipient(self, bid: Bid) -> PublicKey:
         recipient = self._recipients.get((bid.designated, bid.box_key))
         if recipient is None:
             if bid.box_key is None:
@@ -117,9 +117,9 @@ class ProviderBundleLimits:
                     asks[ask.provider_id, ask.model_id] = ask
         return cls(asks, max_items)
 
-    def limits_of(self, provider_id: int, model_id: int) -> BundleLimits:
+    def find_limits(self, provider_id: int, model_id: int) -> BundleLimits:
         ask = self.asks.get((provider_id, model_id))
-        return UNBUNDLED_LIMITS if ask is None else limits_for(ask, self.max_items)
+        return UNBUNDLED_LIMITS if ask is None else bundle_limits_for(ask, self.max_items)
 
 
 def price_lines(lines: Sequence[BatchLine], models: Mapping[str, Model]) -> list[PricedRequest]:

@@ -79,12 +79,12 @@ class PreparedBatch:
 
 @attrs.frozen(slots=True)
 class _PlannedBatch:
-    """Checked lines of a batch, with the plans and the bids for their jobs."""
+    """Checked lines of a batch, with the plans and the bid_chooser for their jobs."""
 
     lines: Sequence[BatchLine]
     priced: Sequence[PricedRequest]
     plans: tuple[ModelPlan, ...]
-    bids: BidChooser
+    bid_chooser: BidChooser
 
 
 @attrs.frozen
@@ -102,9 +102,13 @@ class Preparation:
         unrated = [line for line in planned.priced if line.rates is None]
         for plan in planned.plans:
             with suppress(PlanShort):
-                for _ in planned.bids.jobs([line for line in unrated if line.model.svc.model_id == plan.model_id]):
+                for _ in planned.bid_chooser.cut_into_jobs(
+                    [line for line in unrated if line.model.svc.model_id == plan.model_id]
+                ):
                     pass
-        return tuple(_with_assigned_lines(plan, planned.bids.planned_lines(plan.model_id)) for plan in planned.plans)
+        return tuple(
+            _with_assigned_lines(plan, planned.bid_chooser.planned_lines(plan.model_id)) for plan in planned.plans
+        )
 
     async def prepare(
         self,
@@ -122,7 +126,7 @@ class Preparation:
         total_ceiling, line_ceiling = await self._ceilings(max_amount, max_line_amount)
         self.account.wallet()
         planned = await self._read_and_plan(list(raw_lines), window, providers, offer, bundle)
-        jobs = await to_thread.run_sync(lambda: list(planned.bids.jobs(planned.priced)))
+        jobs = await to_thread.run_sync(lambda: list(planned.bid_chooser.cut_into_jobs(planned.priced)))
         context, prepared = await self._prepare_jobs(JobOrderBuilder(self.orders, window, line_ceiling), jobs, progress)
         amount = sum(job.amount for job in prepared)
         total_ceiling.check(amount, "the batch")
@@ -156,7 +160,7 @@ class Preparation:
         """
         total_ceiling, line_ceiling = await self._ceilings(max_amount, max_line_amount)
         planned = await self._read_and_plan(list(raw_lines), window, providers, offer, bundle)
-        jobs = await to_thread.run_sync(lambda: list(planned.bids.jobs(planned.priced)))
+        jobs = await to_thread.run_sync(lambda: list(planned.bid_chooser.cut_into_jobs(planned.priced)))
         total = 0
         async with aclosing(JobOrderBuilder(self.orders, window, line_ceiling).order_groups(jobs)) as order_groups:
             async for group in order_groups:
@@ -195,9 +199,11 @@ class Preparation:
         # Open orders are never bundled. So only planned lines, and lines for named providers, need bundle limits.
         bundled = list(models.values()) if providers else [models[demand.name] for demand in model_demands]
         bundle_limits = await ProviderBundleLimits.read(self.account, bundled, window, bundle)
-        bids = BidChooser([(provider, "0x" + key.raw.hex()) for provider, key in keys], bundle_limits.limits_of)
-        bids.use_plans(plans)
-        return _PlannedBatch(lines, priced, plans, bids)
+        bid_chooser = BidChooser(
+            [(provider, "0x" + key.raw.hex()) for provider, key in keys], bundle_limits.find_limits
+        )
+        bid_chooser.use_plans(plans)
+        return _PlannedBatch(lines, priced, plans, bid_chooser)
 
     async def _find_offered_rates(
         self,
@@ -275,7 +281,7 @@ class Preparation:
             prepared = PreparedOrder(sealed, await signer.sign(sealed.signing_request()), unlisted_parameters(order))
             amount = job_amount(context, prepared)
         except Refused as refusal:
-            return RejectedLine(order.job.number, refusal)
+            return RejectedLine(order.job.first_line_number, refusal)
         lines = len(order.job.lines)
         if not sealed.sealed.fits_inline:
             return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)

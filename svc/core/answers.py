@@ -151,7 +151,7 @@ def suffix_of(content: bytes) -> str:
     return next((suffix for at, magic, suffix in _FILE_SIGNATURES if content[at : at + len(magic)] == magic), "bin")
 
 
-def as_text(output: Any, answer: ReadableAnswer) -> str:
+def answer_as_text(output: Any, answer: ReadableAnswer) -> str:
     """Return the text of an answer, or the model's JSON if the answer has no text."""
     if answer.text is not None:
         return answer.text

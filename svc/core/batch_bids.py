@@ -40,9 +40,9 @@ class ModelDemand:
 
 @attrs.frozen(slots=True)
 class JobLines:
-    """Consecutive lines that share one job. `number` is the number of the first line."""
+    """Consecutive lines of a batch that share one job."""
 
-    number: int
+    first_line_number: int
     lines: Sequence[PricedRequest]
     bid: Bid
 
@@ -130,9 +130,9 @@ class BidChooser:
     `providers`: ids and box keys of the providers that get the lines with rates, in turn.
     """
 
-    def __init__(self, providers: Sequence[tuple[int, str]], limits_of: FindBundleLimits) -> None:
+    def __init__(self, providers: Sequence[tuple[int, str]], find_limits: FindBundleLimits) -> None:
         self._next_provider = cycle(providers or [(OPEN_PROVIDER, None)])
-        self._limits_of = limits_of
+        self._find_limits = find_limits
         self._shares: dict[int, list[_ProviderShare]] = {}
         self._shares_with_room: dict[int, deque[_ProviderShare]] = {}
         self._bids_by_terms: dict[tuple[int, int, int], Bid] = {}
@@ -141,11 +141,11 @@ class BidChooser:
         """Assign lines without rates to providers as these plans say."""
         for plan in plans:
             self._shares[plan.model_id] = [
-                _ProviderShare(share, self._limits_of(share.provider_id, plan.model_id)) for share in plan.allocation
+                _ProviderShare(share, self._find_limits(share.provider_id, plan.model_id)) for share in plan.allocation
             ]
             self._shares_with_room[plan.model_id] = deque(self._shares[plan.model_id])
 
-    def jobs(self, lines: Sequence[PricedRequest]) -> Iterator[JobLines]:
+    def cut_into_jobs(self, lines: Sequence[PricedRequest]) -> Iterator[JobLines]:
         """Cut the lines into jobs. Raises PlanShort if the network lacks capacity for some lines."""
         demands = {demand.model_id: demand for demand in sum_demands(lines)}
         at = 0
@@ -181,7 +181,7 @@ class BidChooser:
         return (
             UNBUNDLED_LIMITS
             if bid.designated == OPEN_PROVIDER
-            else self._limits_of(bid.designated, line.model.svc.model_id)
+            else self._find_limits(bid.designated, line.model.svc.model_id)
         )
 
     def _next_bid(self, rates: Rates) -> Bid:

@@ -105,7 +105,7 @@ def seal_job(context: BatchContext, order: JobOrder) -> SealedOrder:
 def find_rejected_line(context: BatchContext, order: JobOrder) -> RejectedLine | None:
     """Return the first line of the job that exceeds the ceiling or cannot be priced, or None."""
     rates, fees = order.job.bid.rates, context.fees
-    for number, line in enumerate(order.job.lines, order.job.number):
+    for number, line in enumerate(order.job.lines, order.job.first_line_number):
         units = line.units
         try:
             amount = quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, fees)
@@ -145,7 +145,7 @@ def _price_job(context: BatchContext, order: JobOrder) -> int | RejectedLine:
         rates, units = _order_terms(order.job)
         return quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, context.fees)
     except Refused as refusal:
-        return RejectedLine(order.job.number, refusal)
+        return RejectedLine(order.job.first_line_number, refusal)
 
 
 def _prepare_job(context: BatchContext, wallet: Wallet, order: JobOrder) -> PreparedJob | RejectedLine:
@@ -156,7 +156,7 @@ def _prepare_job(context: BatchContext, wallet: Wallet, order: JobOrder) -> Prep
         prepared = PreparedOrder(sealed, wallet.sign(sealed.signing_request().digest), unlisted_parameters(order))
         amount = job_amount(context, prepared)
     except Refused as refusal:
-        return RejectedLine(order.job.number, refusal)
+        return RejectedLine(order.job.first_line_number, refusal)
     lines = len(order.job.lines)
     if not sealed.sealed.fits_inline:
         return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)

@@ -37,7 +37,7 @@ class BundleLimits:
 UNBUNDLED_LIMITS: Final = BundleLimits()
 
 
-def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
+def bundle_limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
     """Return the bundle limits of an ask's provider, and at most `max_items` lines if the caller sets it."""
     items = max(1, min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS))
     speed = None if ask.reliability is None else ask.reliability.units_per_sec
@@ -104,12 +104,12 @@ def sizes_metadata(sizes: Sequence[int], max_pairs: int) -> dict[str, str]:
     return {_sizes_key(number): value for number, value in enumerate(values)}
 
 
-def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
+def read_job_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
     """Return the number of lines of each job, or None for a batch without bundles.
 
     Raises Refused for malformed metadata.
 
-    >>> read_sizes({"svc-lines": "256*2 16"})
+    >>> read_job_sizes({"svc-lines": "256*2 16"})
     (256, 256, 16)
     """
     if metadata is None or LINES_METADATA_KEY not in metadata:
@@ -133,7 +133,7 @@ def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
 def line_count(metadata: Mapping[str, str] | None, job_count: int) -> int:
     """Return the number of lines of a batch. If its metadata has no valid sizes, each job counts as one line."""
     try:
-        sizes = read_sizes(metadata)
+        sizes = read_job_sizes(metadata)
     except Refused:
         sizes = None
     return job_count if sizes is None else sum(sizes)

@@ -34,7 +34,7 @@ def market_url(base_url: str) -> str:
     return f"{scheme}://{netloc}{parts.path.rstrip('/')}"
 
 
-def fingerprint(book: AddressBook) -> str:
+def deployment_fingerprint(book: AddressBook) -> str:
     """Return sixteen hex digits that identify a deployment on the command line."""
     fields = book.labelled_values
     return keccak256("\n".join(f"{name}={fields[name]}" for name in sorted(fields)).encode())[:8].hex()

@@ -47,7 +47,7 @@ class PricedRequest:
 def price_request(request: OrderRequest, model: Model) -> PricedRequest:
     """Check a request to buy, and compute its units. Raises Refused, which names the wrong field."""
     priced = price_probe(request, model)
-    _require_served(request, priced)
+    _require_matching_endpoint(request, priced)
     return priced
 
 
@@ -76,7 +76,7 @@ def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
     )
 
 
-def _require_served(request: OrderRequest, priced: PricedRequest) -> None:
+def _require_matching_endpoint(request: OrderRequest, priced: PricedRequest) -> None:
     """Raise Refused if the model's route cannot serve this request."""
     model, modality, unlisted = priced.model, priced.modality, priced.unlisted
     served = model.svc.endpoint

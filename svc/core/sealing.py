@@ -96,7 +96,7 @@ class ResultReader:
         return last
 
 
-def read_body(plaintext: bytes, job_id: bytes) -> ResultBody:
+def parse_result_body(plaintext: bytes, job_id: bytes) -> ResultBody:
     """Parse the body of a result. Raises ResultUnreadable if the body is malformed or names another job."""
     try:
         body = ResultBody.parse(plaintext)

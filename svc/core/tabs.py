@@ -194,7 +194,7 @@ class OwnerTab:
     def acknowledged(self) -> int:
         return self.totals.charged_units(self.rate_in, self.rate_out)
 
-    def start(self, model_input: dict[str, object], *, held: bool = False) -> OpenRequest:
+    def add_request(self, model_input: dict[str, object], *, held: bool = False) -> OpenRequest:
         """Add a request. Raises TabFull, and Refused for an input that is too large or malformed."""
         units = units_of("text", model_input)
         if not self.fits(units.units_in, units.units_out):
@@ -271,7 +271,7 @@ class OwnerTab:
                 del self.open_requests[request.id]
         return request
 
-    def abandon(self, request_id: int | None) -> None:
+    def remove_request(self, request_id: int | None) -> None:
         """Remove a request, so that its answer is never acknowledged."""
         if request_id is not None:
             self.open_requests.pop(request_id, None)

@@ -149,8 +149,8 @@ class Tab:
     _streams: dict[int, TabStream] = attrs.field(factory=dict)
     _connection: _Connection | None = None
     _was_connected: bool = False
-    _closing: bool = False  # the provider is closing the tab
-    _close_wanted: bool = False
+    _provider_closing: bool = False  # the provider is closing the tab
+    _close_requested: bool = False
     _is_sending: bool = False
     _close_sent: bool = False  # in the current channel
     _refusal_error: TabEnded | None = None  # raised for further requests
@@ -178,7 +178,11 @@ class Tab:
     @property
     def is_open(self) -> bool:
         """Return True while requests may be sent."""
-        return self._refusal_error is None and self._end_error is None and not (self._closing or self._close_wanted)
+        return (
+            self._refusal_error is None
+            and self._end_error is None
+            and not (self._provider_closing or self._close_requested)
+        )
 
     @property
     def is_direct(self) -> bool:
@@ -226,7 +230,7 @@ class Tab:
     def withdraw(self, stream: TabStream) -> None:
         """Drop a held request."""
         self._streams.pop(stream.id, None)
-        self.owner_tab.abandon(stream.id)
+        self.owner_tab.remove_request(stream.id)
 
     def hold(self, input: ModelInput) -> TabStream:
         """Number a request without sending it, so that the caller can record it before `release` sends it."""
@@ -235,7 +239,7 @@ class Tab:
             check_parameters(self._model.svc.params_schema, body)
             if not self.is_open:
                 raise self._end_error or self._refusal_error or self._closed_error()
-            opened = self.owner_tab.start(body, held=True)
+            opened = self.owner_tab.add_request(body, held=True)
         except TabFull as full:
             raise TabEnded(self.id, "tab_full", str(full)) from None
         except Refused as refusal:
@@ -251,9 +255,9 @@ class Tab:
 
     async def send_close(self) -> None:
         """Acknowledge all answers so far, and request that the provider settles the tab."""
-        self._close_wanted = True
+        self._close_requested = True
         self._notify()
-        await self._wait_until(lambda: self._close_sent or self._closing or self._end_error is not None)
+        await self._wait_until(lambda: self._close_sent or self._provider_closing or self._end_error is not None)
 
     async def flush(self) -> None:
         """Wait until all messages are sent. Call this before disconnecting a tab that stays open."""
@@ -278,7 +282,7 @@ class Tab:
             try:
                 async with self._routes() as routes:
                     await self._run_channel(routes)
-                if self._closing:
+                if self._provider_closing:
                     self._finish_ended()
             except (ApiError, ConnectionFailed, Refused) as error:
                 if direct:
@@ -378,7 +382,7 @@ class Tab:
             self._reject_answer(None, refusal.message)
             return
         if isinstance(message, TabClosing):
-            self._closing = True
+            self._provider_closing = True
         elif not isinstance(message, Welcome):
             self._handle_message(message)
         self._notify()
@@ -416,8 +420,8 @@ class Tab:
         """Close the tab, and end this request with `error`. New requests raise `error` or an earlier TabFaulty."""
         if not isinstance(self._refusal_error, TabFaulty):
             self._refusal_error = error
-        self._close_wanted = True
-        self.owner_tab.abandon(request_id)
+        self._close_requested = True
+        self.owner_tab.remove_request(request_id)
         stream = self._streams.pop(request_id or 0, None)
         if stream is not None:
             stream.notify(error=error)
@@ -426,7 +430,7 @@ class Tab:
     def _has_work(self) -> bool:
         if self._connection is None:
             return False
-        return bool(self._missed_ack_ids) or self.owner_tab.has_work or (self._close_wanted and not self._close_sent)
+        return bool(self._missed_ack_ids) or self.owner_tab.has_work or (self._close_requested and not self._close_sent)
 
     async def _send_waiting(self, connection: _Connection) -> None:
         acknowledged = self.owner_tab.acknowledge()
@@ -441,7 +445,7 @@ class Tab:
         if ids:
             messages.append(self.owner_tab.ack_message(ids))
         messages += [self.owner_tab.request_message(request) for request in self.owner_tab.unsent()]
-        closes = self._close_wanted
+        closes = self._close_requested
         if closes:
             messages.append(TabClose())
         frames = [frame for message in messages for frame in connection.channel.seal(encode(message))]

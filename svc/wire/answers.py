@@ -145,7 +145,7 @@ async def raw_pieces(
     response: httpx.Response, size: int | None = None, max_bytes: float = math.inf
 ) -> AsyncIterator[AsyncIterator[bytes]]:
     """Yield the pieces of the body like `unencoded_pieces`, but without rejecting a compressed body."""
-    pieces = _Pieces(response, response.aiter_raw(size), max_bytes)
+    pieces = _PieceIterator(response, response.aiter_raw(size), max_bytes)
     try:
         yield pieces
     finally:
@@ -161,7 +161,7 @@ def require_unencoded(response: httpx.Response) -> None:
 
 
 @attrs.define(eq=False)
-class _Pieces:
+class _PieceIterator:
     """Iterator over the pieces of one body. Raises UnacceptableAnswer if the body is too long."""
 
     response: httpx.Response

@@ -67,7 +67,7 @@ class CheckedReader:
 
         async def attempt(url: str) -> S:
             try:
-                return await self._attempt(url, cid, open_sink, write, close)
+                return await self._read_from_gateway(url, cid, open_sink, write, close)
             except _UncheckableContent as unreadable:
                 uncheckable.append(unreadable.error)
                 raise NotServed(unreadable.error.message, retryable=False) from None
@@ -81,7 +81,7 @@ class CheckedReader:
                 raise uncheckable[0] from None
             raise ResultUnreadable(f"{cid}: {failed}", code="gateway_status") from None
 
-    async def _attempt(
+    async def _read_from_gateway(
         self,
         url: str,
         cid: str,

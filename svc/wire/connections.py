@@ -23,11 +23,11 @@ Origin = tuple[str, str, int | None]
 
 
 def open_client(*, transport: httpx.AsyncBaseTransport | None = None, **settings: Any) -> httpx.AsyncClient:
-    """Return an httpx client over `transport`, by default over `Connections`."""
-    return httpx.AsyncClient(transport=transport if transport is not None else Connections(), **settings)
+    """Return an httpx client over `transport`, by default over `ConnectionTransport`."""
+    return httpx.AsyncClient(transport=transport if transport is not None else ConnectionTransport(), **settings)
 
 
-class Connections(httpx.AsyncBaseTransport):
+class ConnectionTransport(httpx.AsyncBaseTransport):
     """Transport without a limit on connections. Idle connections are reused for requests to the same server."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Connections(httpx.AsyncBaseTransport):
                 await content.end()
         if not isinstance(response.stream, httpx.AsyncByteStream):
             raise TypeError("the transport must return a response whose stream is asynchronous")
-        body = _ResponseBody(response.stream, partial(self._keep_idle, origin, connection))
+        body = _ResponseBody(response.stream, partial(self._store_idle_connection, origin, connection))
         return httpx.Response(
             response.status_code, headers=response.headers, stream=body, extensions=response.extensions
         )
@@ -60,7 +60,7 @@ class Connections(httpx.AsyncBaseTransport):
             for connection in connections:
                 await _close_connection(connection)
 
-    async def _keep_idle(self, origin: Origin, connection: httpx.AsyncHTTPTransport) -> None:
+    async def _store_idle_connection(self, origin: Origin, connection: httpx.AsyncHTTPTransport) -> None:
         idle = self._idle.pop(origin, [])
         self._idle[origin] = idle
         idle.append(connection)

@@ -19,7 +19,7 @@ _UNAUTHORIZED: Final = 401
 
 @attrs.define(eq=False)
 class Sessions:
-    """Session of a wallet. `sign_in` returns the signed body of a session request for a nonce."""
+    """Creates, renews and caches a wallet's session. `sign_in` returns the signed session request for a nonce."""
 
     transport: Transport
     address: bytes

@@ -13,7 +13,7 @@ from svc.cli.json_form import to_plain_values
 from svc.cli.money import cost_json, describe_end, describe_money
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
-from svc.core.answers import ReadableAnswer, as_text, read_answer
+from svc.core.answers import ReadableAnswer, answer_as_text, read_answer
 from svc.core.windows import format_window
 from svc.errors import (
     NotFound,
@@ -80,7 +80,7 @@ def write_output(
         output.json(to_plain_values(members | {"output": model_output} | files))
     elif destination.out is None:
         if destination.raw or not paths or answer.text is not None:
-            output.text(as_text(model_output, ReadableAnswer() if destination.raw else answer))
+            output.text(answer_as_text(model_output, ReadableAnswer() if destination.raw else answer))
         for path in paths:
             output.text(str(path))
     output.next = None

@@ -18,7 +18,7 @@ from svc.cli.line_input import LineInput
 from svc.cli.money import cost_json, format_amount
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
-from svc.core.answers import as_text, read_answer
+from svc.core.answers import answer_as_text, read_answer
 from svc.core.tabs import first_answer_text
 from svc.core.windows import WINDOW_FORMS, WINDOW_NOT_ALLOWED, is_valid_window
 from svc.errors import OrderRefused, TabEnded, TabFaulty, TabRequestFailed
@@ -236,7 +236,7 @@ class _Chat:
             if text and not self.output.as_json:
                 self.output.write_piece(text)
         reply = await stream.answer()
-        text = read_answer(reply.output).text or shown or as_text(reply.output, read_answer(reply.output))
+        text = read_answer(reply.output).text or shown or answer_as_text(reply.output, read_answer(reply.output))
         self.conversation.add(question, text)
         cost = reply_cost(opened.file, reply)
         self.cost += cost
