@@ -311,7 +311,7 @@ class Client:
         return await self.results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
 
     async def verify(self, job_id: str) -> VerifiedJob:
-        """Return each fact of a job and how it is verified. Raises ChainContradicts."""
+        """Return the facts of a job, each with the source that verifies the fact. Raises ChainContradicts."""
         return await Verification(self._account, self.jobs).verify(job_id)
 
     async def cancel(self, job_id: str) -> Cancelled:

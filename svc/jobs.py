@@ -28,7 +28,7 @@ _NOT_THE_OWNER_CODE: Final = "NotTheOwner"  # error code, also for a job that is
 # Maximum time until a stored post is mined.
 _POSTING_TIMEOUT_S: Final = 60.0
 
-State = Literal["Open", "Claimed", "Settled", "Cancelled"]
+JobStateName = Literal["Open", "Claimed", "Settled", "Cancelled"]
 OnJobChange = Callable[[Job], object]
 
 
@@ -139,7 +139,7 @@ class Jobs:
     async def book(
         self,
         *,
-        state: State | None = None,
+        state: JobStateName | None = None,
         model: int | None = None,
         provider: int | None = None,
         owner: str | None = None,

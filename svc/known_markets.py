@@ -57,11 +57,11 @@ class KnownMarkets:
         Raises the errors of `all`, and OSError if the file cannot be written.
         """
         if self.path is None:
-            return _change_entry(self._in_memory, url, update)
+            return _update_entry(self._in_memory, url, update)
         with _protected_file(self.path).lock_for_change() as file:
             markets = _parse(self.path, file.read())
             old = dict(markets)
-            changed = _change_entry(markets, url, update)
+            changed = _update_entry(markets, url, update)
             if markets != old:
                 file.write(json.dumps(markets_as_json(markets), indent=2, sort_keys=True) + "\n")
             return changed
@@ -71,7 +71,7 @@ def _protected_file(path: Path) -> ProtectedFile:
     return ProtectedFile(path, PATH_VARIABLE, _MAX_FILE_BYTES)
 
 
-def _change_entry(markets: dict[str, KnownMarket], url: str, update: UpdateMarket) -> KnownMarket | None:
+def _update_entry(markets: dict[str, KnownMarket], url: str, update: UpdateMarket) -> KnownMarket | None:
     changed = update(markets.get(url))
     if changed is None:
         markets.pop(url, None)

@@ -24,7 +24,15 @@ from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut
 from svc.jobs import FIRST_POLL_PAUSE_S, MAX_POLL_PAUSE_S, Jobs, OnJobChange, max_remaining_s, require_posted
 from svc.orders import Orders
-from svc.records import CODE_BY_END, ENDED_JOB_STATUSES, LIVE_JOB_STATUSES, Job, JobDetails, Progress, ProgressStep
+from svc.records import (
+    CODE_BY_ENDED_BECAUSE,
+    ENDED_JOB_STATUSES,
+    LIVE_JOB_STATUSES,
+    Job,
+    JobDetails,
+    Progress,
+    ProgressStep,
+)
 from svc.results import Result, Results
 from svc.wire.events import STREAM_TIMEOUT_S, ChangeListener, call_without_session, open_change_listener
 
@@ -109,9 +117,9 @@ class ProvisionalResults:
         path = f"/v1/jobs/{prepared.id}/events?provisional=1"
         async with open_change_listener(self.account.transport, path, call_without_session, latest.store) as changes:
             changes.listen()
-            return await self._follow(prepared, timeout_seconds, on_status, latest, changes)
+            return await self._poll_until_provisional(prepared, timeout_seconds, on_status, latest, changes)
 
-    async def _follow(
+    async def _poll_until_provisional(
         self,
         prepared: PreparedOrder,
         timeout_seconds: float | None,
@@ -182,7 +190,7 @@ class ProvisionalResults:
 def require_settled(job: Job, result_cid: str | None) -> None:
     """Raise ResultTakenBack if the job ended without this result."""
     if job.status != "completed":
-        because = CODE_BY_END.get(job.svc.ended_because, job.status)
+        because = CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status)
         raise ResultTakenBack(job.id, because, f"job {job.id} ended without a result: {because}")
     if job.result_cid != result_cid:
         message = f"the chain settled job {job.id} with another result ({job.result_cid})"

@@ -14,7 +14,7 @@ BatchStatus = states.BatchStatus
 LIVE_JOB_STATUSES = states.LIVE_JOB_STATUSES
 ENDED_JOB_STATUSES = states.ENDED_JOB_STATUSES
 ENDED_BATCH_STATUSES = states.ENDED_BATCH_STATUSES
-CODE_BY_END = states.LINE_CODE_BY_END
+CODE_BY_ENDED_BECAUSE = states.LINE_CODE_BY_END
 
 ModelDetails = market.ModelDetails[int]
 Model = market.ModelFields[int]

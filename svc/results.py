@@ -18,7 +18,7 @@ from svc.core.sealing import ResultReader, parse_result_body
 from svc.error_conversion import raises_svc_errors
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
 from svc.protected_files import open_atomic
-from svc.records import CODE_BY_END, Job, RestsOn
+from svc.records import CODE_BY_ENDED_BECAUSE, Job, RestsOn
 
 _MAX_INLINE_PARSE_BYTES: Final = 1 << 15  # larger bodies are parsed in a thread
 
@@ -161,7 +161,7 @@ class Results:
 
     def _require_cid(self, job: Job) -> str:
         if job.status in {"failed", "cancelled"}:
-            raise JobFailed(job.id, CODE_BY_END.get(job.svc.ended_because, job.status))
+            raise JobFailed(job.id, CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status))
         if job.result_cid is None:
             raise ResultUnreadable(f"job {job.id} is {job.status} and has no result yet", code="no_result")
         return job.result_cid

@@ -25,8 +25,8 @@ from svc.variables import Variables
 from svc.wallets import read_signer
 from svc.wire.direct import DirectPolicy
 
-_MAX_BOOK_BYTES: Final = 1 << 16
-_BATCH_LIMIT_FACTOR: Final = 10  # default limit of a batch, as a multiple of an order's limit
+_MAX_ADDRESS_BOOK_BYTES: Final = 1 << 16
+_BATCH_CEILING_FACTOR: Final = 10  # default limit of a batch, as a multiple of an order's limit
 
 
 @attrs.frozen(slots=True)
@@ -102,7 +102,7 @@ class Settings:
             rpc_urls=_resolve_nodes(rpc_url, insecure, variables),
             max_amount=ceiling,
             max_batch_amount=_resolve_amount(
-                max_batch_amount, "max_batch_amount", None if ceiling is None else _BATCH_LIMIT_FACTOR * ceiling
+                max_batch_amount, "max_batch_amount", None if ceiling is None else _BATCH_CEILING_FACTOR * ceiling
             ),
             known_markets=known_markets_path(variables.known_markets, environ),
             tab_direct=tab_direct,
@@ -138,7 +138,7 @@ def _resolve_address_book(value: AddressBook | Path | str | None) -> AddressBook
         return value
     try:
         with Path(value).open("rb") as file:
-            raw = file.read(_MAX_BOOK_BYTES)
+            raw = file.read(_MAX_ADDRESS_BOOK_BYTES)
     except OSError as error:
         message = f"cannot read the address book {value}: {error.strerror}; check --addresses or SVC_ADDRESSES_FILE"
         raise Refused(message, "SVC_ADDRESSES_FILE") from None

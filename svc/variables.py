@@ -64,24 +64,28 @@ class Variables:
     base_url: str = setting(url, "the coordinator", DEFAULT_BASE_URL)
     wallet_key: str | None = setting(text, "the wallet's private key, 32 bytes of hex", None, secret=True)
     wallet_key_file: str | None = setting(text, "a file with the key in hex, or an encrypted keystore", None)
-    keystore_password_file: str | None = setting(text, "a file with the keystore's password (default: ask)", None)
+    keystore_password_file: str | None = setting(text, "a file with the keystore's password (default: prompt)", None)
     signer_command: str | None = setting(text, "a program that signs: EIP-712 JSON in, 0x-hex out", None)
     wallet_address: str | None = setting(_ADDRESS_KIND, "the account that SVC_SIGNER_COMMAND signs for", None)
     cipher_key: str | None = setting(
         text, "the X25519 secret that opens results (default: derived from the wallet)", None, secret=True
     )
     pin_gateway: tuple[str, ...] = setting(
-        _allowing_empty(list_of(url), ()), "gateways to read results from; empty: read no results", (PUBLIC_GATEWAY,)
+        _allowing_empty(list_of(url), ()),
+        "gateways to read results from; empty: do not read results",
+        (PUBLIC_GATEWAY,),
     )
     settlement_margin: int = setting(
         integer(0, 2**32 - 1), "seconds from the end of the window to the order's expiry", DEFAULT_SETTLEMENT_MARGIN_S
     )
     addresses_file: str | None = setting(text, "the market's address book; other contracts are rejected", None)
     known_markets: str | None = setting(
-        _allowing_empty(text, ""), "the file of known markets (default: in the configuration folder); empty: none", None
+        _allowing_empty(text, ""),
+        "the file of known markets (default: in the configuration folder); empty: in memory",
+        None,
     )
     rpc_url: tuple[str, ...] = setting(list_of(url), "nodes of the chain to check the coordinator against", ())
-    max_amount: int | None = setting(_AMOUNT_KIND, "highest amount of an order or line (default: one token)", None)
+    max_amount: int | None = setting(_AMOUNT_KIND, "maximum amount of an order or line (default: one token)", None)
     insecure_http: bool = setting(boolean, "allow plain http:// to other machines", False)
 
 

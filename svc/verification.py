@@ -16,7 +16,7 @@ from svc.chain.node import Chain
 from svc.core.market import VerifiedMarket
 from svc.errors import ChainContradicts, InternalError, NodeFailed
 from svc.jobs import Jobs
-from svc.records import CODE_BY_END, BookRow
+from svc.records import CODE_BY_ENDED_BECAUSE, BookRow
 from svc.results import read_job_id
 from svc.vouching import VerificationSource
 
@@ -95,7 +95,7 @@ class Verification:
         _require_same_order(posted, row)
         amount, source = self._authorised_amount(market, posted, id_bytes), VerificationSource.CHAIN
         if amount is not None:
-            source = VerificationSource.SIGNATURE if self._is_own(posted.owner) else VerificationSource.OWNER
+            source = VerificationSource.SIGNATURE if self._is_own_wallet(posted.owner) else VerificationSource.OWNER
         order = posted.order
         found = [
             SourcedFact("owner", hex_of(posted.owner), VerificationSource.CHAIN),
@@ -132,7 +132,7 @@ class Verification:
         signer = recover_address(market.domains.token.digest(payment), posted.payment_signature)
         return amount if signer == posted.owner else None
 
-    def _is_own(self, owner: bytes) -> bool:
+    def _is_own_wallet(self, owner: bytes) -> bool:
         return self.account.signer is not None and self.account.signer.address == owner
 
 
@@ -175,7 +175,7 @@ def _end_facts(ended: EndedJob | None, id_bytes: bytes, row: BookRow) -> list[So
         return [SourcedFact("state", "not ended", VerificationSource.CHAIN)]
     state, because = _STATE_BY_EVENT[ended.event]
     settled = state == _SETTLED
-    reported, values = CODE_BY_END.get(row.ended_because, "settled"), ended.values
+    reported, values = CODE_BY_ENDED_BECAUSE.get(row.ended_because, "settled"), ended.values
     if settled != (row.state == _SETTLED) and row.state not in {_OPEN, _CLAIMED}:  # the coordinator may be behind
         raise ChainContradicts(f"state of job {name}", reported, ended.event)
     if not settled:

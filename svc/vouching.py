@@ -163,8 +163,8 @@ class Vouching:
             return
         charged = await facts.read_fees(self.chain.new_snapshot(), self._deployment.job_registry)
         if charged != FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee):
-            reported = f"{quote.fee_bps} basis points and {quote.gas_fee}"
-            raise ChainContradicts("fees", reported, f"{charged.fee_bps} basis points and {charged.gas_fee}")
+            reported = f"{quote.fee_bps} basis points and {quote.gas_fee} base units"
+            raise ChainContradicts("fees", reported, f"{charged.fee_bps} basis points and {charged.gas_fee} base units")
 
     async def check_model(self, model: Model) -> bool:
         """Compare a model's name with the chain. Return False if this is not possible. Raises ChainContradicts."""

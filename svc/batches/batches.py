@@ -32,7 +32,7 @@ from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
 from svc.wire.events import ChangeListener, open_change_listener
 
-Lines = Path | RawLines
+BatchInput = Path | RawLines
 OnBatchRead = Callable[[Batch], object]
 
 POLL_INTERVAL_S: Final = 60.0
@@ -63,7 +63,12 @@ class Batches:
     result_files: BatchResults
 
     async def plan(
-        self, lines: Lines, *, window: str = DEFAULT_WINDOW, offer: LineOffer | None = None, bundle: int | None = None
+        self,
+        lines: BatchInput,
+        *,
+        window: str = DEFAULT_WINDOW,
+        offer: LineOffer | None = None,
+        bundle: int | None = None,
     ) -> tuple[ModelPlan, ...]:
         """Return the providers that would get the lines without rates, and the providers' prices.
 
@@ -74,7 +79,7 @@ class Batches:
 
     async def prepare(
         self,
-        lines: Lines,
+        lines: BatchInput,
         *,
         window: str = DEFAULT_WINDOW,
         providers: Sequence[int] = (),
@@ -112,7 +117,7 @@ class Batches:
 
     async def price(
         self,
-        lines: Lines,
+        lines: BatchInput,
         *,
         window: str = DEFAULT_WINDOW,
         providers: Sequence[int] = (),
@@ -308,7 +313,7 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
             raise OrderRefused(message, param=f"metadata.{key[:_MAX_METADATA_KEY_LENGTH]}")
 
 
-async def _read_raw_lines(lines: Lines) -> RawLines:
+async def _read_raw_lines(lines: BatchInput) -> RawLines:
     if not isinstance(lines, Path):
         return lines
     return io.BytesIO((await anyio.Path(lines).read_bytes()).removeprefix(BOM_UTF8))

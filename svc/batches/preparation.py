@@ -79,7 +79,7 @@ class PreparedBatch:
 
 @attrs.frozen(slots=True)
 class _PlannedBatch:
-    """Checked lines of a batch, with the plans and the bid_chooser for their jobs."""
+    """Checked lines of a batch, with the plans, and the chooser of their jobs' bids."""
 
     lines: Sequence[BatchLine]
     priced: Sequence[PricedRequest]

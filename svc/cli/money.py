@@ -8,7 +8,7 @@ from common import quotes
 from common.quotes import CostParts, FeeTerms
 from svc.core.money import format_token_amount
 from svc.errors import REFUND_REMARKS
-from svc.records import CODE_BY_END, Deployment, Job, Quote
+from svc.records import CODE_BY_ENDED_BECAUSE, Deployment, Job, Quote
 from svc.results import cost_parts_of, provider_cost
 
 
@@ -58,7 +58,7 @@ def describe_end(job: Job, chain: Deployment) -> str:
         return (
             f"completed: paid {format_amount(parts.total, chain)} (provider {provider}, fees {fees}), the rest refunded"
         )
-    reason = CODE_BY_END.get(job.svc.ended_because, job.status)
+    reason = CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status)
     text = f"{reason.replace('_', ' ')}: {REFUND_REMARKS.get(reason, 'no provider was paid')}"
     refund = refunded_amount(job, chain)
     return text if refund is None else f"{text} ({refund})"

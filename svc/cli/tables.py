@@ -8,7 +8,7 @@ from svc.cli.drawing import Table
 from svc.core.money import format_token_amount
 from svc.core.windows import format_window
 from svc.records import (
-    CODE_BY_END,
+    CODE_BY_ENDED_BECAUSE,
     Ask,
     Batch,
     BookRow,
@@ -176,7 +176,7 @@ def vouching_table(facts: Iterable[SourcedFact]) -> Table:
 def status_of(row: BookRow) -> str:
     """Return the status of a job in the book, with the SDK's name for the status."""
     known = {_OPEN: "queued", _CLAIMED: "in_progress", _SETTLED: "completed"}
-    return known.get(row.state) or CODE_BY_END.get(row.ended_because, "ended")
+    return known.get(row.state) or CODE_BY_ENDED_BECAUSE.get(row.ended_because, "ended")
 
 
 def _time_left(row: BookRow, now: float) -> str | None:

@@ -51,5 +51,5 @@ def verify_escrow_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
             f"the escrow's evidence has the unknown type {answer.evidence.type!r}", code="escrow_malformed"
         )
     if trust.pinned and public.raw.hex() not in {pin.lower().removeprefix("0x") for pin in trust.pinned}:
-        raise EscrowUntrusted("the escrow's key is not one of the pinned keys", code="escrow_not_pinned")
+        raise EscrowUntrusted(f"the escrow's key {public.raw.hex()} is not a pinned key", code="escrow_not_pinned")
     return public

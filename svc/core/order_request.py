@@ -57,7 +57,7 @@ def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
     The input may be incomplete. Raises Refused, which names the wrong field.
     """
     if not model.svc.enabled:
-        raise Refused(f"{model.id} accepts no orders", "model")
+        raise Refused(f"{model.id} is disabled and accepts no orders: choose another model", "model")
     if request.provider is not None and not 0 < request.provider < 2**32:
         raise Refused("provider must be a provider's id from 1 to 4294967295", "provider")
     input_body = model_input(request.input)

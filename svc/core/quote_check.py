@@ -63,6 +63,6 @@ def check_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int
         hex_of(contract) if contract is not None else None,
     )
     if quoted_values != expected_values:
-        raise QuoteRefused("the quote does not match the order", code="quote_mismatch")
+        raise QuoteRefused("the quote does not match the order, so no payment was signed", code="quote_mismatch")
     ceiling.check(expected.amount, "the order")
     return expected.amount

@@ -103,7 +103,7 @@ def parse_result_body(plaintext: bytes, job_id: bytes) -> ResultBody:
     except Refused as refusal:
         raise _unreadable_error(refusal) from None
     if body.job_id != job_id:
-        raise ResultUnreadable("the result names another job", param="job_id", code="malformed_result")
+        raise ResultUnreadable("the result is for another job", param="job_id", code="malformed_result")
     return body
 
 

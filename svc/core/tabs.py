@@ -34,7 +34,7 @@ MAX_INPUT_BYTES: Final = MAX_MESSAGE_BYTES - 4096  # leaves room for the voucher
 MAX_OPEN_STREAM_BYTES: Final = 128 << 20  # limit for the chunks of all unfinished answers of a tab
 _RESERVED_ID_COUNT: Final = 64  # one write reserves this many ids, so that few requests wait for the disk
 _OUTPUT_FIELDS: Final = {"chat": "choices", "response": "output"}
-_READER: Final = ObjectReader("the state of a tab", "malformed_state")
+_STATE_READER: Final = ObjectReader("the state of a tab", "malformed_state")
 
 
 class TabFull(Exception):
@@ -45,10 +45,10 @@ class WrongAnswer(Exception):
     """The provider broke the protocol. The answer is not acknowledged."""
 
 
-def first_answer_text(chunk: Mapping[str, Any]) -> str:
-    """Return the text that a chunk adds to the first answer.
+def first_choice_text(chunk: Mapping[str, Any]) -> str:
+    """Return the text that a chunk adds to the first choice or output of an answer.
 
-    >>> first_answer_text({"choices": [{"index": 0, "delta": {"content": "Because"}}]})
+    >>> first_choice_text({"choices": [{"index": 0, "delta": {"content": "Because"}}]})
     'Because'
     """
     return "".join(text for key, text in _streamed_texts(chunk) if key[1] in (0, None))
@@ -67,7 +67,7 @@ def _streamed_texts(chunk: Mapping[str, Any]) -> Iterator[tuple[tuple[object, ..
 
 @attrs.define
 class StreamedText:
-    """Texts of the chunks of one answer: events of chat completions or of responses."""
+    """Streamed texts of one answer, from the events of a chat completion or a response."""
 
     _texts: dict[tuple[object, ...], list[str]] = attrs.field(factory=dict)
 
@@ -75,7 +75,7 @@ class StreamedText:
         """Add the texts of a chunk. Raises WrongAnswer for an index that is not a number."""
         for key, text in _streamed_texts(chunk):
             if not all(part is None or isinstance(part, int) for part in key[1:]):
-                raise WrongAnswer("an index in a chunk is not a number")
+                raise WrongAnswer("an index in a chunk must be a number")
             self._texts.setdefault(key, []).append(text)
 
     def unstreamed_chunks(self, output: object) -> list[dict[str, object]]:
@@ -118,7 +118,7 @@ class OpenRequest:
     def extend(self, delta: TabDelta) -> None:
         """Add the new chunks of a delta. Raises WrongAnswer for a gap or too many bytes."""
         if delta.first > len(self.chunks):
-            raise WrongAnswer(f"request {self.id}: chunks are missing")
+            raise WrongAnswer(f"request {self.id}: the provider skipped chunks")
         for chunk in delta.chunks[len(self.chunks) - delta.first :]:
             self.stream_bytes += chunk_size(chunk)
             if self.stream_bytes > MAX_STREAM_BYTES:
@@ -329,15 +329,15 @@ class OwnerTab:
     def load(self, state: object) -> None:
         """Restore the state that `state` returned. Raises Refused (`malformed_state`)."""
         names = {"number", "units_in", "units_out", "chain", "recent", "reserved_id"}
-        fields = _READER.fields(state, None, names)
-        self.voucher_number = _READER.count(fields["number"], "number")
+        fields = _STATE_READER.fields(state, None, names)
+        self.voucher_number = _STATE_READER.count(fields["number"], "number")
         self.totals = TabTotals(
-            _READER.count(fields["units_in"], "units_in"), _READER.count(fields["units_out"], "units_out")
+            _STATE_READER.count(fields["units_in"], "units_in"), _STATE_READER.count(fields["units_out"], "units_out")
         )
-        self.chain = _READER.hex(fields["chain"], 32, "chain")
-        recent = _READER.items(fields["recent"], "recent", 0, MAX_OPEN_REQUESTS)
-        self.recent_ids = [_READER.count(each, "recent") for each in recent]
-        self.next_id = self.reserved_id = max(1, _READER.count(fields["reserved_id"], "reserved_id"))
+        self.chain = _STATE_READER.hex(fields["chain"], 32, "chain")
+        recent = _STATE_READER.items(fields["recent"], "recent", 0, MAX_OPEN_REQUESTS)
+        self.recent_ids = [_STATE_READER.count(each, "recent") for each in recent]
+        self.next_id = self.reserved_id = max(1, _STATE_READER.count(fields["reserved_id"], "reserved_id"))
 
 
 @attrs.frozen(slots=True)

@@ -36,7 +36,7 @@ from svc.errors import (
     WaitTimedOut,
 )
 from svc.jobs import OnJobChange
-from svc.records import CODE_BY_END, Job, Quoted
+from svc.records import CODE_BY_ENDED_BECAUSE, Job, Quoted
 from svc.results import Result, provider_cost
 from svc.serve.budgets import Budgets
 from svc.serve.ledger import JobState, Ledger, LedgerJob, LedgerPurchase, ProvisionalResult
@@ -270,7 +270,7 @@ class JobAttempts:
             raise JobFailed(job.job_id, "expired")
         if ended.status != "completed":
             await self._end_job(job, 0, paid=False)
-            raise JobFailed(ended.id, CODE_BY_END.get(ended.svc.ended_because, ended.status))
+            raise JobFailed(ended.id, CODE_BY_ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
         await self._end_job(job, total_cost(ended, job.terms), paid=True)
         return ended
 
@@ -354,7 +354,7 @@ class JobAttempts:
             await self._refund_job(job, "expired")
             return
         if ended.status != "completed":
-            await self._refund_job(job, CODE_BY_END.get(ended.svc.ended_because, ended.status))
+            await self._refund_job(job, CODE_BY_ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
             return
         if provisional is not None and provisional.result_cid != ended.result_cid:
             self.trade.report(

@@ -31,7 +31,7 @@ _MAX_FILE_BYTES: Final = 1 << 20
 _MAX_INTEGER: Final = 2**53 - 1
 _MAX_TEXT_LENGTH: Final = 2048
 _FAULTY_FILE_STEM: Final = "faulty"  # without .json
-_READER: Final = ObjectReader("the file of a tab", "malformed_file")
+_FILE_READER: Final = ObjectReader("the file of a tab", "malformed_file")
 _COUNT_FIELDS: Final = (
     *("chain_id", "provider", "window_s", "units_out", "rate_in", "rate_out", "amount", "fee_bps", "gas_fee"),
     *("posted_at", "expires_at"),
@@ -217,30 +217,30 @@ def faulty_provider_key(file: TabFile) -> str:
 def _read_reasons(raw: bytes | None) -> dict[str, str]:
     value = {} if raw is None else parse(raw)
     if not isinstance(value, dict):
-        raise _READER.refusal("faulty.json must be a JSON object: remove the file", None)
+        raise _FILE_READER.refusal("faulty.json must be a JSON object: remove the file", None)
     return {str(key): str(reason) for key, reason in value.items()}
 
 
 def _read_tab(raw: bytes, path: Path) -> tuple[TabFile, bytes, dict[str, object]]:
     try:
-        fields = _READER.fields(parse(raw), None, _FIELDS)
-        _READER.require_version(fields, "v", 1)
+        fields = _FILE_READER.fields(parse(raw), None, _FIELDS)
+        _FILE_READER.require_version(fields, "v", 1)
         counts = {name: _read_count(fields[name], name) for name in _COUNT_FIELDS}
-        secret = _READER.hex(fields["key"], 32, "key")
+        secret = _FILE_READER.hex(fields["key"], 32, "key")
         file = TabFile(
-            job_id=_READER.hex(fields["job_id"], 32, "job_id"),
-            url=_READER.text(fields["url"], "url", _MAX_TEXT_LENGTH),
-            owner=_READER.hex(fields["owner"], 20, "owner"),
-            job_registry=_READER.hex(fields["job_registry"], 20, "job_registry"),
-            box_key=PublicKey(_READER.hex(fields["box_key"], 32, "box_key")),
-            model=_READER.text(fields["model"], "model", _MAX_TEXT_LENGTH),
+            job_id=_FILE_READER.hex(fields["job_id"], 32, "job_id"),
+            url=_FILE_READER.text(fields["url"], "url", _MAX_TEXT_LENGTH),
+            owner=_FILE_READER.hex(fields["owner"], 20, "owner"),
+            job_registry=_FILE_READER.hex(fields["job_registry"], 20, "job_registry"),
+            box_key=PublicKey(_FILE_READER.hex(fields["box_key"], 32, "box_key")),
+            model=_FILE_READER.text(fields["model"], "model", _MAX_TEXT_LENGTH),
             charges=FeeTerms(counts.pop("fee_bps"), counts.pop("gas_fee")),
-            channel_key=SecretKey(_READER.hex(fields["channel_key"], 32, "channel_key")),
+            channel_key=SecretKey(_FILE_READER.hex(fields["channel_key"], 32, "channel_key")),
             voucher_wallet=Wallet(secret),
             delegation=read_delegation(fields),
             **counts,
         )
-        return file, secret, _READER.members(fields["state"], "state")
+        return file, secret, _FILE_READER.members(fields["state"], "state")
     except Refused as refusal:
         raise Refused(f"{path}: {refusal.message}; rename the file", refusal.param, refusal.code) from None
 
@@ -248,4 +248,4 @@ def _read_tab(raw: bytes, path: Path) -> tuple[TabFile, bytes, dict[str, object]
 def _read_count(value: Any, name: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= MAX_CODE_LENGTH:
         return int(value)
-    return _READER.count(value, name, _MAX_INTEGER)
+    return _FILE_READER.count(value, name, _MAX_INTEGER)

@@ -8,7 +8,7 @@ from common.domains import Domains
 from common.quotes import CostParts
 from svc.core.tabs import OwnerTab, check_tab_result
 from svc.errors import SvcError, TabFaulty
-from svc.records import CODE_BY_END, Job
+from svc.records import CODE_BY_ENDED_BECAUSE, Job
 from svc.results import Results, cost_parts_of
 from svc.tabs.files import StoredTab, TabFiles, faulty_provider_key
 
@@ -55,7 +55,7 @@ class TabChecker:
         file = stored.file
         if job.status != _COMPLETED_STATUS or job.result_cid is None:
             stored.remove()
-            because = CODE_BY_END.get(job.svc.ended_because, job.status)
+            because = CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status)
             return TabOutcome(job, because, 0, 0, owner_tab.acknowledged, None, file.amount)
         order = file.order(job.svc.completion_tok)
         try:

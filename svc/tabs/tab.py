@@ -263,10 +263,10 @@ class Tab:
         """Wait until all messages are sent. Call this before disconnecting a tab that stays open."""
         await self._wait_until(lambda: self._end_error is not None or not (self._is_sending or self._has_work()))
 
-    def finish(self, end: TabEnded) -> None:
-        """End the tab: end all streams with the error `end`, and stop both tasks."""
+    def finish(self, error: TabEnded) -> None:
+        """End the tab: end all streams with `error`, and stop both tasks."""
         if self._end_error is None:
-            self._end_error = self._refusal_error if isinstance(self._refusal_error, TabFaulty) else end
+            self._end_error = self._refusal_error if isinstance(self._refusal_error, TabFaulty) else error
         for stream in self._streams.values():
             stream.notify(error=self._end_error)
         self._streams.clear()
@@ -280,7 +280,7 @@ class Tab:
         while self._end_error is None:
             direct, started_at = self._uses_direct, anyio.current_time()
             try:
-                async with self._routes() as routes:
+                async with self._open_routes() as routes:
                     await self._run_channel(routes)
                 if self._provider_closing:
                     self._finish_ended()
@@ -317,7 +317,7 @@ class Tab:
         )
 
     @asynccontextmanager
-    async def _routes(self) -> AsyncIterator[TabRoutes]:
+    async def _open_routes(self) -> AsyncIterator[TabRoutes]:
         if self._direct_endpoint is not None and self._uses_direct:
             async with direct_routes(
                 self._direct_endpoint, self._account.settings.tab_direct, self._account.transport.clock

@@ -133,7 +133,7 @@ class Tabs:
         """
         tab_request = TabOrderRequest(model, **terms)
         with ExitStack() as locks:
-            stored, model_details = await self._post(tab_request, before_post, locks)
+            stored, model_details = await self._order_tab(tab_request, before_post, locks)
             async with self._run_tab(stored, model_details, claimed=False) as tab:
                 yield tab
 
@@ -156,7 +156,7 @@ class Tabs:
                 async with self._connect_tab(stored, model_details, claimed=True) as tab:
                     with anyio.move_on_after(_CONNECT_TIMEOUT_S):
                         await tab.send_close()
-            return await self._settle(stored, await self._load_owner_tab(stored.file, stored.state))
+            return await self._check_settled(stored, await self._load_owner_tab(stored.file, stored.state))
 
     async def list(self) -> tuple[StoredTabInfo, ...]:
         """Return the stored tabs of this wallet at this coordinator, newest first."""
@@ -179,7 +179,7 @@ class Tabs:
         market = await self.account.market()
         return self.files.forgive(f"{faulty_provider_prefix(market.chain_id, market.job_registry)}{provider}")
 
-    async def _post(
+    async def _order_tab(
         self, tab_request: TabOrderRequest, before_post: BeforePost | None, locks: ExitStack
     ) -> tuple[StoredTab, Model]:
         model = await self.account.model(tab_request.model)
@@ -288,7 +288,7 @@ class Tabs:
             if not tab.kept or not tab.is_open:
                 with anyio.move_on_after(_CONNECT_TIMEOUT_S):
                     await tab.send_close()
-                tab.outcome = await self._settle(stored, tab.owner_tab)
+                tab.outcome = await self._check_settled(stored, tab.owner_tab)
 
     @asynccontextmanager
     async def _connect_tab(self, stored: StoredTab, model: Model, *, claimed: bool) -> AsyncIterator[Tab]:
@@ -346,11 +346,11 @@ class Tabs:
             if ended.code == "tab_refused":
                 stored.remove()
                 raise
-            outcome = await self._settle(stored, tab.owner_tab)
+            outcome = await self._check_settled(stored, tab.owner_tab)
             why = f"the provider has ended the tab ({outcome.closed}), which cost {outcome.cost} base units"
             raise TabEnded(tab.id, "tab_refused", why) from None
 
-    async def _settle(self, stored: StoredTab, owner_tab: OwnerTab) -> TabOutcome:
+    async def _check_settled(self, stored: StoredTab, owner_tab: OwnerTab) -> TabOutcome:
         job = await self.jobs.wait(stored.file.id, timeout=_SETTLE_TIMEOUT_S)
         domains = (await self.account.market()).domains
         return await TabChecker(self.results, self.files, domains).check(job, stored, owner_tab)

@@ -90,17 +90,19 @@ class Node:
             if status != _OK:
                 transient = status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
                 raise NodeFailed(f"the node {self.name} answered {status}", retryable=transient) from None
-            raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint", retryable=False) from None
+            raise NodeFailed(
+                f"the node {self.name} is not a JSON-RPC endpoint: check its URL", retryable=False
+            ) from None
 
     def _read_result(self, method: str, answer: Any) -> Any:
         if not isinstance(answer, dict):
-            raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint", retryable=False)
+            raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint: check its URL", retryable=False)
         if answer.get("error") is not None:
             error = answer["error"]
             message = error.get("message") if isinstance(error, dict) else error
-            raise NodeRefusal(f"the node {self.name} refuses {method}: {str(message)[:200]}", retryable=False)
+            raise NodeRefusal(f"the node {self.name} rejected {method}: {str(message)[:200]}", retryable=False)
         if "result" not in answer:
-            raise NodeFailed(f"the node {self.name} answers {method} without a result", retryable=False)
+            raise NodeFailed(f"the node {self.name} answered {method} without a result", retryable=False)
         return answer["result"]
 
 

@@ -23,7 +23,7 @@ from svc.errors import (
 )
 from svc.jobs import require_posted
 from svc.progress import require_settled
-from svc.records import CODE_BY_END, Deployment, Job, Progress
+from svc.records import CODE_BY_ENDED_BECAUSE, Deployment, Job, Progress
 from svc.results import Result
 
 # How long to wait until the index shows a mined cancellation.
@@ -190,7 +190,7 @@ async def _wait_for_index(client: Client, job_id: str) -> Job | None:
 
 
 def _end_json(job: Job) -> dict[str, object]:
-    return {"status": job.status, "ended_because": CODE_BY_END.get(job.svc.ended_because)}
+    return {"status": job.status, "ended_because": CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because)}
 
 
 async def _get_posted_job(client: Client, job_id: str) -> Job:

@@ -19,7 +19,7 @@ from svc.cli.money import cost_json, format_amount
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
 from svc.core.answers import answer_as_text, read_answer
-from svc.core.tabs import first_answer_text
+from svc.core.tabs import first_choice_text
 from svc.core.windows import WINDOW_FORMS, WINDOW_NOT_ALLOWED, is_valid_window
 from svc.errors import OrderRefused, TabEnded, TabFaulty, TabRequestFailed
 from svc.records import Deployment, Model
@@ -231,7 +231,7 @@ class _Chat:
         stream = await opened.request(self.conversation.build_request(question))
         shown = ""
         async for chunk in stream:
-            text = first_answer_text(chunk)
+            text = first_choice_text(chunk)
             shown += text
             if text and not self.output.as_json:
                 self.output.write_piece(text)

@@ -45,7 +45,7 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
     [
         (httpx.Response(200, text="<html>"), "not a JSON-RPC endpoint"),
         (httpx.Response(200, json=[1]), "not a JSON-RPC endpoint"),
-        (httpx.Response(200, json={"error": {"code": -32601, "message": "unknown"}}), "refuses eth_chainId: unknown"),
+        (httpx.Response(200, json={"error": {"code": -32601, "message": "unknown"}}), "rejected eth_chainId: unknown"),
         (httpx.Response(200, json={"result": "many"}), "must be a hex quantity"),
         (httpx.Response(200, json={"result": None}), "must be a hex quantity"),
         (

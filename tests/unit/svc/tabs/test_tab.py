@@ -12,7 +12,7 @@ from common.messages.tabs import TabVoucher
 from common.tab.channel import HELLO, Frame, lost_frame
 from common.tab.messages import DirectEndpoint, OwnerMessage, ProviderMessage, TabAck, TabClose, TabDelta, TabRequest
 from svc.core.retries import RetryPolicy
-from svc.core.tabs import first_answer_text
+from svc.core.tabs import first_choice_text
 from svc.errors import ConnectionFailed, NoProvider, OverCeiling, TabEnded, TabFaulty, TabRequestFailed
 from svc.tabs.tab import Tab
 from svc.wire.tabs import TabRoutes, bearer_caller
@@ -67,7 +67,7 @@ async def test_text_that_was_not_streamed_is_the_last_chunk(form: str) -> None:
     async with market.client() as client:
         async with client.tabs.open("demo/chat") as tab:
             stream = await tab.request(question("one two"))
-            assert [first_answer_text(chunk) async for chunk in stream] == ["one ", "two "]
+            assert [first_choice_text(chunk) async for chunk in stream] == ["one ", "two "]
             assert (await stream.answer()).output == whole
         assert await client.tabs.faulty_providers() == {}
 
