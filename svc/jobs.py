@@ -23,7 +23,9 @@ _MAX_STORED_POLL_PAUSE_S: Final = 1.0  # for a stored post, because no event rep
 _INDEXING_TIMEOUT_S: Final = 300.0
 # Maximum time from a missed deadline until the job is reclaimed.
 _RECLAIM_GRACE_S: Final = 600.0
-_MAX_JOB_DURATION_S: Final = 2 * 86_400 + _RECLAIM_GRACE_S  # a day until the claim, a day for the window, the reclaim
+_MAX_JOB_DURATION_S: Final = (
+    2 * 86_400 + _RECLAIM_GRACE_S
+)  # a day until the claim, a day for the window, and the reclaim
 _NOT_THE_OWNER_CODE: Final = "NotTheOwner"  # error code, also for a job that is not mined yet
 # Maximum time until a stored post is mined.
 _POSTING_TIMEOUT_S: Final = 60.0

@@ -154,7 +154,7 @@ class Batches:
             "completion_window": prepared.completion_window,
             "metadata": stored_metadata,
         }
-        # The coordinator answers a repeated request with the same idempotency key with the batch of the first request.
+        # With this idempotency key, a repeated request returns the batch that the first request created.
         key = secrets.token_hex(16)
         transport = self.account.transport
         attempt = 0

@@ -59,7 +59,7 @@ class _JobLines:
 
     def build_result(self, number: int, job_id: str | None, **fields: object) -> BatchResult:
         values = {"custom_id": self.custom_ids.get(number), "result": None, "error": None, **fields}
-        return BatchResult(f"batch_req_{self.batch_id}_{number}", number, job_id, **values)  # type: ignore[arg-type] # the other fields, by name
+        return BatchResult(f"batch_req_{self.batch_id}_{number}", number, job_id, **values)  # type: ignore[arg-type] # `values` has the other fields
 
     def build_failed_results(
         self, job_id: str | None, error: LineError, costs: Sequence[CostParts | None] = ()

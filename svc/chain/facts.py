@@ -28,7 +28,7 @@ _PROVIDER_REGISTRY: Final = load_artifact("ProviderRegistry")
 _DOMAIN_SEPARATOR_SELECTOR: Final = keccak256(b"DOMAIN_SEPARATOR()")[:4]
 _DECIMALS_SELECTOR: Final = keccak256(b"decimals()")[:4]
 _BALANCE_OF_SELECTOR: Final = keccak256(b"balanceOf(address)")[:4]
-_POST_SEARCH_BLOCKS: Final = 300  # a new post is searched for in this many of the newest blocks
+_POST_SEARCH_BLOCKS: Final = 300  # number of newest blocks in which to look for a new post
 
 
 @attrs.frozen(slots=True)

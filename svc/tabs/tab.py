@@ -54,14 +54,15 @@ from svc.wire.direct import direct_routes
 from svc.wire.tabs import TabRoutes
 
 _WELCOME_TIMEOUT_S: Final = 10.0
-_SILENCE_TIMEOUT_S: Final = 15.0  # while an answer is due; a new handshake then reveals lost frames
+# Time without a frame, while an answer is due, until the client makes a new handshake to find lost frames.
+_SILENCE_TIMEOUT_S: Final = 15.0
 _FIRST_RECONNECT_PAUSE_S: Final = 0.1
 _MAX_RECONNECT_PAUSE_S: Final = 5.0
-_UNCLAIMED_RETRY_PAUSE_S: Final = 0.25  # before the next handshake while the tab is not claimed
-_MAILBOX_FULL_PAUSE_S: Final = 0.2  # before the next post to a full mailbox
+_UNCLAIMED_RETRY_PAUSE_S: Final = 0.25  # before the next handshake of an unclaimed tab
+_MAILBOX_FULL_PAUSE_S: Final = 0.2  # before a post to a full mailbox is retried
 _MAX_POST_ATTEMPTS: Final = 25
 _FRAMES_PER_POST: Final = min(MAX_TAB_FRAMES_PER_POST, 48)  # 48 full frames fit into the body of a post
-_JOB_CHECK_INTERVAL_S: Final = 2.0  # between reads of an unclaimed job
+_JOB_CHECK_INTERVAL_S: Final = 2.0  # between two reads of an unclaimed job
 _UNCLAIMED_CODES: Final = frozenset({"not_claimed", "unknown_job"})
 _UNITS_PER_RATE: Final = 10**6  # a rate is the price of this many units
 _TAB_CLOSED_CODE: Final = "tab_closed"  # error code of a request that was not run, because the tab is closing
@@ -152,7 +153,7 @@ class Tab:
     _provider_closing: bool = False  # the provider is closing the tab
     _close_requested: bool = False
     _is_sending: bool = False
-    _close_sent: bool = False  # in the current channel
+    _close_sent: bool = False  # whether the current channel has sent the close
     _refusal_error: TabEnded | None = None  # raised for further requests
     _end_error: TabEnded | None = None  # set once the tab has ended
     _missed_ack_ids: tuple[int, ...] = ()  # answers whose acknowledgement the provider missed
@@ -393,7 +394,7 @@ class Tab:
         except WrongAnswer as wrong:
             self._reject_answer(message.id, str(wrong))
             return
-        except TabFull as full:  # an honest provider with long answers can cause this
+        except TabFull as full:  # not the provider's fault, because its answers may be long
             self._close_after_error(message.id, TabEnded(self.id, "tab_full", str(full)))
             return
         stream = self._streams.get(message.id)

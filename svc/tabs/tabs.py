@@ -301,7 +301,7 @@ class Tabs:
             try:
                 await self._wait_for_claim(tab, stored, claimed=claimed)
                 yield tab
-            except Exception as error:  # raised below, outside the group
+            except Exception as error:  # raise it below, because the task group would wrap it in an ExceptionGroup
                 failed = error
             tasks.cancel_scope.cancel()
         if failed is not None:

@@ -110,5 +110,5 @@ class Gateways:
             ) from None
         except httpx.TransportError as failed:
             raise NotServed(f"{type(failed).__name__}: {failed}", retryable=True, answered=False) from None
-        except httpx.RequestError as failed:  # too many redirects, a foreign redirect, or an unfit answer
+        except httpx.RequestError as failed:  # too many redirects, a foreign redirect, or an unacceptable answer
             raise NotServed(f"{type(failed).__name__}: {failed}", retryable=False) from None

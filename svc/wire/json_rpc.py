@@ -82,8 +82,8 @@ class Node:
                 async with open_response(self.http, "POST", self.url, json=request) as response:
                     status, body = response.status_code, await read_body(response, self.max_answer_bytes)
             return strict_json.parse(body)
-        except UnacceptableAnswer as unfit:
-            raise NodeFailed(f"the node {self.name}: {unfit}", retryable=False) from None
+        except UnacceptableAnswer as unacceptable:
+            raise NodeFailed(f"the node {self.name}: {unacceptable}", retryable=False) from None
         except (httpx.RequestError, TimeoutError) as error:
             raise NodeFailed(f"the node {self.name} does not answer: {type(error).__name__}") from None
         except Refused:

@@ -53,7 +53,7 @@ async def read_pages(
 def _read_rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
     rows = read_record(response, dict[str, msgspec.Raw]).get(key, msgspec.Raw(b"null"))
     try:
-        return msgspec.json.decode(rows, type=list[kind], strict=False)  # type: ignore[valid-type] # a variable
+        return msgspec.json.decode(rows, type=list[kind], strict=False)  # type: ignore[valid-type] # `kind` is a variable
     except DECODE_ERRORS as malformed:
         raise unexpected_answer(response, f"the answer's {key} are malformed: {malformed}") from malformed
 

@@ -155,8 +155,8 @@ class Transport:
                         raise proxy_failure(method, path, unread)
                     try:
                         response = await read_response(unread)
-                    except UnacceptableAnswer as unfit:
-                        raise unexpected_answer(unread, str(unfit)) from None
+                    except UnacceptableAnswer as unacceptable:
+                        raise unexpected_answer(unread, str(unacceptable)) from None
                     if strict_json.may_have_more_values(response.content, _MAX_JSON_VALUES):
                         raise unexpected_answer(response, f"the answer has more than {_MAX_JSON_VALUES} JSON values")
                     return response
@@ -183,8 +183,8 @@ class Transport:
                             error = proxy_failure("GET", path, response)
                         else:
                             error = read_error(await read_response(response))
-                    except UnacceptableAnswer as unfit:
-                        raise unexpected_answer(response, str(unfit)) from None
+                    except UnacceptableAnswer as unacceptable:
+                        raise unexpected_answer(response, str(unacceptable)) from None
             except httpx.RequestError as failed:
                 error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
             if began or not error.retryable or attempt == self.retries.max_retries:
