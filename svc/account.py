@@ -1,4 +1,4 @@
-"""Account: the settings, transport, wallet, session and cached market data that all parts of a client share."""
+"""Settings, transport, wallet, session and cached market data that all parts of a client share."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -13,15 +13,15 @@ from common.messages.sessions import SvcSession
 from common.quotes import FeeTerms
 from common.scalars import hex_of
 from svc.core import sealing
-from svc.core.market import Market
+from svc.core.market import VerifiedMarket
 from svc.core.money import Ceiling, batch_ceiling, line_ceiling, order_ceiling
-from svc.core.typed_data import build_request
+from svc.core.typed_data import build_signing_request
 from svc.errors import NO_WALLET, OrderRefused
 from svc.records import Deployment, EscrowKey, Model
 from svc.settings import Settings
 from svc.signers import Signer
 from svc.vouching import Vouching
-from svc.wire.checked_reads import CheckedReads
+from svc.wire.checked_reads import CheckedReader
 from svc.wire.sessions import Sessions
 from svc.wire.transport import Transport
 
@@ -37,20 +37,20 @@ class Account:
 
     settings: Settings
     transport: Transport
-    gateways: CheckedReads
+    checked_reader: CheckedReader
     signer: Signer | None
     vouching: Vouching
-    charges: FeeTerms | None = None  # of the last signed payment
-    supports_progress: bool | None = None  # None: not known yet
-    _market: Market | None = None
-    _windows: tuple[int, ...] | None = None
+    last_charges: FeeTerms | None = None  # charges in the last signed payment
+    supports_progress: bool | None = None  # whether the coordinator reports progress; None: unknown
+    _market: VerifiedMarket | None = None
+    _reported_windows: tuple[int, ...] | None = None
     _derived_key: SecretKey | None = None
     _sessions: Sessions | None = None
     _cache: dict[str, tuple[float, Any]] = attrs.field(factory=dict)
     _derivation_lock: anyio.Lock = attrs.field(factory=anyio.Lock)
 
-    async def market(self) -> Market:
-        """Return the verified market. The deployment is read only once."""
+    async def market(self) -> VerifiedMarket:
+        """Return the verified market. Only the first call reads the deployment."""
         if self._market is None:
             await self.deployment()
         if self._market is None:
@@ -58,10 +58,10 @@ class Account:
         return self._market
 
     async def deployment(self) -> Deployment:
-        """Read the deployment and verify it. Sign orders only after this."""
+        """Read and verify the deployment. Orders may be signed only after this call."""
         answer = await self.transport.get("/evm/chain", Deployment)
         self._market = await self.vouching.verify_deployment(answer)
-        self._windows = answer.windows
+        self._reported_windows = answer.windows
         return answer
 
     async def reported_windows(self, window: int) -> tuple[int, ...] | None:
@@ -70,9 +70,9 @@ class Account:
         If `window` is not in the cached list, the list is read again.
         """
         await self.market()
-        if self._windows is not None and window not in self._windows:
+        if self._reported_windows is not None and window not in self._reported_windows:
             await self.deployment()
-        return self._windows
+        return self._reported_windows
 
     async def model(self, name: str) -> Model:
         await self.market()
@@ -86,7 +86,7 @@ class Account:
         return answer
 
     async def escrow(self) -> EscrowKey:
-        """Return the escrow's verified key with its evidence. Raises EscrowUntrusted."""
+        """Return the escrow's key and evidence, after verifying both. Raises EscrowUntrusted."""
         await self.market()
         is_new, answer = await self._read_cached("/key", EscrowKey)
         await self.vouching.verify_escrow_key(answer)
@@ -134,7 +134,7 @@ class Account:
                 raise OrderRefused(NO_WALLET, param="SVC_WALLET_KEY_FILE")
             message = (
                 "no key to seal results to: set SVC_CIPHER_KEY (32 bytes of hex), or pass a signer with"
-                " deterministic=True if the wallet always signs the same way"
+                " deterministic=True if the wallet's signatures follow RFC 6979"
             )
             raise OrderRefused(message, param="SVC_CIPHER_KEY")
         return keys
@@ -150,11 +150,11 @@ class Account:
 
     async def _sign_in(self, nonce: str) -> dict[str, str]:
         signer, message = self.wallet(), SvcSession(self.wallet().address, nonce)
-        signature = await signer.sign(build_request("session", (await self.market()).domains.session, message))
+        signature = await signer.sign(build_signing_request("session", (await self.market()).domains.session, message))
         return {"address": hex_of(signer.address), "nonce": nonce, "signature": hex_of(signature)}
 
     async def _read_cached(self, path: str, kind: type[T]) -> tuple[bool, T]:
-        """Return (False, cached answer) or (True, new answer). The caller must verify and store a new answer."""
+        """Return (False, cached answer) or (True, new answer). The caller must verify and cache a new answer."""
         read_at, cached = self._cache.get(path, (-_CACHE_LIFETIME_S, None))
         if cached is not None and anyio.current_time() - read_at < _CACHE_LIFETIME_S:
             return False, cached

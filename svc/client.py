@@ -49,7 +49,7 @@ from svc.tabs.tabs import Tabs
 from svc.verification import Verification, VerifiedJob
 from svc.vouching import MarketRemembered, Vouching
 from svc.webhooks import Webhooks
-from svc.wire.checked_reads import CheckedReads
+from svc.wire.checked_reads import CheckedReader
 from svc.wire.connections import open_client
 from svc.wire.gateways import Gateways
 from svc.wire.json_rpc import Node
@@ -78,7 +78,7 @@ class Client:
 
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         """Create a client with the options of `ClientOptions`. Raises OrderRefused for an invalid setting."""
-        self.settings = _settings(base_url, options)
+        self.settings = _resolve_settings(base_url, options)
         callers_pool = options.get("http")
         pool = callers_pool or open_client(base_url=self.settings.base_url, timeout=REQUEST_TIMEOUT_S)
         self._own_pool = pool if callers_pool is None else None
@@ -90,8 +90,8 @@ class Client:
         )
         vouching = Vouching(
             url=market_url(self.settings.base_url),
-            book=self.settings.addresses,
-            known=_known_markets(options, self.settings),
+            address_book=self.settings.addresses,
+            known_markets=_known_markets(options, self.settings),
             escrow=trust,
             chain=Chain([Node(url, pool) for url in self.settings.rpc_urls]) if self.settings.rpc_urls else None,
             require_known=options.get("require_known_market", False),
@@ -100,14 +100,14 @@ class Client:
         self.vouching = vouching
         self._clock = ServerClock()
         transport = Transport(pool, self._clock, options.get("retries", RetryPolicy()))
-        gateways = CheckedReads(Gateways(pool, self.settings.gateways))
+        gateways = CheckedReader(Gateways(pool, self.settings.gateways))
         account = Account(self.settings, transport, gateways, signer, vouching)
         self._account = account
         self.models, self.jobs = Models(account), Jobs(account)
         self.files, self.market = Files(account), Market(account)
         self.webhooks = Webhooks(account)
         self.orders, self.results = Orders(account, self.files), Results(account)
-        self._provisional = ProvisionalResults(account, self.jobs, self.orders, self.results)
+        self._provisional_results = ProvisionalResults(account, self.jobs, self.orders, self.results)
         batch_results = BatchResults(self.files, self.jobs, self.results)
         self.batches = Batches(account, self.files, Preparation(account, self.orders), batch_results)
         tab_files = TabFiles(tabs_folder(options.get("environment", os.environ)))
@@ -138,12 +138,12 @@ class Client:
     async def receipt(self, job_id: str, *, transcript: bool = False) -> bytes:
         """Return the receipt of an ended job, a file that anyone can check. Needs a node (`rpc_url`).
 
-        With `transcript`, the receipt of a tab contains the tab's answers, and proves what was allowed, delivered and
-        charged.
+        With `transcript`, the receipt of a tab contains the tab's answers. It then proves which units were allowed,
+        delivered and charged.
         """
         chain = self.vouching.chain
         if chain is None:
-            message = "a receipt is read from the chain: set rpc_url=, SVC_RPC_URL or --rpc-url to a node"
+            message = "a receipt is built from the chain, and no node is set: set rpc_url=, SVC_RPC_URL or --rpc-url"
             raise OrderRefused(message, param="SVC_RPC_URL")
         row, market = await self.jobs.row(job_id), await self._account.market()
         member = None
@@ -207,7 +207,7 @@ class Client:
     def require_readable(self) -> None:
         """Raise OrderRefused (`reads_disabled`) if no gateway is set. Call this before paying for a result."""
         if not self.settings.gateways:
-            message = "no gateway is set, so the result could not be read: set a gateway, or order with `submit`"
+            message = "no gateway is set, so results cannot be read: set SVC_PIN_GATEWAY, or order with `submit`"
             raise OrderRefused(message, code="reads_disabled", param="SVC_PIN_GATEWAY")
 
     async def probe(
@@ -238,10 +238,10 @@ class Client:
         endpoint: str | None = None,
         custom_id: str | None = None,
     ) -> PreparedOrder:
-        """Choose a provider, seal the payload and sign the order. Nothing is owed yet.
+        """Choose a provider, seal the payload and sign the order. No payment is signed yet.
 
-        The `id` of the order is the id of its job. A parameter that the model's schema does not list is sent, with the
-        warning UnlistedParameter.
+        The `id` of the order is the id of its job. A parameter that the model's schema does not list is sent, and gives
+        the warning UnlistedParameter.
         """
         return await self.orders.prepare(
             OrderRequest(model, input, window, provider, rate_in, rate_out, units_out, endpoint, custom_id)
@@ -269,8 +269,8 @@ class Client:
     ) -> Submitted:
         """Sign the payment and post the job. Repeating the call with the same order makes no second job.
 
-        Returns once the coordinator has stored the order. `rests_on` of the return value says how far the order is.
-        With `final`, returns once the job is mined.
+        Returns once the coordinator has stored the order, or with `final`, once the post is mined. `rests_on` of the
+        return value is `stored`, `broadcast` or `block`.
         """
         return await self.orders.submit(prepared, quoted, max_amount, final=final)
 
@@ -286,7 +286,7 @@ class Client:
         Calls `on_change` with the expected job at each new status. Raises WaitTimedOut, and PostRefused if the stored
         order could not be posted.
         """
-        return await self._provisional.first_result(prepared, timeout=timeout, on_change=on_change)
+        return await self._provisional_results.first_result(prepared, timeout=timeout, on_change=on_change)
 
     async def settled(self, result: Result, *, timeout: float | None = None) -> Result:  # noqa: ASYNC109
         """Wait until the chain has settled a provisional result. Raises ResultTakenBack."""
@@ -299,7 +299,7 @@ class Client:
         timeout: float | None = None,  # noqa: ASYNC109 - the job continues, and may be waited for again
         on_change: OnJobChange | None = None,
     ) -> Job:
-        """Wait for the end of a job, and return it."""
+        """Wait until a job has ended, and return the job."""
         return await self.jobs.wait(job_id, timeout=timeout, on_change=on_change)
 
     async def open(self, job: Job | str) -> Result:
@@ -311,7 +311,7 @@ class Client:
         return await self.results.save(job if isinstance(job, Job) else await self.jobs.get(job), path)
 
     async def verify(self, job_id: str) -> VerifiedJob:
-        """Return each fact of a job and how it is verified. Raises ChainContradicts."""
+        """Return the facts of a job, each with the source that verifies the fact. Raises ChainContradicts."""
         return await Verification(self._account, self.jobs).verify(job_id)
 
     async def cancel(self, job_id: str) -> Cancelled:
@@ -350,10 +350,10 @@ class Client:
         return self._clock.skew
 
 
-def _settings(base_url: str | None, options: ClientOptions) -> Settings:
+def _resolve_settings(base_url: str | None, options: ClientOptions) -> Settings:
     pool = options.get("http")
     if pool is not None and str(pool.base_url):
-        base_url = str(pool.base_url)  # requests go to the pool's address
+        base_url = str(pool.base_url)  # the pool sends all requests to this address
     return Settings.resolve(
         base_url=base_url,
         gateways=options.get("gateways"),

@@ -11,10 +11,10 @@ from svc.errors import FileFailed, OrderRefused, SvcError, T
 
 
 def raises_svc_errors(kind: type[T]) -> type[T]:
-    """Class decorator that makes public methods raise every expected error as an SvcError."""
+    """Class decorator that converts expected errors of public methods to SvcError."""
     for name, method in list(vars(kind).items()):
         if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
-            setattr(kind, name, _convert_errors(method))
+            setattr(kind, name, _convert_method_errors(method))
     return kind
 
 
@@ -22,7 +22,7 @@ def raises_svc_errors(kind: type[T]) -> type[T]:
 def _as_svc_errors() -> Iterator[None]:
     try:
         yield
-    except (SvcError, ConnectionError):  # ConnectionError comes from a caller's callback, for example for a closed pipe
+    except (SvcError, ConnectionError):  # a caller's callback may raise ConnectionError, for example for a closed pipe
         raise
     except Refused as refusal:
         raise OrderRefused.because(refusal) from None
@@ -32,7 +32,7 @@ def _as_svc_errors() -> Iterator[None]:
         raise OrderRefused(str(error), code="invalid_value") from error
 
 
-def _convert_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+def _convert_method_errors(method: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isasyncgenfunction(method):
 
         @wraps(method)

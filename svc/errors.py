@@ -2,14 +2,14 @@
 
     SvcError
     ├── ApiError                the coordinator returned an error: one class per type, see below
-    ├── ConnectionFailed        no answer
+    ├── ConnectionFailed        the coordinator did not answer
     │   └── OutcomeUnknown      an order or a batch was sent, and may or may not have been accepted
     ├── OrderRefused            the client rejected the order before anything was signed; `param` names the field
     ├── FileFailed              a local file cannot be read or written
     ├── NoProvider              no live provider accepts the order
     ├── PlanShort               the network has no capacity for the whole batch in its window
     ├── EscrowUntrusted         the escrow's key could not be verified
-    ├── MarketChanged           the coordinator reports other contracts or another provider key than before
+    ├── MarketChanged           the contracts or a provider's key differ from the known ones
     ├── ChainContradicts        the chain contradicts the coordinator
     ├── NodeFailed              a node of the chain did not answer, or two nodes disagree
     ├── QuoteRefused            the quote does not match the order, or exceeds the ceiling
@@ -18,7 +18,7 @@
     │   └── PostRefused         the order was stored, but its post was rejected
     ├── ResultTakenBack         the chain did not confirm a provisional result
     ├── TabEnded                the tab accepts no more requests
-    │   └── TabFaulty           the provider gave a wrong answer, or charged more than was acknowledged
+    │   └── TabFaulty           the provider gave a wrong answer, or charged more than the client acknowledged
     ├── TabRequestFailed        the provider of a tab could not answer one request
     ├── WaitTimedOut            the job or batch did not end in time; it continues
     └── ResultUnreadable        no gateway returned the result, or the result could not be opened
@@ -30,12 +30,12 @@ from typing import ClassVar, TypeVar
 
 from common.refusal import Refused
 
-# The payment is collected when the job is claimed. If a claimed job ends without a result, the payment is refunded.
+# A payment is collected when a provider claims the job, and refunded if the claimed job ends without a result.
 REFUND_REMARKS = {
-    "provider_fail": "the provider could not run it; fully refunded",
+    "provider_fail": "the provider could not run the job; fully refunded",
     "reclaim": "the provider missed the deadline; fully refunded",
-    "cancelled": "no provider had claimed it; nothing was paid",
-    "expired": "no provider claimed it in time; nothing was paid",
+    "cancelled": "no provider had claimed the job; nothing was paid",
+    "expired": "no provider claimed the job in time; nothing was paid",
 }
 _NOT_PAID = "no provider was paid"
 
@@ -146,9 +146,9 @@ class InternalError(ApiError):
 
 
 class ConnectionFailed(SvcError):
-    """The coordinator did not answer (retryable), or a proxy answered in its place (not retryable).
+    """The coordinator did not answer (retryable), or a proxy answered instead (not retryable).
 
-    The request may still have arrived.
+    The coordinator may still have received the request.
     """
 
     def __init__(self, message: str, *, code: str = "connection_failed", retryable: bool = True) -> None:
@@ -156,9 +156,9 @@ class ConnectionFailed(SvcError):
 
 
 class OutcomeUnknown(ConnectionFailed):
-    """The request was sent, but neither an answer nor a look-up showed whether the coordinator accepted the request.
+    """The request was sent, but it is unknown whether the coordinator accepted the request.
 
-    Look for the job or batch before you order again, because a new order is a second job that you also pay for.
+    Look for the job or batch before you order again. Otherwise you may pay for a second job.
     """
 
     def __init__(self, message: str) -> None:
@@ -170,7 +170,7 @@ class OrderRefused(SvcError):
 
     @classmethod
     def because(cls, refusal: Refused, place: str | None = None) -> "OrderRefused":
-        """Convert a Refused. `place` is where the field is, for example `line 7` of a file."""
+        """Convert a Refused. `place` says where the wrong field is, for example `line 7`."""
         message = f"{place}: {refusal.message}" if place else refusal.message
         return cls(message, code=refusal.code, param=refusal.param)
 
@@ -201,7 +201,7 @@ class PlanShort(SvcError):
 
 
 class EscrowUntrusted(SvcError):
-    """The escrow's key is not accepted.
+    """The client does not accept the escrow's key.
 
     `code`: `escrow_malformed`, `escrow_binding`, `escrow_debug`, `escrow_mock`, `escrow_not_pinned`, or
     `escrow_changed` if another key was remembered.
@@ -224,14 +224,14 @@ class ChainContradicts(SvcError):
 
 
 class NodeFailed(SvcError):
-    """A node did not answer, or several nodes disagreed. Nothing was accepted without a check."""
+    """A node did not answer, or several nodes disagreed. The unchecked report was not accepted."""
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message, code="node_failed", param="SVC_RPC_URL", retryable=retryable)
 
 
 class QuoteRefused(SvcError):
-    """The quote is not accepted.
+    """The client does not accept the quote.
 
     `code`: `quote_mismatch`, `over_max_amount`, or `price_changed` if the price changed at every attempt.
     """
@@ -259,9 +259,9 @@ class SigningFailed(SvcError):
 class JobFailed(SvcError):
     """The job ended without a result. `code`: `cancelled`, `provider_fail`, `reclaim` or `expired`."""
 
-    def __init__(self, job_id: str, code: str, returned: str | None = None) -> None:
-        """`returned` is the refunded amount as text, if known."""
-        money = REFUND_REMARKS.get(code, _NOT_PAID) + (f" ({returned})" if returned is not None else "")
+    def __init__(self, job_id: str, code: str, refunded: str | None = None) -> None:
+        """`refunded` is the refunded amount as text, if known."""
+        money = REFUND_REMARKS.get(code, _NOT_PAID) + (f" ({refunded})" if refunded is not None else "")
         super().__init__(f"job {job_id} failed ({code}): {money}", code=code)
         self.job_id = job_id
 
@@ -278,12 +278,12 @@ class PostRefused(JobFailed):
 class ResultTakenBack(SvcError):
     """The chain did not settle a provisional result.
 
-    `code` says how the job ended (as in JobFailed). If another result was settled, `code` is `other_result`, and `open`
-    reads the settled result.
+    `code` says how the job ended (as in JobFailed). If the chain settled another result, `code` is `other_result`, and
+    `open` returns that result.
     """
 
-    def __init__(self, job_id: str, code: str, how: str) -> None:
-        super().__init__(f"the provisional result was not confirmed: {how}", code=code)
+    def __init__(self, job_id: str, code: str, reason: str) -> None:
+        super().__init__(f"the provisional result was not confirmed: {reason}", code=code)
         self.job_id = job_id
 
 
@@ -302,15 +302,16 @@ class TabEnded(SvcError):
     answer), `tab_stuck` (answers of an interrupted process cannot be checked: close the tab), or `request_too_large`.
     """
 
-    def __init__(self, job_id: str, code: str, why: str) -> None:
-        super().__init__(f"tab {job_id}: {why}", code=code, retryable=code != "request_too_large")
+    def __init__(self, job_id: str, code: str, reason: str) -> None:
+        super().__init__(f"tab {job_id}: {reason}", code=code, retryable=code != "request_too_large")
         self.job_id = job_id
 
 
 class TabFaulty(TabEnded):
     """The provider broke the protocol of tabs. The client opens no more tabs with this provider.
 
-    `code`: `wrong_answer` (the client did not acknowledge the answer) or `overcharged` (the receipt proves it).
+    `code`: `wrong_answer` (the client did not acknowledge the answer) or `overcharged` (a receipt proves the
+    overcharge).
     """
 
 
@@ -325,8 +326,9 @@ class TabRequestFailed(SvcError):
 class WaitTimedOut(SvcError):
     """The job or batch did not end in time, and continues. Wait again with the same id."""
 
-    def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(f"{what} did not end within {seconds:g} s", code="wait_timed_out", retryable=True)
+    def __init__(self, subject: str, seconds: float) -> None:
+        """`subject` is, for example, `job 0x…`."""
+        super().__init__(f"{subject} did not end within {seconds:g} s", code="wait_timed_out", retryable=True)
 
 
 class ResultUnreadable(SvcError):

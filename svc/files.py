@@ -8,7 +8,7 @@ import attrs
 
 from svc.account import Account
 from svc.error_conversion import raises_svc_errors
-from svc.own_files import open_atomic
+from svc.protected_files import open_atomic
 from svc.records import File
 from svc.wire.transport import read_record
 
@@ -27,12 +27,12 @@ class Files:
         name = filename or (content.name if isinstance(content, Path) else purpose)
 
         async def send(headers: dict[str, str]) -> File:
-            # Open the file for each attempt, because an attempt with a rejected session has read part of the file.
+            # Open the file again for each attempt, because a rejected attempt may have read part of the file.
             with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as source:
                 answer = await self.account.transport.send(
                     "POST",
                     "/v1/files",
-                    safe=False,
+                    retry=False,
                     data={"purpose": purpose},  # the route requires this field before the file
                     files={"file": (name, source)},
                     headers=headers,

@@ -18,17 +18,19 @@ from svc.wire.pages import read_pages
 
 FIRST_POLL_PAUSE_S: Final = 0.25
 MAX_POLL_PAUSE_S: Final = 5.0
-_MAX_STORED_POLL_PAUSE_S: Final = 1.0  # shorter, because no event reports that a stored post was mined
-# How long a broadcast post may take to be mined and indexed.
-_APPEARANCE_TIMEOUT_S: Final = 300.0
-# How long the reclaim of a job may take after the job missed its deadline.
+_MAX_STORED_POLL_PAUSE_S: Final = 1.0  # for a stored post, because no event reports that the post was mined
+# Maximum time until a broadcast post is mined and indexed.
+_INDEXING_TIMEOUT_S: Final = 300.0
+# Maximum time from a missed deadline until the job is reclaimed.
 _RECLAIM_GRACE_S: Final = 600.0
-_MAX_JOB_DURATION_S: Final = 2 * 86_400 + _RECLAIM_GRACE_S  # a day until the claim, a day for the window, the reclaim
-_NOT_THE_OWNER: Final = "NotTheOwner"  # also returned for a job that is in no block yet
-# How long to wait for a stored post to be mined.
+_MAX_JOB_DURATION_S: Final = (
+    2 * 86_400 + _RECLAIM_GRACE_S
+)  # a day until the claim, a day for the window, and the reclaim
+_NOT_THE_OWNER_CODE: Final = "NotTheOwner"  # error code, also for a job that is not mined yet
+# Maximum time until a stored post is mined.
 _POSTING_TIMEOUT_S: Final = 60.0
 
-State = Literal["Open", "Claimed", "Settled", "Cancelled"]
+JobStateName = Literal["Open", "Claimed", "Settled", "Cancelled"]
 OnJobChange = Callable[[Job], object]
 
 
@@ -43,14 +45,14 @@ class Jobs:
         """Return a job. Raises NotFound until the coordinator has a record of it."""
         expected_id = hex_of(read_job_id(job_id))
         job = await self.account.transport.get(f"/v1/jobs/{expected_id}", Job)
-        # A coordinator that returns another job could make the client open that job's result.
+        # Reject another job, because the client would open the result of that job.
         if (job.id.lower(), job.svc.job_id.lower()) != (expected_id, expected_id):
             message = f"the coordinator returned job {job.id} instead of {expected_id}"
             raise InternalError(message, type_=InternalError.type, status=200)
         return job
 
     async def progress(self, job_id: str) -> Progress:
-        """Return the progress of a job, including steps that are in no block yet.
+        """Return the progress of a job, including steps that are not mined yet.
 
         Raises NotFound for an unknown job, or if the coordinator does not support progress.
         """
@@ -74,7 +76,7 @@ class Jobs:
         timeout: float | None = None,  # noqa: ASYNC109 - the wait may be repeated
         on_change: OnJobChange | None = None,
     ) -> Job:
-        """Wait for the end of a job, and return it. Calls `on_change` after the first read and at each new status.
+        """Wait until a job has ended, and return it. Calls `on_change` after the first read and at each new status.
 
         Reads the job at intervals, and when the coordinator reports a change. If the coordinator cannot report changes,
         polls with increasing pauses. Without `timeout`, waits as long as the job can last: until the order expires,
@@ -89,7 +91,7 @@ class Jobs:
         self, job_id: str, changes: ChangeListener, timeout_seconds: float | None, on_change: OnJobChange | None
     ) -> Job:
         started, pause = anyio.current_time(), FIRST_POLL_PAUSE_S
-        max_seconds = _APPEARANCE_TIMEOUT_S if timeout_seconds is None else timeout_seconds
+        max_seconds = _INDEXING_TIMEOUT_S if timeout_seconds is None else timeout_seconds
         while True:
             job = await self._find_job(job_id)
             if job is not None:
@@ -100,7 +102,7 @@ class Jobs:
                     if timeout_seconds is None:
                         order = job.svc
                         now = self.account.transport.clock.now()
-                        remaining = seconds_left(now, job.in_progress_at, order.expires_at, order.sla_secs)
+                        remaining = max_remaining_s(now, job.in_progress_at, order.expires_at, order.sla_secs)
                         max_seconds = anyio.current_time() - started + remaining
                 if job.ended:
                     return job
@@ -123,7 +125,7 @@ class Jobs:
         try:
             return await self._cancel(raw)
         except (NotFound, InvalidRequest) as error:
-            unknown = isinstance(error, NotFound) or error.code == _NOT_THE_OWNER
+            unknown = isinstance(error, NotFound) or error.code == _NOT_THE_OWNER_CODE
             if not (unknown and await self._wait_for_post(hex_of(raw))):
                 raise
         return await self._cancel(raw)
@@ -134,12 +136,12 @@ class Jobs:
         signature = await signer.sign(cancellation_request(market, raw, issued_at))
         body = {"issued_at": issued_at, "signature": hex_of(signature)}
         # Cancelling is idempotent.
-        return await self.account.transport.post(f"/v1/jobs/{hex_of(raw)}/cancel", Cancelled, body, safe=True)
+        return await self.account.transport.post(f"/v1/jobs/{hex_of(raw)}/cancel", Cancelled, body, retry=True)
 
     async def book(
         self,
         *,
-        state: State | None = None,
+        state: JobStateName | None = None,
         model: int | None = None,
         provider: int | None = None,
         owner: str | None = None,
@@ -173,7 +175,7 @@ class Jobs:
         return await self.account.transport.get(f"/evm/jobs/{hex_of(read_job_id(job_id))}", BookRow)
 
     async def why(self, job_id: str) -> Why:
-        """Explain why a job is unclaimed, provider by provider, and what would change that."""
+        """Return why each provider does not claim a job, and which changes would let it claim the job."""
         return await self.account.transport.get(f"/v1/jobs/{hex_of(read_job_id(job_id))}/why", Why)
 
     async def summary(self, owner: str | None = None) -> Summary:
@@ -189,7 +191,7 @@ class Jobs:
         except (ApiError, ConnectionFailed) as error:
             if not (error.retryable or isinstance(error, ConnectionFailed)):
                 raise
-            return None  # an unreachable coordinator: keep waiting
+            return None  # keep waiting while the coordinator is unreachable
 
     async def _read_progress(self, job_id: str) -> Progress | None:
         """Return the progress of a job, or None if it cannot be read."""
@@ -211,8 +213,8 @@ class Jobs:
         return False
 
 
-def seconds_left(now: int, claimed_at: int | None, expires_at: int, sla_secs: int) -> float:
-    """Return the seconds that a job can still last."""
+def max_remaining_s(now: int, claimed_at: int | None, expires_at: int, sla_secs: int) -> float:
+    """Return the maximum number of seconds until the job ends."""
     start = claimed_at if claimed_at is not None else expires_at
     return min(max(0.0, start + sla_secs + _RECLAIM_GRACE_S - now), _MAX_JOB_DURATION_S)
 

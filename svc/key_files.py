@@ -31,17 +31,17 @@ def read_wallet(path: Path) -> Wallet:
 
 
 def parse_wallet(path: Path, text: str, readable_by_others: bool) -> Wallet:
-    key = require_own_file(path, text, readable_by_others).strip().removeprefix("0x")
+    key = require_private_file(path, text, readable_by_others).strip().removeprefix("0x")
     try:
         return Wallet(bytes.fromhex(key))
     except ValueError:  # includes Refused, for a number that is not a valid key
-        raise Refused(f"{path} does not hold a private key in hex", param=str(path)) from None
+        raise Refused(f"{path} must contain a valid private key: 32 bytes of hex", param=str(path)) from None
 
 
 def read_key_text(path: Path) -> tuple[str, bool]:
     """Return the text of a file, and True if other users can read the file.
 
-    The file is read once, because it may be a pipe.
+    The file may be a pipe, so it is read only once.
     """
     with path.open(encoding="utf-8", errors="replace") as file:
         mode = os.fstat(file.fileno()).st_mode
@@ -50,7 +50,7 @@ def read_key_text(path: Path) -> tuple[str, bool]:
         return file.read(_MAX_FILE_BYTES), readable_by_others
 
 
-def require_own_file(path: Path, text: str, readable_by_others: bool) -> str:
+def require_private_file(path: Path, text: str, readable_by_others: bool) -> str:
     if readable_by_others:
         raise Refused(f"{path} must be readable only by its owner (chmod 600 {path})", param=str(path))
     return text

@@ -1,9 +1,9 @@
-"""File of known markets: each coordinator's first report, in the user's configuration folder.
+"""File of known markets: the facts that each coordinator reported at its first use.
 
     <folder>/svc/known_markets.json       mode 0600, in a folder with mode 0700
     <folder>/svc/known_markets.lock       locked while the file is read and replaced
 
-The file decides who is paid, so it is protected (see svc.own_files). Commands that run at the same time do not
+The file decides who is paid, so it is protected (see svc.protected_files). Commands that run at the same time do not
 overwrite each other's entries.
 """
 
@@ -16,21 +16,21 @@ import attrs
 
 from common.refusal import Refused
 from svc.core.known_market import KnownMarket, markets_as_json, read_markets
-from svc.own_files import OwnFile, configuration_folder
+from svc.protected_files import ProtectedFile, configuration_folder
 
 PATH_VARIABLE: Final = "SVC_KNOWN_MARKETS"
 _MAX_FILE_BYTES: Final = 16 << 20
 
-Change = Callable[[KnownMarket | None], KnownMarket | None]  # returns None to forget the market
+UpdateMarket = Callable[[KnownMarket | None], KnownMarket | None]  # returns None to forget the market
 
 
-def known_markets_path(named: str | None, environment: Mapping[str, str]) -> Path | None:
+def known_markets_path(configured: str | None, environment: Mapping[str, str]) -> Path | None:
     """Return the path in SVC_KNOWN_MARKETS, or in the user's configuration folder.
 
-    Returns None if the variable is empty or there is no home folder. Known markets are then kept in memory.
+    Return None if the variable is empty or there is no home folder. Known markets are then only in memory.
     """
-    if named is not None:
-        return Path(named) if named else None
+    if configured is not None:
+        return Path(configured) if configured else None
     folder = configuration_folder(environment)
     return folder and folder / "known_markets.json"
 
@@ -49,30 +49,30 @@ class KnownMarkets:
         """Return all markets. Raises Refused for an unsafe file, and OSError for an unreadable file."""
         if self.path is None:
             return dict(self._in_memory)
-        return _parse(self.path, _own_file(self.path).read())
+        return _parse(self.path, _protected_file(self.path).read())
 
-    def change(self, url: str, change: Change) -> KnownMarket | None:
-        """Lock the file, and replace a market with the result of `change`.
+    def change(self, url: str, update: UpdateMarket) -> KnownMarket | None:
+        """Lock the file, and replace a market with the result of `update`.
 
         Raises the errors of `all`, and OSError if the file cannot be written.
         """
         if self.path is None:
-            return _change_entry(self._in_memory, url, change)
-        with _own_file(self.path).lock_for_change() as file:
+            return _update_entry(self._in_memory, url, update)
+        with _protected_file(self.path).lock_for_change() as file:
             markets = _parse(self.path, file.read())
             old = dict(markets)
-            changed = _change_entry(markets, url, change)
+            changed = _update_entry(markets, url, update)
             if markets != old:
                 file.write(json.dumps(markets_as_json(markets), indent=2, sort_keys=True) + "\n")
             return changed
 
 
-def _own_file(path: Path) -> OwnFile:
-    return OwnFile(path, PATH_VARIABLE, _MAX_FILE_BYTES)
+def _protected_file(path: Path) -> ProtectedFile:
+    return ProtectedFile(path, PATH_VARIABLE, _MAX_FILE_BYTES)
 
 
-def _change_entry(markets: dict[str, KnownMarket], url: str, change: Change) -> KnownMarket | None:
-    changed = change(markets.get(url))
+def _update_entry(markets: dict[str, KnownMarket], url: str, update: UpdateMarket) -> KnownMarket | None:
+    changed = update(markets.get(url))
     if changed is None:
         markets.pop(url, None)
     else:
@@ -87,5 +87,5 @@ def _parse(path: Path, raw: bytes | None) -> dict[str, KnownMarket]:
         return read_markets(raw)
     except Refused as refusal:
         raise Refused(
-            f"{path}: {refusal.message}; move the file away, or set {PATH_VARIABLE} to another file", PATH_VARIABLE
+            f"{path}: {refusal.message}; rename the file, or set {PATH_VARIABLE} to another file", PATH_VARIABLE
         ) from None

@@ -57,21 +57,20 @@ class Market:
     async def windows(self, window: str) -> Windows:
         """Return the windows that an order may use.
 
-        With a node, `window`, the usual windows and the windows with asks are checked on the chain. Without a node, the
-        coordinator's list is returned. If the coordinator reports no list, the windows with asks are returned, which
-        may be incomplete.
+        With a node, check `window`, the usual windows and the windows with asks on the chain. Without a node, return
+        the coordinator's list. If the coordinator reports none, return the windows with asks, which may be incomplete.
         """
         market, node = await self.account.market(), self.account.vouching.chain
         if node is None and (reported := await self.account.reported_windows(window_seconds(window))) is not None:
-            return Windows(tuple(sorted(reported)), certain=True)
+            return Windows(tuple(sorted(reported)), complete=True)
         priced = {floor.sla for floor in await self.floors(limit=None)}
         if node is None:
-            return Windows(tuple(sorted(priced)), certain=False)
+            return Windows(tuple(sorted(priced)), complete=False)
         chain, candidates = node.new_snapshot(), sorted(priced | USUAL_WINDOWS | {window_seconds(window)})
         allowed = [
             seconds for seconds in candidates if await facts.is_window_allowed(chain, market.job_registry, seconds)
         ]
-        return Windows(tuple(allowed), certain=True)
+        return Windows(tuple(allowed), complete=True)
 
     async def providers(self, *, limit: int | None = _DEFAULT_LIMIT, offset: int = 0) -> list[Provider]:
         return await read_pages(

@@ -20,7 +20,7 @@ from svc.core.bids import OPEN_PROVIDER, Bid, market_bid
 from svc.core.order_request import OrderRequest, PricedRequest, price_probe, price_request, probe_body
 from svc.core.orders import OrderTerms, PreparedOrder, SealedOrder, seal_order
 from svc.core.quote_check import MAX_SUBMIT_ATTEMPTS, check_amount, fee_terms
-from svc.core.windows import WINDOW_FORMS, expiry_time, format_window, is_window
+from svc.core.windows import WINDOW_FORMS, expiry_time, format_window, is_valid_window
 from svc.error_conversion import raises_svc_errors
 from svc.errors import ApiError, ConnectionFailed, NoProvider, NotFound, OrderRefused, OutcomeUnknown, QuoteRefused
 from svc.files import Files
@@ -76,17 +76,17 @@ class Orders:
         return await self.candidates(await self._price(request, price_probe))
 
     async def prepare(self, request: OrderRequest) -> PreparedOrder:
-        """Return the sealed and signed order. Nothing is owed yet."""
+        """Return the sealed and signed order. No payment is signed yet."""
         priced = await self._price(request, price_request)
         await self._check_window(request.window, priced)
         for name in priced.unlisted:
-            message = f"{priced.model.id} does not list the parameter {name!r}, which is sent unchanged"
+            message = f"the schema of {priced.model.id} does not list the parameter {name!r}, which is sent unchanged"
             warnings.warn(message, UnlistedParameter, stacklevel=7)
         bid, recipient = await self.choose_bid(priced)
         return await self.sign(priced, bid, recipient)
 
     async def prepare_for(self, request: OrderRequest, model: Model, bid: Bid, recipient: PublicKey) -> PreparedOrder:
-        """Prepare an order from cached data. Unlike `prepare`, send no requests and give no warnings."""
+        """Prepare an order from cached data. Sends no requests and gives no warnings."""
         try:
             priced = price_request(request, model)
         except Refused as refusal:
@@ -96,7 +96,7 @@ class Orders:
     async def sign(self, priced: PricedRequest, bid: Bid, recipient: PublicKey) -> PreparedOrder:
         """Seal and sign a checked request."""
         sealed = await self._seal(priced, bid, recipient)
-        signature = await self.account.wallet().sign(sealed.to_sign())
+        signature = await self.account.wallet().sign(sealed.signing_request())
         return PreparedOrder(sealed, signature, priced.unlisted)
 
     async def quote(self, prepared: PreparedOrder) -> Quoted:
@@ -105,7 +105,7 @@ class Orders:
         return read_record(answer, Quoted)
 
     async def check(self, prepared: PreparedOrder) -> Checked:
-        return await self.account.transport.post("/v1/jobs/check", Checked, prepared.quote_body(), safe=True)
+        return await self.account.transport.post("/v1/jobs/check", Checked, prepared.quote_body(), retry=True)
 
     async def submit(
         self,
@@ -127,7 +127,7 @@ class Orders:
             container_cid = (await self.files.upload(sealed.container, "input", filename="container")).svc.cid
         for _ in range(MAX_SUBMIT_ATTEMPTS):
             amount = await self.check_quote(prepared, quote, max_amount)
-            self.account.charges = fee_terms(quote)
+            self.account.last_charges = fee_terms(quote)
             auth_sig = await self.account.wallet().sign(prepared.payment(amount))
             body = prepared.submission(amount, auth_sig, container_cid)
             outcome = await self._post(prepared, amount, body, {} if final else _ASYNC_HEADERS)
@@ -157,7 +157,7 @@ class Orders:
         """Read a provider's registered key, verify it and return it."""
         answer = await self.account.transport.get(f"/evm/providers/{provider}", Provider)
         if answer.box_key is None:
-            raise NoProvider(f"provider {provider} has published no box key")
+            raise NoProvider(f"provider {provider} has published no box key: choose another provider")
         if answer.provider_id != provider:
             raise OrderRefused(
                 f"the coordinator returned provider {answer.provider_id} instead of {provider}", param="provider"
@@ -183,12 +183,12 @@ class Orders:
                 await self.account.transport.sleep(_CHAIN_READ_PAUSE_S)
             if await facts.is_posted(chain.new_snapshot(), prepared.sealed_order):
                 return True
-        self.account.vouching.report(f"no node shows job {prepared.id} yet: check again with svc verify")
+        self.account.vouching.report(f"no node has job {prepared.id} yet: check again with svc verify")
         return False
 
     async def _check_window(self, window: str, priced: PricedRequest) -> None:
         """Check the window before signing. Raises OrderRefused, which lists the allowed windows."""
-        if not is_window(window):
+        if not is_valid_window(window):
             warnings.warn(f"unknown window {window!r} is signed as 1h: use {WINDOW_FORMS}", OtherWindow, stacklevel=8)
         chain = self.account.vouching.chain
         registry = (await self.account.market()).job_registry
@@ -204,10 +204,10 @@ class Orders:
             raise OrderRefused.because(refusal) from None
 
     async def _describe_priced_windows(self, priced: PricedRequest) -> str:
-        """Return the windows that have asks for this model, for an error message."""
+        """Return the end of an error message: the requested window, and the windows that have asks for this model."""
         try:
             floors = await Market(self.account).floors(model=priced.model.svc.model_id, limit=None)
-        except (ApiError, ConnectionFailed):  # leave the windows out of the message
+        except (ApiError, ConnectionFailed):  # the message is complete without the windows
             return ""
         priced_windows = sorted({floor.sla for floor in floors} - {priced.sla_secs})
         window_text = format_window(priced.sla_secs)
@@ -256,7 +256,7 @@ class Orders:
     async def _post(
         self, prepared: PreparedOrder, amount: int, body: dict[str, Any], headers: dict[str, str]
     ) -> Submitted | Quoted:
-        """Post the order. If the answer is lost, look the job up before a retry. After an error status, do not retry.
+        """Post the order. After a lost answer, look for the job and then retry. After an error status, do not retry.
 
         Raises OutcomeUnknown if there was no answer and the look-up failed.
         """
@@ -295,10 +295,7 @@ class Orders:
             raise _outcome_unknown_error(prepared, error) from None
 
     async def _wait_for_posted(self, prepared: PreparedOrder, amount: int) -> Submitted | None:
-        """Look for the job, which an earlier attempt may have posted.
-
-        Only this order has this job id. If the chain has the job, the index shows the job a moment later.
-        """
+        """Return the job if an earlier attempt posted it. Retry the look-up, because the index is behind the chain."""
         transport = self.account.transport
         for attempt in range(transport.retries.max_retries):
             submitted = await self._read_posted(prepared, amount)
@@ -317,7 +314,7 @@ class Orders:
 
 def _outcome_unknown_error(prepared: PreparedOrder, error: ApiError | ConnectionFailed) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"cannot tell whether job {prepared.id} was posted ({error.message}): look for the job before you order again"
+        f"unknown whether job {prepared.id} was posted ({error.message}): look for the job before you order again"
     )
 
 

@@ -1,4 +1,4 @@
-"""Change one setting in the profiles file. The comments, order and spacing of the file stay as they are."""
+"""Change one setting in the profiles file, without changing the file's comments, order or spacing."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from tomlkit.items import AbstractTable
 from common.refusal import Refused
 from common.settings.kinds import read_text
 from common.settings.reader import Setting, read_from_sources, settings_of, suggestion
-from svc.profiles import FILE_VARIABLE, NAME_VARIABLE, own_file, parse_profiles
+from svc.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE, parse_profiles, profiles_file
 from svc.variables import ProfileTable, Variables
 
 _PROFILE_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -22,24 +22,25 @@ def change_setting(path: Path, profile: str, key: str, value: str | None) -> Non
     if key not in SETTINGS:
         raise Refused(f"{key} is not a setting{suggestion(key, SETTINGS)} (use one of {', '.join(SETTINGS)})", key)
     if not _PROFILE_NAME_PATTERN.fullmatch(profile):
-        raise Refused("a profile's name must be 1 to 64 letters, digits, - or _", NAME_VARIABLE)
+        raise Refused("a profile's name must be 1 to 64 letters, digits, - or _", PROFILE_VARIABLE)
     typed = None if value is None else _to_toml_value(key, value)
-    with own_file(path).lock_for_change() as file:
+    with profiles_file(path).lock_for_change() as file:
         raw = file.read() or b""
-        wanted = {name: dict(table) for name, table in parse_profiles(path, raw).items()}
+        changed = {name: dict(table) for name, table in parse_profiles(path, raw).items()}
         if typed is not None:
-            wanted.setdefault(profile, {})[key] = typed
-        elif wanted.get(profile, {}).pop(key, None) is None:
+            changed.setdefault(profile, {})[key] = typed
+        elif changed.get(profile, {}).pop(key, None) is None:
             return
         try:
             text = _edit_profile(raw, profile, key, typed)
-            if parse_profiles(path, text.encode()) != wanted:
+            if parse_profiles(path, text.encode()) != changed:
                 raise ValueError
         except ValueError:  # for example a new profile in an inline table, which tomlkit cannot write
             raise Refused(
-                f"svc cannot change a file with the layout of {path}: edit the file by hand", FILE_VARIABLE
+                f"svc cannot edit {path}, because its TOML layout is not supported: edit the file by hand",
+                CONFIG_VARIABLE,
             ) from None
-        read_from_sources(Variables, ProfileTable(wanted[profile], path, profile))
+        read_from_sources(Variables, ProfileTable(changed[profile], path, profile))
         file.write(text)
 
 
@@ -54,16 +55,16 @@ def _edit_profile(raw: bytes, profile: str, key: str, value: Any) -> str:
 
 
 def _set_key(table: AbstractTable, key: str, value: Any) -> None:
-    """Set a key. A new key goes before blank lines and comments at the table's end, which belong to the next table."""
+    """Set a key. A new key goes before trailing blank lines and comments, which belong to the next table."""
     if key in table:
         table[key] = value
         return
     body = table.value.body
-    end: list[Any] = []
+    trailing: list[Any] = []
     while body and body[-1][0] is None:
-        end.append(body.pop()[1])
+        trailing.append(body.pop()[1])
     table[key] = value
-    for item in reversed(end):
+    for item in reversed(trailing):
         table.add(item)
 
 

@@ -1,13 +1,13 @@
-"""Provisional results: follow the progress of a posted order, and open its result once the settle is stored.
+"""Follow the progress of a posted order, and open its provisional result once the coordinator has stored the settle.
 
     post stored ─► claim stored ─► settle stored ─► opened ─► provisional ─► confirmed by the chain: final
                                         │              │           └─► rejected by the chain: ResultTakenBack
                                         └──────────────┴─► missing or unreadable: wait for the chain
 
 Progress is unverified, because only the coordinator reports it. A provisional result is checked like any other result
-(content id, job key, job id in the body). So a false report can at most lead to an answer from someone who knows the
-job's key. Such an answer costs nothing, because only the chain moves money. `rests_on` of a provisional result says how
-far the settle is, and `settled` waits for the chain.
+(content id, job key, job id in the body). So a false report can only lead to a result from someone who knows the job's
+key. Such a result costs nothing, because only the chain moves money. `rests_on` of a provisional result says how far
+the settle is, and `settled` waits for the chain.
 """
 
 from typing import Final
@@ -22,9 +22,17 @@ from common.strict_json import DECODE_ERRORS
 from svc.account import Account
 from svc.core.orders import PreparedOrder
 from svc.errors import ApiError, ConnectionFailed, PostRefused, ResultTakenBack, ResultUnreadable, WaitTimedOut
-from svc.jobs import FIRST_POLL_PAUSE_S, MAX_POLL_PAUSE_S, Jobs, OnJobChange, require_posted, seconds_left
+from svc.jobs import FIRST_POLL_PAUSE_S, MAX_POLL_PAUSE_S, Jobs, OnJobChange, max_remaining_s, require_posted
 from svc.orders import Orders
-from svc.records import CODE_BY_END, ENDED_JOB_STATUSES, LIVE_JOB_STATUSES, Job, JobDetails, Progress, ProgressStep
+from svc.records import (
+    CODE_BY_ENDED_BECAUSE,
+    ENDED_JOB_STATUSES,
+    LIVE_JOB_STATUSES,
+    Job,
+    JobDetails,
+    Progress,
+    ProgressStep,
+)
 from svc.results import Result, Results
 from svc.wire.events import STREAM_TIMEOUT_S, ChangeListener, call_without_session, open_change_listener
 
@@ -37,12 +45,12 @@ _STATE_BY_STATUS: Final = {
     "cancelled": (JobState.CANCELLED, EndedBecause.CANCEL),
 }
 if set(_STATE_BY_STATUS) != LIVE_JOB_STATUSES | ENDED_JOB_STATUSES:
-    raise AssertionError("_STATE_BY_STATUS must have every status of a job")
+    raise AssertionError("_STATE_BY_STATUS must contain every job status")
 
 
 @attrs.define(eq=False)
 class _LatestProgress:
-    """Latest progress from a job's event stream that has not been read yet."""
+    """Newest unread progress from a job's event stream."""
 
     job_id: str
     progress: Progress | None = None
@@ -96,7 +104,7 @@ class ProvisionalResults:
         except WaitTimedOut:
             if timeout is None:
                 raise
-            raise WaitTimedOut(f"job {prepared.id}", timeout) from None  # report the whole timeout
+            raise WaitTimedOut(f"job {prepared.id}", timeout) from None  # name the caller's timeout, not the rest
 
     async def _find_provisional(
         self, prepared: PreparedOrder, timeout_seconds: float | None, on_status: OnJobChange
@@ -109,9 +117,9 @@ class ProvisionalResults:
         path = f"/v1/jobs/{prepared.id}/events?provisional=1"
         async with open_change_listener(self.account.transport, path, call_without_session, latest.store) as changes:
             changes.listen()
-            return await self._follow(prepared, timeout_seconds, on_status, latest, changes)
+            return await self._poll_until_provisional(prepared, timeout_seconds, on_status, latest, changes)
 
-    async def _follow(
+    async def _poll_until_provisional(
         self,
         prepared: PreparedOrder,
         timeout_seconds: float | None,
@@ -127,7 +135,7 @@ class ProvisionalResults:
             except (ApiError, ConnectionFailed) as error:
                 if not (error.retryable or isinstance(error, ConnectionFailed)):
                     return None
-                progress = None  # an unreachable coordinator: keep waiting
+                progress = None  # keep waiting while the coordinator is unreachable
             if progress is not None:
                 require_posted(progress)
                 changes.status = progress.status
@@ -137,8 +145,8 @@ class ProvisionalResults:
                     return None
                 if job.result_cid is not None:
                     result = await self._open(prepared, job, progress)
-                    # Return None if the result cannot be opened. Return the opened result, unless newer progress has
-                    # withdrawn it.
+                    # Return the opened result, unless newer progress has withdrawn it. If the result cannot be opened,
+                    # return None.
                     if (
                         result is None
                         or latest.progress is None
@@ -176,16 +184,16 @@ class ProvisionalResults:
 
     def _max_seconds(self, prepared: PreparedOrder) -> float:
         terms = prepared.terms
-        return seconds_left(self.account.transport.clock.now(), None, terms.expires_at, terms.sla_secs)
+        return max_remaining_s(self.account.transport.clock.now(), None, terms.expires_at, terms.sla_secs)
 
 
 def require_settled(job: Job, result_cid: str | None) -> None:
     """Raise ResultTakenBack if the job ended without this result."""
     if job.status != "completed":
-        because = CODE_BY_END.get(job.svc.ended_because, job.status)
+        because = CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status)
         raise ResultTakenBack(job.id, because, f"job {job.id} ended without a result: {because}")
     if job.result_cid != result_cid:
-        message = f"job {job.id} was settled with another result, {job.result_cid}"
+        message = f"the chain settled job {job.id} with another result ({job.result_cid})"
         raise ResultTakenBack(job.id, "other_result", message)
 
 
@@ -224,7 +232,7 @@ def expected_job(prepared: PreparedOrder, progress: Progress) -> Job:
 
 
 def _find_settle(prepared: PreparedOrder, progress: Progress) -> ProgressStep | None:
-    """Return the settle step, if its provider may settle the job and the step charges no more than was ordered."""
+    """Return the settle step, if its provider may settle the job and its charge is within the order's limit."""
     terms = prepared.terms
     for step in progress.steps:
         if progress.status == "completed" and step.op == "settle" and step.rests_on != "refused":

@@ -34,7 +34,7 @@ _END_TOPICS: Final = frozenset(event_topic(_JOB_REGISTRY, name) for name in END_
 
 @attrs.frozen(slots=True)
 class _JobEvent:
-    """Event of a job, with the log that contains it."""
+    """Decoded event of a job, with its log."""
 
     name: str
     values: Mapping[str, Any]
@@ -51,7 +51,7 @@ class _JobEvent:
 
 @attrs.frozen
 class Receipts:
-    """Creates receipts from a node's data. A receipt proves itself, so the node need not be trusted."""
+    """Creates receipts from a node's data. Anyone can verify a receipt, so the node need not be trusted."""
 
     chain: Chain
     market: ReceiptMarket
@@ -59,8 +59,8 @@ class Receipts:
     async def build_receipt(self, job_id: bytes, first_block: int, tab: dict[str, str] | None = None) -> bytes:
         """Return the receipt of a job that was posted in block `first_block` or later.
 
-        `tab` is the field with a tab's transcript, from `build_tab_member`. Raises NodeFailed. Raises ResultUnreadable
-        with code `no_receipt` for a job that has not ended, or `receipt_unproved` if a node's answers are inconsistent.
+        `tab` is the result of `build_tab_member`, which adds a tab's transcript. Raises NodeFailed, or ResultUnreadable
+        (`no_receipt` for a job that has not ended, `receipt_unproved` if a node's answers are inconsistent).
         """
         node = self.chain.nodes[0]
         try:
@@ -73,7 +73,7 @@ class Receipts:
             call = read_octets(transaction, "input") if isinstance(transaction, dict) else b""
             signature = find_order_signature(call, self.market, events.posted)
             if signature is None:
-                raise Refused("the transaction that posted the job does not carry the owner's signature of the order")
+                raise Refused("the transaction that posted the job does not contain the owner's signature of the order")
             claims = receipt_claims(self.market, events, signature) | ({} if tab is None else {TAB_FIELD: tab})
             raw = canonical_json.canonical(claims | {"steps": steps}) + b"\n"
             verify_receipt(raw)  # never return a receipt that cannot be verified
@@ -91,7 +91,7 @@ class Receipts:
             )
         if found[0].name != "JobPosted":
             raise Refused(
-                f"the coordinator reports the job's post in block {first_block}, but the chain has no such post"
+                f"the coordinator reports the job's post in block {first_block}, but the chain has no post of the job"
             )
         return found
 
@@ -141,7 +141,7 @@ async def check_blocks(chain: Chain, receipt: VerifiedReceipt) -> None:
 
 
 def check_hashes(known: Sequence[bytes], receipt: VerifiedReceipt) -> None:
-    """Check that the blocks of a receipt are among the given hashes. Raises ResultUnreadable (`receipt_off_chain`)."""
+    """Check that each block hash of a receipt is in `known`. Raises ResultUnreadable (`receipt_off_chain`)."""
     for block in receipt.blocks:
         if block.hash not in known:
             raise _off_chain_error(

@@ -1,6 +1,6 @@
-"""Records that the coordinator returns. They are the shapes of the API, with integers instead of decimal strings.
+"""Types of the coordinator's answers. Amounts are integers instead of the API's decimal strings.
 
-Unknown fields are ignored. Ids, hashes, addresses and keys stay 0x-prefixed text.
+Unknown fields are ignored. Ids, hashes, addresses and keys are 0x-prefixed strings.
 """
 
 from common.api import batches, chain, escrow, files, jobs, market, progress, states, why
@@ -14,7 +14,7 @@ BatchStatus = states.BatchStatus
 LIVE_JOB_STATUSES = states.LIVE_JOB_STATUSES
 ENDED_JOB_STATUSES = states.ENDED_JOB_STATUSES
 ENDED_BATCH_STATUSES = states.ENDED_BATCH_STATUSES
-CODE_BY_END = states.LINE_CODE_BY_END
+CODE_BY_ENDED_BECAUSE = states.LINE_CODE_BY_END
 
 ModelDetails = market.ModelDetails[int]
 Model = market.ModelFields[int]

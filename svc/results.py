@@ -14,21 +14,21 @@ from common.refusal import Refused
 from common.scalars import read_hex
 from svc.account import Account
 from svc.core.answers import read_answer
-from svc.core.sealing import ResultReader, read_body
+from svc.core.sealing import ResultReader, parse_result_body
 from svc.error_conversion import raises_svc_errors
 from svc.errors import JobFailed, OrderRefused, ResultUnreadable
-from svc.own_files import open_atomic
-from svc.records import CODE_BY_END, Job, RestsOn
+from svc.protected_files import open_atomic
+from svc.records import CODE_BY_ENDED_BECAUSE, Job, RestsOn
 
-_MAX_INLINE_PARSE_BYTES: Final = 1 << 15  # parsing a body of this size is faster than starting a thread
+_MAX_INLINE_PARSE_BYTES: Final = 1 << 15  # larger bodies are parsed in a thread
 
 
 @attrs.frozen(slots=True)
 class Result:
-    """Output of the model. `usage` is what the provider counted, and `job` has the charged units.
+    """Output of the model. `usage` is the provider's count, and `job` has the charged units.
 
-    `provisional` is True if the settle of this result was in no block yet. `rests_on` then says how far the settle was,
-    and `job` is the job as it is expected to end. `settled` waits for the chain.
+    `provisional` is True if the settle of this result was not mined yet. Then `rests_on` says how far the settle was,
+    `job` is the expected end of the job, and `settled` waits for the chain.
     """
 
     job: Job
@@ -79,7 +79,7 @@ def provider_cost(job: Job) -> int:
 
 
 def cost_parts_of(job: Job, charges: FeeTerms | None = None) -> CostParts | None:
-    """Return the parts of a completed job's cost, as reported or computed from `charges`. Return None if unknown."""
+    """Return the parts of a completed job's cost, as reported, or computed from `charges`, or None if unknown."""
     reported = job.svc.cost_parts
     if job.status != "completed":
         return None
@@ -105,7 +105,7 @@ class Results:
     async def open(self, job: Job) -> Result:
         """Return the result of a job. Raises JobFailed if the job ended without a result, and ResultUnreadable."""
         body = await self.read(job.id, self._require_cid(job))
-        return Result(job, body.output, body.usage, charges=self.account.charges)
+        return Result(job, body.output, body.usage, charges=self.account.last_charges)
 
     async def read(self, job_id: str, cid: str) -> ResultBody:
         """Read the result with this content id. Raises ResultUnreadable, also for a result that names another job."""
@@ -123,15 +123,15 @@ class Results:
             plaintext.extend(reader.finish())
 
         market, keys = await self.account.market(), await self.account.result_keys()
-        await self.account.gateways.read(cid, open_reader, feed, finish_reader)
+        await self.account.checked_reader.read(cid, open_reader, feed, finish_reader)
         if len(plaintext) <= _MAX_INLINE_PARSE_BYTES:
-            return read_body(bytes(plaintext), raw)
-        return await to_thread.run_sync(read_body, bytes(plaintext), raw)
+            return parse_result_body(bytes(plaintext), raw)
+        return await to_thread.run_sync(parse_result_body, bytes(plaintext), raw)
 
     async def read_sealed(self, job: Job) -> bytes:
         """Return the sealed result of a job, as it was settled."""
         content = bytearray()
-        await self.account.gateways.read(
+        await self.account.checked_reader.read(
             self._require_cid(job), content.clear, lambda _, chunk: content.extend(chunk), lambda _: None
         )
         return bytes(content)
@@ -139,7 +139,7 @@ class Results:
     async def save(self, job: Job, path: Path) -> int:
         """Write a result of any size to a file, which appears once it is complete. Return the file's size in bytes.
 
-        The file holds the result's JSON, `{"job_id", "output", "usage", "v"}`.
+        The file contains the result's JSON, `{"job_id", "output", "usage", "v"}`.
         """
         raw, cid = read_job_id(job.id), self._require_cid(job)
         market, keys = await self.account.market(), await self.account.result_keys()
@@ -156,12 +156,12 @@ class Results:
             def finish_reader(reader: ResultReader) -> None:
                 target.write(reader.finish())
 
-            await self.account.gateways.read(cid, open_reader, feed, finish_reader)
+            await self.account.checked_reader.read(cid, open_reader, feed, finish_reader)
             return target.tell()
 
     def _require_cid(self, job: Job) -> str:
         if job.status in {"failed", "cancelled"}:
-            raise JobFailed(job.id, CODE_BY_END.get(job.svc.ended_because, job.status))
+            raise JobFailed(job.id, CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status))
         if job.result_cid is None:
             raise ResultUnreadable(f"job {job.id} is {job.status} and has no result yet", code="no_result")
         return job.result_cid

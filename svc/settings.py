@@ -19,14 +19,14 @@ from common.refusal import Refused
 from common.secp256k1 import Wallet
 from common.settings.kinds import read_text, url
 from svc.known_markets import known_markets_path
-from svc.profiles import NAME_VARIABLE, read_variables
+from svc.profiles import PROFILE_VARIABLE, read_variables
 from svc.signers import LocalSigner, Signer
 from svc.variables import Variables
 from svc.wallets import read_signer
-from svc.wire.direct import DirectUse
+from svc.wire.direct import DirectPolicy
 
-_MAX_BOOK_BYTES: Final = 1 << 16
-_BATCH_LIMIT_FACTOR: Final = 10  # default limit of a batch, as a multiple of an order's limit
+_MAX_ADDRESS_BOOK_BYTES: Final = 1 << 16
+_BATCH_CEILING_FACTOR: Final = 10  # default limit of a batch, as a multiple of an order's limit
 
 
 @attrs.frozen(slots=True)
@@ -34,7 +34,7 @@ class Settings:
     """Resolved settings.
 
     `gateways` is empty if reading is disabled. `cipher_key_first` is True if the cipher key was passed as an argument.
-    New results are then sealed to the cipher key, not to the key derived from the wallet. `addresses` pins the
+    New results are then sealed to the cipher key instead of the key derived from the wallet. `addresses` pins the
     deployment. `known_markets` is the file of known markets, or None. `tab_direct`: addresses at which tabs connect
     to providers.
     """
@@ -50,7 +50,7 @@ class Settings:
     max_amount: int | None
     max_batch_amount: int | None
     known_markets: Path | None
-    tab_direct: DirectUse = "public"
+    tab_direct: DirectPolicy = "public"
 
     @classmethod
     def resolve(
@@ -65,7 +65,7 @@ class Settings:
         rpc_url: str | Sequence[str] | None = None,
         max_amount: int | None = None,
         max_batch_amount: int | None = None,
-        tab_direct: DirectUse = "public",
+        tab_direct: DirectPolicy = "public",
         insecure_http: bool | None = None,
         profile: str | None = None,
         without_wallet: bool = False,
@@ -73,15 +73,15 @@ class Settings:
     ) -> Self:
         """Resolve settings from arguments, `environment` (default: the process's) and the profile, in this order.
 
-        `without_wallet` ignores wallet settings, so that no password prompt appears. Raises Refused, which names the
-        wrong variable or argument. No message shows a key.
+        `without_wallet` ignores the wallet settings. Raises Refused, which names the wrong variable or argument, but
+        never shows a key.
 
         >>> settings = Settings.resolve(gateways="https://a.example/, https://b.example", environment={})
         >>> settings.base_url, settings.gateways, settings.settlement_margin
         ('http://127.0.0.1:8402', ('https://a.example', 'https://b.example'), 3600)
         """
         environ = os.environ if environment is None else environment
-        variables = read_variables({**environ, NAME_VARIABLE: profile} if profile else environ)
+        variables = read_variables({**environ, PROFILE_VARIABLE: profile} if profile else environ)
         cipher = cipher_key or variables.cipher_key
         if settlement_margin is not None and settlement_margin < 0:
             raise Refused("settlement_margin must not be negative", "settlement_margin")
@@ -102,7 +102,7 @@ class Settings:
             rpc_urls=_resolve_nodes(rpc_url, insecure, variables),
             max_amount=ceiling,
             max_batch_amount=_resolve_amount(
-                max_batch_amount, "max_batch_amount", None if ceiling is None else _BATCH_LIMIT_FACTOR * ceiling
+                max_batch_amount, "max_batch_amount", None if ceiling is None else _BATCH_CEILING_FACTOR * ceiling
             ),
             known_markets=known_markets_path(variables.known_markets, environ),
             tab_direct=tab_direct,
@@ -123,7 +123,7 @@ def _read_urls(value: str | Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def node_urls(value: str | Sequence[str] | None, insecure: bool | None = None) -> tuple[str, ...]:
-    """Return the nodes in `value`, or the nodes in SVC_RPC_URL if `value` is None. Raises Refused."""
+    """Return the node URLs in `value`, or in SVC_RPC_URL if `value` is None. Raises Refused."""
     variables = read_variables(os.environ)
     return _resolve_nodes(value, variables.insecure_http if insecure is None else insecure, variables)
 
@@ -138,7 +138,7 @@ def _resolve_address_book(value: AddressBook | Path | str | None) -> AddressBook
         return value
     try:
         with Path(value).open("rb") as file:
-            raw = file.read(_MAX_BOOK_BYTES)
+            raw = file.read(_MAX_ADDRESS_BOOK_BYTES)
     except OSError as error:
         message = f"cannot read the address book {value}: {error.strerror}; check --addresses or SVC_ADDRESSES_FILE"
         raise Refused(message, "SVC_ADDRESSES_FILE") from None
@@ -155,11 +155,11 @@ def _resolve_amount(value: int | None, name: str, default: int | None) -> int | 
 
 
 def require_secure_url(value: str, name: str, insecure: bool) -> str:
-    """Return a URL after checking that it is https or points to this machine. `insecure` allows http to any host."""
+    """Return the URL in `value` if it is https or on this machine. With `insecure`, accept http to any host."""
     address = read_text(url, value.strip(), name)
     parts = urlsplit(address)
     if parts.scheme == "http" and not insecure and not is_loopback(parts.hostname or ""):
-        message = f"{name} must be an https:// address, because others can change plain http to {parts.hostname}"
+        message = f"{name} must be an https:// address, because the network can change plain http to {parts.hostname}"
         raise Refused(f"{message}; to allow plain http, use --insecure-http or SVC_INSECURE_HTTP=1", name)
     return address
 

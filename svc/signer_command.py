@@ -26,7 +26,7 @@ _SIGNING_TIMEOUT_S: Final = 300.0  # the user may have to press a button on a de
 
 @attrs.frozen
 class SignerCommand:
-    """Program that signs. It runs without a shell, and its standard error is shown."""
+    """Program that signs. The program runs without a shell, and its standard error goes to the terminal."""
 
     command: tuple[str, ...]
 

@@ -27,7 +27,8 @@ SignTypedData = Callable[[dict[str, Any]], RawSignature | Awaitable[RawSignature
 class Signer(Protocol):
     """Wallet that signs.
 
-    `deterministic` is True if equal requests give equal signatures (RFC 6979), so that keys may be derived from them.
+    `deterministic` is True if equal requests give equal signatures (RFC 6979). Only then can the client derive a result
+    key from a signature.
     """
 
     @property
@@ -69,6 +70,7 @@ class RemoteSigner:
 
     The callable returns a signature (65 bytes, or 0x-hex), or an awaitable of a signature. The callable runs in a
     thread, because devices are slow.
+
     `deterministic=True` declares that the wallet follows RFC 6979. Otherwise the client derives no result key from
     signatures, and needs a `cipher_key`.
 
@@ -98,7 +100,7 @@ class RemoteSigner:
         return signature
 
     async def _request_signature(self, request: "SigningRequest") -> RawSignature:
-        # The answer is in a tuple, because to_thread.run_sync cannot return a coroutine.
+        # Return the answer in a tuple, because to_thread.run_sync cannot return an awaitable.
         def call_wallet() -> tuple[RawSignature | Awaitable[RawSignature]]:
             if self.by_digest is not None:
                 return (self.by_digest(request.digest),)
@@ -114,7 +116,7 @@ def _normalize_signature(signature: RawSignature) -> bytes:
     """Return the signature with s in the lower half and v 27 or 28. Devices may use v 0 or 1, or a high s."""
     raw = read_hex(signature, SIGNATURE_LENGTH, "signature") if isinstance(signature, str) else bytes(signature)
     if len(raw) != SIGNATURE_LENGTH:
-        raise SigningFailed(f"a signature must have {SIGNATURE_LENGTH} bytes, and the wallet returned {len(raw)}")
+        raise SigningFailed(f"a signature must have {SIGNATURE_LENGTH} bytes, but the wallet returned {len(raw)}")
     parity = raw[64] - 27 if raw[64] >= 27 else raw[64]
     s = int.from_bytes(raw[32:64], "big")
     if s > _CURVE_ORDER // 2:

@@ -36,12 +36,14 @@ T = TypeVar("T")
 
 
 def _close_open_client(stack: ExitStack) -> None:
-    """Close a client that was left open. Exiting with SystemExit cancels the calls of other threads."""
+    """Close a client that the program left open. The SystemExit cancels calls of other threads."""
     with suppress(BaseException):
         stack.__exit__(SystemExit, SystemExit(), None)
 
 
 class _SyncObject(Protocol):
+    """Object with an asynchronous counterpart and the portal to the event loop's thread."""
+
     @property
     def _inner(self) -> Any: ...
     @property
@@ -49,7 +51,7 @@ class _SyncObject(Protocol):
 
 
 def blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method that runs `method` in the event loop's thread and waits for it."""
+    """Return a method that runs `method` in the event loop's thread, and waits for the result."""
 
     @wraps(method)
     def call(sync_object: _SyncObject, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -62,6 +64,8 @@ def blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Co
 
 
 class _SyncRoutes:
+    """Base of classes with the methods of an asynchronous object, without `await`."""
+
     def __init__(self, inner: object, portal: BlockingPortal) -> None:
         self._inner = inner
         self._portal = portal
@@ -166,7 +170,7 @@ class SyncTab(_SyncRoutes):
     """Open tab, see `svc.tabs.tab.Tab`."""
 
     def keep(self) -> None:
-        """Leave the tab open at the end of the block, for `resume`."""
+        """Do not close the tab at the end of the block, so that `resume` can continue it."""
         self._tab.keep()
 
     def request(self, input: ModelInput) -> SyncTabStream:
@@ -263,7 +267,7 @@ class SyncClient:
     def __init__(self, base_url: str | None = None, **options: Unpack[ClientOptions]) -> None:
         self._inner = Client(base_url, **options)
         self._stack = ExitStack()
-        # Close at exit or with the last reference, before Python tears down the event loop's thread.
+        # Close the client at exit or with its last reference, before Python ends the event loop's thread.
         weakref.finalize(self, _close_open_client, self._stack)
         self._portal = self._stack.enter_context(start_blocking_portal())
         self._stack.enter_context(self._portal.wrap_async_context_manager(self._inner))
@@ -281,7 +285,7 @@ class SyncClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The error cancels calls that other threads wait for, so that Ctrl-C ends the program.
+        # Pass the error on, because it cancels the calls of other threads. Otherwise Ctrl-C would not end the program.
         self._stack.__exit__(kind, error, trace)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Variables of a client: SVC_* in the environment, and the same settings in profiles.
 
-An empty variable counts as unset, except that an empty SVC_PIN_GATEWAY disables reading, and an empty SVC_KNOWN_MARKETS
-keeps known markets in memory. SVC_CONFIG and SVC_PROFILE choose the profile, see svc.profiles.
+An empty variable counts as unset. Exceptions: an empty SVC_PIN_GATEWAY disables reading, and with an empty
+SVC_KNOWN_MARKETS, known markets are only in memory. SVC_CONFIG and SVC_PROFILE choose the profile, see svc.profiles.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ PREFIX: Final = "SVC_"
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8402"
 PUBLIC_GATEWAY: Final = "https://ipfs.io"
 DEFAULT_SETTLEMENT_MARGIN_S: Final = 3600
-MAY_BE_EMPTY: Final = frozenset({"pin_gateway", "known_markets"})
+SETTINGS_ALLOWED_EMPTY: Final = frozenset({"pin_gateway", "known_markets"})
 
 
 def _parse_amount(text: str) -> int:
@@ -44,7 +44,7 @@ def _parse_address(text: str) -> str:
     return text
 
 
-def _allow_empty(kind: Kind[T], empty: T) -> Kind[T]:
+def _allowing_empty(kind: Kind[T], empty: T) -> Kind[T]:
     return Kind(
         kind.expected,
         lambda text: kind.from_text(text) if text else empty,
@@ -64,42 +64,46 @@ class Variables:
     base_url: str = setting(url, "the coordinator", DEFAULT_BASE_URL)
     wallet_key: str | None = setting(text, "the wallet's private key, 32 bytes of hex", None, secret=True)
     wallet_key_file: str | None = setting(text, "a file with the key in hex, or an encrypted keystore", None)
-    keystore_password_file: str | None = setting(text, "a file with the keystore's password (default: ask)", None)
+    keystore_password_file: str | None = setting(text, "a file with the keystore's password (default: prompt)", None)
     signer_command: str | None = setting(text, "a program that signs: EIP-712 JSON in, 0x-hex out", None)
     wallet_address: str | None = setting(_ADDRESS_KIND, "the account that SVC_SIGNER_COMMAND signs for", None)
     cipher_key: str | None = setting(
         text, "the X25519 secret that opens results (default: derived from the wallet)", None, secret=True
     )
     pin_gateway: tuple[str, ...] = setting(
-        _allow_empty(list_of(url), ()), "gateways to read results from; empty: read no results", (PUBLIC_GATEWAY,)
+        _allowing_empty(list_of(url), ()),
+        "gateways to read results from; empty: do not read results",
+        (PUBLIC_GATEWAY,),
     )
     settlement_margin: int = setting(
         integer(0, 2**32 - 1), "seconds from the end of the window to the order's expiry", DEFAULT_SETTLEMENT_MARGIN_S
     )
     addresses_file: str | None = setting(text, "the market's address book; other contracts are rejected", None)
     known_markets: str | None = setting(
-        _allow_empty(text, ""), "the file of known markets (default: in the configuration folder); empty: none", None
+        _allowing_empty(text, ""),
+        "the file of known markets (default: in the configuration folder); empty: in memory",
+        None,
     )
     rpc_url: tuple[str, ...] = setting(list_of(url), "nodes of the chain to check the coordinator against", ())
-    max_amount: int | None = setting(_AMOUNT_KIND, "highest amount of an order or line (default: one token)", None)
+    max_amount: int | None = setting(_AMOUNT_KIND, "maximum amount of an order or line (default: one token)", None)
     insecure_http: bool = setting(boolean, "allow plain http:// to other machines", False)
 
 
-WALLET_NAMES: Final = ("wallet_key", "wallet_key_file", "signer_command")
+WALLET_SETTINGS: Final = ("wallet_key", "wallet_key_file", "signer_command")
 
 
 @attrs.frozen(slots=True)
 class ClientEnvironment(Environment):
-    """Environment in which an empty variable counts as unset, except for the settings in MAY_BE_EMPTY."""
+    """Environment in which an empty variable counts as unset, except for the settings in SETTINGS_ALLOWED_EMPTY."""
 
     def find(self, setting: Setting) -> object | None:
         value = self.variables.get(self.key(setting))
-        return value if value or setting.name in MAY_BE_EMPTY else None
+        return value if value or setting.name in SETTINGS_ALLOWED_EMPTY else None
 
 
 @attrs.frozen(slots=True)
 class ProfileTable(TomlTable):
-    """Table of a profile, which must hold no secrets."""
+    """Table of a profile. Secret settings are rejected."""
 
     profile: str = ""
 
@@ -125,7 +129,7 @@ def variable_name(name: str) -> str:
 
 
 def setting_name(variable: str) -> str:
-    """Return the name of the setting in a variable.
+    """Return the name of the setting that a variable sets.
 
     >>> setting_name("SVC_BASE_URL")
     'base_url'

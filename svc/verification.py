@@ -1,4 +1,4 @@
-"""Verify the facts of a job. Each fact is verified by a signature, by the chain, or not at all."""
+"""Verify the facts of a job with signatures and with the chain. Without a node, most facts stay unverified."""
 
 from typing import Final
 
@@ -13,12 +13,12 @@ from svc.account import Account
 from svc.chain import facts
 from svc.chain.facts import EndedJob, PostedJob
 from svc.chain.node import Chain
-from svc.core.market import Market
+from svc.core.market import VerifiedMarket
 from svc.errors import ChainContradicts, InternalError, NodeFailed
 from svc.jobs import Jobs
-from svc.records import CODE_BY_END, BookRow
+from svc.records import CODE_BY_ENDED_BECAUSE, BookRow
 from svc.results import read_job_id
-from svc.vouching import Voucher
+from svc.vouching import VerificationSource
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
 _MAX_CHAIN_READS: Final = 8  # nodes may be some blocks behind
@@ -32,20 +32,20 @@ _STATE_BY_EVENT: Final = {
 
 
 @attrs.frozen(slots=True)
-class VouchedFact:
+class SourcedFact:
     """Fact of a job, with the source that verifies it."""
 
     fact: str
     value: str
-    voucher: Voucher
+    source: VerificationSource
 
 
 @attrs.frozen(slots=True)
 class VerifiedJob:
-    """Facts of a job. Without a node, `checked_on_chain` is False and nearly all facts are unverified."""
+    """Facts of a job. Without a node, `checked_on_chain` is False, and only the deployment has a known source."""
 
     job_id: str
-    facts: tuple[VouchedFact, ...]
+    facts: tuple[SourcedFact, ...]
     checked_on_chain: bool
 
 
@@ -58,22 +58,22 @@ class Verification:
 
     async def verify(self, job_id: str) -> VerifiedJob:
         """Return the facts of a job. Raises ChainContradicts if the coordinator contradicts the chain."""
-        raw = read_job_id(job_id)
+        id_bytes = read_job_id(job_id)
         market = await self.account.market()
         row = await self.jobs.row(job_id)
-        _require_requested_job(raw, row)
+        _require_requested_job(id_bytes, row)
         registry = f"chain {market.chain_id}, job registry {hex_of(market.job_registry)}"
-        deployment = VouchedFact("deployment", registry, self.account.vouching.deployment_voucher())
+        deployment = SourcedFact("deployment", registry, self.account.vouching.deployment_source())
         chain = self.account.vouching.chain
         if chain is None:
-            return VerifiedJob(hex_of(raw), (deployment, *_unverified_facts(row)), checked_on_chain=False)
-        found = await self._chain_facts(await self._wait_for_nodes(chain), market, raw, row)
-        return VerifiedJob(hex_of(raw), (deployment, *found, _container_fact(row)), checked_on_chain=True)
+            return VerifiedJob(hex_of(id_bytes), (deployment, *_unverified_facts(row)), checked_on_chain=False)
+        found = await self._chain_facts(await self._wait_for_nodes(chain), market, id_bytes, row)
+        return VerifiedJob(hex_of(id_bytes), (deployment, *found, _container_fact(row)), checked_on_chain=True)
 
     async def _wait_for_nodes(self, chain: Chain) -> Chain:
-        """Wait until the nodes have the coordinator's newest block, and return a snapshot at the nodes' head.
+        """Wait until the nodes have the coordinator's newest block. Return a snapshot of the nodes.
 
-        Facts from an older block would seem to contradict the coordinator.
+        With an older block, correct reports of the coordinator would seem wrong.
         """
         reported = (await self.account.deployment()).head_block
         for attempt in range(_MAX_CHAIN_READS):
@@ -84,60 +84,66 @@ class Verification:
                 return snapshot
         raise NodeFailed(f"the nodes are behind the coordinator's block {reported}: retry, or set other nodes")
 
-    async def _chain_facts(self, chain: Chain, market: Market, raw: bytes, row: BookRow) -> list[VouchedFact]:
+    async def _chain_facts(
+        self, chain: Chain, market: VerifiedMarket, id_bytes: bytes, row: BookRow
+    ) -> list[SourcedFact]:
         registry = market.job_registry
-        first_block = row.posted_block  # unverified, but only the start of the search
-        posted = await facts.find_posted_job(chain, registry, raw, first_block)
+        first_block = row.posted_block  # unverified; a wrong block only makes the search fail
+        posted = await facts.find_posted_job(chain, registry, id_bytes, first_block)
         if posted is None:
-            raise ChainContradicts(f"job {hex_of(raw)}", f"a post in block {first_block}", "has no such job")
+            raise ChainContradicts(f"job {hex_of(id_bytes)}", f"a post in block {first_block}", "has no such job")
         _require_same_order(posted, row)
-        amount, voucher = self._authorised_amount(market, posted, raw), Voucher.CHAIN
+        amount, source = self._authorised_amount(market, posted, id_bytes), VerificationSource.CHAIN
         if amount is not None:
-            voucher = Voucher.SIGNATURE if self._is_own(posted.owner) else Voucher.OWNER
+            source = VerificationSource.SIGNATURE if self._is_own_wallet(posted.owner) else VerificationSource.OWNER
         order = posted.order
         found = [
-            VouchedFact("owner", hex_of(posted.owner), Voucher.CHAIN),
-            VouchedFact(
+            SourcedFact("owner", hex_of(posted.owner), VerificationSource.CHAIN),
+            SourcedFact(
                 "order",
                 f"model {order.model_id}, {order.sla_secs} s, {_describe_designated(order.designated)}",
-                Voucher.CHAIN,
+                VerificationSource.CHAIN,
             ),
-            VouchedFact("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units", Voucher.CHAIN),
-            VouchedFact("units", f"{order.units_in} in, at most {order.units_out} out", Voucher.CHAIN),
-            VouchedFact("fees", f"{posted.fees.fee_bps} basis points and {posted.fees.gas_fee}", Voucher.CHAIN),
-            VouchedFact(
-                "amount", _describe_amount(posted) if amount is None else f"{amount} base units at most", voucher
+            SourcedFact("rates", f"{order.rate_in} in, {order.rate_out} out, per 10^6 units", VerificationSource.CHAIN),
+            SourcedFact("units", f"{order.units_in} in, at most {order.units_out} out", VerificationSource.CHAIN),
+            SourcedFact(
+                "fees",
+                f"{posted.fees.fee_bps} basis points and {posted.fees.gas_fee} base units",
+                VerificationSource.CHAIN,
             ),
-            VouchedFact("posted", f"block {posted.block}, {hex_of(posted.transaction)}", Voucher.CHAIN),
+            SourcedFact(
+                "amount", _describe_amount(posted) if amount is None else f"{amount} base units at most", source
+            ),
+            SourcedFact("posted", f"block {posted.block}, {hex_of(posted.transaction)}", VerificationSource.CHAIN),
         ]
-        claimed = await facts.find_claimer(chain, registry, raw, posted.block)
-        ended = await facts.find_ended_job(chain, registry, raw, posted.block)
+        claimed = await facts.find_claimer(chain, registry, id_bytes, posted.block)
+        ended = await facts.find_ended_job(chain, registry, id_bytes, posted.block)
         if row.provider_id != (claimed or 0) and row.state != _OPEN:
-            raise ChainContradicts(f"provider of job {hex_of(raw)}", row.provider_id or "none", claimed or "none")
+            raise ChainContradicts(f"provider of job {hex_of(id_bytes)}", row.provider_id or "none", claimed or "none")
         if claimed is not None:
-            found.append(VouchedFact("claimed by", f"provider {claimed}", Voucher.CHAIN))
-        return found + _end_facts(ended, raw, row)
+            found.append(SourcedFact("claimed by", f"provider {claimed}", VerificationSource.CHAIN))
+        return found + _end_facts(ended, id_bytes, row)
 
-    def _authorised_amount(self, market: Market, posted: PostedJob, raw: bytes) -> int | None:
+    def _authorised_amount(self, market: VerifiedMarket, posted: PostedJob, id_bytes: bytes) -> int | None:
         """Return the amount that the owner's signature authorises, or None if the event lacks the signature."""
         order = posted.order
         amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fees)
-        payment = job_payment(posted.owner, market.job_registry, amount, order.expires_at, raw)
+        payment = job_payment(posted.owner, market.job_registry, amount, order.expires_at, id_bytes)
         signer = recover_address(market.domains.token.digest(payment), posted.payment_signature)
         return amount if signer == posted.owner else None
 
-    def _is_own(self, owner: bytes) -> bool:
+    def _is_own_wallet(self, owner: bytes) -> bool:
         return self.account.signer is not None and self.account.signer.address == owner
 
 
-def _require_requested_job(raw: bytes, row: BookRow) -> None:
-    """Check that the row is for the requested job. A job's id is the hash of its owner and commitment."""
+def _require_requested_job(id_bytes: bytes, row: BookRow) -> None:
+    """Check that the row is for the requested job: the job's id is the hash of its owner and commitment."""
     try:
         derived_id = quotes.derive_job_id(read_hex(row.owner, 20, "owner"), read_hex(row.c, 32, "c"))
     except Refused:
         derived_id = b""
-    if derived_id != raw or row.job_id.lower() != hex_of(raw):
-        message = f"the coordinator returned another job: owner and commitment do not hash to the id {hex_of(raw)}"
+    if derived_id != id_bytes or row.job_id.lower() != hex_of(id_bytes):
+        message = f"the coordinator returned another job: owner and commitment do not hash to the id {hex_of(id_bytes)}"
         raise InternalError(message, type_=InternalError.type, status=200)
 
 
@@ -161,51 +167,57 @@ def _require_same_order(posted: PostedJob, row: BookRow) -> None:
             raise ChainContradicts(f"{name} of job {row.job_id}", reported, on_chain)
 
 
-def _end_facts(ended: EndedJob | None, raw: bytes, row: BookRow) -> list[VouchedFact]:
-    name = hex_of(raw)
+def _end_facts(ended: EndedJob | None, id_bytes: bytes, row: BookRow) -> list[SourcedFact]:
+    name = hex_of(id_bytes)
     if ended is None:
         if row.state == _SETTLED:
             raise ChainContradicts(f"state of job {name}", "settled", "not settled")
-        return [VouchedFact("state", "not ended", Voucher.CHAIN)]
+        return [SourcedFact("state", "not ended", VerificationSource.CHAIN)]
     state, because = _STATE_BY_EVENT[ended.event]
     settled = state == _SETTLED
-    reported, values = CODE_BY_END.get(row.ended_because, "settled"), ended.values
+    reported, values = CODE_BY_ENDED_BECAUSE.get(row.ended_because, "settled"), ended.values
     if settled != (row.state == _SETTLED) and row.state not in {_OPEN, _CLAIMED}:  # the coordinator may be behind
         raise ChainContradicts(f"state of job {name}", reported, ended.event)
     if not settled:
-        return [VouchedFact("state", f"ended by {because}; refunded or never collected", Voucher.CHAIN)]
-    result = f"{values['resultCid']} of {values['completionTok']} units"
-    reported = f"{row.result_cid} of {row.completion_tok} units"
+        return [
+            SourcedFact(
+                "state",
+                f"ended without a result ({because}); the payment was refunded or never collected",
+                VerificationSource.CHAIN,
+            )
+        ]
+    result = f"{values['resultCid']}, {values['completionTok']} units"
+    reported = f"{row.result_cid}, {row.completion_tok} units"
     if row.state == _SETTLED and reported != result:
         raise ChainContradicts(f"result of job {name}", reported, result)
     shares = f"{values['cost']} to the provider, {values['treasuryShare']} in fees, {values['refund']} refunded"
     return [
-        VouchedFact("state", f"settled in block {ended.block}", Voucher.CHAIN),
-        VouchedFact("result", f"{result}, named by its provider", Voucher.CHAIN),
-        VouchedFact("shares", shares, Voucher.CHAIN),
+        SourcedFact("state", f"settled in block {ended.block}", VerificationSource.CHAIN),
+        SourcedFact("result", f"{result}, as its provider reported", VerificationSource.CHAIN),
+        SourcedFact("shares", shares, VerificationSource.CHAIN),
     ]
 
 
-def _unverified_facts(row: BookRow) -> tuple[VouchedFact, ...]:
+def _unverified_facts(row: BookRow) -> tuple[SourcedFact, ...]:
     """Return the facts that are known without a node."""
-    unverified = Voucher.UNVERIFIED
+    unverified = VerificationSource.UNVERIFIED
     return (
-        VouchedFact("id", "hash of the reported owner and commitment", unverified),
-        VouchedFact("owner", row.owner, unverified),
-        VouchedFact(
+        SourcedFact("id", "hash of the reported owner and commitment", unverified),
+        SourcedFact("owner", row.owner, unverified),
+        SourcedFact(
             "order", f"model {row.model_id}, {row.sla_secs} s, {_describe_designated(row.designated)}", unverified
         ),
-        VouchedFact("rates", f"{row.rate_in} in, {row.rate_out} out, per 10^6 units", unverified),
-        VouchedFact("units", f"{row.units_in} in, at most {row.units_out} out", unverified),
-        VouchedFact("claimed by", f"provider {row.provider_id}" if row.provider_id else "none", unverified),
-        VouchedFact("result", row.result_cid or "none", unverified),
+        SourcedFact("rates", f"{row.rate_in} in, {row.rate_out} out, per 10^6 units", unverified),
+        SourcedFact("units", f"{row.units_in} in, at most {row.units_out} out", unverified),
+        SourcedFact("claimed by", f"provider {row.provider_id}" if row.provider_id else "none", unverified),
+        SourcedFact("result", row.result_cid or "none", unverified),
         _container_fact(row),
     )
 
 
-def _container_fact(row: BookRow) -> VouchedFact:
+def _container_fact(row: BookRow) -> SourcedFact:
     fact = f"{row.task_cid}; the recipient checks the container against the commitment"
-    return VouchedFact("container", fact, Voucher.UNVERIFIED)
+    return SourcedFact("container", fact, VerificationSource.UNVERIFIED)
 
 
 def _describe_designated(designated: int) -> str:
@@ -215,4 +227,4 @@ def _describe_designated(designated: int) -> str:
 def _describe_amount(posted: PostedJob) -> str:
     order = posted.order
     amount = quotes.amount(order.rate_in, order.rate_out, order.units_in, order.units_out, posted.fees)
-    return f"{amount} base units at most, as the registry computes it"
+    return f"{amount} base units at most, computed from the order"

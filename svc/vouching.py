@@ -2,13 +2,12 @@
 
     report          checked against
     deployment      the address book, or the first use; with nodes, also the code, signing domains and registries
-    escrow's key    the pinned keys, or the known keys; a development escrow may change its key if it is allowed
+    escrow's key    the pinned keys, or the known keys; an allowed development escrow may change its key
     box keys        the chain, or the first use of the provider
-    fees, models    the chain; without nodes, a false report costs at most the ceiling
+    fees, models    the chain; without nodes, unchecked, so a false report can cost up to the ceiling
 
-At the first use, the reported value is remembered and the callable `report` is called. A later change is rejected. The
-error shows both values and the command that accepts the new value. If the chain confirms a provider's new key, the key
-is accepted at once.
+At the first use, the client remembers the reported value and calls `report`. Later, it rejects another value. The error
+shows both values and the command that accepts the new value. A provider's new key is accepted if the chain confirms it.
 """
 
 from collections.abc import Callable
@@ -29,26 +28,26 @@ from svc.chain import facts
 from svc.chain.deployment import check_deployment
 from svc.chain.node import Chain
 from svc.core.escrow_trust import EscrowTrust, verify_escrow_key
-from svc.core.known_market import KnownMarket, fingerprint, read_key
-from svc.core.market import Market
+from svc.core.known_market import KnownMarket, deployment_fingerprint, read_key
+from svc.core.market import VerifiedMarket
 from svc.core.money import Token
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NoProvider, OrderRefused
-from svc.known_markets import PATH_VARIABLE, Change, KnownMarkets
+from svc.known_markets import PATH_VARIABLE, KnownMarkets, UpdateMarket
 from svc.records import Deployment, EscrowKey, Model, Quote
 from svc.wire.json_rpc import NodeRefusal
 
 Report = Callable[[str], object]
 
-_UNPINNED_ADVICE: Final = "compare this with the operator's address book (--addresses); a later change is rejected"
+_UNPINNED_ADVICE: Final = "compare these with the operator's address book (--addresses); later changes are rejected"
 
 
-class Voucher(StrEnum):
+class VerificationSource(StrEnum):
     """Source that verifies a fact. The values are shown to the user."""
 
     SIGNATURE = "your own signature"
-    OWNER = "its owner's signature"
+    OWNER = "the owner's signature"
     BOOK = "the address book"
-    PINNED = "pinned here"
+    PINNED = "a pinned key"
     CHAIN = "the chain"
     KNOWN = "remembered from the first use"
     UNVERIFIED = "unverified"
@@ -63,16 +62,16 @@ class Vouching:
     """Checks the coordinator's reports about one market, which `url` identifies."""
 
     url: str
-    book: AddressBook | None
-    known: KnownMarkets
+    address_book: AddressBook | None
+    known_markets: KnownMarkets
     escrow: EscrowTrust
     chain: Chain | None
     require_known: bool
     report: Report
-    _deployment: AddressBook | None = None  # verified
-    _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)  # verified
+    _deployment: AddressBook | None = None  # set once verified
+    _box_keys: dict[int, PublicKey] = attrs.field(factory=dict)  # only verified keys
 
-    async def verify_deployment(self, answer: Deployment) -> Market:
+    async def verify_deployment(self, answer: Deployment) -> VerifiedMarket:
         """Verify a deployment, and return the market to sign orders for.
 
         Raises MarketChanged, ChainContradicts, NodeFailed and OrderRefused.
@@ -82,29 +81,29 @@ class Vouching:
         except Refused as refusal:
             raise OrderRefused.because(refusal, "the coordinator's deployment") from None
         if reported == self._deployment:
-            return Market.of(reported)
+            return VerifiedMarket.of(reported)
         known = await self._read_known()
         self._require_same_deployment(reported, known)
         if self.chain is not None:
             await check_deployment(self.chain.new_snapshot(), reported)
         if known is None or known.deployment.differences(reported):
-            pinned = self.book is not None
+            pinned = self.address_book is not None
             remembered = await self._remember(lambda entry: entry if entry and not pinned else KnownMarket(reported))
-            self._require_same_deployment(reported, remembered)  # another command may have remembered it first
+            self._require_same_deployment(reported, remembered)  # another command may have remembered other facts first
             if not pinned:
                 self._report_first_use(reported)
         self._deployment = reported
-        return Market.of(reported)
+        return VerifiedMarket.of(reported)
 
     def token(self) -> Token:
         """Return the payment token of a verified market."""
         if self._deployment is None:
             raise AssertionError("the deployment must be verified before its token is read")
-        vouched = self.book is not None or self.chain is not None
-        return Token(self._deployment.token_domain.name, self._deployment.payment_token_decimals, vouched)
+        decimals_verified = self.address_book is not None or self.chain is not None
+        return Token(self._deployment.token_domain.name, self._deployment.payment_token_decimals, decimals_verified)
 
-    def deployment_voucher(self) -> Voucher:
-        return Voucher.BOOK if self.book is not None else Voucher.KNOWN
+    def deployment_source(self) -> VerificationSource:
+        return VerificationSource.BOOK if self.address_book is not None else VerificationSource.KNOWN
 
     async def verify_escrow_key(self, answer: EscrowKey) -> PublicKey:
         """Verify the escrow's key. The market must already be verified. Raises EscrowUntrusted."""
@@ -124,7 +123,7 @@ class Vouching:
                 f"{message}; if the operator announced the new key, accept it with: {accept_command}",
                 code="escrow_changed",
             )
-        # A development escrow makes a new key at every start. Keep only the newest.
+        # A development escrow creates a new key at every start. Remember only the newest key.
         await self._change_known(
             lambda entry: attrs.evolve(entry, escrow_keys={key: kind}) if mock else entry.with_escrow_key(key, kind)
         )
@@ -164,17 +163,17 @@ class Vouching:
             return
         charged = await facts.read_fees(self.chain.new_snapshot(), self._deployment.job_registry)
         if charged != FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee):
-            reported = f"{quote.fee_bps} basis points and {quote.gas_fee}"
-            raise ChainContradicts("fees", reported, f"{charged.fee_bps} basis points and {charged.gas_fee}")
+            reported = f"{quote.fee_bps} basis points and {quote.gas_fee} base units"
+            raise ChainContradicts("fees", reported, f"{charged.fee_bps} basis points and {charged.gas_fee} base units")
 
     async def check_model(self, model: Model) -> bool:
-        """Compare a model's name with the chain. Return False if no node can answer. Raises ChainContradicts."""
+        """Compare a model's name with the chain. Return False if this is not possible. Raises ChainContradicts."""
         if self.chain is None or self._deployment is None:
             return False
         chain, registry, number = self.chain.new_snapshot(), self._deployment.job_registry, model.svc.model_id
         if model.svc.enabled and not await facts.is_model_enabled(chain, registry, number):
             raise ChainContradicts(f"model {model.id}", f"number {number}, enabled", "not enabled")
-        first = 0 if self.book is None else self.book.deploy_block
+        first = 0 if self.address_book is None else self.address_book.deploy_block
         try:
             name = await facts.find_model_name(chain, registry, number, first)
         except NodeRefusal:  # the node has no old logs, or allows only small block ranges
@@ -184,8 +183,8 @@ class Vouching:
         return True
 
     def _require_same_deployment(self, reported: AddressBook, known: KnownMarket | None) -> None:
-        if self.book is not None:
-            if changes := self.book.differences(reported):
+        if self.address_book is not None:
+            if changes := self.address_book.differences(reported):
                 message = f"the deployment of {self.url} differs from the address book: {'; '.join(changes)}"
                 raise MarketChanged(f"{message}; ask the operator which is right", code="deployment_changed")
             return
@@ -195,7 +194,9 @@ class Vouching:
                 raise MarketChanged(message, code="market_unknown", param="addresses")
             return
         if changes := known.deployment.differences(reported):
-            accept_command = f"svc market accept --coordinator {self.url} --deployment {fingerprint(reported)}"
+            accept_command = (
+                f"svc market accept --coordinator {self.url} --deployment {deployment_fingerprint(reported)}"
+            )
             message = f"the deployment of {self.url} changed: {'; '.join(changes)}"
             raise MarketChanged(
                 f"{message}; if the operator announced the change, accept it with: {accept_command}",
@@ -223,33 +224,33 @@ class Vouching:
 
     async def _read_known(self) -> KnownMarket | None:
         try:
-            return await to_thread.run_sync(self.known.get, self.url)
+            return await to_thread.run_sync(self.known_markets.get, self.url)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
         except OSError as error:
             self._stop_remembering(error)
-            return self.known.get(self.url)
+            return self.known_markets.get(self.url)
 
-    async def _change_known(self, change: Callable[[KnownMarket], KnownMarket]) -> None:
-        """Change a remembered market. If another command has forgotten the market, it stays forgotten."""
-        await self._remember(lambda entry: None if entry is None else change(entry))
+    async def _change_known(self, update: Callable[[KnownMarket], KnownMarket]) -> None:
+        """Change a remembered market, unless another command has removed the market."""
+        await self._remember(lambda entry: None if entry is None else update(entry))
 
-    async def _remember(self, change: Change) -> KnownMarket | None:
+    async def _remember(self, update: UpdateMarket) -> KnownMarket | None:
         try:
-            return await to_thread.run_sync(self.known.change, self.url, change)
+            return await to_thread.run_sync(self.known_markets.change, self.url, update)
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
         except OSError as error:
             self._stop_remembering(error)
-            return self.known.change(self.url, change)
+            return self.known_markets.change(self.url, update)
 
     def _report(self, message: str) -> None:
-        """Report a remembered fact. Without a file of known markets, every use is a first use, so report nothing."""
-        if self.known.path is not None:
+        """Report a remembered fact. Without a file of known markets, every use is a first use and is not reported."""
+        if self.known_markets.path is not None:
             self.report(message)
 
     def _stop_remembering(self, error: OSError) -> None:
-        """Keep known markets only in memory from now on, and report why."""
-        path, reason = self.known.path, error.strerror
+        """Report that the file of known markets cannot be used, and from now on store known markets in memory."""
+        path, reason = self.known_markets.path, error.strerror
         self.report(f"cannot store known markets in {path}: {reason}; set {PATH_VARIABLE} to another file")
-        self.known = KnownMarkets()
+        self.known_markets = KnownMarkets()

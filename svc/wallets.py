@@ -16,7 +16,7 @@ from typing import Final
 from common.keystores import open_keystore
 from common.refusal import Refused
 from common.secp256k1 import Wallet
-from svc.key_files import parse_wallet, read_key_text, require_own_file
+from svc.key_files import parse_wallet, read_key_text, require_private_file
 from svc.signer_command import COMMAND_VARIABLE, signer_from_command
 from svc.signers import LocalSigner, Signer
 from svc.variables import Variables
@@ -26,7 +26,7 @@ KEY_FILE_VARIABLE: Final = "SVC_WALLET_KEY_FILE"
 PASSWORD_FILE_VARIABLE: Final = "SVC_KEYSTORE_PASSWORD_FILE"  # noqa: S105 - the name of a variable
 WALLET_VARIABLES: Final = (KEY_VARIABLE, KEY_FILE_VARIABLE, COMMAND_VARIABLE)
 
-_KEPT_ERROR_PARAMS: Final = frozenset({PASSWORD_FILE_VARIABLE})
+_UNCHANGED_ERROR_PARAMS: Final = frozenset({PASSWORD_FILE_VARIABLE})
 
 AskPassword = Callable[[Path], str]
 
@@ -41,10 +41,10 @@ def read_signer(
     """
     if key_file is not None:
         return LocalSigner(_open_wallet(key_file, variables, ask_password))
-    ways = (variables.wallet_key, variables.wallet_key_file, variables.signer_command)
-    named = [name for name, way in zip(WALLET_VARIABLES, ways, strict=True) if way]
-    if len(named) > 1:
-        raise Refused(f"{' and '.join(named)} are set at the same time: unset all but one", named[0])
+    values = (variables.wallet_key, variables.wallet_key_file, variables.signer_command)
+    configured = [name for name, value in zip(WALLET_VARIABLES, values, strict=True) if value]
+    if len(configured) > 1:
+        raise Refused(f"{' and '.join(configured)} are set at the same time: unset all but one", configured[0])
     if variables.wallet_key:
         return LocalSigner(_parse_key(variables.wallet_key))
     if variables.wallet_key_file:
@@ -58,7 +58,7 @@ def _parse_key(key: str) -> Wallet:
     try:
         return Wallet(bytes.fromhex(key.strip().removeprefix("0x")))
     except ValueError:  # includes Refused, for a number that is not a valid key
-        raise Refused(f"{KEY_VARIABLE} does not hold a private key: it must be 32 bytes of hex", KEY_VARIABLE) from None
+        raise Refused(f"{KEY_VARIABLE} must be a valid private key: 32 bytes of hex", KEY_VARIABLE) from None
 
 
 def _open_wallet(path: Path, variables: Variables, ask_password: AskPassword | None) -> Wallet:
@@ -71,16 +71,18 @@ def _open_wallet(path: Path, variables: Variables, ask_password: AskPassword | N
         raise Refused(f"{path}: {error.strerror}", KEY_FILE_VARIABLE) from None
     except Refused as error:
         message = error.message if str(path) in error.message or error.param else f"{path} {error.message}"
-        raise Refused(message, error.param if error.param in _KEPT_ERROR_PARAMS else KEY_FILE_VARIABLE) from None
+        raise Refused(message, error.param if error.param in _UNCHANGED_ERROR_PARAMS else KEY_FILE_VARIABLE) from None
 
 
-def read_password(path: Path, named: str | None, ask_password: AskPassword | None) -> str:
-    """Return the password of the keystore at `path` from the file `named`, or from `ask_password`. Raises Refused."""
-    if named:
+def read_password(path: Path, password_file: str | None, ask_password: AskPassword | None) -> str:
+    """Return the password of the keystore at `path`, from `password_file` or `ask_password`. Raises Refused."""
+    if password_file:
         try:
-            return require_own_file(Path(named), *read_key_text(Path(named))).rstrip("\r\n")
+            return require_private_file(Path(password_file), *read_key_text(Path(password_file))).rstrip("\r\n")
         except OSError as error:
-            raise Refused(f"{PASSWORD_FILE_VARIABLE}: {named}: {error.strerror}", PASSWORD_FILE_VARIABLE) from None
+            raise Refused(
+                f"{PASSWORD_FILE_VARIABLE}: {password_file}: {error.strerror}", PASSWORD_FILE_VARIABLE
+            ) from None
         except Refused as error:
             raise Refused(error.message, PASSWORD_FILE_VARIABLE) from None
     if ask_password is None:

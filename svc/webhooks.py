@@ -15,7 +15,7 @@ from svc.wire.transport import read_record
 
 
 class ListedWebhook(WebhookFields, frozen=True):
-    """Endpoint and the state of its deliveries."""
+    """Webhook endpoint, with the state of its deliveries."""
 
 
 class _WebhookList(Record, frozen=True):
@@ -30,16 +30,17 @@ class Webhooks:
     account: Account
 
     async def add(self, url: str, events: Sequence[str] = (), *, secret: str | None = None) -> NewWebhook:
-        """Add an endpoint for the named events, or for all events. The `secret` is returned only once.
+        """Add an endpoint for the named events, or for all events. The answer has the `secret`, which no later
+        answer contains.
 
-        The call is not idempotent. After a lost answer, check `list` before you add the endpoint again.
+        The call is not idempotent. If the answer is lost, check `list` before you add the endpoint again.
         """
         body: dict[str, Any] = {"url": url, "events": list(events)}
         if secret is not None:
             body["secret"] = secret
         transport = self.account.transport
         return await self.account.authorised(
-            lambda headers: transport.post("/v1/webhooks", NewWebhook, body, safe=False, headers=headers)
+            lambda headers: transport.post("/v1/webhooks", NewWebhook, body, retry=False, headers=headers)
         )
 
     async def list(self) -> tuple[ListedWebhook, ...]:
@@ -54,14 +55,14 @@ class Webhooks:
         """Remove an endpoint and its waiting messages."""
         transport = self.account.transport
         await self.account.authorised(
-            lambda headers: transport.send("DELETE", _webhook_path(webhook_id), safe=False, headers=headers)
+            lambda headers: transport.send("DELETE", _webhook_path(webhook_id), retry=False, headers=headers)
         )
 
     async def test(self, webhook_id: str) -> str:
         """Send a message of type `webhook.test`. Return the message's `webhook-id`."""
         transport = self.account.transport
         answer = await self.account.authorised(
-            lambda headers: transport.send("POST", f"{_webhook_path(webhook_id)}/test", safe=False, headers=headers)
+            lambda headers: transport.send("POST", f"{_webhook_path(webhook_id)}/test", retry=False, headers=headers)
         )
         return read_record(answer, WebhookTested).id
 

@@ -1,4 +1,4 @@
-"""Plan, create, follow and read batches, which are many orders in one file."""
+"""Plan, create, follow and read batches. A batch is a file with many orders."""
 
 import io
 import secrets
@@ -14,7 +14,7 @@ from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.account import Account
 from svc.batches.offers import LineOffer
-from svc.batches.preparation import Preparation, PreparedBatch, Progress, Texts
+from svc.batches.preparation import OnPrepared, Preparation, PreparedBatch, RawLines
 from svc.batches.results import BatchResult, BatchResults
 from svc.core.bundles import LINES_METADATA_KEY, sizes_metadata
 from svc.core.windows import DEFAULT_WINDOW, completion_window
@@ -32,11 +32,11 @@ from svc.files import Files
 from svc.records import Batch, ModelPlan, Record
 from svc.wire.events import ChangeListener, open_change_listener
 
-Lines = Path | Texts
+BatchInput = Path | RawLines
 OnBatchRead = Callable[[Batch], object]
 
 POLL_INTERVAL_S: Final = 60.0
-# Longest completion window. Until a batch has been read, its window is unknown, and the wait lasts at most this long.
+# The longest completion window, and the limit of a wait until the window of the batch is known.
 _MAX_WINDOW_S: Final = 86_400.0
 _MAX_METADATA_PAIRS: Final = 16
 _MAX_METADATA_KEY_LENGTH: Final = 64
@@ -63,18 +63,23 @@ class Batches:
     result_files: BatchResults
 
     async def plan(
-        self, lines: Lines, *, window: str = DEFAULT_WINDOW, offer: LineOffer | None = None, bundle: int | None = None
+        self,
+        lines: BatchInput,
+        *,
+        window: str = DEFAULT_WINDOW,
+        offer: LineOffer | None = None,
+        bundle: int | None = None,
     ) -> tuple[ModelPlan, ...]:
-        """Return which providers would accept the lines without rates, and at what price.
+        """Return the providers that would get the lines without rates, and the providers' prices.
 
         Nothing is reserved or signed.
         """
         check_bundle(bundle)
-        return await self.preparation.plan(await _read_texts(lines), completion_window(window), offer, bundle)
+        return await self.preparation.plan(await _read_raw_lines(lines), completion_window(window), offer, bundle)
 
     async def prepare(
         self,
-        lines: Lines,
+        lines: BatchInput,
         *,
         window: str = DEFAULT_WINDOW,
         providers: Sequence[int] = (),
@@ -82,9 +87,9 @@ class Batches:
         bundle: int | None = None,
         max_amount: int | None = None,
         max_line_amount: int | None = None,
-        progress: Progress | None = None,
+        progress: OnPrepared | None = None,
     ) -> PreparedBatch:
-        """Plan, seal, sign and price all lines. Nothing is posted.
+        """Plan, price, seal and sign all lines. Nothing is posted.
 
         `lines`: a JSONL file, or lines as text or objects. Lines without rates go to the providers in the network's
         plan. With `offer`, they are offered at the offer's rates (`LineOffer(Rates(in, out))`) or at current prices
@@ -100,7 +105,7 @@ class Batches:
         """
         check_bundle(bundle)
         return await self.preparation.prepare(
-            await _read_texts(lines),
+            await _read_raw_lines(lines),
             completion_window(window),
             providers,
             offer=offer,
@@ -112,7 +117,7 @@ class Batches:
 
     async def price(
         self,
-        lines: Lines,
+        lines: BatchInput,
         *,
         window: str = DEFAULT_WINDOW,
         providers: Sequence[int] = (),
@@ -127,7 +132,7 @@ class Batches:
         """
         check_bundle(bundle)
         return await self.preparation.price(
-            await _read_texts(lines),
+            await _read_raw_lines(lines),
             completion_window(window),
             providers,
             offer=offer,
@@ -149,7 +154,7 @@ class Batches:
             "completion_window": prepared.completion_window,
             "metadata": stored_metadata,
         }
-        # If a request with this idempotency key is repeated, the coordinator returns the batch of the first request.
+        # With this idempotency key, a repeated request returns the batch that the first request created.
         key = secrets.token_hex(16)
         transport = self.account.transport
         attempt = 0
@@ -157,7 +162,7 @@ class Batches:
             try:
                 return await self.account.authorised(
                     lambda headers: transport.post(
-                        "/v1/batches", Batch, body, safe=False, headers={**headers, "idempotency-key": key}
+                        "/v1/batches", Batch, body, retry=False, headers={**headers, "idempotency-key": key}
                     )
                 )
             except ConnectionFailed as error:
@@ -184,7 +189,7 @@ class Batches:
         """Stop posting lines. Lines that are already on the chain continue."""
         return await self.account.authorised(
             lambda headers: self.account.transport.post(
-                f"/v1/batches/{batch_id}/cancel", Batch, {}, safe=True, headers=headers
+                f"/v1/batches/{batch_id}/cancel", Batch, {}, retry=True, headers=headers
             )
         )
 
@@ -196,7 +201,7 @@ class Batches:
         every: float = POLL_INTERVAL_S,
         progress: OnBatchRead | None = None,
     ) -> Batch:
-        """Wait for the end of a batch, and return it.
+        """Wait until a batch has ended, and return the batch.
 
         Reads the batch at intervals and when the coordinator reports a change. Without `timeout`, waits for the rest of
         the batch's window. `progress` is called with the batch after each read. Raises WaitTimedOut.
@@ -258,7 +263,7 @@ class Batches:
         except (ApiError, ConnectionFailed) as error:
             if not (error.retryable or isinstance(error, ConnectionFailed)):
                 raise
-            return None  # an unreachable coordinator: keep waiting
+            return None  # keep waiting while the coordinator is unreachable
 
     async def _find_by_file(self, file_id: str) -> Batch | None:
         try:
@@ -273,8 +278,8 @@ class Batches:
 
 def _outcome_unknown_error(file_id: str, error: ApiError | ConnectionFailed) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"cannot tell whether the batch with input file {file_id} was created ({error.message}):"
-        " check the list of batches"
+        f"unknown whether the batch with input file {file_id} was created ({error.message}):"
+        " check the list of batches before you order again"
     )
 
 
@@ -284,7 +289,7 @@ def check_bundle(bundle: int | None) -> None:
 
 
 def _metadata_with_sizes(prepared: PreparedBatch, metadata: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the caller's metadata and the number of lines of each job. Raises OrderRefused above a limit."""
+    """Return the caller's metadata, with the number of lines of each job added. Raises OrderRefused above a limit."""
     check_metadata(metadata)
     pairs = dict(metadata or {})
     try:
@@ -308,7 +313,7 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
             raise OrderRefused(message, param=f"metadata.{key[:_MAX_METADATA_KEY_LENGTH]}")
 
 
-async def _read_texts(lines: Lines) -> Texts:
+async def _read_raw_lines(lines: BatchInput) -> RawLines:
     if not isinstance(lines, Path):
         return lines
     return io.BytesIO((await anyio.Path(lines).read_bytes()).removeprefix(BOM_UTF8))

@@ -1,6 +1,6 @@
-"""Build the orders of a batch's jobs: the recipients, the shared charges and the limits of bundles.
+"""Build the orders of a batch's jobs, with their recipients, shared charges and bundle limits.
 
-The whole file is read and checked before a plan is requested. The whole file is planned before anything is signed.
+No plan is requested before the whole file is checked. Nothing is signed before the whole file is planned.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -16,7 +16,7 @@ from svc.core.batch_bids import JobLines
 from svc.core.batch_lines import BatchLine
 from svc.core.batches import BatchContext, JobOrder, seal_job, unlisted_parameters
 from svc.core.bids import Bid, Rates
-from svc.core.bundles import UNBUNDLED_LIMITS, BundleLimits, limits_for
+from svc.core.bundles import UNBUNDLED_LIMITS, BundleLimits, bundle_limits_for
 from svc.core.money import Ceiling
 from svc.core.order_request import PricedRequest, price_request
 from svc.core.orders import PreparedOrder
@@ -27,12 +27,12 @@ from svc.market import Market
 from svc.orders import Orders
 from svc.records import Ask, Model
 
-LINES_PER_PORTION: Final = 100
+MIN_LINES_PER_GROUP: Final = 100
 
 
 @attrs.frozen(slots=True)
-class Portion:
-    """Jobs that are sealed and signed together."""
+class OrderGroup:
+    """Orders of jobs that are sealed and signed together."""
 
     context: BatchContext
     orders: Sequence[JobOrder]
@@ -47,21 +47,21 @@ class JobOrderBuilder:
     ceiling: Ceiling
     _recipients: dict[tuple[int, str | None], PublicKey] = attrs.field(factory=dict)
 
-    async def portions(self, jobs: Sequence[JobLines]) -> AsyncGenerator[Portion, None]:
-        """Yield the orders of the jobs, in portions of at least LINES_PER_PORTION lines except for the last portion."""
+    async def order_groups(self, jobs: Sequence[JobLines]) -> AsyncGenerator[OrderGroup, None]:
+        """Yield the orders of the jobs, in groups of at least MIN_LINES_PER_GROUP lines. The last may be smaller."""
         context: BatchContext | None = None
         orders: list[JobOrder] = []
         lines = 0
         for job in jobs:
-            orders.append(JobOrder(job, await self._recipient(job.bid)))
+            orders.append(JobOrder(job, await self._find_recipient(job.bid)))
             lines += len(job.lines)
             if context is None:
                 context = await self._build_context(orders[0])
-            if lines >= LINES_PER_PORTION or job is jobs[-1]:
-                yield Portion(context, orders)
+            if lines >= MIN_LINES_PER_GROUP or job is jobs[-1]:
+                yield OrderGroup(context, orders)
                 orders, lines = [], 0
 
-    async def _recipient(self, bid: Bid) -> PublicKey:
+    async def _find_recipient(self, bid: Bid) -> PublicKey:
         recipient = self._recipients.get((bid.designated, bid.box_key))
         if recipient is None:
             if bid.box_key is None:
@@ -72,7 +72,7 @@ class JobOrderBuilder:
         return recipient
 
     async def _build_context(self, first: JobOrder) -> BatchContext:
-        """Return the context of all jobs, with the charges from a quote of the first line."""
+        """Return the context that all jobs share. Its charges come from a quote for the first line."""
         account = self._account
         market, keys = await account.market(), await account.result_keys()
         now, margin = account.transport.clock.now(), account.settings.settlement_margin
@@ -85,7 +85,9 @@ class JobOrderBuilder:
             sealed = seal_job(context, first_line)
         except Refused as refusal:
             raise OrderRefused.because(refusal, "line 1") from None
-        prepared = PreparedOrder(sealed, await account.wallet().sign(sealed.to_sign()), unlisted_parameters(first_line))
+        prepared = PreparedOrder(
+            sealed, await account.wallet().sign(sealed.signing_request()), unlisted_parameters(first_line)
+        )
         quote = (await self.orders.quote(prepared)).quote
         check_amount(prepared, quote, self.ceiling)
         await account.vouching.check_fees(quote)
@@ -98,7 +100,7 @@ class JobOrderBuilder:
 
 @attrs.frozen
 class ProviderBundleLimits:
-    """Limits of bundles for each provider, from the current asks for one window."""
+    """Bundle limits of each provider, from the current asks for one window."""
 
     asks: Mapping[tuple[int, int], Ask]  # by provider and model id
     max_items: int | None
@@ -107,7 +109,7 @@ class ProviderBundleLimits:
     async def read(
         cls, account: Account, models: Sequence[Model], window: CompletionWindow, max_items: int | None
     ) -> "ProviderBundleLimits":
-        """Read the current asks of these models. With `max_items` 1 there are no bundles, so nothing is read."""
+        """Read the current asks for these models. If `max_items` is 1, no bundles are made, so no asks are read."""
         asks: dict[tuple[int, int], Ask] = {}
         for model in models if max_items != 1 else ():
             for ask in await Market(account).asks(model=model.svc.model_id, limit=None):
@@ -115,9 +117,9 @@ class ProviderBundleLimits:
                     asks[ask.provider_id, ask.model_id] = ask
         return cls(asks, max_items)
 
-    def limits_of(self, provider_id: int, model_id: int) -> BundleLimits:
+    def find_limits(self, provider_id: int, model_id: int) -> BundleLimits:
         ask = self.asks.get((provider_id, model_id))
-        return UNBUNDLED_LIMITS if ask is None else limits_for(ask, self.max_items)
+        return UNBUNDLED_LIMITS if ask is None else bundle_limits_for(ask, self.max_items)
 
 
 def price_lines(lines: Sequence[BatchLine], models: Mapping[str, Model]) -> list[PricedRequest]:
@@ -133,9 +135,9 @@ def price_lines(lines: Sequence[BatchLine], models: Mapping[str, Model]) -> list
 
 @attrs.frozen(slots=True)
 class LineOffer:
-    """Offer for lines without rates. The lines then wait for capacity instead of going through the network's plan.
+    """Offer for the lines without rates, at fixed `rates`, or at the current asks if `rates` is None.
 
-    If `rates` is None, the lines are offered at the current asks.
+    Offered lines wait for a provider with capacity. They are not part of the network's plan.
     """
 
     rates: Rates | None = None

@@ -1,4 +1,4 @@
-"""Prepare a batch file of complete submissions. The lines are planned, cut into jobs, sealed, signed and paid."""
+"""Prepare a batch file of complete submissions: plan the lines, cut them into jobs, then seal and sign the jobs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -11,7 +11,7 @@ from anyio import to_thread
 from common.quotes import FeeTerms
 from common.refusal import Refused
 from svc.account import Account
-from svc.batches.offers import JobOrderBuilder, LineOffer, Portion, ProviderBundleLimits, price_lines
+from svc.batches.offers import JobOrderBuilder, LineOffer, OrderGroup, ProviderBundleLimits, price_lines
 from svc.core.batch_bids import BidChooser, JobLines, ModelDemand, market_rates, plan_bodies, sum_demands
 from svc.core.batch_lines import RESPONSES_ENDPOINT, BatchLine, read_lines
 from svc.core.batches import (
@@ -19,7 +19,7 @@ from svc.core.batches import (
     JobOrder,
     PreparedJob,
     RejectedLine,
-    find_line_over_ceiling,
+    find_rejected_line,
     job_amount,
     prepare_jobs,
     price_jobs,
@@ -39,16 +39,16 @@ from svc.records import ModelPlan, Record
 from svc.signers import LocalSigner
 from svc.wire.transport import read_record
 
-Progress = Callable[[int], object]
+OnPrepared = Callable[[int], object]  # called with the number of prepared lines
 
 
-Texts = Iterable[bytes | str | Mapping[str, Any]]
+RawLines = Iterable[bytes | str | Mapping[str, Any]]
 
 _PAYMENT_REQUIRED: Final = frozenset({402})
 
 
-class Plan(Record, frozen=True):
-    """Answer to a plan request."""
+class PlanAnswer(Record, frozen=True):
+    """Coordinator's answer to a plan request."""
 
     plan: tuple[ModelPlan, ...]
 
@@ -57,9 +57,9 @@ class Plan(Record, frozen=True):
 class PreparedBatch:
     """Batch file that can be posted, with a submission for each job.
 
-    `sizes`: number of lines of each job. `custom_ids`: custom id by line number. Keep the custom ids, because they are
-    sealed and the coordinator cannot return them. `amount`: maximum cost of all jobs in base units. The payment of each
-    job is collected when the job is claimed. `fees`: the charges of the jobs.
+    `sizes`: number of lines of each job. `custom_ids`: custom id by line number. Store the custom ids, because
+    they are sealed and the coordinator cannot return them. `amount`: maximum cost of all jobs in base units. The
+    payment of each job is collected when the job is claimed. `fees`: the charges of the jobs.
     """
 
     endpoint: str
@@ -79,12 +79,12 @@ class PreparedBatch:
 
 @attrs.frozen(slots=True)
 class _PlannedBatch:
-    """Checked lines of a batch, with the plans and the bids for their jobs."""
+    """Checked lines of a batch, with the plans, and the chooser of their jobs' bids."""
 
     lines: Sequence[BatchLine]
     priced: Sequence[PricedRequest]
     plans: tuple[ModelPlan, ...]
-    bids: BidChooser
+    bid_chooser: BidChooser
 
 
 @attrs.frozen
@@ -95,20 +95,24 @@ class Preparation:
     orders: Orders
 
     async def plan(
-        self, texts: Texts, window: CompletionWindow, offer: "LineOffer | None" = None, bundle: int | None = None
+        self, raw_lines: RawLines, window: CompletionWindow, offer: "LineOffer | None" = None, bundle: int | None = None
     ) -> tuple[ModelPlan, ...]:
-        """Return a plan for each model, with the number of lines that each provider would get. Nothing is reserved."""
-        planned = await self._read_and_plan(list(texts), window, (), offer, bundle)
+        """Return a plan for each model, with the number of lines for each provider. No capacity is reserved."""
+        planned = await self._read_and_plan(list(raw_lines), window, (), offer, bundle)
         unrated = [line for line in planned.priced if line.rates is None]
         for plan in planned.plans:
             with suppress(PlanShort):
-                for _ in planned.bids.jobs([line for line in unrated if line.model.svc.model_id == plan.model_id]):
+                for _ in planned.bid_chooser.cut_into_jobs(
+                    [line for line in unrated if line.model.svc.model_id == plan.model_id]
+                ):
                     pass
-        return tuple(_with_assigned_lines(plan, planned.bids.planned_lines(plan.model_id)) for plan in planned.plans)
+        return tuple(
+            _with_assigned_lines(plan, planned.bid_chooser.planned_lines(plan.model_id)) for plan in planned.plans
+        )
 
     async def prepare(
         self,
-        texts: Texts,
+        raw_lines: RawLines,
         window: CompletionWindow,
         providers: Sequence[int],
         *,
@@ -116,13 +120,13 @@ class Preparation:
         bundle: int | None,
         max_amount: int | None,
         max_line_amount: int | None,
-        progress: Progress | None,
+        progress: OnPrepared | None,
     ) -> PreparedBatch:
         """Prepare a batch. Raises PlanShort, OrderRefused (which names the line) or QuoteRefused before any upload."""
         total_ceiling, line_ceiling = await self._ceilings(max_amount, max_line_amount)
         self.account.wallet()
-        planned = await self._read_and_plan(list(texts), window, providers, offer, bundle)
-        jobs = await to_thread.run_sync(lambda: list(planned.bids.jobs(planned.priced)))
+        planned = await self._read_and_plan(list(raw_lines), window, providers, offer, bundle)
+        jobs = await to_thread.run_sync(lambda: list(planned.bid_chooser.cut_into_jobs(planned.priced)))
         context, prepared = await self._prepare_jobs(JobOrderBuilder(self.orders, window, line_ceiling), jobs, progress)
         amount = sum(job.amount for job in prepared)
         total_ceiling.check(amount, "the batch")
@@ -141,7 +145,7 @@ class Preparation:
 
     async def price(
         self,
-        texts: Texts,
+        raw_lines: RawLines,
         window: CompletionWindow,
         providers: Sequence[int],
         *,
@@ -152,15 +156,15 @@ class Preparation:
     ) -> int:
         """Return the amount that `prepare` would authorise for a batch now. Raises the errors of `prepare`.
 
-        Only the first line is sealed and signed, for the quote of the charges.
+        Only the first line is sealed and signed, because a quote of the charges needs a signed order.
         """
         total_ceiling, line_ceiling = await self._ceilings(max_amount, max_line_amount)
-        planned = await self._read_and_plan(list(texts), window, providers, offer, bundle)
-        jobs = await to_thread.run_sync(lambda: list(planned.bids.jobs(planned.priced)))
+        planned = await self._read_and_plan(list(raw_lines), window, providers, offer, bundle)
+        jobs = await to_thread.run_sync(lambda: list(planned.bid_chooser.cut_into_jobs(planned.priced)))
         total = 0
-        async with aclosing(JobOrderBuilder(self.orders, window, line_ceiling).portions(jobs)) as portions:
-            async for portion in portions:
-                for amount in await to_thread.run_sync(price_jobs, portion.context, portion.orders):
+        async with aclosing(JobOrderBuilder(self.orders, window, line_ceiling).order_groups(jobs)) as order_groups:
+            async for group in order_groups:
+                for amount in await to_thread.run_sync(price_jobs, group.context, group.orders):
                     if isinstance(amount, RejectedLine):
                         raise OrderRefused.because(amount.refusal, f"line {amount.number}")
                     total += amount
@@ -168,17 +172,14 @@ class Preparation:
         return total
 
     async def _ceilings(self, max_amount: int | None, max_line_amount: int | None) -> tuple[Ceiling, Ceiling]:
-        """Return the ceiling of the batch and the ceiling of each line.
-
-        A batch above its ceiling is not sent, and a line above its ceiling is not signed.
-        """
+        """Return the ceiling of the whole batch, and the ceiling of each line."""
         total = await self.account.batch_ceiling(max_amount)
         line = await self.account.line_ceiling(max_line_amount)
         return total, min(total, line, key=lambda ceiling: ceiling.max_amount)
 
     async def _read_and_plan(
         self,
-        texts: Sequence[bytes | str | Mapping[str, Any]],
+        raw_lines: Sequence[bytes | str | Mapping[str, Any]],
         window: CompletionWindow,
         providers: Sequence[int],
         offer: "LineOffer | None",
@@ -186,25 +187,27 @@ class Preparation:
     ) -> _PlannedBatch:
         """Read, check and plan the whole file."""
         keys = [(provider, await self.orders.box_key(provider)) for provider in providers]
-        offered_rates = await self._find_offered_rates(texts, window, offer, providers)
-        lines, malformed = await to_thread.run_sync(_read_lines, texts, window, offered_rates)
+        offered_rates = await self._find_offered_rates(raw_lines, window, offer, providers)
+        lines, malformed = await to_thread.run_sync(_read_lines, raw_lines, window, offered_rates)
         models = {name: await self.account.model(name) for name in dict.fromkeys(line.request.model for line in lines)}
         priced = await to_thread.run_sync(price_lines, lines, models)
-        # Raise this only now, so that an earlier line that cannot be priced is reported first.
+        # Raise the error of the malformed line only now, because `price_lines` may reject an earlier line.
         if malformed is not None:
             raise malformed
         model_demands = sum_demands(priced)
         plans = await self._request_plans(model_demands, window)
-        # Open orders are never bundled, so only models of planned and designated lines need bundle limits.
+        # Open orders are never bundled. So only planned lines, and lines for named providers, need bundle limits.
         bundled = list(models.values()) if providers else [models[demand.name] for demand in model_demands]
         bundle_limits = await ProviderBundleLimits.read(self.account, bundled, window, bundle)
-        bids = BidChooser([(provider, "0x" + key.raw.hex()) for provider, key in keys], bundle_limits.limits_of)
-        bids.use_plans(plans)
-        return _PlannedBatch(lines, priced, plans, bids)
+        bid_chooser = BidChooser(
+            [(provider, "0x" + key.raw.hex()) for provider, key in keys], bundle_limits.find_limits
+        )
+        bid_chooser.use_plans(plans)
+        return _PlannedBatch(lines, priced, plans, bid_chooser)
 
     async def _find_offered_rates(
         self,
-        texts: Sequence[bytes | str | Mapping[str, Any]],
+        raw_lines: Sequence[bytes | str | Mapping[str, Any]],
         window: CompletionWindow,
         offer: "LineOffer | None",
         providers: Sequence[int],
@@ -215,7 +218,7 @@ class Preparation:
         """
         if offer is None:
             return {}
-        lines = await to_thread.run_sync(list, read_lines(texts, window))
+        lines = await to_thread.run_sync(list, read_lines(raw_lines, window))
         names = list(dict.fromkeys(line.request.model for line in lines if line.rates is None))
         if offer.rates is not None:
             return dict.fromkeys(names, offer.rates)
@@ -243,42 +246,42 @@ class Preparation:
             answer = await self.account.transport.send(
                 "POST", "/v1/batches", json=body, headers=headers, expected=_PAYMENT_REQUIRED
             )
-            return read_record(answer, Plan).plan
+            return read_record(answer, PlanAnswer).plan
 
         return await self.account.authorised(send)
 
     async def _prepare_jobs(
-        self, offers: JobOrderBuilder, jobs: Sequence[JobLines], progress: Progress | None
+        self, offers: JobOrderBuilder, jobs: Sequence[JobLines], progress: OnPrepared | None
     ) -> tuple[BatchContext, list[PreparedJob]]:
         """Return the submission of each job. Raises OrderRefused for the first rejected line."""
         prepared: list[PreparedJob] = []
-        async with aclosing(offers.portions(jobs)) as portions:
-            async for portion in portions:
-                for outcome in await self._prepare_portion(portion):
+        async with aclosing(offers.order_groups(jobs)) as order_groups:
+            async for group in order_groups:
+                for outcome in await self._prepare_group(group):
                     if isinstance(outcome, RejectedLine):
                         raise OrderRefused.because(outcome.refusal, f"line {outcome.number}")
                     prepared.append(outcome)
                 if progress is not None:
                     progress(sum(job.lines for job in prepared))
-        return portion.context, prepared
+        return group.context, prepared
 
-    async def _prepare_portion(self, portion: Portion) -> list[PreparedJob | RejectedLine]:
+    async def _prepare_group(self, group: OrderGroup) -> list[PreparedJob | RejectedLine]:
         signer = self.account.wallet()
-        # Use one thread. Sealing a line holds the GIL for half of the time, so a second thread gains little.
+        # Use only one thread, because sealing a line needs the GIL for half of the time.
         if isinstance(signer, LocalSigner):
-            return await to_thread.run_sync(prepare_jobs, portion.context, signer.wallet, portion.orders)
-        return [await self._prepare_remotely(portion.context, order) for order in portion.orders]
+            return await to_thread.run_sync(prepare_jobs, group.context, signer.wallet, group.orders)
+        return [await self._prepare_remotely(group.context, order) for order in group.orders]
 
     async def _prepare_remotely(self, context: BatchContext, order: JobOrder) -> PreparedJob | RejectedLine:
         signer = self.account.wallet()
-        if (rejected := find_line_over_ceiling(context, order)) is not None:
+        if (rejected := find_rejected_line(context, order)) is not None:
             return rejected
         try:
             sealed = await to_thread.run_sync(seal_job, context, order)
-            prepared = PreparedOrder(sealed, await signer.sign(sealed.to_sign()), unlisted_parameters(order))
+            prepared = PreparedOrder(sealed, await signer.sign(sealed.signing_request()), unlisted_parameters(order))
             amount = job_amount(context, prepared)
         except Refused as refusal:
-            return RejectedLine(order.job.number, refusal)
+            return RejectedLine(order.job.first_line_number, refusal)
         lines = len(order.job.lines)
         if not sealed.sealed.fits_inline:
             return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)
@@ -297,12 +300,12 @@ class Preparation:
 
 
 def _read_lines(
-    texts: Texts, window: CompletionWindow, offered_rates: Mapping[str, Rates]
+    raw_lines: RawLines, window: CompletionWindow, offered_rates: Mapping[str, Rates]
 ) -> tuple[list[BatchLine], OrderRefused | None]:
     """Return the lines before the first malformed line, and the error for the malformed line."""
     lines: list[BatchLine] = []
     try:
-        lines.extend(read_lines(texts, window, offered_rates))
+        lines.extend(read_lines(raw_lines, window, offered_rates))
     except OrderRefused as malformed:
         return lines, malformed
     return lines, None

@@ -13,7 +13,7 @@ from common.pricing.units import Units
 from common.quotes import CostParts, FeeTerms
 from common.refusal import Refused
 from common.strict_json import DECODE_ERRORS
-from svc.core.bundles import read_sizes, split_cost
+from svc.core.bundles import read_job_sizes, split_cost
 from svc.errors import ApiError, ConnectionFailed, JobFailed, ResultUnreadable, SvcError
 from svc.files import Files
 from svc.jobs import Jobs
@@ -32,7 +32,7 @@ _FAILURE_MESSAGES: Final = {
 
 @attrs.frozen(slots=True)
 class BatchResult:
-    """Result or error of one line. `id` is the line's id in the batch, and `line` is the line's number.
+    """Result or error of one line. `id` identifies the line, and `line` is the line's number in the batch.
 
     A `settled` line was completed and paid. A settled line whose result could not be read also has an `error`, with the
     code of ResultUnreadable. `cost` is the amount paid, or None if the amount is unknown.
@@ -50,7 +50,7 @@ class BatchResult:
 
 @attrs.frozen(slots=True)
 class _JobLines:
-    """Numbers of the lines that share one job. Builds the results of these lines."""
+    """Lines that share one job. Builds the results of these lines."""
 
     batch_id: str
     numbers: range
@@ -59,7 +59,7 @@ class _JobLines:
 
     def build_result(self, number: int, job_id: str | None, **fields: object) -> BatchResult:
         values = {"custom_id": self.custom_ids.get(number), "result": None, "error": None, **fields}
-        return BatchResult(f"batch_req_{self.batch_id}_{number}", number, job_id, **values)  # type: ignore[arg-type] # the other fields, by name
+        return BatchResult(f"batch_req_{self.batch_id}_{number}", number, job_id, **values)  # type: ignore[arg-type] # `values` has the other fields
 
     def build_failed_results(
         self, job_id: str | None, error: LineError, costs: Sequence[CostParts | None] = ()
@@ -72,24 +72,24 @@ class _JobLines:
         ]
 
 
-class _LineNumbers:
-    """Finds the line numbers of each job, from the sizes in the batch's metadata."""
+class _LinesByJob:
+    """Lines of each job, from the job sizes in the batch's metadata."""
 
     def __init__(self, batch: Batch, custom_ids: Mapping[int, str], charges: FeeTerms | None) -> None:
         self._batch_id, self._custom_ids, self._charges = batch.id, custom_ids, charges
         try:
-            sizes = read_sizes(batch.metadata)
+            sizes = read_job_sizes(batch.metadata)
         except Refused as refusal:
             raise ResultUnreadable(refusal.message, code="malformed_lines") from None
         self._ranges = None if sizes is None else list(_line_ranges(sizes))
 
-    def lines(self, id_of_job: str) -> _JobLines:
-        """Return the lines of the job with this id in the batch. The id ends with the number of the job."""
-        digits = id_of_job.rpartition("_")[2]
+    def lines_of(self, entry_id: str) -> _JobLines:
+        """Return the lines of the job with this id in the output or error file. The id ends with the job's number."""
+        digits = entry_id.rpartition("_")[2]
         number = int(digits) if digits.isdecimal() and len(digits) <= _MAX_LINE_NUMBER_DIGITS else 0
         numbers = range(number, number + 1)
         if not number or (self._ranges is not None and number > len(self._ranges)):
-            raise ResultUnreadable(f"{id_of_job} is not the id of a job of the batch", code="malformed_lines")
+            raise ResultUnreadable(f"the batch has no job with the id {entry_id}", code="malformed_lines")
         if self._ranges is not None:
             numbers = self._ranges[number - 1]
         return _JobLines(self._batch_id, numbers, self._custom_ids, self._charges)
@@ -114,27 +114,27 @@ class BatchResults:
         self, batch: Batch, custom_ids: Mapping[int, str], charges: FeeTerms | None
     ) -> AsyncIterator[BatchResult]:
         """Yield the result of every line. With `charges`, compute the costs instead of using the reported costs."""
-        line_numbers = _LineNumbers(batch, custom_ids, charges)
+        lines_by_job = _LinesByJob(batch, custom_ids, charges)
         if batch.output_file_id is not None:
-            await self.results.account.result_keys()  # a missing key must fail the whole call, not each line
+            await self.results.account.result_keys()  # fail here if no key is set, not once for each line
             outputs = await self._read_file(batch.output_file_id, OutputLine)
             for at in range(0, len(outputs), _MAX_PARALLEL_READS):
-                for results in await self._open_in_parallel(outputs[at : at + _MAX_PARALLEL_READS], line_numbers):
+                for results in await self._open_in_parallel(outputs[at : at + _MAX_PARALLEL_READS], lines_by_job):
                     for result in results:
                         yield result
         if batch.error_file_id is not None:
             for failed in await self._read_file(batch.error_file_id, ErrorLine):
-                for result in line_numbers.lines(failed.id).build_failed_results(failed.svc.job_id, failed.error):
+                for result in lines_by_job.lines_of(failed.id).build_failed_results(failed.svc.job_id, failed.error):
                     yield result
 
-    async def _open_in_parallel(self, outputs: list[OutputLine], line_numbers: _LineNumbers) -> list[list[BatchResult]]:
+    async def _open_in_parallel(self, outputs: list[OutputLine], lines_by_job: _LinesByJob) -> list[list[BatchResult]]:
         """Open the results in parallel, and return them in order."""
         found: dict[str, list[BatchResult]] = {}
 
         async def open_one(output: OutputLine, lines: _JobLines) -> None:
             found[output.id] = await self._open(output.svc.job_id, lines)
 
-        numbered = [(output, line_numbers.lines(output.id)) for output in outputs]
+        numbered = [(output, lines_by_job.lines_of(output.id)) for output in outputs]
         async with anyio.create_task_group() as tasks:
             for output, lines in numbered:
                 tasks.start_soon(open_one, output, lines)
@@ -146,7 +146,7 @@ class BatchResults:
         try:
             job = await self.jobs.get(job_id)
             if lines.charges is None:
-                cost = cost_parts_of(job, self.results.account.charges)
+                cost = cost_parts_of(job, self.results.account.last_charges)
             else:
                 cost = quotes.cost_parts(provider_cost(job), lines.charges)
             if cost is not None:
@@ -179,30 +179,32 @@ class BatchResults:
                 raise ResultUnreadable(message, code="malformed_bundle")
             fields: dict[str, object] = {"custom_id": item.custom_id}
             if item.status == "completed":
-                own = attrs.evolve(result, output=item.output, usage=item.usage, share=share)
-                fields |= {"result": own, "settled": True, "cost": share}
+                line_result = attrs.evolve(result, output=item.output, usage=item.usage, share=share)
+                fields |= {"result": line_result, "settled": True, "cost": share}
             else:
                 fields["error"] = LineError(item.error_code or item.status, _FAILURE_MESSAGES[item.status])
             found.append(lines.build_result(number, job.id, **fields))
         return found
 
     def _check_charge(self, job: Job, items: Sequence[ItemResult]) -> None:
-        """Report a provider that charged for more units than the job's items have."""
+        """Warn the user if the provider charged for more units than it delivered."""
         order, units = job.svc, [Units(item.units_in, item.units_out) for item in items]
         delivered = bundle_units(units, order.rate_in, order.rate_out)
         if order.completion_tok > delivered:
             self.results.account.vouching.report(
-                f"job {job.id} was charged {order.completion_tok} units for {delivered} delivered units:"
-                f" avoid provider {order.provider_id}"
+                f"provider {order.provider_id} charged {order.completion_tok} units for job {job.id}, but delivered"
+                f" {delivered}: order from other providers"
             )
 
     async def _read_file(self, file_id: str, kind: type[R]) -> list[R]:
-        """Read a whole file of the batch at once. A stream would not stay open while the results are opened."""
+        """Read a whole file of the batch at once. A stream could time out while the results are opened."""
         content = await self.files.content(file_id)
         try:
             return [msgspec.json.decode(line, type=kind, strict=False) for line in content.splitlines() if line.strip()]
         except DECODE_ERRORS as error:
-            raise ResultUnreadable(f"{file_id} has invalid batch lines: {error}", code="malformed_lines") from None
+            raise ResultUnreadable(
+                f"file {file_id} of the batch is malformed: {error}", code="malformed_lines"
+            ) from None
 
 
 def _cost_weights(items: Sequence[ItemResult], weights: Sequence[int]) -> list[int]:

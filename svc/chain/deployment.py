@@ -1,4 +1,4 @@
-"""Check on the chain that a deployment's contracts exist, have the right signing domains and belong together."""
+"""Check on the chain that a deployment's contracts exist, reference each other and use the right signing domains."""
 
 from common.address_book import AddressBook
 from common.domains import Domains
@@ -17,7 +17,7 @@ from svc.errors import ChainContradicts
 async def check_deployment(chain: Chain, book: AddressBook) -> None:
     """Compare the address book with the chain. Raises ChainContradicts for the first difference, and NodeFailed.
 
-    The check cannot prove that these are the intended contracts, because anyone can deploy contracts that pass it.
+    Anyone can deploy contracts that pass this check. So the check cannot prove that the addresses are the right ones.
     """
     if (chain_id := await chain.chain_id()) != book.chain_id:
         raise ChainContradicts("chain id", book.chain_id, chain_id)
@@ -25,7 +25,7 @@ async def check_deployment(chain: Chain, book: AddressBook) -> None:
     for domain in (domains.jobs, domains.providers, domains.asks, domains.token):
         contract, name = domain.domain.verifying_contract, domain.domain.name
         if contract is None:
-            raise AssertionError("each of these domains has a contract")
+            raise AssertionError("the signing domain has no contract")
         if not await has_code(chain, contract):
             raise ChainContradicts(f"contract of {name}", hex_of(contract), "has no code")
         separator = await read_domain_separator(chain, contract)

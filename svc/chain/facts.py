@@ -1,4 +1,4 @@
-"""Read facts from the contracts, with one function for each fact. Only this module reads contracts.
+"""Read the state and events of the contracts. Only this module reads contracts.
 
 The functions call the registries' getters `token`, `providers`, `fees`, `modelEnabled`, `slaAllowed` and `provider`,
 the token's `decimals` and `balanceOf`, and each contract's `DOMAIN_SEPARATOR`. Jobs and models come from the events
@@ -28,7 +28,7 @@ _PROVIDER_REGISTRY: Final = load_artifact("ProviderRegistry")
 _DOMAIN_SEPARATOR_SELECTOR: Final = keccak256(b"DOMAIN_SEPARATOR()")[:4]
 _DECIMALS_SELECTOR: Final = keccak256(b"decimals()")[:4]
 _BALANCE_OF_SELECTOR: Final = keccak256(b"balanceOf(address)")[:4]
-_POST_SEARCH_BLOCKS: Final = 300  # the newest blocks, which are searched for a new post
+_POST_SEARCH_BLOCKS: Final = 300  # number of newest blocks in which to look for a new post
 
 
 @attrs.frozen(slots=True)
@@ -55,7 +55,7 @@ class PostedJob:
 
 @attrs.frozen(slots=True)
 class EndedJob:
-    """End of a job: the name of the event that ended it, and the event's fields."""
+    """Ended job, with the name and the fields of the event that ended the job."""
 
     event: str
     values: dict[str, Any]
@@ -67,29 +67,29 @@ async def has_code(chain: Chain, address: bytes) -> bool:
 
 
 async def read_domain_separator(chain: Chain, contract: bytes) -> bytes:
-    return _require_word(await chain.view(contract, _DOMAIN_SEPARATOR_SELECTOR), "DOMAIN_SEPARATOR()", contract)
+    return _require_word(await chain.call_view(contract, _DOMAIN_SEPARATOR_SELECTOR), "DOMAIN_SEPARATOR()", contract)
 
 
 async def read_token_decimals(chain: Chain, token: bytes) -> int:
-    return int.from_bytes(_require_word(await chain.view(token, _DECIMALS_SELECTOR), "decimals()", token), "big")
+    return int.from_bytes(_require_word(await chain.call_view(token, _DECIMALS_SELECTOR), "decimals()", token), "big")
 
 
 async def read_balance(chain: Chain, token: bytes, owner: bytes) -> int:
     data = abi.call_data(_BALANCE_OF_SELECTOR, abi.address(owner))
-    return int.from_bytes(_require_word(await chain.view(token, data), "balanceOf(address)", token), "big")
+    return int.from_bytes(_require_word(await chain.call_view(token, data), "balanceOf(address)", token), "big")
 
 
 async def read_payment_token(chain: Chain, job_registry: bytes) -> bytes:
     """Return the token in which the job registry collects payments."""
     return _address_from_word(
-        await chain.view(job_registry, call_data(_JOB_REGISTRY, "token")), "token()", job_registry
+        await chain.call_view(job_registry, call_data(_JOB_REGISTRY, "token")), "token()", job_registry
     )
 
 
 async def read_provider_registry(chain: Chain, job_registry: bytes) -> bytes:
-    """Return the registry of the providers that may claim."""
+    """Return the registry of the providers that may claim jobs of this job registry."""
     return _address_from_word(
-        await chain.view(job_registry, call_data(_JOB_REGISTRY, "providers")), "providers()", job_registry
+        await chain.call_view(job_registry, call_data(_JOB_REGISTRY, "providers")), "providers()", job_registry
     )
 
 
@@ -101,12 +101,12 @@ async def read_fees(chain: Chain, job_registry: bytes) -> FeeTerms:
 
 async def is_model_enabled(chain: Chain, job_registry: bytes, model_id: int) -> bool:
     data = call_data(_JOB_REGISTRY, "modelEnabled", abi.uint(model_id))
-    return any(_require_word(await chain.view(job_registry, data), "modelEnabled(uint32)", job_registry))
+    return any(_require_word(await chain.call_view(job_registry, data), "modelEnabled(uint32)", job_registry))
 
 
 async def is_window_allowed(chain: Chain, job_registry: bytes, seconds: int) -> bool:
     data = call_data(_JOB_REGISTRY, "slaAllowed", abi.uint(seconds))
-    return any(_require_word(await chain.view(job_registry, data), "slaAllowed(uint32)", job_registry))
+    return any(_require_word(await chain.call_view(job_registry, data), "slaAllowed(uint32)", job_registry))
 
 
 async def find_model_name(chain: Chain, job_registry: bytes, model_id: int, first_block: int) -> str | None:
@@ -126,7 +126,7 @@ async def find_posted_job(chain: Chain, job_registry: bytes, job_id: bytes, firs
     logs = await chain.logs(job_registry, [event_topic(_JOB_REGISTRY, "JobPosted"), job_id], first_block)
     if not logs:
         return None
-    log = logs[-1]  # the only one, because an id can be posted only once
+    log = logs[-1]  # there is only one event, because a job id can be posted only once
     values = _event_values("JobPosted", log)
     fees = FeeTerms(fee_bps=values["feeBps"], gas_fee=values["gasFee"])
     terms = order_of(values), fees, values["taskCid"], values["paySig"]
@@ -140,7 +140,7 @@ async def find_claimer(chain: Chain, job_registry: bytes, job_id: bytes, first_b
 
 
 async def find_ended_job(chain: Chain, job_registry: bytes, job_id: bytes, first_block: int) -> EndedJob | None:
-    """Return how the job ended, or None if the job has not ended."""
+    """Return the event that ended the job, or None if the job has not ended."""
     by_topic = {event_topic(_JOB_REGISTRY, name): name for name in END_EVENTS}
     logs = await chain.logs(job_registry, [None, job_id], first_block, by_topic)
     name = by_topic.get(logs[-1]["topics"][0]) if logs else None
@@ -150,11 +150,11 @@ async def find_ended_job(chain: Chain, job_registry: bytes, job_id: bytes, first
 async def _call_contract(
     chain: Chain, artifact: Artifact, contract: bytes, function: str, *words: abi.Words
 ) -> dict[str, Any]:
-    data = await chain.view(contract, call_data(artifact, function, *words))
+    data = await chain.call_view(contract, call_data(artifact, function, *words))
     try:
         return returned_values(artifact, function, data)
     except Refused as refusal:
-        problem = f"{artifact.name}.{function} at {hex_of(contract)} is missing or incompatible"
+        problem = f"the contract at {hex_of(contract)} has no compatible {artifact.name}.{function}"
         raise NodeFailed(f"{problem}: {refusal.message}", retryable=False) from None
 
 

@@ -1,7 +1,7 @@
 """Read the chain from one or more nodes, which must agree.
 
-All requests of one `Chain` read the state at the same block, the lowest of the nodes' heads. Otherwise nodes that are
-one block apart would seem to disagree.
+Each `Chain` reads the state at a fixed block: the newest block that every node has. Without a fixed block, nodes that
+are one block apart would disagree.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ _MISSING: Final = object()
 
 @attrs.define(eq=False)
 class Chain:
-    """Reads facts at one block. All nodes must agree on each fact. Raises NodeFailed if a node fails or disagrees."""
+    """Snapshot of the chain at one block. Raises NodeFailed if a node fails, or if the nodes disagree."""
 
     nodes: Sequence[Node]
     _block: int | None = None
@@ -50,8 +50,8 @@ class Chain:
             "code", lambda node: node.call_octets("eth_getCode", hex_of(address), block)
         )
 
-    async def view(self, contract: bytes, data: bytes) -> bytes:
-        """Call a contract. The result is empty if there is no contract at the address."""
+    async def call_view(self, contract: bytes, data: bytes) -> bytes:
+        """Return the result of a read-only contract call, or empty bytes if the address has no contract."""
         call, block = {"to": hex_of(contract), "data": hex_of(data)}, hex(await self.head())
         return await self._require_same_answer(
             "the result of a contract call", lambda node: node.call_octets("eth_call", call, block)
@@ -97,8 +97,8 @@ class Chain:
         while first_block <= last:
             if requests == _MAX_REQUESTS_PER_SEARCH:
                 raise NodeRefusal(
-                    f"the logs need more than {_MAX_REQUESTS_PER_SEARCH} requests to the node {node.name}:"
-                    " use a node that allows larger block ranges"
+                    f"the node {node.name} allows only small block ranges, so a search for events would need more than"
+                    f" {_MAX_REQUESTS_PER_SEARCH} requests: use another node"
                 )
             range_end = min(first_block + width - 1, last)
             log_filter = {
@@ -122,11 +122,11 @@ class Chain:
             first_block = range_end + 1
         return found
 
-    async def _require_same_answer(self, what: str, query: Callable[[Node], Awaitable[T]]) -> T:
+    async def _require_same_answer(self, fact: str, query: Callable[[Node], Awaitable[T]]) -> T:
         answers = await self._query_each_node(query)
         if any(answer != answers[0] for answer in answers):
             names = ", ".join(node.name for node in self.nodes)
-            raise NodeFailed(f"the nodes {names} disagree about {what}: find out which node is wrong")
+            raise NodeFailed(f"the nodes {names} disagree about {fact}: remove the node that is wrong from SVC_RPC_URL")
         return answers[0]
 
     async def _query_each_node(self, query: Callable[[Node], Awaitable[T]]) -> list[T]:
@@ -150,7 +150,7 @@ class Chain:
 
 
 def _common_log_fields(log: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log fields that all nodes report. Some nodes add other fields, which must not be compared."""
+    """Return only the log fields that all nodes report, so that logs from different nodes can be compared."""
     return {
         "address": read_octets(log, "address", 20),
         "topics": read_octets_list(log, "topics", 32),

@@ -23,7 +23,7 @@ from svc.cli import failures
 from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
 from svc.errors import NO_WALLET, OrderRefused, SvcError
-from svc.profiles import FILE_VARIABLE, NAME_VARIABLE, read_variables
+from svc.profiles import CONFIG_VARIABLE, PROFILE_VARIABLE, read_variables
 from svc.variables import PREFIX, Variables, variable_name
 from svc.wallets import KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, read_signer
 
@@ -60,7 +60,7 @@ class Connection:
         `wallet`: True requires a wallet before any request, None uses a wallet if one is configured, False uses none.
         """
         try:
-            environment = {**os.environ, NAME_VARIABLE: self.profile} if self.profile else os.environ
+            environment = {**os.environ, PROFILE_VARIABLE: self.profile} if self.profile else os.environ
             signer = None
             if wallet is not False:
                 signer = read_signer(read_variables(environment), self.key_file, ask_password)
@@ -181,7 +181,7 @@ class _TraceReporter:
 
 
 def _run_command(output: Output, body: Callable[[], Awaitable[Any]]) -> ExitCode:
-    known = [FILE_VARIABLE, NAME_VARIABLE, *(variable_name(each.name) for each in settings_of(Variables))]
+    known = [CONFIG_VARIABLE, PROFILE_VARIABLE, *(variable_name(each.name) for each in settings_of(Variables))]
     svc_variables = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
     for name, similar in unknown_variables(svc_variables, known).items():
         if similar is not None:

@@ -8,8 +8,8 @@ from typing import IO, Any
 import attrs
 import click
 
-from svc.core.answers import ReadableAnswer, as_text, read_answer, suffix_of
-from svc.own_files import open_atomic
+from svc.core.answers import ReadableAnswer, answer_as_text, read_answer, suffix_of
+from svc.protected_files import open_atomic
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ class OpenedDestination:
             if answer.files and self.destination.folder is None:
                 self.file.write(answer.files[0])
             else:
-                self.file.write(as_text(output, answer).encode() + b"\n")
+                self.file.write(answer_as_text(output, answer).encode() + b"\n")
         first_in_file = self.file is not None and self.destination.folder is None
         for path, content in list(zip(paths, answer.files, strict=True))[1 if first_in_file else 0 :]:
             with open_atomic(path) as target:

@@ -6,9 +6,9 @@ import attrs
 
 from common import quotes
 from common.quotes import CostParts, FeeTerms
-from svc.core.money import format_token
+from svc.core.money import format_token_amount
 from svc.errors import REFUND_REMARKS
-from svc.records import CODE_BY_END, Deployment, Job, Quote
+from svc.records import CODE_BY_ENDED_BECAUSE, Deployment, Job, Quote
 from svc.results import cost_parts_of, provider_cost
 
 
@@ -39,7 +39,7 @@ def describe_payment(payment: Payment, deployment: Deployment, *, provisional: b
     """Describe the cost, its shares and the refund."""
     parts = payment.parts
     amounts = (parts.total, parts.provider, parts.fee + parts.gas_fee, payment.refunded)
-    total, provider, fees, refunded = (format_token(share, deployment.decimals) for share in amounts)
+    total, provider, fees, refunded = (format_token_amount(share, deployment.decimals) for share in amounts)
     shares = f"(provider {provider}, fees {fees})"
     if provisional:
         return f"cost {total} {deployment.token_domain.name} on settlement {shares}; {refunded} refunded"
@@ -53,11 +53,11 @@ def describe_end(job: Job, deployment: Deployment) -> str:
         if parts is None:
             return f"completed and paid: {format_amount(provider_cost(job), deployment)} to the provider, plus fees"
         provider, fees = (
-            format_token(share, deployment.decimals) for share in (parts.provider, parts.fee + parts.gas_fee)
+            format_token_amount(share, deployment.decimals) for share in (parts.provider, parts.fee + parts.gas_fee)
         )
         paid = format_amount(parts.total, deployment)
         return f"completed: paid {paid} (provider {provider}, fees {fees}), the rest refunded"
-    reason = CODE_BY_END.get(job.svc.ended_because, job.status)
+    reason = CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status)
     text = f"{reason.replace('_', ' ')}: {REFUND_REMARKS.get(reason, 'no provider was paid')}"
     refund = format_refund(job, deployment)
     return text if refund is None else f"{text} ({refund})"
@@ -79,4 +79,4 @@ def describe_payment_state(job: Job, deployment: Deployment) -> str:
 
 
 def format_amount(amount: int, deployment: Deployment) -> str:
-    return f"{format_token(amount, deployment.decimals)} {deployment.token_domain.name}"
+    return f"{format_token_amount(amount, deployment.decimals)} {deployment.token_domain.name}"

@@ -13,7 +13,7 @@ from svc.cli.inputs import Input, input_from_text, read_input, read_param
 from svc.cli.output import Output
 from svc.client import Client
 from svc.core.orders import PreparedOrder
-from svc.core.windows import DEFAULT_WINDOW, WINDOW_FORMS, WINDOW_REFUSED, is_window, window_seconds
+from svc.core.windows import DEFAULT_WINDOW, WINDOW_FORMS, WINDOW_NOT_ALLOWED, is_valid_window, window_seconds
 from svc.errors import OrderRefused
 
 _TERM_NAMES: Final = ("window", "provider", "rate_in", "rate_out", "units_out", "custom_id")
@@ -84,13 +84,13 @@ async def check_window(client: Client, output: Output, terms: Mapping[str, Any])
     price for the window and no node can confirm that the network accepts it.
     """
     window = terms.get("window", DEFAULT_WINDOW)
-    if not is_window(window):
+    if not is_valid_window(window):
         available = (await client.market.windows(DEFAULT_WINDOW)).as_text
         message = f"--window {window} is not supported: use {WINDOW_FORMS}; this market has {available}"
-        raise OrderRefused(message, code=WINDOW_REFUSED, param="window")
+        raise OrderRefused(message, code=WINDOW_NOT_ALLOWED, param="window")
     if client.vouching.chain is None and ("rate_in" in terms or "rate_out" in terms):
         windows = await client.market.windows(window)
-        if not windows.certain and window_seconds(window) not in windows.seconds:
+        if not windows.complete and window_seconds(window) not in windows.seconds:
             output.warn(
                 f"no provider has a price for {window}, and the network may reject this window;"
                 f" windows with a price: {windows.as_text}"

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from svc.cli.drawing import Table
-from svc.core.money import format_token
+from svc.core.money import format_token_amount
 from svc.core.windows import format_window
 from svc.records import (
-    CODE_BY_END,
+    CODE_BY_ENDED_BECAUSE,
     Ask,
     Batch,
     BookRow,
@@ -20,7 +20,7 @@ from svc.records import (
     Reliability,
     Why,
 )
-from svc.verification import VouchedFact
+from svc.verification import SourcedFact
 
 _OPEN, _CLAIMED, _SETTLED = 0, 1, 2
 _DURATION_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -168,15 +168,15 @@ def why_table(report: Why) -> Table:
     return Table(("provider", "accepts", "reasons"), rows, frozenset({"provider"}))
 
 
-def verification_table(facts: Iterable[VouchedFact]) -> Table:
-    rows = [(each.fact, each.value, each.voucher.value) for each in facts]
+def verification_table(facts: Iterable[SourcedFact]) -> Table:
+    rows = [(each.fact, each.value, each.source.value) for each in facts]
     return Table(("fact", "value", "verified by"), rows, never_cut=frozenset({"value"}))
 
 
 def job_status(row: BookRow) -> str:
     """Return the status of a job in the book, with the SDK's name for the status."""
     known = {_OPEN: "queued", _CLAIMED: "in_progress", _SETTLED: "completed"}
-    return known.get(row.state) or CODE_BY_END.get(row.ended_because, "ended")
+    return known.get(row.state) or CODE_BY_ENDED_BECAUSE.get(row.ended_because, "ended")
 
 
 def _time_left(row: BookRow, now: float) -> str | None:
@@ -216,7 +216,7 @@ def format_time(unix_seconds: int | None) -> str | None:
 
 
 def format_amount(amount: int, decimals: int, name: str) -> str:
-    return f"{format_token(amount, decimals)} {name}"
+    return f"{format_token_amount(amount, decimals)} {name}"
 
 
 def _format_flag(flag: bool) -> str:

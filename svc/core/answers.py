@@ -1,6 +1,6 @@
 """Find the text or the files in a model's answer.
 
-    chat, completion     choices[].message.content, a text or parts with text; choices[].text
+    chat, completion     choices[].message.content (a text or a list of parts), choices[].text
     response             output[].content[].text of its messages; images that a tool made
     file                 {b64_json} or {b64, media_type}: alone, in a list, or in `data`
     anything else        the model's own JSON
@@ -29,9 +29,9 @@ _TRUNCATION_REASONS: Final = frozenset({"length", "max_output_tokens"})
 
 @attrs.frozen
 class ReadableAnswer:
-    """Text or files of an answer. There are none if the answer has other content.
+    """Text or files of an answer. Both are empty if the answer has other content.
 
-    `remark` says that the answer was cut off at its output limit.
+    `remark` is set if the answer was cut off at its output limit.
     """
 
     text: str | None = None
@@ -73,7 +73,7 @@ def _read_chat(choices: list[Any]) -> ReadableAnswer:
 
 
 def _choice_text(choice: Any) -> str | None:
-    """Return the text of a choice, or None if the choice has no text or also other content."""
+    """Return the text of a choice. Return None if the choice has no text, or has other content too."""
     if not isinstance(choice, Mapping):
         return None
     message = choice.get("message")
@@ -143,7 +143,7 @@ def _read_file(item: Any) -> bytes | None:
 
 
 def suffix_of(content: bytes) -> str:
-    """Return the file suffix for the type that a file's first bytes show, or `bin` for an unknown type.
+    """Return the suffix for the type of a file, found from its first bytes, or `bin` for an unknown type.
 
     >>> suffix_of(bytes.fromhex("89504e470d0a1a0a"))
     'png'
@@ -151,7 +151,7 @@ def suffix_of(content: bytes) -> str:
     return next((suffix for at, magic, suffix in _FILE_SIGNATURES if content[at : at + len(magic)] == magic), "bin")
 
 
-def as_text(output: Any, answer: ReadableAnswer) -> str:
+def answer_as_text(output: Any, answer: ReadableAnswer) -> str:
     """Return the text of an answer, or the model's JSON if the answer has no text."""
     if answer.text is not None:
         return answer.text

@@ -1,8 +1,8 @@
 """Cut the lines of a batch into jobs, and choose the bid and provider of each job.
 
-a line without rates                  goes to the providers in the network's plan for its model, at their asks
-a line with rates, and `providers`    goes to these providers in turn
-a line with rates, no `providers`     is an open order of one line, sealed to the escrow
+a line without rates                  goes to a provider in the network's plan for its model, at the provider's ask
+a line with rates, and `providers`    goes to one of these providers, in turn
+a line with rates, no `providers`     becomes an open order of its own, sealed to the escrow
 
 Lines share a job only if the job's provider announces that it accepts bundles.
 """
@@ -23,13 +23,13 @@ from svc.records import Allocation, Ask, ModelPlan
 
 MAX_PLAN_MODELS: Final = 16  # models per plan request
 
-LimitsOf = Callable[[int, int], BundleLimits]
-"""Returns the limits of one job, given a provider id and a model id."""
+FindBundleLimits = Callable[[int, int], BundleLimits]
+"""Function that returns the limits of one job, given a provider id and a model id."""
 
 
 @attrs.frozen(slots=True)
 class ModelDemand:
-    """Number of lines of one model to plan, with the total units of these lines."""
+    """Number and total units of the lines of one model that need a plan."""
 
     name: str
     model_id: int
@@ -40,9 +40,9 @@ class ModelDemand:
 
 @attrs.frozen(slots=True)
 class JobLines:
-    """Consecutive lines that share one job. `number` is the number of the first line."""
+    """Consecutive lines of a batch that share one job."""
 
-    number: int
+    first_line_number: int
     lines: Sequence[PricedRequest]
     bid: Bid
 
@@ -63,10 +63,10 @@ def sum_demands(lines: Sequence[PricedRequest]) -> list[ModelDemand]:
     return list(totals.values())
 
 
-def plan_bodies(wanted: Sequence[ModelDemand], completion_window: str) -> Iterator[dict[str, Any]]:
+def plan_bodies(demands: Sequence[ModelDemand], completion_window: str) -> Iterator[dict[str, Any]]:
     """Yield the bodies of the plan requests, each for at most MAX_PLAN_MODELS models."""
-    for at in range(0, len(wanted), MAX_PLAN_MODELS):
-        batch_of_models = wanted[at : at + MAX_PLAN_MODELS]
+    for at in range(0, len(demands), MAX_PLAN_MODELS):
+        batch_of_models = demands[at : at + MAX_PLAN_MODELS]
         models = [
             {
                 "model_id": demand.model_id,
@@ -92,8 +92,8 @@ def market_rates(asks: Sequence[Ask], *, for_all_providers: bool) -> Rates:
 
 
 @attrs.define(slots=True)
-class _Share:
-    """Planned share of one provider. `jobs`, `units` and `lines` count what the provider has been given so far."""
+class _ProviderShare:
+    """Planned share of one provider. `jobs`, `units` and `lines` count the work assigned to it so far."""
 
     allocation: Allocation
     limits: BundleLimits
@@ -106,19 +106,19 @@ class _Share:
         share = self.allocation
         self.bid = Bid(Rates(share.rate_in, share.rate_out), share.provider_id, share.box_key)
 
-    def add_job(self, lines: Sequence[PricedRequest]) -> bool:
-        """Give the provider a job with these lines. Return False if the provider has no capacity for the job.
+    def try_add_job(self, lines: Sequence[PricedRequest]) -> bool:
+        """Assign a job with these lines to the provider. Return False if the provider has no capacity for the job.
 
-        The provider may get as many jobs as the plan gives it lines. A provider that accepts bundles and whose speed is
-        known may get more jobs, as long as the units of all its jobs would fit into that many bundles of maximum size.
+        The provider may get as many jobs as the plan has lines for it. If its speed is known and it accepts bundles, it
+        may get more jobs, as long as the units of all jobs fit into that many bundles of maximum size.
         """
         rates = bundle_rates(self.bid.rates)
         units = sum(
             output_units(line.units.units_in, line.units.units_out, rates.rate_in, rates.rate_out) for line in lines
         )
-        in_time = self.limits.units is not None and self.limits.items > 1
-        room = self.allocation.lines * (self.limits.units or 0) if in_time else 0
-        if self.jobs >= self.allocation.lines and self.units + units > room:
+        may_exceed_jobs = self.limits.units is not None and self.limits.items > 1
+        max_units = self.allocation.lines * (self.limits.units or 0) if may_exceed_jobs else 0
+        if self.jobs >= self.allocation.lines and self.units + units > max_units:
             return False
         self.jobs, self.units, self.lines = self.jobs + 1, self.units + units, self.lines + len(lines)
         return True
@@ -130,35 +130,35 @@ class BidChooser:
     `providers`: ids and box keys of the providers that get the lines with rates, in turn.
     """
 
-    def __init__(self, providers: Sequence[tuple[int, str]], limits_of: LimitsOf) -> None:
+    def __init__(self, providers: Sequence[tuple[int, str]], find_limits: FindBundleLimits) -> None:
         self._next_provider = cycle(providers or [(OPEN_PROVIDER, None)])
-        self._limits_of = limits_of
-        self._shares: dict[int, list[_Share]] = {}
-        self._shares_with_room: dict[int, deque[_Share]] = {}
+        self._find_limits = find_limits
+        self._shares: dict[int, list[_ProviderShare]] = {}
+        self._shares_with_room: dict[int, deque[_ProviderShare]] = {}
         self._bids_by_terms: dict[tuple[int, int, int], Bid] = {}
 
     def use_plans(self, plans: Sequence[ModelPlan]) -> None:
-        """Use these plans for lines without rates."""
+        """Assign lines without rates to providers as these plans say."""
         for plan in plans:
             self._shares[plan.model_id] = [
-                _Share(share, self._limits_of(share.provider_id, plan.model_id)) for share in plan.allocation
+                _ProviderShare(share, self._find_limits(share.provider_id, plan.model_id)) for share in plan.allocation
             ]
             self._shares_with_room[plan.model_id] = deque(self._shares[plan.model_id])
 
-    def jobs(self, lines: Sequence[PricedRequest]) -> Iterator[JobLines]:
+    def cut_into_jobs(self, lines: Sequence[PricedRequest]) -> Iterator[JobLines]:
         """Cut the lines into jobs. Raises PlanShort if the network lacks capacity for some lines."""
-        wanted = {demand.model_id: demand for demand in sum_demands(lines)}
+        demands = {demand.model_id: demand for demand in sum_demands(lines)}
         at = 0
         while at < len(lines):
             line = lines[at]
             if line.rates is None:
                 found = self._cut_planned_job(lines, at)
                 if found is None:
-                    demand = wanted[line.model.svc.model_id]
+                    demand = demands[line.model.svc.model_id]
                     raise PlanShort(demand.name, sum(self.planned_lines(demand.model_id)), demand.lines)
                 count, bid = found
             else:
-                bid = self._build_bid(line.rates)
+                bid = self._next_bid(line.rates)
                 count = count_lines_for_job(lines, at, line.rates, self._bundle_limits(bid, line))
             yield JobLines(at + 1, lines[at : at + count], bid)
             at += count
@@ -172,7 +172,7 @@ class BidChooser:
         while shares:
             share = shares[0]
             count = count_lines_for_job(lines, at, share.bid.rates, share.limits)
-            if share.add_job(lines[at : at + count]):
+            if share.try_add_job(lines[at : at + count]):
                 return count, share.bid
             shares.popleft()
         return None
@@ -181,10 +181,10 @@ class BidChooser:
         return (
             UNBUNDLED_LIMITS
             if bid.designated == OPEN_PROVIDER
-            else self._limits_of(bid.designated, line.model.svc.model_id)
+            else self._find_limits(bid.designated, line.model.svc.model_id)
         )
 
-    def _build_bid(self, rates: Rates) -> Bid:
+    def _next_bid(self, rates: Rates) -> Bid:
         provider, box_key = next(self._next_provider)
         terms = (rates.rate_in, rates.rate_out, provider)
         known = self._bids_by_terms.get(terms)

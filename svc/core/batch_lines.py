@@ -33,12 +33,11 @@ class BatchLine:
 
 
 def read_lines(
-    texts: Iterable[bytes | str | Mapping[str, Any]], window: str, offered_rates: Mapping[str, Rates] | None = None
+    raw_lines: Iterable[bytes | str | Mapping[str, Any]], window: str, offered_rates: Mapping[str, Rates] | None = None
 ) -> Iterator[BatchLine]:
-    """Read each line from a JSON text or an object, and yield the line. Blank lines are skipped.
+    """Parse lines from JSON texts or objects, and yield them. Blank lines are skipped.
 
-    `offered_rates`: rates by model for lines without rates. Raises OrderRefused, which names the number of a wrong
-    line.
+    `offered_rates`: rates by model, for lines without rates. Raises OrderRefused with the number of the wrong line.
 
     A line looks like this:
 
@@ -50,7 +49,7 @@ def read_lines(
     """
     first: BatchLine | None = None
     seen: set[str] = set()
-    non_blank = (text for text in texts if isinstance(text, Mapping) or text.strip())
+    non_blank = (text for text in raw_lines if isinstance(text, Mapping) or text.strip())
     for number, text in enumerate(non_blank, start=1):
         try:
             if number > MAX_LINES:
@@ -79,10 +78,10 @@ def _parse_line(text: bytes | str) -> object:
 
 def _read_line(number: int, value: object, window: str) -> BatchLine:
     if not isinstance(value, Mapping):
-        raise Refused("a line must be a JSON object")
+        raise Refused("the line must be a JSON object")
     for key in value:
         if key not in _LINE_FIELDS:
-            raise Refused(f"unknown field {key!r}: put the model's input into body", str(key))
+            raise Refused(f"unknown field {key!r}: move the model's input into body", str(key))
     url = value.get("url", RESPONSES_ENDPOINT)
     if url not in ENDPOINTS:
         raise Refused(f"url must be one of {', '.join(ENDPOINTS)}", "url")

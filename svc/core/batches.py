@@ -1,4 +1,4 @@
-"""Turn the jobs of a batch into complete submissions, signed with a private key in this process. No I/O."""
+"""Seal, sign and price the jobs of a batch, with a private key in this process. No I/O."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from common.secp256k1 import Wallet
 from svc.core.batch_bids import JobLines
 from svc.core.bids import Rates
 from svc.core.bundles import bundle_rates
-from svc.core.market import Market
+from svc.core.market import VerifiedMarket
 from svc.core.money import Ceiling
 from svc.core.orders import OrderTerms, PreparedOrder, SealedOrder, seal_order
 from svc.core.quote_check import order_amount
@@ -37,7 +37,7 @@ class JobOrder:
 class BatchContext:
     """Values that all jobs of a batch share."""
 
-    market: Market
+    market: VerifiedMarket
     owner: bytes
     result_key: PublicKey
     expires_at: int
@@ -49,8 +49,8 @@ class BatchContext:
 class PreparedJob:
     """Job that can be posted. `text` is its line in the batch file.
 
-    If the container is too large for a line, `text` is empty and `oversized` is the order. Its container must then be
-    uploaded, and its payment signed. `unlisted`: parameters that the model's schema does not list.
+    If the container is too large for a line, `text` is empty and `oversized` is the order. The caller must then upload
+    the order's container and sign its payment. `unlisted`: parameters that the model's schema does not list.
     """
 
     job_id: str
@@ -63,19 +63,19 @@ class PreparedJob:
 
 @attrs.frozen(slots=True)
 class RejectedLine:
-    """Line of the batch that cannot be ordered, and why."""
+    """Line of a batch that cannot be ordered, with the reason."""
 
     number: int
     refusal: Refused
 
 
 def prepare_jobs(context: BatchContext, wallet: Wallet, orders: Sequence[JobOrder]) -> list[PreparedJob | RejectedLine]:
-    """Prepare each job. For a job with a rejected line, return that line instead."""
+    """Prepare each job. Return the rejected line in place of a job that has one."""
     return [_prepare_job(context, wallet, order) for order in orders]
 
 
 def price_jobs(context: BatchContext, orders: Sequence[JobOrder]) -> list[int | RejectedLine]:
-    """Return the amount of each job. For a job with a rejected line, return that line instead."""
+    """Return the amount of each job. Return the rejected line in place of a job that has one."""
     return [_price_job(context, order) for order in orders]
 
 
@@ -102,10 +102,10 @@ def seal_job(context: BatchContext, order: JobOrder) -> SealedOrder:
     return seal_order(context.market, order.recipient, envelope, terms)
 
 
-def find_line_over_ceiling(context: BatchContext, order: JobOrder) -> RejectedLine | None:
-    """Return the first line that costs more than the ceiling or cannot be priced. Return None if all lines are fine."""
+def find_rejected_line(context: BatchContext, order: JobOrder) -> RejectedLine | None:
+    """Return the first line of the job that exceeds the ceiling or cannot be priced, or None."""
     rates, fees = order.job.bid.rates, context.fees
-    for number, line in enumerate(order.job.lines, order.job.number):
+    for number, line in enumerate(order.job.lines, order.job.first_line_number):
         units = line.units
         try:
             amount = quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, fees)
@@ -139,24 +139,24 @@ def _order_terms(job: JobLines) -> tuple[Rates, Units]:
 
 
 def _price_job(context: BatchContext, order: JobOrder) -> int | RejectedLine:
-    if (rejected := find_line_over_ceiling(context, order)) is not None:
+    if (rejected := find_rejected_line(context, order)) is not None:
         return rejected
     try:
         rates, units = _order_terms(order.job)
         return quotes.amount(rates.rate_in, rates.rate_out, units.units_in, units.units_out, context.fees)
     except Refused as refusal:
-        return RejectedLine(order.job.number, refusal)
+        return RejectedLine(order.job.first_line_number, refusal)
 
 
 def _prepare_job(context: BatchContext, wallet: Wallet, order: JobOrder) -> PreparedJob | RejectedLine:
-    if (rejected := find_line_over_ceiling(context, order)) is not None:
+    if (rejected := find_rejected_line(context, order)) is not None:
         return rejected
     try:
         sealed = seal_job(context, order)
-        prepared = PreparedOrder(sealed, wallet.sign(sealed.to_sign().digest), unlisted_parameters(order))
+        prepared = PreparedOrder(sealed, wallet.sign(sealed.signing_request().digest), unlisted_parameters(order))
         amount = job_amount(context, prepared)
     except Refused as refusal:
-        return RejectedLine(order.job.number, refusal)
+        return RejectedLine(order.job.first_line_number, refusal)
     lines = len(order.job.lines)
     if not sealed.sealed.fits_inline:
         return PreparedJob(prepared.id, amount, b"", lines, prepared.unlisted, prepared)

@@ -3,7 +3,7 @@
     rates    provider    bid
     none     none        the ask of the candidate that is ranked first; the order names this candidate
     none     named       the ask of the named provider; rejected if this provider is not live
-    one      any         the given rate, and zero for the other rate
+    one      any         the given rate; the other rate is zero
     both     any         the given rates
 
 An order that names no provider is open. Any provider may claim an open order, and it is sealed to the escrow.
@@ -42,7 +42,7 @@ class Bid:
 
 
 def read_rates(rate_in: Rate | None, rate_out: Rate | None) -> Rates | None:
-    """Return the rates, or None if both rates are None. The order then takes the best ask.
+    """Return the rates, or None if both are None, because such an order takes the best ask.
 
     >>> read_rates("1000000", None)
     Rates(rate_in=1000000, rate_out=0)
@@ -69,8 +69,8 @@ def market_bid(candidates: Sequence[Candidate], provider: int | None) -> Bid:
         candidates = [candidate for candidate in candidates if candidate.room != 0]
     if not candidates:
         raise NoProvider(
-            "every live provider of this model and window is full: retry later, or wait for one that you name with"
-            " `provider`"
+            "every live provider of this model and window is full: retry later, or set `provider` to wait for a certain"
+            " provider"
         )
     first = candidates[0]
     return Bid(Rates(first.rate_in, first.rate_out), first.provider_id, first.box_key)

@@ -1,4 +1,4 @@
-"""Bundles of a batch: how many consecutive lines share a job, and what their results cost. No I/O."""
+"""Bundles: jobs that several consecutive lines of a batch share. Computes their size and cost. No I/O."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,12 @@ from svc.records import Ask
 
 MAX_BUNDLE_INPUT_BYTES: Final = 4 * 2**20
 MAX_UNMEASURED_BUNDLE_ITEMS: Final = 64  # maximum lines in a bundle if the provider's speed is unknown
-_BUNDLES_PER_WINDOW: Final = 2  # at the provider's measured speed, a bundle may take half of its window
+_BUNDLES_PER_WINDOW: Final = 2  # a bundle may take at most half of its window, at the provider's measured speed
 
 LINES_METADATA_KEY: Final = "svc-lines"  # metadata of a batch: the number of lines of each job
 _MAX_METADATA_VALUE_LENGTH: Final = 512
-_RUN_PATTERN: Final = re.compile(r"([1-9][0-9]{0,4})(?:\*([1-9][0-9]{0,4}))?", re.ASCII)  # 256*2: two jobs of 256 lines
+# For example, 256*2 means two jobs of 256 lines.
+_RUN_PATTERN: Final = re.compile(r"([1-9][0-9]{0,4})(?:\*([1-9][0-9]{0,4}))?", re.ASCII)
 
 
 @attrs.frozen(slots=True)
@@ -36,8 +37,8 @@ class BundleLimits:
 UNBUNDLED_LIMITS: Final = BundleLimits()
 
 
-def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
-    """Return the limits for the provider of an ask. `max_items` is an additional limit of the caller."""
+def bundle_limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
+    """Return the bundle limits of an ask's provider, and at most `max_items` lines if the caller sets it."""
     items = max(1, min(ask.largest_bundle or 1, MAX_ITEMS, max_items or MAX_ITEMS))
     speed = None if ask.reliability is None else ask.reliability.units_per_sec
     if speed is None or speed <= 0:
@@ -46,15 +47,17 @@ def limits_for(ask: Ask, max_items: int | None) -> BundleLimits:
 
 
 def may_bundle(line: PricedRequest, rates: Rates) -> bool:
-    """Return True for a text or embedding line that may be in a bundle. A bundle charges input as units of output, so a
-    text line with an input rate also needs an output rate."""
+    """Return True if a line may be in a bundle.
+
+    A bundle charges input as units of output, so a text line with an input rate also needs an output rate.
+    """
     if line.modality not in BUNDLED_MODALITIES:
         return False
     return bool(rates.rate_out) or not rates.rate_in or line.modality == "embeddings"
 
 
 def bundle_rates(rates: Rates) -> Rates:
-    """Return the rates to sign for a bundle. Without an output rate, as for embeddings, use the input rate for both."""
+    """Return the rates to sign for a bundle. Embeddings have no output rate, so the input rate is used for both."""
     return rates if rates.rate_out else Rates(rates.rate_in, rates.rate_in)
 
 
@@ -101,12 +104,12 @@ def sizes_metadata(sizes: Sequence[int], max_pairs: int) -> dict[str, str]:
     return {_sizes_key(number): value for number, value in enumerate(values)}
 
 
-def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
+def read_job_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
     """Return the number of lines of each job, or None for a batch without bundles.
 
     Raises Refused for malformed metadata.
 
-    >>> read_sizes({"svc-lines": "256*2 16"})
+    >>> read_job_sizes({"svc-lines": "256*2 16"})
     (256, 256, 16)
     """
     if metadata is None or LINES_METADATA_KEY not in metadata:
@@ -119,18 +122,21 @@ def read_sizes(metadata: Mapping[str, str] | None) -> tuple[int, ...] | None:
             size, times = (int(found[1]), int(found[2] or 1)) if found is not None else (0, 0)
             lines += size * times
             if found is None or lines > MAX_LINES:
-                raise Refused(f"{LINES_METADATA_KEY} of the batch's metadata is malformed", LINES_METADATA_KEY)
+                raise Refused(
+                    f"{LINES_METADATA_KEY} in the batch's metadata must be sizes of jobs such as 256*2 16",
+                    LINES_METADATA_KEY,
+                )
             sizes += [size] * times
     return tuple(sizes)
 
 
-def line_count(metadata: Mapping[str, str] | None, jobs: int) -> int:
+def line_count(metadata: Mapping[str, str] | None, job_count: int) -> int:
     """Return the number of lines of a batch. If its metadata has no valid sizes, each job counts as one line."""
     try:
-        sizes = read_sizes(metadata)
+        sizes = read_job_sizes(metadata)
     except Refused:
         sizes = None
-    return jobs if sizes is None else sum(sizes)
+    return job_count if sizes is None else sum(sizes)
 
 
 def _format_run(size: int, times: int) -> str:
@@ -156,16 +162,16 @@ def split_cost(cost: CostParts, weights: Sequence[int]) -> list[CostParts]:
     """
     if not any(weights):
         weights = [1] * len(weights)
-    parts = [_split_amount(each, weights) for each in (cost.provider, cost.fee, cost.gas_fee)]
-    return [CostParts(*each) for each in zip(*parts, strict=True)]
+    shares = [_split_amount(amount, weights) for amount in (cost.provider, cost.fee, cost.gas_fee)]
+    return [CostParts(*each) for each in zip(*shares, strict=True)]
 
 
 def _split_amount(amount: int, weights: Sequence[int]) -> list[int]:
     """Split the amount by weight. Round the running total, not each share, so that the shares add up to the amount."""
-    shares, total, before, weight = [], sum(weights), 0, 0
-    for each in weights:
-        weight += each
-        upto = amount * weight // total
-        shares.append(upto - before)
-        before = upto
+    shares, total_weight, assigned, weight_so_far = [], sum(weights), 0, 0
+    for weight in weights:
+        weight_so_far += weight
+        running_total = amount * weight_so_far // total_weight
+        shares.append(running_total - assigned)
+        assigned = running_total
     return shares

@@ -1,7 +1,7 @@
-"""Estimate of the coordinator's time from its answers.
+"""Estimate the coordinator's time from the `date` header of its answers.
 
-The coordinator checks orders, cancellations and sessions against its own clock, and the local clock may be wrong. The
-`date` header of the last answer corrects the local time. A correction of more than 15 minutes is ignored, because a
+The coordinator checks orders, cancellations and sessions against its own clock, and the local clock may be wrong. So
+the last answer's date corrects the local time. A correction of more than 15 minutes is ignored, because a
 false date could make the client sign payments that stay valid far into the future.
 """
 
@@ -18,18 +18,18 @@ MAX_SKEW_S: Final = 900.0
 class ServerClock:
     """Clock of the coordinator. `skew`: the coordinator's time minus the local time at the last answer."""
 
-    local: Callable[[], float] = time.time
+    local_clock: Callable[[], float] = time.time
     skew: float = 0.0
 
     def observe(self, date: float) -> None:
         """Record the date of an answer in Unix seconds. Call this as soon as the answer's headers have arrived."""
-        # The header is rounded down and slightly old, so this clock is late rather than early. An order may then
-        # expire a second too early, but never later than the coordinator allows.
-        self.skew = date - self.local()
+        # The header is rounded down to seconds and arrives late, so this clock is slow rather than fast. An order may
+        # then expire a second early, but never later than the coordinator allows.
+        self.skew = date - self.local_clock()
 
     @property
-    def is_plausible(self) -> bool:
+    def is_skew_plausible(self) -> bool:
         return abs(self.skew) <= MAX_SKEW_S
 
     def now(self) -> int:
-        return int(self.local() + (self.skew if self.is_plausible else 0.0))
+        return int(self.local_clock() + (self.skew if self.is_skew_plausible else 0.0))

@@ -1,8 +1,8 @@
-"""Verification of an escrow's key, before anything is sealed to it.
+"""Verify an escrow's key before anything is sealed to the key.
 
 The holder of the key can read every open order. The evidence must be for this key (`report_data`), of an accepted kind,
-and not of a debug build. The evidence does not prove who holds the key, because anyone can compute static evidence. The
-client must know the right key from a pin or from its first use.
+and not of a debug build. The evidence does not prove who holds the key, because anyone can compute static evidence. So
+the client also compares the key with a pinned key, or with the key of the first use.
 """
 
 from collections.abc import Collection
@@ -40,12 +40,16 @@ def verify_escrow_key(answer: EscrowKey, trust: EscrowTrust) -> PublicKey:
     if bound_to != escrow_evidence.report_data(public):
         raise EscrowUntrusted("the escrow's evidence is for another key", code="escrow_binding")
     if answer.evidence.debug and not trust.allow_debug:
-        raise EscrowUntrusted("the escrow runs a debug build", code="escrow_debug")
+        raise EscrowUntrusted("the escrow runs a debug build, whose operator can read open orders", code="escrow_debug")
     if answer.evidence.type == escrow_evidence.MOCK_EVIDENCE_TYPE:
         if not trust.allow_mock:
-            raise EscrowUntrusted("the escrow is a development escrow", code="escrow_mock")
+            raise EscrowUntrusted(
+                "the escrow is a development escrow, whose operator can read open orders", code="escrow_mock"
+            )
     elif answer.evidence.type != escrow_evidence.STATIC_EVIDENCE_TYPE:
-        raise EscrowUntrusted(f"unknown evidence type {answer.evidence.type!r}", code="escrow_malformed")
+        raise EscrowUntrusted(
+            f"the escrow's evidence has the unknown type {answer.evidence.type!r}", code="escrow_malformed"
+        )
     if trust.pinned and public.raw.hex() not in {pin.lower().removeprefix("0x") for pin in trust.pinned}:
-        raise EscrowUntrusted("the escrow's key is not one of the pinned keys", code="escrow_not_pinned")
+        raise EscrowUntrusted(f"the escrow's key {public.raw.hex()} is not a pinned key", code="escrow_not_pinned")
     return public

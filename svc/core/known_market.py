@@ -1,7 +1,6 @@
-"""Remembered facts of a market, so that the client notices when the coordinator reports other facts.
+"""Remembered facts of a market, with which the coordinator's later answers are compared.
 
-A market is identified by its coordinator's address. The facts come from an address book or from the first use of the
-market. Later answers are compared with these facts.
+The coordinator's address identifies a market. The facts come from an address book or from the first use of the market.
 """
 
 from collections.abc import Mapping
@@ -35,7 +34,7 @@ def market_url(base_url: str) -> str:
     return f"{scheme}://{netloc}{parts.path.rstrip('/')}"
 
 
-def fingerprint(book: AddressBook) -> str:
+def deployment_fingerprint(book: AddressBook) -> str:
     """Return sixteen hex digits that identify a deployment on the command line."""
     fields = book.labelled_values
     return keccak256("\n".join(f"{name}={fields[name]}" for name in sorted(fields)).encode())[:8].hex()
@@ -43,7 +42,7 @@ def fingerprint(book: AddressBook) -> str:
 
 @attrs.frozen(slots=True)
 class KnownMarket:
-    """Facts of a market.
+    """Remembered facts of a market.
 
     `escrow_keys`: kind of evidence by escrow key. `box_keys`: box key by provider id. Keys are 64 hex digits.
     """
@@ -85,7 +84,7 @@ def read_markets(raw: bytes) -> dict[str, KnownMarket]:
     document = _read_object(parse(raw), "known markets")
     if document.get("version") != 1:
         raise Refused(
-            "the file of known markets must have version 1: another release of svc wrote this file", "version"
+            "the file of known markets must have version 1: use the release of svc that wrote the file", "version"
         )
     return {url: KnownMarket.of(entry) for url, entry in _read_object(document.get("markets"), "markets").items()}
 

@@ -1,4 +1,4 @@
-"""Verified deployment of a market, for which a client signs and seals orders."""
+"""Verified deployment of a market. A client signs and seals orders only for such a deployment."""
 
 from typing import Self
 
@@ -10,7 +10,7 @@ from common.receipt import ReceiptMarket
 
 
 @attrs.frozen(slots=True)
-class Market:
+class VerifiedMarket:
     """Verified deployment. Amounts are in base units of the payment token; `decimals` is only for display."""
 
     chain_id: int
@@ -22,7 +22,7 @@ class Market:
     def receipt_market(self) -> ReceiptMarket:
         token = self.domains.token.domain
         if token.verifying_contract is None:
-            raise AssertionError("the signing domain of a token names the token's contract")
+            raise AssertionError("the token's signing domain has no contract")
         return ReceiptMarket(self.chain_id, self.job_registry, token.verifying_contract, token.name, token.version)
 
     @classmethod

@@ -15,16 +15,16 @@ DEFAULT_BATCH_CEILING_TOKENS: Final = 10
 _ORDER_ADVICE: Final = "raise the ceiling with --max-amount, SVC_MAX_AMOUNT or max_amount="
 _LINE_ADVICE: Final = "raise the ceiling with --max-line-amount, SVC_MAX_AMOUNT or max_line_amount="
 _BATCH_ADVICE: Final = "raise the ceiling with --max-amount, SVC_MAX_AMOUNT or max_amount="
-# Limit on decimals that only the coordinator reports. A false report could otherwise raise the default ceiling.
+# Limit on unverified decimals. A coordinator that reports too many could otherwise raise the default ceiling.
 _MAX_UNVERIFIED_DECIMALS: Final = 6
 
 
-def format_token(amount: int, decimals: int) -> str:
+def format_token_amount(amount: int, decimals: int) -> str:
     """Format an amount in whole tokens, exactly and without trailing zeros.
 
-    >>> format_token(165_000, 6)
+    >>> format_token_amount(165_000, 6)
     '0.165'
-    >>> format_token(2_000_000, 6)
+    >>> format_token_amount(2_000_000, 6)
     '2'
     """
     whole, fraction = divmod(amount, 10**decimals)
@@ -34,22 +34,22 @@ def format_token(amount: int, decimals: int) -> str:
 
 @attrs.frozen(slots=True)
 class Token:
-    """Payment token. `vouched` is False if the decimals are unverified, because only the coordinator reports them."""
+    """Payment token. `decimals_verified` is False if only the coordinator reports the decimals."""
 
     name: str
     decimals: int
-    vouched: bool
+    decimals_verified: bool
 
     def format(self, amount: int) -> str:
-        return f"{format_token(amount, self.decimals)} {self.name} ({amount} base units)"
+        return f"{format_token_amount(amount, self.decimals)} {self.name} ({amount} base units)"
 
 
 @attrs.frozen(slots=True)
 class Ceiling:
-    """Maximum amount in base units. `default` is True if no ceiling was set. `advice` says how to raise the ceiling."""
+    """Maximum amount in base units. `is_default` is True if no ceiling was set. `advice` says how to raise it."""
 
     max_amount: int
-    default: bool
+    is_default: bool
     advice: str
     token: Token
 
@@ -57,28 +57,30 @@ class Ceiling:
         """Raise OverCeiling if the amount is above the ceiling. `subject` is, for example, `the order`."""
         if amount <= self.max_amount:
             return
-        kind = "the default ceiling" if self.default else "the ceiling"
+        kind = "the default ceiling" if self.is_default else "the ceiling"
         message = (
             f"{subject} costs up to {self.token.format(amount)}, above {kind} of {self.token.format(self.max_amount)}"
         )
-        raise OverCeiling(f"{message}; {self.advice}", amount=amount, default=self.default)
+        raise OverCeiling(f"{message}; {self.advice}", amount=amount, default=self.is_default)
 
 
 def order_ceiling(token: Token, max_amount: int | None, configured: int | None) -> Ceiling:
-    return _ceiling(token, max_amount, configured, DEFAULT_ORDER_CEILING_TOKENS, _ORDER_ADVICE)
+    return _build_ceiling(token, max_amount, configured, DEFAULT_ORDER_CEILING_TOKENS, _ORDER_ADVICE)
 
 
 def line_ceiling(token: Token, max_amount: int | None, configured: int | None) -> Ceiling:
-    return _ceiling(token, max_amount, configured, DEFAULT_ORDER_CEILING_TOKENS, _LINE_ADVICE)
+    return _build_ceiling(token, max_amount, configured, DEFAULT_ORDER_CEILING_TOKENS, _LINE_ADVICE)
 
 
 def batch_ceiling(token: Token, max_amount: int | None, configured: int | None) -> Ceiling:
-    return _ceiling(token, max_amount, configured, DEFAULT_BATCH_CEILING_TOKENS, _BATCH_ADVICE)
+    return _build_ceiling(token, max_amount, configured, DEFAULT_BATCH_CEILING_TOKENS, _BATCH_ADVICE)
 
 
-def _ceiling(token: Token, max_amount: int | None, configured: int | None, default_tokens: int, advice: str) -> Ceiling:
+def _build_ceiling(
+    token: Token, max_amount: int | None, configured: int | None, default_tokens: int, advice: str
+) -> Ceiling:
     limit = configured if max_amount is None else max_amount
     if limit is not None:
         return Ceiling(limit, False, advice, token)
-    decimals = token.decimals if token.vouched else min(token.decimals, _MAX_UNVERIFIED_DECIMALS)
+    decimals = token.decimals if token.decimals_verified else min(token.decimals, _MAX_UNVERIFIED_DECIMALS)
     return Ceiling(default_tokens * 10**decimals, True, advice, token)

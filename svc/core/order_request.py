@@ -16,7 +16,7 @@ from svc.records import Model
 
 @attrs.frozen(slots=True)
 class OrderRequest:
-    """Requested order. Set `endpoint` only for embeddings (`/v1/embeddings`). The default is the model's endpoint."""
+    """Requested order. `endpoint` is the model's endpoint by default. Set it only to `/v1/embeddings`."""
 
     model: str
     input: ModelInput
@@ -45,23 +45,23 @@ class PricedRequest:
 
 
 def price_request(request: OrderRequest, model: Model) -> PricedRequest:
-    """Check a request that will be bought, and compute its units. Raises Refused, which names the wrong field."""
+    """Check a request to buy, and compute its units. Raises Refused, which names the wrong field."""
     priced = price_probe(request, model)
-    _require_served(request, priced)
+    _require_matching_endpoint(request, priced)
     return priced
 
 
 def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
-    """Check a request that only looks for candidate providers, and compute its units.
+    """Check a request for candidate providers, and compute its units.
 
     The input may be incomplete. Raises Refused, which names the wrong field.
     """
     if not model.svc.enabled:
-        raise Refused(f"{model.id} accepts no orders", "model")
+        raise Refused(f"{model.id} is disabled and accepts no orders: choose another model", "model")
     if request.provider is not None and not 0 < request.provider < 2**32:
         raise Refused("provider must be a provider's id from 1 to 4294967295", "provider")
     input_body = model_input(request.input)
-    unlisted = check_parameters(_schema(model), input_body)
+    unlisted = check_parameters(_params_schema(model), input_body)
     modality = modality_of(request.endpoint or model.svc.endpoint, input_body)
     return PricedRequest(
         model=model,
@@ -76,14 +76,14 @@ def price_probe(request: OrderRequest, model: Model) -> PricedRequest:
     )
 
 
-def _require_served(request: OrderRequest, priced: PricedRequest) -> None:
+def _require_matching_endpoint(request: OrderRequest, priced: PricedRequest) -> None:
     """Raise Refused if the model's route cannot serve this request."""
     model, modality, unlisted = priced.model, priced.modality, priced.unlisted
     served = model.svc.endpoint
     if served is None:
         return
     if request.endpoint == EMBEDDINGS_ENDPOINT != served:
-        raise Refused(f"{model.id} does not make embeddings: it serves {served}", "endpoint")
+        raise Refused(f"{model.id} does not make embeddings: its endpoint is {served}", "endpoint")
     if served == EMBEDDINGS_ENDPOINT and "input" not in priced.input:
         raise Refused(f"{model.id} makes embeddings: pass the texts as input", "input")
     if served == IMAGES_ENDPOINT and modality != "image" and request.units_out is None:
@@ -93,7 +93,7 @@ def _require_served(request: OrderRequest, priced: PricedRequest) -> None:
         raise Refused(f"{model.id} returns text, not {modality}: remove {', '.join(unlisted)}", "input")
 
 
-def _schema(model: Model) -> Mapping[str, object] | None:
+def _params_schema(model: Model) -> Mapping[str, object] | None:
     return model.svc.params_schema
 
 

@@ -1,4 +1,4 @@
-"""Build an order: its terms, the sealed container, the signing requests and the bodies of its HTTP requests."""
+"""Build an order, its sealed container, its signing requests and the bodies of its HTTP requests."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from common.pricing.units import Units
 from common.quotes import derive_job_id
 from common.scalars import base64_of, hex_of
 from svc.core.bids import Rates
-from svc.core.market import Market
+from svc.core.market import VerifiedMarket
 from svc.core.sealing import SealedContainer, seal_envelope
-from svc.core.typed_data import SigningRequest, build_request
+from svc.core.typed_data import SigningRequest, build_signing_request
 
 
 @attrs.frozen(slots=True)
@@ -36,15 +36,15 @@ class OrderTerms:
 class SealedOrder:
     """Unsigned order and its sealed container. The order contains the commitment of the container."""
 
-    market: Market = attrs.field(repr=False)
+    market: VerifiedMarket = attrs.field(repr=False)
     terms: OrderTerms
     owner: bytes
     order: Order = attrs.field(repr=False)
     job_id: bytes
     sealed: SealedContainer = attrs.field(repr=False)
 
-    def to_sign(self) -> SigningRequest:
-        return build_request("order", self.market.domains.jobs, self.order)
+    def signing_request(self) -> SigningRequest:
+        return build_signing_request("order", self.market.domains.jobs, self.order)
 
 
 @attrs.frozen(slots=True)
@@ -90,17 +90,17 @@ class PreparedOrder:
         sealed = self.sealed_order
         market = sealed.market
         authorization = job_payment(sealed.owner, market.job_registry, amount, sealed.order.expires_at, sealed.job_id)
-        return build_request("payment", market.domains.token, authorization)
+        return build_signing_request("payment", market.domains.token, authorization)
 
     def submission(self, amount: int, auth_sig: bytes, container_cid: str | None = None) -> dict[str, Any]:
-        """Return the body that posts the job. It has the container, or the `container_cid` of an uploaded container."""
+        """Return the body that posts the job, with the container, or with the `container_cid` of an uploaded one."""
         body = self.quote_body() | {"amount": str(amount), "auth_sig": hex_of(auth_sig)}
         if container_cid is not None:
             return body | {"container_cid": container_cid}
         return body | {"container": base64_of(self.sealed_order.sealed.container)}
 
 
-def seal_order(market: Market, recipient: PublicKey, envelope: Envelope, terms: OrderTerms) -> SealedOrder:
+def seal_order(market: VerifiedMarket, recipient: PublicKey, envelope: Envelope, terms: OrderTerms) -> SealedOrder:
     sealed = seal_envelope(market, recipient, envelope)
     order = Order(
         c=sealed.c,
@@ -116,5 +116,5 @@ def seal_order(market: Market, recipient: PublicKey, envelope: Envelope, terms: 
     return SealedOrder(market, terms, envelope.owner, order, derive_job_id(envelope.owner, sealed.c), sealed)
 
 
-def cancellation_request(market: Market, job: bytes, issued_at: int) -> SigningRequest:
-    return build_request("cancellation", market.domains.jobs, Cancel(job, issued_at))
+def cancellation_request(market: VerifiedMarket, job: bytes, issued_at: int) -> SigningRequest:
+    return build_signing_request("cancellation", market.domains.jobs, Cancel(job, issued_at))

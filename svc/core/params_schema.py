@@ -1,7 +1,7 @@
 """Check an input against the parameter schema that a model publishes.
 
 Only `type`, `minimum`, `maximum`, `enum`, `oneOf`, `items` and `properties` are evaluated; other keywords are ignored.
-A schema is free text on the chain. A malformed part of a schema allows every value.
+The chain stores any text as a schema, so a malformed part of a schema allows every value.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,10 +29,10 @@ _TYPE_CHECKS: Final[dict[str, Callable[[object], bool]]] = {
 def check_parameters(schema: Mapping[str, Any] | None, model_input: Input) -> tuple[str, ...]:
     """Return the parameters that the schema does not list. They are sent, but the model may ignore them.
 
-    Raises Refused for a parameter that the schema sets to false, or that fails its subschema. Even without a schema,
-    `reasoning_max_tokens` and `min_tokens` must fit under the output cap.
+    Raises Refused for a parameter whose subschema is false or does not match. Even without a schema,
+    `reasoning_max_tokens` must be below the output cap, and `min_tokens` must not exceed it.
     """
-    _check_lengths(model_input)
+    _check_output_caps(model_input)
     if not schema:
         return ()
     problem = next(_find_problems(schema, model_input, ""), None)
@@ -42,7 +42,7 @@ def check_parameters(schema: Mapping[str, Any] | None, model_input: Input) -> tu
     return tuple(name for name in model_input if isinstance(listed, Mapping) and name not in listed)
 
 
-def _check_lengths(model_input: Input) -> None:
+def _check_output_caps(model_input: Input) -> None:
     caps = [read_count(model_input[name], name) for name in OUTPUT_CAP_PARAMS if model_input.get(name) is not None]
     if not caps:
         return
@@ -54,45 +54,45 @@ def _check_lengths(model_input: Input) -> None:
         raise Refused(f"min_tokens must not be above the output cap of {cap}", "min_tokens")
 
 
-def _find_problems(schema: object, value: object, place: str) -> Iterator[Refused]:
+def _find_problems(schema: object, value: object, path: str) -> Iterator[Refused]:
     if schema is False:
-        yield Refused(f"{place} is not accepted by this model", place)
+        yield Refused(f"{path} is not accepted by this model", path)
     if not isinstance(schema, Mapping):
         return
-    yield from _find_value_problems(schema, value, place)
+    yield from _find_value_problems(schema, value, path)
     choices = schema.get("oneOf")
     if isinstance(choices, list):
-        matches = sum(next(_find_problems(choice, value, place), None) is None for choice in choices)
+        matches = sum(next(_find_problems(choice, value, path), None) is None for choice in choices)
         if matches != 1:
             yield Refused(
-                f"{_parameter_name(place)} must match exactly one of {len(choices)} forms, but matches {matches}", place
+                f"{_parameter_name(path)} must match exactly one of {len(choices)} forms, but matches {matches}", path
             )
     items = schema.get("items")
     if items is not None and isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _find_problems(items, item, f"{place}[{index}]")
+            yield from _find_problems(items, item, f"{path}[{index}]")
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and isinstance(value, Mapping):
         for name, subschema in properties.items():
             if name in value:
-                yield from _find_problems(subschema, value[name], f"{place}.{name}" if place else name)
+                yield from _find_problems(subschema, value[name], f"{path}.{name}" if path else name)
 
 
-def _find_value_problems(schema: Mapping[str, Any], value: object, place: str) -> Iterator[Refused]:
+def _find_value_problems(schema: Mapping[str, Any], value: object, path: str) -> Iterator[Refused]:
     wanted = schema.get("type")
     kinds = [wanted] if isinstance(wanted, str) else wanted if isinstance(wanted, list) else []
     checks = [_TYPE_CHECKS[kind] for kind in kinds if isinstance(kind, str) and kind in _TYPE_CHECKS]
     if checks and not any(check(value) for check in checks):
-        yield Refused(f"{_parameter_name(place)} must be of type {' or '.join(map(str, kinds))}", place)
+        yield Refused(f"{_parameter_name(path)} must be of type {' or '.join(map(str, kinds))}", path)
     if _is_number(value):
         minimum, maximum = schema.get("minimum"), schema.get("maximum")
         if _is_number(minimum) and value < minimum:
-            yield Refused(f"{_parameter_name(place)} must be at least {minimum}", place)
+            yield Refused(f"{_parameter_name(path)} must be at least {minimum}", path)
         if _is_number(maximum) and value > maximum:
-            yield Refused(f"{_parameter_name(place)} must be at most {maximum}", place)
+            yield Refused(f"{_parameter_name(path)} must be at most {maximum}", path)
     allowed = schema.get("enum")
-    if isinstance(allowed, list) and not any(_equal_json(value, one) for one in allowed):
-        yield Refused(f"{_parameter_name(place)} must be one of {', '.join(map(str, allowed))}", place)
+    if isinstance(allowed, list) and not any(_equal_json(value, choice) for choice in allowed):
+        yield Refused(f"{_parameter_name(path)} must be one of {', '.join(map(str, allowed))}", path)
 
 
 def _equal_json(left: object, right: object) -> bool:
@@ -100,5 +100,5 @@ def _equal_json(left: object, right: object) -> bool:
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def _parameter_name(place: str) -> str:
-    return place or "the input"
+def _parameter_name(path: str) -> str:
+    return path or "the input"

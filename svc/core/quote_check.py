@@ -1,4 +1,4 @@
-"""Check quotes. A payment is signed only for an amount that the client has computed itself."""
+"""Check quotes. The client computes each amount itself, and signs no other amount."""
 
 from typing import Final
 
@@ -10,11 +10,11 @@ from svc.core.orders import PreparedOrder
 from svc.errors import QuoteRefused
 from svc.records import Authorization, Quote, Quoted, TokenDomain
 
-MAX_SUBMIT_ATTEMPTS: Final = 3  # for one order; each attempt uses a newer quote
+MAX_SUBMIT_ATTEMPTS: Final = 3  # for one order, each with a newer quote
 
 
 def fee_terms(quote: Quote) -> FeeTerms:
-    """Return the charges of a quote. At any time, the charges are the same for all orders."""
+    """Return the charges of a quote. All orders have the same charges, until the operator changes them."""
     return FeeTerms(fee_bps=quote.fee_bps, gas_fee=quote.gas_fee)
 
 
@@ -63,6 +63,6 @@ def check_amount(prepared: PreparedOrder, quote: Quote, ceiling: Ceiling) -> int
         hex_of(contract) if contract is not None else None,
     )
     if quoted_values != expected_values:
-        raise QuoteRefused("the quote does not match the order", code="quote_mismatch")
+        raise QuoteRefused("the quote does not match the order, so no payment was signed", code="quote_mismatch")
     ceiling.check(expected.amount, "the order")
     return expected.amount

@@ -1,8 +1,8 @@
 """Retry policy of requests.
 
-After an error status, only the header `x-svc-retryable` allows a retry, never the type or status of the error.
-Submissions, uploads and batch creation are not retried after an error status. If no answer arrives, the client repeats
-a read. It repeats a submission or a batch creation only if a look-up shows that the first attempt did not arrive.
+A read is retried if no answer arrives, or if the error has the header `x-svc-retryable: true`. A submission, upload or
+batch creation is not retried after an error status. If no answer arrives, a submission or batch creation is retried
+only after a look-up shows that the first attempt did not arrive.
 """
 
 import random
@@ -18,7 +18,7 @@ _MAX_RETRY_PAUSE_S: Final = 10.0
 
 @attrs.frozen(slots=True)
 class RetryPolicy:
-    """Limit of retries, and the pauses between them. `after_proxy`: also retry when a proxy answered 502 to 504."""
+    """Limit of retries, and the pauses between them. `after_proxy`: also retry if a proxy answered 502, 503 or 504."""
 
     max_retries: int = 3
     jitter: Callable[[float, float], float] = random.uniform

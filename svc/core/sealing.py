@@ -14,8 +14,8 @@ from common.messages.sessions import ResultKey
 from common.refusal import Refused
 from common.sealed_result import ResultOpener
 from common.sealed_stream import HEAD_BYTES, ContainerHead
-from svc.core.market import Market
-from svc.core.typed_data import SigningRequest, build_request
+from svc.core.market import VerifiedMarket
+from svc.core.typed_data import SigningRequest, build_signing_request
 from svc.errors import ResultUnreadable
 
 MAX_INLINE_CONTAINER_BYTES: Final = limits.MAX_INLINE_BYTES  # larger containers are uploaded with POST /v1/files
@@ -34,7 +34,7 @@ class SealedContainer:
         return len(self.container) <= MAX_INLINE_CONTAINER_BYTES
 
 
-def seal_envelope(market: Market, recipient: PublicKey, envelope: Envelope) -> SealedContainer:
+def seal_envelope(market: VerifiedMarket, recipient: PublicKey, envelope: Envelope) -> SealedContainer:
     plaintext = memoryview(envelope.encode())
     sealer = Sealer(recipient, market.chain_id, market.job_registry, envelope.owner)
     commitment = CommitmentHasher()
@@ -53,7 +53,7 @@ class ResultReader:
     Raises ResultUnreadable for a result of another job, and for a result that is sealed to none of the given keys.
     """
 
-    def __init__(self, market: Market, keys: tuple[SecretKey, ...], job_id: bytes) -> None:
+    def __init__(self, market: VerifiedMarket, keys: tuple[SecretKey, ...], job_id: bytes) -> None:
         self._context = (market.chain_id, market.job_registry, job_id)
         self._keys = keys
         self._head_buffer = bytearray()
@@ -81,9 +81,9 @@ class ResultReader:
             raise _unreadable_error(refusal) from None
 
     def _find_key(self, head: bytes) -> SecretKey:
-        """Return the first key that opens the wrapped seed.
+        """Return the first key that opens the wrapped seed, or the last key if no other key opens the seed.
 
-        The last key is returned without a trial. If this key is wrong too, the opener that uses it raises the error.
+        The last key is not tried here. If it is wrong too, the opener raises the error.
         """
         *others, last = self._keys
         wrap = ContainerHead.parse(head)
@@ -96,24 +96,24 @@ class ResultReader:
         return last
 
 
-def read_body(plaintext: bytes, job_id: bytes) -> ResultBody:
+def parse_result_body(plaintext: bytes, job_id: bytes) -> ResultBody:
     """Parse the body of a result. Raises ResultUnreadable if the body is malformed or names another job."""
     try:
         body = ResultBody.parse(plaintext)
     except Refused as refusal:
         raise _unreadable_error(refusal) from None
     if body.job_id != job_id:
-        raise ResultUnreadable("the result names another job", param="job_id", code="malformed_result")
+        raise ResultUnreadable("the result is for another job", param="job_id", code="malformed_result")
     return body
 
 
 def _unreadable_error(refusal: Refused) -> ResultUnreadable:
-    return ResultUnreadable(f"the result does not open: {refusal}", code=refusal.code, param=refusal.param)
+    return ResultUnreadable(f"the result cannot be opened: {refusal}", code=refusal.code, param=refusal.param)
 
 
 def result_key_request(domains: Domains) -> SigningRequest:
-    """Return the request for the signature from which the result key is derived."""
-    return build_request("result key", domains.results, ResultKey(RESULT_KEY_PURPOSE))
+    """Return the signing request for the signature from which the result key is derived."""
+    return build_signing_request("result key", domains.results, ResultKey(RESULT_KEY_PURPOSE))
 
 
 def list_result_keys(

@@ -1,4 +1,4 @@
-"""The owner's side of a tab: vouchers, totals, the hash chain of exchanges, checks of answers, and resends. No I/O."""
+"""The owner's side of a tab: requests, vouchers, checks of answers, and the hash chain of exchanges. No I/O."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -31,24 +31,24 @@ from common.tab.terms import Exchange, TabTotals, first_chain_hash, input_digest
 from common.tab.transcript import TabOrder, Transcript
 
 MAX_INPUT_BYTES: Final = MAX_MESSAGE_BYTES - 4096  # leaves room for the voucher
-MAX_OPEN_STREAM_BYTES: Final = 128 << 20  # for the chunks of all open answers of a tab
-_RESERVED_ID_COUNT: Final = 64  # reserved by one write, so that most requests do not wait for the disk
+MAX_OPEN_STREAM_BYTES: Final = 128 << 20  # limit for the chunks of all unfinished answers of a tab
+_RESERVED_ID_COUNT: Final = 64  # one write reserves this many ids, so that few requests wait for the disk
 _OUTPUT_FIELDS: Final = {"chat": "choices", "response": "output"}
-_READER: Final = ObjectReader("the state of a tab", "malformed_state")
+_STATE_READER: Final = ObjectReader("the state of a tab", "malformed_state")
 
 
 class TabFull(Exception):
-    """The rest of the tab's cap is too small for the request, or too many requests or chunks are open."""
+    """The tab has no room for the request or answer: its cap, open requests or chunks are at a limit."""
 
 
 class WrongAnswer(Exception):
     """The provider broke the protocol. The answer is not acknowledged."""
 
 
-def first_answer_text(chunk: Mapping[str, Any]) -> str:
-    """Return the text that a chunk adds to the first answer.
+def first_choice_text(chunk: Mapping[str, Any]) -> str:
+    """Return the text that a chunk adds to the first choice or output of an answer.
 
-    >>> first_answer_text({"choices": [{"index": 0, "delta": {"content": "Because"}}]})
+    >>> first_choice_text({"choices": [{"index": 0, "delta": {"content": "Because"}}]})
     'Because'
     """
     return "".join(text for key, text in _streamed_texts(chunk) if key[1] in (0, None))
@@ -67,7 +67,7 @@ def _streamed_texts(chunk: Mapping[str, Any]) -> Iterator[tuple[tuple[object, ..
 
 @attrs.define
 class StreamedText:
-    """Texts of the chunks of one answer: events of chat completions or of responses."""
+    """Streamed texts of one answer, from the events of a chat completion or a response."""
 
     _texts: dict[tuple[object, ...], list[str]] = attrs.field(factory=dict)
 
@@ -75,7 +75,7 @@ class StreamedText:
         """Add the texts of a chunk. Raises WrongAnswer for an index that is not a number."""
         for key, text in _streamed_texts(chunk):
             if not all(part is None or isinstance(part, int) for part in key[1:]):
-                raise WrongAnswer("an index in a chunk is not a number")
+                raise WrongAnswer("an index in a chunk must be a number")
             self._texts.setdefault(key, []).append(text)
 
     def unstreamed_chunks(self, output: object) -> list[dict[str, object]]:
@@ -109,16 +109,16 @@ class OpenRequest:
     units_in: int
     max_units_out: int
     sent: bool = False  # sent in the current channel
-    held: bool = False  # not to be sent yet
+    held: bool = False  # not sent until released
     chunks: list[dict[str, object]] = attrs.field(factory=list, repr=False)
-    exchange: Exchange | None = None  # set once the answer is checked
+    exchange: Exchange | None = None  # set once the whole answer is checked
     stream_bytes: int = 0
     _text: StreamedText = attrs.field(factory=StreamedText, repr=False)
 
     def extend(self, delta: TabDelta) -> None:
         """Add the new chunks of a delta. Raises WrongAnswer for a gap or too many bytes."""
         if delta.first > len(self.chunks):
-            raise WrongAnswer(f"request {self.id}: chunks are missing")
+            raise WrongAnswer(f"request {self.id}: the provider skipped chunks")
         for chunk in delta.chunks[len(self.chunks) - delta.first :]:
             self.stream_bytes += chunk_size(chunk)
             if self.stream_bytes > MAX_STREAM_BYTES:
@@ -168,24 +168,24 @@ def _text_chunk(key: tuple[object, ...], text: str) -> dict[str, object]:
 class OwnerTab:
     """Vouchers and requests of one tab.
 
-    `number`, `totals`, `chain` and `recent` are stored before a voucher is sent. `chain` is the last hash of the chain
-    of exchanges. `recent` has the last acknowledged ids, which are acknowledged again if the provider missed the ack.
-    `reserved_id` is higher than every id used so far.
+    `voucher_number`, `totals`, `chain` and `recent_ids` are stored before a voucher is sent. `chain` is the last hash
+    of the chain of exchanges. `recent_ids` are the last acknowledged ids. If the provider missed their acknowledgement,
+    it is sent again. No request has an id of `reserved_id` or more. `voucher_wallet` signs the vouchers.
     """
 
     job_id: bytes
     cap: int
     rate_in: int
     rate_out: int
-    key: Wallet
+    voucher_wallet: Wallet
     domains: Domains = attrs.field(repr=False)
-    number: int = 0
+    voucher_number: int = 0
     totals: TabTotals = TabTotals()
     chain: bytes = b""
-    recent: list[int] = attrs.field(factory=list)
+    recent_ids: list[int] = attrs.field(factory=list)
     next_id: int = 1
     reserved_id: int = 1
-    open: dict[int, OpenRequest] = attrs.field(factory=dict)
+    open_requests: dict[int, OpenRequest] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.chain = self.chain or first_chain_hash(self.job_id)
@@ -194,18 +194,18 @@ class OwnerTab:
     def acknowledged(self) -> int:
         return self.totals.charged_units(self.rate_in, self.rate_out)
 
-    def start(self, model_input: dict[str, object], *, held: bool = False) -> OpenRequest:
+    def add_request(self, model_input: dict[str, object], *, held: bool = False) -> OpenRequest:
         """Add a request. Raises TabFull, and Refused for an input that is too large or malformed."""
         units = units_of("text", model_input)
         if not self.fits(units.units_in, units.units_out):
-            raise TabFull("the request does not fit into the rest of this tab: open another tab")
+            raise TabFull("the request does not fit into the remaining cap of this tab: open another tab")
         if len(canonical(model_input)) > MAX_INPUT_BYTES:
             message = f"a request in a tab must have at most {MAX_INPUT_BYTES} bytes: order it as a job"
             raise Refused(message, "input", "message_too_large")
         request = OpenRequest(
             self.next_id, model_input, input_digest(model_input), units.units_in, units.units_out, held=held
         )
-        self.open[request.id] = request
+        self.open_requests[request.id] = request
         self.next_id += 1
         return request
 
@@ -214,31 +214,31 @@ class OwnerTab:
 
     @property
     def has_free_slot(self) -> bool:
-        return len(self.open) < MAX_OPEN_REQUESTS
+        return len(self.open_requests) < MAX_OPEN_REQUESTS
 
     @property
     def has_work(self) -> bool:
         """Return True if a request is unsent or an answer is not acknowledged."""
-        return bool(self.unsent()) or any(request.exchange is not None for request in self.open.values())
+        return bool(self.unsent()) or any(request.exchange is not None for request in self.open_requests.values())
 
     def unsent(self) -> list[OpenRequest]:
-        return [request for request in self.open.values() if not (request.sent or request.held)]
+        return [request for request in self.open_requests.values() if not (request.sent or request.held)]
 
     def allowance(self, units_in: int = 0, units_out: int = 0) -> int:
-        """Return the highest charge for all acknowledged and open requests, plus one more request of this size."""
-        for request in self.open.values():
+        """Return the maximum charge of all acknowledged and open requests, plus one more request of this size."""
+        for request in self.open_requests.values():
             done = request.exchange
             units_in += request.units_in
             units_out += request.max_units_out if done is None else done.units_out
         units_in, units_out = self.totals.units_in + units_in, self.totals.units_out + units_out
         return output_units(units_in, units_out, self.rate_in, self.rate_out)
 
-    def units(self, units_in: int, units_out: int) -> int:
-        """Return the units that an exchange adds to the tab's charge, rounded up."""
+    def exchange_units(self, units_in: int, units_out: int) -> int:
+        """Return the units that an exchange of this size adds to the tab's charge, rounded up."""
         return output_units(units_in, units_out, self.rate_in, self.rate_out)
 
     def reserve_ids(self) -> bool:
-        """Reserve ids for the open requests. Return True if the state must be stored before they are sent."""
+        """Reserve ids for the open requests. Return True if the caller must store the state before sending them."""
         if self.next_id <= self.reserved_id:
             return False
         self.reserved_id = self.next_id + _RESERVED_ID_COUNT
@@ -250,12 +250,12 @@ class OwnerTab:
         return TabRequest(request.id, request.input, self._voucher())
 
     def receive_message(self, message: TabDelta | TabAnswer | TabFailure) -> OpenRequest | None:
-        """Store a message in the open request that the message answers, and return the request.
+        """Add a message to the open request that it answers, and return the request.
 
         Raises WrongAnswer, and TabFull if the chunks of all open answers use too much memory.
         Returns None for a repeated message of a finished request.
         """
-        request = self.open.get(message.id)
+        request = self.open_requests.get(message.id)
         if request is None or request.exchange is not None:
             if message.id >= self.next_id:
                 raise WrongAnswer(f"the provider answered request {message.id}, which was not sent")
@@ -263,31 +263,31 @@ class OwnerTab:
         match message:
             case TabDelta():
                 request.extend(message)
-                if sum(each.stream_bytes for each in self.open.values()) > MAX_OPEN_STREAM_BYTES:
+                if sum(each.stream_bytes for each in self.open_requests.values()) > MAX_OPEN_STREAM_BYTES:
                     raise TabFull(f"the unfinished answers of this tab have more than {MAX_OPEN_STREAM_BYTES} bytes")
             case TabAnswer():
                 request.finish(message)
             case TabFailure():
-                del self.open[request.id]
+                del self.open_requests[request.id]
         return request
 
-    def abandon(self, request_id: int | None) -> None:
-        """Forget a request whose answer is wrong, so that the answer is never acknowledged."""
+    def remove_request(self, request_id: int | None) -> None:
+        """Remove a request, so that its answer is never acknowledged."""
         if request_id is not None:
-            self.open.pop(request_id, None)
+            self.open_requests.pop(request_id, None)
 
     def acknowledge(self) -> tuple[int, ...]:
         """Add all checked answers to the chain of exchanges. Return the ids to acknowledge once the state is stored."""
-        done = [request for request in self.open.values() if request.exchange is not None]
+        done = [request for request in self.open_requests.values() if request.exchange is not None]
         for request in done:
             exchange = request.exchange
             if exchange is None:
-                raise AssertionError("only answered requests are acknowledged")
+                raise AssertionError("an open request without an exchange cannot be acknowledged")
             self.totals = self.totals.plus(exchange.units_in, exchange.units_out)
             self.chain = exchange.chain_hash(self.chain)
-            del self.open[request.id]
+            del self.open_requests[request.id]
         ids = tuple(request.id for request in done)
-        self.recent = [*self.recent, *ids][-MAX_OPEN_REQUESTS:]
+        self.recent_ids = [*self.recent_ids, *ids][-MAX_OPEN_REQUESTS:]
         return ids
 
     def ack_message(self, ids: tuple[int, ...]) -> TabAck:
@@ -296,70 +296,70 @@ class OwnerTab:
     def resume(self, welcome: Welcome) -> tuple[int, ...]:
         """Compare this tab with the provider's state after a handshake. Return the ids to acknowledge again.
 
-        Raises WrongAnswer if the two states contradict each other. The tab can then only be closed.
+        Raises WrongAnswer if the two states contradict each other. Then the caller must close the tab.
         """
-        self.number = max(self.number, welcome.number)
-        for request in self.open.values():
+        self.voucher_number = max(self.voucher_number, welcome.number)
+        for request in self.open_requests.values():
             request.sent = False
-        missing = tuple(id for id in self.recent if id in welcome.answered)
-        if set(welcome.answered) - set(missing) - self.open.keys():
-            raise WrongAnswer("the provider has answers of an earlier process, which cannot be checked here")
+        missing = tuple(id for id in self.recent_ids if id in welcome.answered)
+        if set(welcome.answered) - set(missing) - self.open_requests.keys():
+            raise WrongAnswer("the provider has answers for an earlier process, which this process cannot check")
         if welcome.acknowledged > self.acknowledged or (not missing and welcome.acknowledged < self.acknowledged):
             message = f"the provider counts {welcome.acknowledged} acknowledged units instead of {self.acknowledged}"
             raise WrongAnswer(message)
         return missing
 
     def _voucher(self) -> SignedVoucher:
-        self.number += 1
-        message = TabVoucher(self.job_id, self.number, self.allowance(), self.acknowledged, self.chain)
-        signature = self.key.sign(self.domains.tabs.digest(message))
+        self.voucher_number += 1
+        message = TabVoucher(self.job_id, self.voucher_number, self.allowance(), self.acknowledged, self.chain)
+        signature = self.voucher_wallet.sign(self.domains.tabs.digest(message))
         return SignedVoucher(message.number, message.allowance, message.acknowledged, message.chain, signature)
 
     def state(self) -> dict[str, object]:
-        """Return the values to store."""
+        """Return the state to store, for `load`."""
         return {
-            "number": self.number,
+            "number": self.voucher_number,
             "units_in": self.totals.units_in,
             "units_out": self.totals.units_out,
             "chain": hex_of(self.chain),
-            "recent": list(self.recent),
+            "recent": list(self.recent_ids),
             "reserved_id": self.reserved_id,
         }
 
     def load(self, state: object) -> None:
-        """Continue from the values of `state`. Raises Refused (`malformed_state`)."""
+        """Restore the state that `state` returned. Raises Refused (`malformed_state`)."""
         names = {"number", "units_in", "units_out", "chain", "recent", "reserved_id"}
-        fields = _READER.fields(state, None, names)
-        self.number = _READER.count(fields["number"], "number")
+        fields = _STATE_READER.fields(state, None, names)
+        self.voucher_number = _STATE_READER.count(fields["number"], "number")
         self.totals = TabTotals(
-            _READER.count(fields["units_in"], "units_in"), _READER.count(fields["units_out"], "units_out")
+            _STATE_READER.count(fields["units_in"], "units_in"), _STATE_READER.count(fields["units_out"], "units_out")
         )
-        self.chain = _READER.hex(fields["chain"], 32, "chain")
-        recent = _READER.items(fields["recent"], "recent", 0, MAX_OPEN_REQUESTS)
-        self.recent = [_READER.count(each, "recent") for each in recent]
-        self.next_id = self.reserved_id = max(1, _READER.count(fields["reserved_id"], "reserved_id"))
+        self.chain = _STATE_READER.hex(fields["chain"], 32, "chain")
+        recent = _STATE_READER.items(fields["recent"], "recent", 0, MAX_OPEN_REQUESTS)
+        self.recent_ids = [_STATE_READER.count(each, "recent") for each in recent]
+        self.next_id = self.reserved_id = max(1, _STATE_READER.count(fields["reserved_id"], "reserved_id"))
 
 
 @attrs.frozen(slots=True)
-class TabVerdict:
-    """Result of checking a settled tab. `fault` is None if the transcript proves the charge."""
+class TabCheckResult:
+    """Result of the check of a settled tab. `fault` is None if the transcript proves the charge."""
 
     transcript: Transcript | None
     fault: str | None
     overcharged: bool
 
 
-def judge_result(
+def check_tab_result(
     output: object, order: TabOrder, acknowledged: int, voucher_key: bytes, domains: Domains
-) -> TabVerdict:
+) -> TabCheckResult:
     """Check the result of a tab against its order and the units that the owner acknowledged."""
     overcharged = order.completion_tok > acknowledged
     excess = f"{order.completion_tok} units were charged, but {acknowledged} were acknowledged"
     try:
         transcript = Transcript.read(output)
     except Refused as refusal:
-        return TabVerdict(None, excess if overcharged else refusal.message, overcharged)
+        return TabCheckResult(None, excess if overcharged else refusal.message, overcharged)
     fault = transcript.find_fault(order, domains)
     if fault is None and transcript.delegation.voucher_key != voucher_key:
-        fault = "the transcript belongs to another voucher key"
-    return TabVerdict(transcript, excess if overcharged else fault, overcharged)
+        fault = "the transcript has another voucher key than the tab"
+    return TabCheckResult(transcript, excess if overcharged else fault, overcharged)

@@ -1,6 +1,6 @@
-"""Signing requests in the two forms that wallets accept: a digest, or EIP-712 JSON.
+"""Signing requests as wallets accept them: as a digest, or as EIP-712 JSON.
 
-The JSON is derived from the message's own type string and fields, so that both forms always match.
+The JSON is built from the message's type string and fields, so that the digest and the JSON always match.
 """
 
 import re
@@ -50,7 +50,7 @@ class SigningRequest:
         }
 
 
-def build_request(purpose: str, domain: SigningDomain[M], message: M) -> SigningRequest:
+def build_signing_request(purpose: str, domain: SigningDomain[M], message: M) -> SigningRequest:
     return SigningRequest(purpose, domain.digest(message), domain.domain, message)
 
 

@@ -13,7 +13,7 @@ from common.api import limits
 from common.refusal import Refused
 
 DEFAULT_WINDOW: Final = "batch"
-WINDOW_REFUSED: Final = "window_not_allowed"
+WINDOW_NOT_ALLOWED: Final = "window_not_allowed"
 WINDOW_FORMS: Final = "1h (async), 24h (batch), <n>h, <n>m or <n>s"
 MAX_ORDER_LIFETIME_S: Final = limits.MAX_ORDER_LIFETIME_S
 _NAMED_WINDOWS: Final = {"async": 3_600, "batch": 86_400}
@@ -27,7 +27,7 @@ _COMPLETION_WINDOWS: Final[dict[str, CompletionWindow]] = {"1h": "1h", "async": 
 
 
 def window_seconds(window: str) -> int:
-    """Return the window to sign in an order, in seconds. The network may not allow this window.
+    """Return the seconds to sign as an order's window. Does not check whether the network allows the window.
 
     >>> [window_seconds(window) for window in ("async", "batch", "90m", "300s", "soon")]
     [3600, 86400, 5400, 300, 3600]
@@ -39,14 +39,14 @@ def window_seconds(window: str) -> int:
         return _UNKNOWN_WINDOW_S
     seconds = int(found[1]) * _SECONDS_PER_UNIT[found[2]]
     if seconds >> 32:
-        raise Refused(f"the window {window} is too long for an order", "window")
+        raise Refused(f"the window {window} is too long: use at most 2^32 - 1 seconds", "window")
     return seconds
 
 
-def is_window(window: str) -> bool:
-    """Return True for a window that is signed as written. Any other text is signed as one hour.
+def is_valid_window(window: str) -> bool:
+    """Return True if a window has a known form. A window with another form is signed as one hour.
 
-    >>> [is_window(window) for window in ("batch", "90m", "7d")]
+    >>> [is_valid_window(window) for window in ("batch", "90m", "7d")]
     [True, True, False]
     """
     return window in _NAMED_WINDOWS or _WINDOW_PATTERN.fullmatch(window) is not None
@@ -66,10 +66,10 @@ def format_window(seconds: int) -> str:
 
 @attrs.frozen(slots=True)
 class Windows:
-    """Allowed windows in seconds. If `certain` is False, these are only the windows that have asks."""
+    """Allowed windows in seconds. If `complete` is False, only the windows that have asks are known."""
 
     seconds: tuple[int, ...]
-    certain: bool
+    complete: bool
 
     @property
     def as_text(self) -> str:
@@ -77,9 +77,9 @@ class Windows:
 
     def check(self, window: str, seconds: int) -> None:
         """Raise Refused (`window_not_allowed`) for a window that the network does not allow."""
-        if self.certain and seconds not in self.seconds:
+        if self.complete and seconds not in self.seconds:
             raise Refused(
-                f"the network does not allow a window of {window}: use {self.as_text}", "window", WINDOW_REFUSED
+                f"the network does not allow a window of {window}: use {self.as_text}", "window", WINDOW_NOT_ALLOWED
             )
 
 

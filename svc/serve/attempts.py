@@ -35,7 +35,7 @@ from svc.errors import (
     WaitTimedOut,
 )
 from svc.jobs import OnJobChange
-from svc.records import CODE_BY_END, Job, Quoted
+from svc.records import CODE_BY_ENDED_BECAUSE, Job, Quoted
 from svc.results import Result, provider_cost
 from svc.serve.budgets import Budgets
 from svc.serve.ledger import JobState, Ledger, LedgerJob, LedgerPurchase, ProvisionalResult
@@ -173,7 +173,7 @@ class JobAttempts:
         ceiling = await orders.account.order_ceiling(self.context.settings.budget.per_request)
         ceiling.check(amount, "the request")
         if requested.max_amount is not None:
-            limit = attrs.evolve(ceiling, max_amount=requested.max_amount, default=False, advice=_LIMIT_ADVICE)
+            limit = attrs.evolve(ceiling, max_amount=requested.max_amount, is_default=False, advice=_LIMIT_ADVICE)
             limit.check(amount, "the request")
         self.context.budgets.reserve(purchase.row.key, prepared.id, amount, self.context.clock())
         job = LedgerJob(
@@ -272,7 +272,7 @@ class JobAttempts:
             raise JobFailed(job.job_id, "expired")
         if ended.status != "completed":
             await self._record_job_end(job, 0, paid=False)
-            raise JobFailed(ended.id, CODE_BY_END.get(ended.svc.ended_because, ended.status))
+            raise JobFailed(ended.id, CODE_BY_ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
         await self._record_job_end(job, total_cost(ended, job.terms), paid=True)
         return ended
 
@@ -360,7 +360,7 @@ class JobAttempts:
             await self._record_refund(job, "expired")
             return
         if ended.status != "completed":
-            await self._record_refund(job, CODE_BY_END.get(ended.svc.ended_because, ended.status))
+            await self._record_refund(job, CODE_BY_ENDED_BECAUSE.get(ended.svc.ended_because, ended.status))
             return
         if provisional is not None and provisional.result_cid != ended.result_cid:
             self.context.report(

@@ -82,7 +82,7 @@ class Budgets:
         budget = settings.budget
         day = budget.per_day
         if day is None:  # cap unverified decimals, which the coordinator could inflate
-            decimals = token.decimals if token.vouched else min(token.decimals, 6)
+            decimals = token.decimals if token.decimals_verified else min(token.decimals, 6)
             day = DEFAULT_TOKENS_PER_DAY * 10**decimals
         configured: list[tuple[str | None, float, int | None, str]] = [
             (None, HOUR_S, budget.per_hour, "an hour, all keys together"),

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 from anyio import to_thread
 
-from svc.own_files import open_atomic
+from svc.protected_files import open_atomic
 from svc.serve.exchange import LocalRequest, WholeReply
 from svc.serve.http import LocalRoute, local_route
 from svc.serve.ledger import Ledger

@@ -17,8 +17,8 @@ from common.settings.errors import SettingError
 from common.settings.kinds import Kind, boolean, choice, integer, list_of, number, parsed_string, table_of, text
 from common.settings.reader import TomlTable, read_from_sources, setting
 from common.settings.toml import parse_toml, table
-from svc.core.windows import is_window
-from svc.own_files import OwnFile, configuration_folder
+from svc.core.windows import is_valid_window
+from svc.protected_files import ProtectedFile, configuration_folder
 from svc.settings import is_loopback
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -34,7 +34,7 @@ _PROVIDER_IDS: Final = list_of(integer(1, 2**32 - 1))
 
 
 def _parse_window(text: str) -> str:
-    if not is_window(text):
+    if not is_valid_window(text):
         raise ValueError
     return text
 
@@ -223,7 +223,7 @@ def read_settings(path: Path | None, environment: Mapping[str, str]) -> ServeSet
     if path is None:
         return ServeSettings()
     try:
-        raw = OwnFile(path, "--config", _MAX_FILE_BYTES).read()
+        raw = ProtectedFile(path, "--config", _MAX_FILE_BYTES).read()
     except OSError as error:
         raise SettingError.at((), f"cannot be read: {error.strerror}", path) from None
     if raw is not None:

@@ -331,7 +331,7 @@ class ServedTabs:
     ) -> LedgerJob:
         """Reserve and record the highest cost of a request. Raises NotAnsweredInTab if its limit is lower."""
         context, opened = self.context, stream.request
-        units = served.tab.book.units(opened.units_in, opened.max_units_out)
+        units = served.tab.owner_tab.exchange_units(opened.units_in, opened.max_units_out)
         amount = quotes.cost_parts(served.tab.cost_of(units), served.request_terms).total
         if requested.max_amount is not None and amount > requested.max_amount:
             raise NotAnsweredInTab(

@@ -1,4 +1,4 @@
-"""End of a tab: read its transcript, and compare the settle with the units that this client acknowledged."""
+"""Check an ended tab: compare its transcript and charge with the units that this client acknowledged."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ import attrs
 
 from common.domains import Domains
 from common.quotes import CostParts
-from svc.core.tabs import OwnerTab, judge_result
+from svc.core.tabs import OwnerTab, check_tab_result
 from svc.errors import SvcError, TabFaulty
-from svc.records import CODE_BY_END, Job
+from svc.records import CODE_BY_ENDED_BECAUSE, Job
 from svc.results import Results, cost_parts_of
-from svc.tabs.files import StoredTab, TabFiles, faulty_key
+from svc.tabs.files import StoredTab, TabFiles, faulty_provider_key
 
 _COMPLETED_STATUS: Final = "completed"
 
@@ -19,9 +19,9 @@ _COMPLETED_STATUS: Final = "completed"
 class TabOutcome:
     """End of a tab. Amounts are in base units.
 
-    `charged`: units that the settle charged. `acknowledged`: units that this client acknowledged. `fault`: what is
-    wrong with the settle or its transcript, or None. `closed`: why the provider closed the tab, or how a job without a
-    settle ended.
+    `charged`: units that the settle charged. `acknowledged`: units that this client acknowledged. `fault`: problem
+    with the settle or its transcript, or None. `closed`: the provider's reason for closing the tab, or how a job
+    without a settle ended. `returned`: the refunded amount.
     """
 
     job: Job
@@ -46,7 +46,7 @@ class TabChecker:
     files: TabFiles
     domains: Domains
 
-    async def check(self, job: Job, stored: StoredTab, book: OwnerTab) -> TabOutcome:
+    async def check(self, job: Job, stored: StoredTab, owner_tab: OwnerTab) -> TabOutcome:
         """Return the outcome of an ended tab, and remove its file.
 
         Raises TabFaulty (`overcharged`) after recording the provider as faulty. Raises ResultUnreadable if the
@@ -55,28 +55,28 @@ class TabChecker:
         file = stored.file
         if job.status != _COMPLETED_STATUS or job.result_cid is None:
             stored.remove()
-            because = CODE_BY_END.get(job.svc.ended_because, job.status)
-            return TabOutcome(job, because, 0, 0, book.acknowledged, None, file.amount)
+            because = CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status)
+            return TabOutcome(job, because, 0, 0, owner_tab.acknowledged, None, file.amount)
         order = file.order(job.svc.completion_tok)
         try:
             output = (await self.results.read(job.id, job.result_cid)).output
         except SvcError:
-            if order.completion_tok <= book.acknowledged:
+            if order.completion_tok <= owner_tab.acknowledged:
                 raise
-            output = None  # an overcharge is certain without the transcript
-        verdict = judge_result(output, order, book.acknowledged, file.delegation.voucher_key, self.domains)
+            output = None  # the overcharge is proved without the transcript
+        verdict = check_tab_result(output, order, owner_tab.acknowledged, file.delegation.voucher_key, self.domains)
         parts = cost_parts_of(job, file.charges)
         returned = file.amount - (0 if parts is None else parts.total)
         transcript = verdict.transcript
         closed, requests = ("unknown", 0) if transcript is None else (transcript.closed, len(transcript.exchanges))
         outcome = TabOutcome(
-            job, closed, requests, order.completion_tok, book.acknowledged, parts, returned, verdict.fault
+            job, closed, requests, order.completion_tok, owner_tab.acknowledged, parts, returned, verdict.fault
         )
         if verdict.fault is not None:
-            self.files.add_faulty(faulty_key(file), f"job {job.id}: {verdict.fault}")
+            self.files.add_faulty_provider(faulty_provider_key(file), f"job {job.id}: {verdict.fault}")
         stored.remove()
         if verdict.overcharged:
-            text = f"provider {file.provider} overcharged: {verdict.fault}; the provider gets no further tab"
+            text = f"provider {file.provider} overcharged: {verdict.fault}; this client opens no more tabs with it"
             raise TabFaulty(
                 job.id, "overcharged", f"{text}. Prove the overcharge with svc receipt {job.id} --transcript"
             )

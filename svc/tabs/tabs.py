@@ -7,8 +7,8 @@
         reply = await stream.answer()
     print(tab.outcome.cost)
 
-The provider may charge up to the whole cap, although only acknowledged answers are due. The cap is therefore small, and
-a provider that charged more than was acknowledged gets no further tab.
+A dishonest provider could charge the whole cap, although it may charge only acknowledged answers. So the cap is small,
+and the client opens no more tabs with a provider that overcharged.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -34,7 +34,7 @@ from svc.core.order_request import PricedRequest
 from svc.core.orders import PreparedOrder
 from svc.core.quote_check import fee_terms
 from svc.core.tabs import OwnerTab
-from svc.core.typed_data import build_request as signing_request
+from svc.core.typed_data import build_signing_request
 from svc.core.windows import expiry_time, format_window, window_seconds
 from svc.errors import InvalidRequest, NoProvider, NotFound, OrderRefused, SvcError, TabEnded
 from svc.jobs import Jobs
@@ -42,14 +42,14 @@ from svc.market import Market
 from svc.orders import Orders
 from svc.records import Job, Model
 from svc.results import Results, read_job_id
-from svc.tabs.files import StoredTab, TabFile, TabFiles, faulty_key, faulty_key_prefix
+from svc.tabs.files import StoredTab, TabFile, TabFiles, faulty_provider_key, faulty_provider_prefix
 from svc.tabs.outcome import TabChecker, TabOutcome
 from svc.tabs.tab import Tab
 
 DEFAULT_REQUESTS: Final = 20
 DEFAULT_WINDOW: Final = "1h"
-CLAIM_TIMEOUT_S: Final = 30.0  # an order that is not claimed within this time is cancelled
-_CONNECT_TIMEOUT_S: Final = 15.0  # for a claimed tab to connect, or to send its close
+CLAIM_TIMEOUT_S: Final = 30.0  # an unclaimed order is then cancelled
+_CONNECT_TIMEOUT_S: Final = 15.0  # to connect a claimed tab, or to send its close
 _SETTLE_TIMEOUT_S: Final = 120.0
 _LAST_SEND_TIMEOUT_S: Final = 2.0
 _MAX_PROVIDER_READS: Final = 8
@@ -58,7 +58,7 @@ BeforePost = Callable[[TabFile], Awaitable[None]]
 
 
 class TabOptions(TypedDict, total=False):
-    """Terms of a tab. `units_out` is the cap, by default enough for `requests` answers of default maximum length."""
+    """Terms of a tab. `units_out` is the cap. By default, `requests` answers of default maximum length fit."""
 
     provider: int | None
     requests: int
@@ -82,7 +82,10 @@ class TabOrderRequest:
     def cap(self) -> int:
         cap = self.requests * DEFAULT_OUTPUT_TOKENS if self.units_out is None else self.units_out
         if not 0 < cap <= MAX_UNITS:
-            raise Refused(f"a tab's cap must be 1 to {MAX_UNITS} units of output: use fewer requests", "requests")
+            raise Refused(
+                f"a tab's cap must be 1 to {MAX_UNITS} units of output, not {cap}: change requests or units_out",
+                "requests",
+            )
         return cap
 
 
@@ -97,7 +100,7 @@ class _TabKeys:
 
 @attrs.frozen(slots=True)
 class StoredTabInfo:
-    """Tab of this wallet that is not settled and checked yet. `job` is None if the coordinator has no such job."""
+    """Tab of this wallet that is not checked yet. `job` is None if the coordinator does not know the job."""
 
     file: TabFile
     acknowledged: int
@@ -118,7 +121,7 @@ class Tabs:
     async def open(
         self, model: str, *, before_post: BeforePost | None = None, **terms: Unpack[TabOptions]
     ) -> AsyncIterator[Tab]:
-        """Order a tab, wait for its claim, and yield it. The end of the block closes the tab and sets `tab.outcome`.
+        """Order a tab, wait for its claim, and yield the tab. The block's end closes the tab and sets `tab.outcome`.
 
         `TabOptions` documents the terms. The default window is an hour, and the default cap allows 20 answers. After an
         error in the block, the tab is closed without waiting for the settle. `before_post` is called with the file of
@@ -128,10 +131,10 @@ class Tabs:
         Raises NoProvider if no provider accepts the tab, OverCeiling, TabEnded (`tab_refused`), and TabFaulty
         (`overcharged`).
         """
-        wanted = TabOrderRequest(model, **terms)
+        tab_request = TabOrderRequest(model, **terms)
         with ExitStack() as locks:
-            stored, listed = await self._post(wanted, before_post, locks)
-            async with self._run_tab(stored, listed, claimed=False) as tab:
+            stored, model_details = await self._order_tab(tab_request, before_post, locks)
+            async with self._run_tab(stored, model_details, claimed=False) as tab:
                 yield tab
 
     @asynccontextmanager
@@ -139,60 +142,62 @@ class Tabs:
         """Continue a tab that an earlier block left open. Raises OrderRefused: `unknown_tab`, `in_use`."""
         with ExitStack() as locks:
             stored = self._lock_stored(job_id, locks)
-            listed = await self.account.model(stored.file.model)
-            async with self._run_tab(stored, listed, claimed=True) as tab:
+            model_details = await self.account.model(stored.file.model)
+            async with self._run_tab(stored, model_details, claimed=True) as tab:
                 yield tab
 
     async def close(self, job_id: str) -> TabOutcome:
-        """Settle and check a tab that an earlier block left open, or that a killed process left behind."""
+        """Close and check a tab that an earlier block or a killed process left open. Wait for its settle."""
         with ExitStack() as locks:
             stored = self._lock_stored(job_id, locks)
-            listed = await self.account.model(stored.file.model)
+            model_details = await self.account.model(stored.file.model)
             job = await self._find_job(stored.file.id)
             if job is not None and not job.ended:
-                async with self._connect_tab(stored, listed, claimed=True) as tab:
+                async with self._connect_tab(stored, model_details, claimed=True) as tab:
                     with anyio.move_on_after(_CONNECT_TIMEOUT_S):
                         await tab.send_close()
-            return await self._settle(stored, await self._load_owner_tab(stored.file, stored.state))
+            return await self._check_settled(stored, await self._load_owner_tab(stored.file, stored.state))
 
     async def list(self) -> tuple[StoredTabInfo, ...]:
         """Return the stored tabs of this wallet at this coordinator, newest first."""
         owner, url = self.account.wallet().address, market_url(self.account.settings.base_url)
         found = []
         for file, state in self.files.list(url, owner):
-            book = await self._load_owner_tab(file, state)
-            found.append(StoredTabInfo(file, book.acknowledged, await self._find_job(file.id)))
+            owner_tab = await self._load_owner_tab(file, state)
+            found.append(StoredTabInfo(file, owner_tab.acknowledged, await self._find_job(file.id)))
         return tuple(found)
 
     async def faulty_providers(self) -> dict[int, str]:
-        """Return the providers that are excluded from tabs, each with the reason."""
+        """Return the reason for the exclusion of each excluded provider, by provider id."""
         market = await self.account.market()
-        prefix = faulty_key_prefix(market.chain_id, market.job_registry)
+        prefix = faulty_provider_prefix(market.chain_id, market.job_registry)
         reasons = self.files.faulty_providers()
         return {int(key.removeprefix(prefix)): why for key, why in reasons.items() if key.startswith(prefix)}
 
     async def forgive(self, provider: int) -> bool:
         """Allow tabs with a faulty provider again. Return False if the provider was not excluded."""
         market = await self.account.market()
-        return self.files.forgive(f"{faulty_key_prefix(market.chain_id, market.job_registry)}{provider}")
+        return self.files.forgive(f"{faulty_provider_prefix(market.chain_id, market.job_registry)}{provider}")
 
-    async def _post(
-        self, wanted: TabOrderRequest, before_post: BeforePost | None, locks: ExitStack
+    async def _order_tab(
+        self, tab_request: TabOrderRequest, before_post: BeforePost | None, locks: ExitStack
     ) -> tuple[StoredTab, Model]:
-        model = await self.account.model(wanted.model)
+        model = await self.account.model(tab_request.model)
         try:
-            cap = wanted.cap
+            cap = tab_request.cap
         except Refused as refusal:
             raise OrderRefused.because(refusal) from None
         if model.svc.endpoint is not None and model.svc.endpoint not in TEXT_ENDPOINTS:
-            raise OrderRefused(f"{model.id} does not answer with text, so it has no tabs: use svc run", param="model")
-        priced = _price_tab(model, {}, cap, wanted)
+            raise OrderRefused(
+                f"{model.id} does not return text, and only text models have tabs: use svc run", param="model"
+            )
+        priced = _price_tab(model, {}, cap, tab_request)
         bid, recipient = await self._choose_provider(priced)
-        keys = await self._create_keys(bid.designated, window_seconds(wanted.window))
+        keys = await self._create_keys(bid.designated, window_seconds(tab_request.window))
         terms = TabTerms(keys.channel.public, keys.delegation)
-        prepared = await self.orders.sign(_price_tab(model, terms.model_input(), cap, wanted), bid, recipient)
+        prepared = await self.orders.sign(_price_tab(model, terms.model_input(), cap, tab_request), bid, recipient)
         quoted = await self.orders.quote(prepared)
-        amount = await self.orders.check_quote(prepared, quoted.quote, wanted.max_amount)
+        amount = await self.orders.check_quote(prepared, quoted.quote, tab_request.max_amount)
         file = self._build_file(prepared, fee_terms(quoted.quote), amount, recipient, keys)
         stored = locks.enter_context(self.files.create(file, keys.secret))
         if before_post is not None:
@@ -210,11 +215,11 @@ class Tabs:
         return stored, model
 
     async def _create_keys(self, provider: int, seconds: int) -> "_TabKeys":
-        """Create the keys of a tab. The wallet signs a delegation to the key that signs the vouchers."""
+        """Create the keys of a tab. The wallet signs a delegation that lets the new key sign vouchers."""
         secret, now = SecretKey.generate().raw, self.account.transport.clock.now()
         until = expiry_time(now, seconds, self.account.settings.settlement_margin) + seconds
         domains, message = (await self.account.market()).domains, TabKey(Wallet(secret).address, provider, until)
-        signature = await self.account.wallet().sign(signing_request("tab key", domains.tabs, message))
+        signature = await self.account.wallet().sign(build_signing_request("tab key", domains.tabs, message))
         return _TabKeys(SecretKey.generate(), secret, TabDelegation(message.key, until, signature))
 
     def _build_file(
@@ -239,7 +244,7 @@ class Tabs:
             posted_at=self.account.transport.clock.now(),
             expires_at=order.expires_at,
             channel_key=keys.channel,
-            key=Wallet(keys.secret),
+            voucher_wallet=Wallet(keys.secret),
             delegation=keys.delegation,
         )
 
@@ -254,10 +259,9 @@ class Tabs:
         for candidate in [each for each in found if each.provider_id not in faulty and each.room != 0][
             :_MAX_PROVIDER_READS
         ]:
-            countable = (
-                candidate.rate_out or not candidate.rate_in
-            )  # input is charged as units of output, so output must have a rate
-            if countable and await self._announces_tabs(candidate.provider_id):
+            # Input is charged as units of output, so a provider with an input rate also needs an output rate.
+            has_needed_rate = candidate.rate_out or not candidate.rate_in
+            if has_needed_rate and await self._announces_tabs(candidate.provider_id):
                 bid = Bid(Rates(candidate.rate_in, candidate.rate_out), candidate.provider_id, candidate.box_key)
                 return bid, await self.account.verify_box_key(candidate.provider_id, candidate.box_key)
         subject = (
@@ -270,7 +274,7 @@ class Tabs:
 
     @asynccontextmanager
     async def _run_tab(self, stored: StoredTab, model: Model, *, claimed: bool) -> AsyncIterator[Tab]:
-        """Yield a connected tab. Settle and check the tab at the end, unless the tab is kept or the block failed."""
+        """Yield a connected tab. At the end, close and check it, unless the tab is kept or the block failed."""
         async with self._connect_tab(stored, model, claimed=claimed) as tab:
             try:
                 yield tab
@@ -284,20 +288,20 @@ class Tabs:
             if not tab.kept or not tab.is_open:
                 with anyio.move_on_after(_CONNECT_TIMEOUT_S):
                     await tab.send_close()
-                tab.outcome = await self._settle(stored, tab.book)
+                tab.outcome = await self._check_settled(stored, tab.owner_tab)
 
     @asynccontextmanager
     async def _connect_tab(self, stored: StoredTab, model: Model, *, claimed: bool) -> AsyncIterator[Tab]:
-        book = await self._load_owner_tab(stored.file, stored.state)
-        tab = Tab(self.account, stored, book, self.jobs, model, self._add_faulty)
+        owner_tab = await self._load_owner_tab(stored.file, stored.state)
+        tab = Tab(self.account, stored, owner_tab, self.jobs, model, self._add_faulty_provider)
         failed: BaseException | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run_supervised, tab, tab.run_connection)
-            tasks.start_soon(self._run_supervised, tab, tab.run_sending)
+            tasks.start_soon(self._run_supervised, tab, tab.run_sender)
             try:
                 await self._wait_for_claim(tab, stored, claimed=claimed)
                 yield tab
-            except Exception as error:  # raised below, outside the group
+            except Exception as error:  # raise it below, because the task group would wrap it in an ExceptionGroup
                 failed = error
             tasks.cancel_scope.cancel()
         if failed is not None:
@@ -308,7 +312,7 @@ class Tabs:
         try:
             await run()
         except Exception as error:
-            tab.finish(TabEnded(tab.id, "tab_failed", f"the tab failed unexpectedly ({type(error).__name__}: {error})"))
+            tab.finish(TabEnded(tab.id, "tab_failed", f"the tab failed ({type(error).__name__}: {error})"))
 
     async def _wait_for_claim(self, tab: Tab, stored: StoredTab, *, claimed: bool) -> None:
         """Wait for the handshake. Cancel the order if the provider does not claim the order in time."""
@@ -331,8 +335,8 @@ class Tabs:
         with anyio.move_on_after(_CONNECT_TIMEOUT_S):
             await self._wait_until_ready(tab, stored)
             return
-        fate = "the tab is settled when idle, or refunded after its window; check the outcome later with"
-        message = f"provider {tab.provider} does not answer; {fate} svc tab close {tab.id}"
+        ending = "it will settle the idle tab, or the tab is refunded after its window"
+        message = f"provider {tab.provider} does not answer: {ending}; check later with svc tab close {tab.id}"
         raise TabEnded(tab.id, "tab_lost", message)
 
     async def _wait_until_ready(self, tab: Tab, stored: StoredTab) -> None:
@@ -342,17 +346,17 @@ class Tabs:
             if ended.code == "tab_refused":
                 stored.remove()
                 raise
-            outcome = await self._settle(stored, tab.book)
+            outcome = await self._check_settled(stored, tab.owner_tab)
             why = f"the provider has ended the tab ({outcome.closed}), which cost {outcome.cost} base units"
             raise TabEnded(tab.id, "tab_refused", why) from None
 
-    async def _settle(self, stored: StoredTab, book: OwnerTab) -> TabOutcome:
+    async def _check_settled(self, stored: StoredTab, owner_tab: OwnerTab) -> TabOutcome:
         job = await self.jobs.wait(stored.file.id, timeout=_SETTLE_TIMEOUT_S)
         domains = (await self.account.market()).domains
-        return await TabChecker(self.results, self.files, domains).check(job, stored, book)
+        return await TabChecker(self.results, self.files, domains).check(job, stored, owner_tab)
 
-    def _add_faulty(self, file: TabFile, why: str) -> None:
-        self.files.add_faulty(faulty_key(file), f"job {file.id}: {why}")
+    def _add_faulty_provider(self, file: TabFile, reason: str) -> None:
+        self.files.add_faulty_provider(faulty_provider_key(file), f"job {file.id}: {reason}")
 
     def _lock_stored(self, job_id: str, locks: ExitStack) -> StoredTab:
         try:
@@ -362,10 +366,10 @@ class Tabs:
 
     async def _load_owner_tab(self, file: TabFile, state: Mapping[str, object]) -> OwnerTab:
         domains = (await self.account.market()).domains
-        book = OwnerTab(file.job_id, file.units_out, file.rate_in, file.rate_out, file.key, domains)
+        owner_tab = OwnerTab(file.job_id, file.units_out, file.rate_in, file.rate_out, file.voucher_wallet, domains)
         if state:
-            book.load(dict(state))
-        return book
+            owner_tab.load(dict(state))
+        return owner_tab
 
     async def _find_job(self, job_id: str) -> Job | None:
         try:
@@ -374,15 +378,15 @@ class Tabs:
             return None
 
 
-def _price_tab(model: Model, model_input: dict[str, object], cap: int, wanted: TabOrderRequest) -> PricedRequest:
+def _price_tab(model: Model, model_input: dict[str, object], cap: int, tab_request: TabOrderRequest) -> PricedRequest:
     return PricedRequest(
         model=model,
         input=model_input,
         modality="text",
         units=Units(ORDER_UNITS_IN, cap),
-        sla_secs=window_seconds(wanted.window),
+        sla_secs=window_seconds(tab_request.window),
         rates=None,
-        provider=wanted.provider,
+        provider=tab_request.provider,
         custom_id=None,
         unlisted=(),
     )

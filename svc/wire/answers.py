@@ -12,26 +12,26 @@ import httpx
 from common.plain_answers import IDENTITY_HEADERS, check_response_encoding
 from common.refusal import Refused
 
-MAX_ANSWER_BYTES: Final = 16 << 20  # four times the 4 MiB at which the coordinator ends a page
+MAX_ANSWER_BYTES: Final = 16 << 20  # the coordinator's pages end at 4 MiB
 MAX_CONTENT_BYTES: Final = 1 << 30  # largest file or result that a coordinator accepts
 _MAX_REDIRECTS: Final = 5
 _PIECE_BYTES: Final = 65_536  # sealing is fastest with pieces of this size
 
 
-class UnfitAnswer(httpx.DecodingError):
-    """Answer that is compressed or too long."""
+class UnacceptableAnswer(httpx.DecodingError):
+    """The answer is compressed or too long."""
 
 
-class InvalidAddress(httpx.RequestError):
-    """Name or id that would make an invalid URL."""
+class InvalidRequestUrl(httpx.RequestError):
+    """A name or id in the request would make the URL invalid."""
 
 
 class ForeignRedirect(httpx.RequestError):
-    """Redirect to another host over plain HTTP, which the client must not follow."""
+    """The answer redirects to another host over plain HTTP. The client does not follow such a redirect."""
 
 
-# Errors of lower layers that httpx does not convert: a damaged TLS record, a host name that cannot be encoded, a port
-# out of range (in a group, after attempts at several addresses).
+# Errors that httpx does not convert, for example for a damaged TLS record, an invalid host name or a port out of range.
+# After attempts at several addresses, the errors are in an ExceptionGroup.
 _UNCONVERTED_ERRORS: Final = (
     OSError,
     ValueError,
@@ -47,27 +47,33 @@ _UNCONVERTED_ERRORS: Final = (
 def convert_request_errors() -> Iterator[None]:
     """Convert every failure of a request to httpx.RequestError.
 
-    Only the request may run in the block, because other errors would be converted too.
+    Run only the request in the block, because errors of other code would be converted too.
     """
     try:
         yield
     except Refused:  # raised by the iterator of the request's content
         raise
     except httpx.InvalidURL as error:
-        raise InvalidAddress(str(error)) from error
+        raise InvalidRequestUrl(str(error)) from error
     except _UNCONVERTED_ERRORS as error:
         raise httpx.NetworkError(f"{type(error).__name__}: {error}") from error
 
 
 @asynccontextmanager
 async def open_response(
-    http: httpx.AsyncClient, method: str, url: str | httpx.URL, *, headers: Mapping[str, str] | None = None, **more: Any
+    http: httpx.AsyncClient,
+    method: str,
+    url: str | httpx.URL,
+    *,
+    headers: Mapping[str, str] | None = None,
+    **request_options: Any,
 ) -> AsyncIterator[httpx.Response]:
-    """Send a request, and yield the answer with its body unread. Read the body with `read_response` or
-    `unencoded_pieces`.
-    Redirects are not followed. Raises httpx.RequestError."""
+    """Send a request, and yield the answer before its body is read. Redirects are not followed.
+
+    Read the body with `read_response` or `unencoded_pieces`. Raises httpx.RequestError.
+    """
     with convert_request_errors():
-        request = http.build_request(method, url, headers={**(headers or {}), **IDENTITY_HEADERS}, **more)
+        request = http.build_request(method, url, headers={**(headers or {}), **IDENTITY_HEADERS}, **request_options)
         response = await http.send(request, stream=True, follow_redirects=False)
     try:
         yield response
@@ -77,10 +83,11 @@ async def open_response(
 
 @asynccontextmanager
 async def follow_redirects(http: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
-    """Send a GET, follow its redirects and yield the last answer with its body unread. Bodies on the way are not read.
+    """Send a GET, follow its redirects, and yield the last answer before its body is read.
 
-    A redirect may lead only to the same host or to an https address, so that a gateway cannot redirect to plain HTTP
-    services in the local network."""
+    A redirect may lead only to the same host or to an https address. Otherwise, a gateway could redirect to plain HTTP
+    services in the local network.
+    """
     with convert_request_errors():
         request = http.build_request("GET", url, headers=dict(IDENTITY_HEADERS))
     for _ in range(_MAX_REDIRECTS):
@@ -94,9 +101,9 @@ async def follow_redirects(http: httpx.AsyncClient, url: str) -> AsyncIterator[h
         finally:
             await _close_response(response)
         if following.url.scheme != "https" and following.url.host != request.url.host:
-            where = f"{following.url.scheme}://{following.url.host}"
+            target = f"{following.url.scheme}://{following.url.host}"
             raise ForeignRedirect(
-                f"the redirect to {where} was not followed: another host must use https", request=request
+                f"the redirect to {target} was not followed: another host must use https", request=request
             )
         request = following
     raise httpx.TooManyRedirects(f"more than {_MAX_REDIRECTS} redirects", request=request)
@@ -105,14 +112,14 @@ async def follow_redirects(http: httpx.AsyncClient, url: str) -> AsyncIterator[h
 async def read_response(response: httpx.Response, max_bytes: int = MAX_ANSWER_BYTES) -> httpx.Response:
     """Read the body, and return a copy of the response that contains it.
 
-    Raises UnfitAnswer, or another httpx.RequestError.
+    Raises UnacceptableAnswer, or another httpx.RequestError.
     """
     content = await read_body(response, max_bytes)
     return httpx.Response(response.status_code, headers=response.headers, content=content, request=response.request)
 
 
 async def read_body(response: httpx.Response, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-    """Return the body. Raises UnfitAnswer, or another httpx.RequestError."""
+    """Return the body. Raises UnacceptableAnswer, or another httpx.RequestError."""
     body = bytearray()
     async with unencoded_pieces(response, max_bytes, None) as pieces:
         async for piece in pieces:
@@ -126,7 +133,7 @@ async def unencoded_pieces(
 ) -> AsyncIterator[AsyncIterator[bytes]]:
     """Yield the pieces of an uncompressed body: `size` bytes each, or as they arrive if `size` is None.
 
-    The block may end before the body does. Raises UnfitAnswer, or another httpx.RequestError, also while reading.
+    The caller may stop before the body ends. Raises httpx.RequestError, also while reading.
     """
     require_unencoded(response)
     async with raw_pieces(response, size, max_bytes) as pieces:
@@ -137,8 +144,8 @@ async def unencoded_pieces(
 async def raw_pieces(
     response: httpx.Response, size: int | None = None, max_bytes: float = math.inf
 ) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Yield the pieces of the body as `unencoded_pieces` does, but accept a compressed body too."""
-    pieces = _Pieces(response, response.aiter_raw(size), max_bytes)
+    """Yield the pieces of the body like `unencoded_pieces`, but without rejecting a compressed body."""
+    pieces = _PieceIterator(response, response.aiter_raw(size), max_bytes)
     try:
         yield pieces
     finally:
@@ -146,16 +153,16 @@ async def raw_pieces(
 
 
 def require_unencoded(response: httpx.Response) -> None:
-    """Raise UnfitAnswer for a compressed body."""
+    """Raise UnacceptableAnswer for a compressed body."""
     try:
         check_response_encoding(response.headers)
     except Refused as encoded:
-        raise UnfitAnswer(encoded.message, request=response.request) from None
+        raise UnacceptableAnswer(encoded.message, request=response.request) from None
 
 
 @attrs.define(eq=False)
-class _Pieces:
-    """Iterator over the pieces of one body. Raises UnfitAnswer if the body is too long."""
+class _PieceIterator:
+    """Iterator over the pieces of one body. Raises UnacceptableAnswer if the body is too long."""
 
     response: httpx.Response
     raw: AsyncIterator[bytes]
@@ -176,16 +183,18 @@ class _Pieces:
         self.length += len(piece)
         if self.length > self.max_bytes:
             message = f"the answer is longer than {self.max_bytes} bytes"
-            raise UnfitAnswer(message, request=self.response.request)
+            raise UnacceptableAnswer(message, request=self.response.request)
         return piece
 
     async def close(self) -> None:
-        """End httpx's nested generators from the inside, by cancelling their next read. Closing only the outermost
-        generator would leave the others to the garbage collector."""
+        """Close httpx's nested generators by cancelling their next read.
+
+        `aclose` would close only the outermost generator, and leave the others to the garbage collector.
+        """
         if self.ended:
             return
-        with anyio.CancelScope() as leaving, suppress(httpx.RequestError):
-            leaving.cancel()
+        with anyio.CancelScope() as scope, suppress(httpx.RequestError):
+            scope.cancel()
             with convert_request_errors():
                 async for _ in self.raw:
                     pass

@@ -1,6 +1,6 @@
 """Read a file block by block, from a gateway that serves blocks (`?format=raw`).
 
-Each block is checked against its own id, so the check does not depend on how the store divided the file into blocks.
+Each block is checked against its own id. So the check works for every division of a file into blocks.
 """
 
 from collections.abc import AsyncGenerator
@@ -14,29 +14,29 @@ from common.refusal import Refused
 from common.unixfs_blocks import read_unixfs_block
 from svc.wire.answers import MAX_CONTENT_BYTES, follow_redirects, read_response
 
-# No store uses larger blocks.
+# No known store uses larger blocks.
 MAX_BLOCK_BYTES: Final = 4 << 20
-# Limit of blocks in one file. A limit of bytes is not enough, because a tree may contain any number of empty nodes.
+# Maximum number of blocks in a file. A tree could otherwise contain any number of empty blocks.
 _MAX_BLOCKS: Final = 1 << 16
 _BLOCK_TIMEOUT_S: Final = 60.0
 _OK: Final = 200
 
 
-async def read_content(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncGenerator[bytes, None]:
+async def read_file_by_blocks(http: httpx.AsyncClient, gateway: str, root: Cid) -> AsyncGenerator[bytes, None]:
     """Yield a file's content in order, in checked pieces.
 
     Raises Refused if a block does not match its id or does not belong to a file, and httpx.RequestError or TimeoutError
     if the gateway does not serve a block.
     """
-    left, length, blocks = [root], 0, 0
-    while left:
-        cid = left.pop()
+    pending, length, blocks = [root], 0, 0
+    while pending:
+        cid = pending.pop()
         blocks += 1
         block = read_unixfs_block(cid, await _read_block(http, f"{gateway}/ipfs/{cid}?format=raw"))
         length += len(block.content)
-        if length > MAX_CONTENT_BYTES or blocks + len(left) + len(block.links) > _MAX_BLOCKS:
+        if length > MAX_CONTENT_BYTES or blocks + len(pending) + len(block.links) > _MAX_BLOCKS:
             raise Refused(f"a file must have at most {MAX_CONTENT_BYTES} bytes and {_MAX_BLOCKS} blocks")
-        left.extend(reversed(block.links))
+        pending.extend(reversed(block.links))
         if block.content:
             yield block.content
 

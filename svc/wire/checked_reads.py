@@ -1,14 +1,14 @@
-"""Read results and check them against their content id.
+"""Read results from gateways, and check them against their content id.
 
-A gateway is not trusted. A provider that ran a job for this wallet knows the key to which the wallet's results are
-sealed. With a gateway's help, such a provider could forge the result of another job.
+Gateways are not trusted. A provider that ran a job for this wallet knows the public key to which the wallet's results
+are sealed. With a gateway's help, such a provider could forge the result of another job.
 
 The id of a single raw block is the hash of the content. The id of a larger file is the hash of its tree of blocks, and
-depends on how the store divided the file. For the usual layouts, the client computes the id from the content. A file
-with another layout is read block by block, from a gateway that serves blocks. Ids of other kinds cannot be checked.
+depends on how the store divided the file. For the usual divisions, the client computes the id from the content. Files
+with another division are read block by block, from a gateway that serves blocks. Other ids cannot be checked.
 
-Content is unreadable if it cannot be decrypted or is not a valid result. If unreadable content cannot be checked, it
-may be an error page with status 200, so the next gateway is tried.
+Content is unreadable if it cannot be decrypted or is not a valid result. If the id of unreadable content cannot be
+checked, the content may be an error page with status 200, so the next gateway is tried.
 """
 
 import hashlib
@@ -23,17 +23,17 @@ from common.cid import Cid, ImportProfile, UnixFsHasher, parse_cid
 from common.refusal import Refused
 from svc.errors import ResultUnreadable
 from svc.wire.answers import MAX_CONTENT_BYTES
-from svc.wire.block_reads import MAX_BLOCK_BYTES, read_content
-from svc.wire.gateways import Gateways, NoGateway, NotServed, is_content_id
+from svc.wire.block_reads import MAX_BLOCK_BYTES, read_file_by_blocks
+from svc.wire.gateways import Gateways, NoGatewayServed, NotServed, is_content_id
 
 S = TypeVar("S")
 
 _WRONG_CONTENT: Final = "the content does not match its id"
 _UNKNOWN_LAYOUT: Final = (
-    "so the content is forged or has an unknown layout. To check other layouts, set SVC_PIN_GATEWAY or --gateway to a"
-    " gateway that serves blocks"
+    "so the content is forged or its division into blocks is unknown. To check other divisions, set SVC_PIN_GATEWAY or"
+    " --gateway to a gateway that serves blocks"
 )
-# Layouts with which stores import files: the protocol's layout, then those of widespread implementations.
+# Usual divisions of files into blocks: the protocol's first, then those of widespread stores.
 _IMPORT_PROFILES: Final = (
     ImportProfile(),
     ImportProfile(1 << 20, 174),
@@ -43,7 +43,7 @@ _IMPORT_PROFILES: Final = (
 
 
 @attrs.frozen
-class CheckedReads:
+class CheckedReader:
     """Reads content from gateways and checks it against its id. Without gateways, reads are disabled."""
 
     gateways: Gateways
@@ -51,12 +51,12 @@ class CheckedReads:
     async def read(
         self, cid: str, open_sink: Callable[[], S], write: Callable[[S, bytes], object], close: Callable[[S], object]
     ) -> S:
-        """Pass the content's pieces to `write`, call `close`, and return the sink. Each attempt uses a new sink from
-        `open_sink`.
+        """Pass the content's pieces to `write`, call `close`, and return the sink.
 
-        Content that breaks off is read again from its start. If `write` or `close` raises ResultUnreadable and the
-        content matches the id, the error is raised at once. If the id cannot be checked, the error is raised after all
-        other gateways have failed."""
+        Each attempt reads the content from its start, into a new sink from `open_sink`. If `write` or `close` raises
+        ResultUnreadable and the content matches the id, the error is raised at once. If the id cannot be checked, the
+        error is raised after all other gateways have failed.
+        """
         if not self.gateways.urls:
             raise ResultUnreadable(
                 "no gateway is set, so results cannot be read: set SVC_PIN_GATEWAY or --gateway", code="reads_disabled"
@@ -67,21 +67,21 @@ class CheckedReads:
 
         async def attempt(url: str) -> S:
             try:
-                return await self._attempt(url, cid, open_sink, write, close)
-            except _UncheckableContent as unread:
-                uncheckable.append(unread.error)
-                raise NotServed(unread.error.message, retryable=False) from None
+                return await self._read_from_gateway(url, cid, open_sink, write, close)
+            except _UncheckableContent as unreadable:
+                uncheckable.append(unreadable.error)
+                raise NotServed(unreadable.error.message, retryable=False) from None
 
         try:
             return await self.gateways.try_each(attempt)
-        except NoGateway as failed:
+        except NoGatewayServed as failed:
             if failed.retryable:
                 raise ResultUnreadable(f"{cid}: {failed}", code="gateway_unavailable", retryable=True) from None
             if uncheckable:
                 raise uncheckable[0] from None
             raise ResultUnreadable(f"{cid}: {failed}", code="gateway_status") from None
 
-    async def _attempt(
+    async def _read_from_gateway(
         self,
         url: str,
         cid: str,
@@ -104,7 +104,7 @@ class CheckedReads:
 
     async def _feed_blocks(self, url: str, cid: Cid, write: Callable[[bytes], object]) -> None:
         try:
-            async with aclosing(read_content(self.gateways.http, url, cid)) as pieces:
+            async with aclosing(read_file_by_blocks(self.gateways.http, url, cid)) as pieces:
                 async for piece in pieces:
                     write(piece)
         except Refused as refused:
@@ -118,14 +118,14 @@ class CheckedReads:
 
 @attrs.frozen(slots=True, eq=False)
 class _UncheckableContent(Exception):
-    """The content is unreadable, and its id cannot be checked. Either the gateway or the provider is at fault."""
+    """The content is unreadable, and its id cannot be checked, so the gateway or the provider may be at fault."""
 
     error: ResultUnreadable
 
 
 @attrs.define
 class _Download(Generic[S]):
-    """Download of one attempt. `id_check` compares the content with its id, or is None if the id cannot be checked."""
+    """Download of one attempt. `id_check` is None if the content id cannot be checked."""
 
     id_check: "_IdCheck | None"
     sink: S
@@ -170,8 +170,10 @@ class _Download(Generic[S]):
 
 @attrs.define
 class _IdCheck:
-    """Compares content with its id. Unreadable content is still read, up to `max_bytes`, to find out whether the
-    gateway or the provider is at fault."""
+    """Compares content with its id.
+
+    Unreadable content is read on, up to `max_bytes`. If it matches its id, the provider is at fault, not the gateway.
+    """
 
     cid: Cid
     _block: "hashlib._Hash" = attrs.field(factory=hashlib.sha256)

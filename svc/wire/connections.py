@@ -1,7 +1,7 @@
-"""HTTP connections to any number of servers, made with httpx, through the proxies that the environment sets.
+"""HTTP transport for httpx without a limit on connections. Uses the proxies that the environment sets.
 
-A pool of httpx examines all its connections several times per request, which takes milliseconds with hundreds of
-connections. So each pool here has a single connection, and idle pools are kept on a stack.
+A pool of httpx scans all its connections several times per request, which takes milliseconds with hundreds of
+connections. So each pool here has a single connection, and a stack stores the idle pools.
 """
 
 import ssl
@@ -15,7 +15,7 @@ import httpx
 
 _MAX_IDLE_CONNECTIONS_PER_SERVER: Final = 256
 _MAX_IDLE_SERVERS: Final = 64  # servers with idle connections; a gateway may redirect to any number of hosts
-_IDLE_TIMEOUT_S: Final = 30.0  # shorter than a coordinator's own limit, so that the client closes first
+_IDLE_TIMEOUT_S: Final = 30.0  # shorter than the coordinator's limit, so that the client closes first
 _LIMITS: Final = httpx.Limits(max_connections=1, keepalive_expiry=_IDLE_TIMEOUT_S)
 _PROXY_SCHEMES: Final = ("http", "https")
 
@@ -23,15 +23,15 @@ Origin = tuple[str, str, int | None]
 
 
 def open_client(*, transport: httpx.AsyncBaseTransport | None = None, **settings: Any) -> httpx.AsyncClient:
-    """Return an httpx client over `transport`, by default over `Connections`."""
-    return httpx.AsyncClient(transport=transport if transport is not None else Connections(), **settings)
+    """Return an httpx client over `transport`, by default over `ConnectionTransport`."""
+    return httpx.AsyncClient(transport=transport if transport is not None else ConnectionTransport(), **settings)
 
 
-class Connections(httpx.AsyncBaseTransport):
+class ConnectionTransport(httpx.AsyncBaseTransport):
     """Transport without a limit on connections. Idle connections are reused for requests to the same server."""
 
     def __init__(self) -> None:
-        self._idle: dict[Origin, list[httpx.AsyncHTTPTransport]] = {}  # the most recently used server last
+        self._idle: dict[Origin, list[httpx.AsyncHTTPTransport]] = {}  # the most recently used server is last
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         origin = request.url.scheme, request.url.host, request.url.port
@@ -49,7 +49,7 @@ class Connections(httpx.AsyncBaseTransport):
                 await content.end()
         if not isinstance(response.stream, httpx.AsyncByteStream):
             raise TypeError("the transport must return a response whose stream is asynchronous")
-        body = _ResponseBody(response.stream, partial(self._keep_idle, origin, connection))
+        body = _ResponseBody(response.stream, partial(self._store_idle_connection, origin, connection))
         return httpx.Response(
             response.status_code, headers=response.headers, stream=body, extensions=response.extensions
         )
@@ -60,7 +60,7 @@ class Connections(httpx.AsyncBaseTransport):
             for connection in connections:
                 await _close_connection(connection)
 
-    async def _keep_idle(self, origin: Origin, connection: httpx.AsyncHTTPTransport) -> None:
+    async def _store_idle_connection(self, origin: Origin, connection: httpx.AsyncHTTPTransport) -> None:
         idle = self._idle.pop(origin, [])
         self._idle[origin] = idle
         idle.append(connection)
@@ -77,12 +77,12 @@ class Connections(httpx.AsyncBaseTransport):
 
     @cached_property
     def _ssl_context(self) -> ssl.SSLContext:
-        """Certificates of the machine or of SSL_CERT_FILE, loaded once because loading takes tens of milliseconds."""
+        """TLS context with the certificates of the machine or SSL_CERT_FILE, cached because loading them is slow."""
         return httpx.create_ssl_context()
 
 
 class _RequestBody(httpx.AsyncByteStream):
-    """Body of one request. Call `end` after the answer, which may arrive before the whole body was read."""
+    """Body of one request. Call `end` once the answer has arrived, even if the body was not read to its end."""
 
     def __init__(self, stream: httpx.SyncByteStream | httpx.AsyncByteStream) -> None:
         if not isinstance(stream, httpx.AsyncByteStream):
@@ -138,5 +138,5 @@ def _find_proxy(request: httpx.Request) -> str | None:
     if "://" not in proxy:
         proxy = f"http://{proxy}"
     if not proxy.startswith(tuple(f"{scheme}://" for scheme in _PROXY_SCHEMES)):
-        raise httpx.ProxyError("HTTP_PROXY, HTTPS_PROXY or ALL_PROXY must name an http:// or https:// proxy")
+        raise httpx.ProxyError("HTTP_PROXY, HTTPS_PROXY and ALL_PROXY must be http:// or https:// addresses")
     return proxy

@@ -1,7 +1,7 @@
 """Connect to the server that a provider runs for its tabs. The provider supplies the server's address and certificate.
 
-A provider could name any address, so by default only public addresses are used: the host name is resolved once, all its
-addresses must be public, and the request goes to one of the checked addresses. The scheme must be https. Only the
+A provider could name any address, so by default only public addresses are allowed. The host name is resolved once, all
+its addresses must be public, and requests go to one of these addresses. The scheme must be https. Only the
 provider's certificate is trusted, and its names must include the host. Redirects are not followed, and proxies are not
 used.
 """
@@ -29,14 +29,14 @@ _DEFAULT_PORT: Final = 443
 _NAT64_NETWORK: Final = IPv6Network("64:ff9b::/96")
 _LAST_32_BITS_MASK: Final = 0xFFFF_FFFF
 
-DirectUse = Literal["public", "any", "off"]  # addresses at which tabs may connect to a provider's server; off: none
+DirectPolicy = Literal["public", "any", "off"]  # addresses to which tabs may connect directly; off: none
 
 
 @asynccontextmanager
-async def direct_routes(endpoint: DirectEndpoint, use: DirectUse, clock: Clock) -> AsyncIterator[TabRoutes]:
+async def direct_routes(endpoint: DirectEndpoint, policy: DirectPolicy, clock: Clock) -> AsyncIterator[TabRoutes]:
     """Yield the routes of a provider's server. Raises ConnectionFailed if the address is invalid or not allowed."""
     host, port, path = _split_url(endpoint.url)
-    address = await _resolve(host, port, use)
+    address = await _resolve(host, port, policy)
     context = _ssl_context(endpoint.certificate)
     if not (endpoint.token.isascii() and endpoint.token.isprintable()):
         raise _unusable_error("its token has characters other than printable ASCII")
@@ -49,7 +49,7 @@ async def direct_routes(endpoint: DirectEndpoint, use: DirectUse, clock: Clock) 
 
 
 class _PinnedAddressTransport(httpx.AsyncBaseTransport):
-    """Transport that connects to a checked IP address, and sends and verifies the host name that resolved to it."""
+    """Transport for URLs with a checked IP address. Sends the host name, and verifies that the certificate has it."""
 
     def __init__(self, host: str, port: int, inner: httpx.AsyncHTTPTransport) -> None:
         self._host, self._inner = host, inner
@@ -69,7 +69,7 @@ def _split_url(url: str) -> tuple[str, int, str]:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or _DEFAULT_PORT
     except ValueError:
-        raise _unusable_error("its address is not a URL") from None
+        raise _unusable_error("its address is not a valid URL") from None
     if not (url.isascii() and url.isprintable()):
         raise _unusable_error("its URL has characters other than printable ASCII")
     if parts.scheme != "https" or not host or parts.username or parts.query or parts.fragment:
@@ -77,7 +77,7 @@ def _split_url(url: str) -> tuple[str, int, str]:
     return host, port, parts.path.rstrip("/")
 
 
-async def _resolve(host: str, port: int, use: DirectUse) -> IPv4Address | IPv6Address:
+async def _resolve(host: str, port: int, policy: DirectPolicy) -> IPv4Address | IPv6Address:
     try:
         with anyio.fail_after(_CONNECT_TIMEOUT_S):
             found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -86,7 +86,7 @@ async def _resolve(host: str, port: int, use: DirectUse) -> IPv4Address | IPv6Ad
         raise _unusable_error(f"its host name {host} cannot be resolved: {error}") from None
     if not addresses:
         raise _unusable_error(f"its host name {host} has no address")
-    if use != "any" and not all(_is_public(each) for each in addresses):
+    if policy != "any" and not all(_is_public(each) for each in addresses):
         raise _unusable_error(f"its host {host} has an address that is not public")
     return addresses[0]
 
@@ -111,5 +111,5 @@ def _ssl_context(certificate: str) -> ssl.SSLContext:
     return context
 
 
-def _unusable_error(why: str) -> ConnectionFailed:
-    return ConnectionFailed(f"the provider's own endpoint cannot be used: {why}", retryable=False)
+def _unusable_error(reason: str) -> ConnectionFailed:
+    return ConnectionFailed(f"the provider's server for tabs cannot be used: {reason}", retryable=False)

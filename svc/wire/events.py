@@ -1,7 +1,7 @@
 """Listen for changes through server-sent events, so that waits do not have to poll.
 
-Events are not trusted: an event only decides when a wait reads the object again. Without events (an older coordinator,
-a proxy that buffers them, a lost connection), the wait polls.
+An event is not trusted. It only makes a wait read the object again. If no events arrive (from an older coordinator,
+through a buffering proxy or after a lost connection), the wait polls.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -32,7 +32,7 @@ OnMessage = Callable[[bytes], bool]  # returns True if the wait should read the 
 
 
 async def read_messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """Yield None for each piece, as a sign of life, then the `data` of each message that the piece completes.
+    """Yield None for each piece, to show that the stream is live, then the `data` of each completed message.
 
     Raises ConnectionFailed if a message is too long.
     """
@@ -47,29 +47,34 @@ async def read_messages(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | N
 
 @attrs.define(eq=False)
 class ChangeListener:
-    """Listens for changes of one object. `status` is the object's status when it was last read. Events with this
-    status, or with a status in `ignored`, end a pause only if `on_message` returns True."""
+    """Listens for changes of one object. Callers set `status` to the object's status after each read.
+
+    Events with this status, or with a status in `ignored`, end a pause only if `on_message` returns True.
+    """
 
     transport: Transport
     on_message: OnMessage = lambda _: False
     ignored: Collection[str] = ()
     status: str | None = None
-    _wanted: anyio.Event = attrs.field(factory=anyio.Event)
+    _listen_called: anyio.Event = attrs.field(factory=anyio.Event)
     _changed: anyio.Event = attrs.field(factory=anyio.Event)
     _received_at: float = float("-inf")
 
     @property
-    def live(self) -> bool:
-        """Return True while the stream delivers events or heartbeats."""
+    def is_live(self) -> bool:
+        """Return True if an event or heartbeat arrived within STREAM_TIMEOUT_S."""
         return anyio.current_time() - self._received_at < STREAM_TIMEOUT_S
 
     def listen(self) -> None:
         """Start following the stream."""
-        self._wanted.set()
+        self._listen_called.set()
 
-    async def pause(self, polling: float, streaming: float) -> None:
-        """Sleep until a change is reported, at most `streaming` seconds. Without a live stream, sleep at most `polling`
-        seconds, which must be shorter."""
+    async def pause(self, polling_s: float, streaming_s: float) -> None:
+        """Sleep until a change is reported.
+
+        Sleep at most `streaming_s` seconds while the stream is live, and otherwise at most `polling_s`, the shorter
+        time.
+        """
         async with anyio.create_task_group() as tasks:
 
             async def wait_for_change() -> None:
@@ -77,19 +82,19 @@ class ChangeListener:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(wait_for_change)
-            await self.transport.sleep(polling)
-            if self.live:  # the stream may have become live during the sleep
-                await self.transport.sleep(streaming - polling)
+            await self.transport.sleep(polling_s)
+            if self.is_live:  # the stream may have become live during the sleep
+                await self.transport.sleep(streaming_s - polling_s)
             tasks.cancel_scope.cancel()
         if self._changed.is_set():
             self._changed = anyio.Event()
 
     async def follow(self, path: str, authorised: CallWithHeaders) -> None:
-        """Follow the stream once `listen` is called, until cancelled or until an error that must not be retried."""
-        await self._wanted.wait()
+        """Wait for `listen`, then follow the stream and reconnect, until an error that must not be retried."""
+        await self._listen_called.wait()
         attempt = 0
         while True:
-            began = anyio.current_time()
+            started_at = anyio.current_time()
             try:
                 await authorised(lambda headers: self._follow_once(path, headers))
             except ConnectionFailed:
@@ -99,13 +104,13 @@ class ChangeListener:
                     return
             finally:
                 self._on_lost_stream()
-            attempt = 0 if anyio.current_time() - began > _MAX_RECONNECT_PAUSE_S else attempt + 1
+            attempt = 0 if anyio.current_time() - started_at > _MAX_RECONNECT_PAUSE_S else attempt + 1
             await anyio.sleep(min(_MAX_RECONNECT_PAUSE_S, _FIRST_RECONNECT_PAUSE_S * 2.0 ** min(attempt, 8)))
 
     async def _follow_once(self, path: str, headers: Mapping[str, str]) -> None:
-        asked = {**headers, "accept": _EVENT_STREAM_TYPE}
+        request_headers = {**headers, "accept": _EVENT_STREAM_TYPE}
         try:
-            async with open_response(self.transport.http, "GET", path, headers=asked) as response:
+            async with open_response(self.transport.http, "GET", path, headers=request_headers) as response:
                 if is_from_proxy(response):
                     raise ConnectionFailed(f"GET {path}: a proxy answered {response.status_code}")
                 if response.is_error:
@@ -126,7 +131,7 @@ class ChangeListener:
 
     def _on_lost_stream(self) -> None:
         """End the current pause, because changes since the last event may have been missed."""
-        if self.live:
+        if self.is_live:
             self._changed.set()
         self._received_at = float("-inf")
 
@@ -161,6 +166,6 @@ async def open_change_listener(
         raise failed
 
 
-async def call_without_session(ask: Callable[[dict[str, str]], Awaitable[None]]) -> None:
-    """Call `ask` without headers, for a public route."""
-    await ask({})
+async def call_without_session(send: Callable[[dict[str, str]], Awaitable[None]]) -> None:
+    """Call `send` without headers, for a public route."""
+    await send({})

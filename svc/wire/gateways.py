@@ -1,7 +1,7 @@
 """Read content by its id from storage gateways, without credentials.
 
-A round tries each gateway in turn. Gateways that failed to answer, or answered 404 or 5xx, are tried again in the next
-round, because new content may not have reached them yet. Other gateways are not tried again.
+A round tries each gateway in turn. A gateway that did not answer, or answered 404 or 5xx, is tried again in the next
+round, because new content may not have reached the gateway yet. Other gateways are not tried again.
 """
 
 import math
@@ -21,7 +21,7 @@ _OK: Final = 200
 _NOT_FOUND: Final = 404
 _SERVER_ERROR: Final = 500
 _CID_PATTERN: Final = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
-# Timeout for each 64 KiB, against gateways that send a byte at a time.
+# Timeout for each 64 KiB, because a gateway could send a byte at a time.
 _PIECE_TIMEOUT_S: Final = 180.0
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class NotServed(Exception):
 
 
 @attrs.frozen(slots=True, eq=False)
-class NoGateway(Exception):
+class NoGatewayServed(Exception):
     """No gateway served the content. `retryable`: a gateway may serve the content later."""
 
     failures: Sequence[str]
@@ -54,13 +54,13 @@ class NoGateway(Exception):
 
 
 def is_content_id(cid: str) -> bool:
-    """Return True if a text can be a content id. A job may name any text, which becomes part of a URL's path."""
+    """Return True if a text can be a content id. Check this before the text becomes part of a URL."""
     return _CID_PATTERN.fullmatch(cid) is not None
 
 
 @attrs.define
 class Gateways:
-    """Gateways to read from, in up to `attempts` rounds that are `pause` seconds apart."""
+    """Gateways to read from, in at most `attempts` rounds with pauses of `pause` seconds."""
 
     http: httpx.AsyncClient
     urls: Sequence[str]
@@ -69,25 +69,25 @@ class Gateways:
     sleep: Sleep = anyio.sleep
 
     async def try_each(self, attempt: Callable[[str], Awaitable[T]], deadline: float = math.inf) -> T:
-        """Call `attempt` with the gateways' addresses until an attempt does not raise NotServed. Return its result.
+        """Call `attempt` with each gateway's address, until a call does not raise NotServed. Return that call's result.
 
         `deadline` is in the event loop's time. With a deadline, a round in which no gateway answered does not count,
-        because this machine's network may be down. Raises NoGateway."""
+        because this machine's network may be down. Raises NoGatewayServed."""
         failures: dict[str, NotServed] = {}
-        left, rounds = list(self.urls), 0
+        remaining, rounds = list(self.urls), 0
         with anyio.CancelScope(deadline=deadline):
-            while left and rounds < self.attempts:
+            while remaining and rounds < self.attempts:
                 if failures:
                     await self.sleep(self.pause)
-                for url in left:
+                for url in remaining:
                     try:
                         return await attempt(url)
                     except NotServed as failure:
                         failures[url] = failure
-                if deadline == math.inf or any(failures[url].answered for url in left):
+                if deadline == math.inf or any(failures[url].answered for url in remaining):
                     rounds += 1
-                left = [url for url in left if failures[url].retryable]
-        raise NoGateway([f"{url}: {failure}" for url, failure in failures.items()], bool(left))
+                remaining = [url for url in remaining if failures[url].retryable]
+        raise NoGatewayServed([f"{url}: {failure}" for url, failure in failures.items()], bool(remaining))
 
     async def get(self, url: str, on_piece: Callable[[bytes], Awaitable[object]]) -> None:
         """Read the content at an address of a gateway, and pass its pieces to `on_piece`. Raises NotServed."""
@@ -110,5 +110,5 @@ class Gateways:
             ) from None
         except httpx.TransportError as failed:
             raise NotServed(f"{type(failed).__name__}: {failed}", retryable=True, answered=False) from None
-        except httpx.RequestError as failed:  # too many redirects, a foreign redirect, or an unfit answer
+        except httpx.RequestError as failed:  # too many redirects, a foreign redirect, or an unacceptable answer
             raise NotServed(f"{type(failed).__name__}: {failed}", retryable=False) from None

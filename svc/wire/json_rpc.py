@@ -11,7 +11,7 @@ from common import strict_json
 from common.inclusion.node_values import octets_from_hex, read_objects, read_quantity
 from common.refusal import Refused
 from svc.errors import NodeFailed
-from svc.wire.answers import UnfitAnswer, open_response, read_body
+from svc.wire.answers import UnacceptableAnswer, open_response, read_body
 
 __all__ = ["Call", "Node", "NodeFailed", "NodeRefusal"]
 
@@ -22,7 +22,7 @@ _TOO_MANY_REQUESTS: Final = 429
 _SERVER_ERROR: Final = 500
 
 Call = tuple[str, Sequence[Any]]
-"""Method and parameters."""
+"""Method and its parameters."""
 
 
 class NodeRefusal(NodeFailed):
@@ -42,15 +42,17 @@ class Node:
         return httpx.URL(self.url).host
 
     async def call(self, method: str, *params: Any) -> Any:
-        """Return the result.
+        """Call a method of the node, and return the result.
 
         Raises NodeRefusal if the node returns an error, or NodeFailed if it returns no valid answer.
         """
         return self._read_result(method, await self._post(_request_json(method, params, 1)))
 
-    async def call_all(self, calls: Sequence[Call]) -> list[Any] | None:
-        """Make several calls in one request, and return their results in order. Return None if the node does not accept
-        batches. Raises NodeFailed if the node does not answer or a call fails."""
+    async def call_batch(self, calls: Sequence[Call]) -> list[Any] | None:
+        """Make several calls in one request, and return their results in order.
+
+        Return None if the node does not accept batches. Raises NodeFailed if the node does not answer or a call fails.
+        """
         requests = [_request_json(method, params, number) for number, (method, params) in enumerate(calls)]
         try:
             answers = await self._post(requests)
@@ -80,25 +82,27 @@ class Node:
                 async with open_response(self.http, "POST", self.url, json=request) as response:
                     status, body = response.status_code, await read_body(response, self.max_answer_bytes)
             return strict_json.parse(body)
-        except UnfitAnswer as unfit:
-            raise NodeFailed(f"the node {self.name}: {unfit}", retryable=False) from None
+        except UnacceptableAnswer as unacceptable:
+            raise NodeFailed(f"the node {self.name}: {unacceptable}", retryable=False) from None
         except (httpx.RequestError, TimeoutError) as error:
             raise NodeFailed(f"the node {self.name} does not answer: {type(error).__name__}") from None
         except Refused:
             if status != _OK:
-                may_pass = status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
-                raise NodeFailed(f"the node {self.name} answered {status}", retryable=may_pass) from None
-            raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint", retryable=False) from None
+                transient = status == _TOO_MANY_REQUESTS or status >= _SERVER_ERROR
+                raise NodeFailed(f"the node {self.name} answered {status}", retryable=transient) from None
+            raise NodeFailed(
+                f"the node {self.name} is not a JSON-RPC endpoint: check its URL", retryable=False
+            ) from None
 
     def _read_result(self, method: str, answer: Any) -> Any:
         if not isinstance(answer, dict):
-            raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint", retryable=False)
+            raise NodeFailed(f"the node {self.name} is not a JSON-RPC endpoint: check its URL", retryable=False)
         if answer.get("error") is not None:
             error = answer["error"]
             message = error.get("message") if isinstance(error, dict) else error
-            raise NodeRefusal(f"the node {self.name} refuses {method}: {str(message)[:200]}", retryable=False)
+            raise NodeRefusal(f"the node {self.name} rejected {method}: {str(message)[:200]}", retryable=False)
         if "result" not in answer:
-            raise NodeFailed(f"the node {self.name} answers {method} without a result", retryable=False)
+            raise NodeFailed(f"the node {self.name} answered {method} without a result", retryable=False)
         return answer["result"]
 
 

@@ -16,7 +16,7 @@ R = TypeVar("R")
 _OFFSET_PATTERN: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 MAX_PAGE_ROWS: Final = limits.MAX_PAGE_ROWS
-# Limit of all pages together: four times the size of the asks of a thousand providers.
+# Limit of all pages together. The asks of a thousand providers have a quarter of this size.
 MAX_LIST_BYTES: Final = 64 << 20
 
 
@@ -43,8 +43,8 @@ async def read_pages(
             raise unexpected_answer(response, f"the pages of the list have more than {max_bytes} bytes in total")
         page = _read_rows(response, key, kind)
         entries += page
-        cut = response.headers.get("x-svc-page-truncated", "").lower() == "true"
-        if not cut and len(page) < size:
+        truncated = response.headers.get("x-svc-page-truncated", "").lower() == "true"
+        if not truncated and len(page) < size:
             break
         offset = _next_offset(response, offset, offset + len(page))
     return entries
@@ -53,18 +53,20 @@ async def read_pages(
 def _read_rows(response: httpx.Response, key: str, kind: type[R]) -> list[R]:
     rows = read_record(response, dict[str, msgspec.Raw]).get(key, msgspec.Raw(b"null"))
     try:
-        return msgspec.json.decode(rows, type=list[kind], strict=False)  # type: ignore[valid-type] # a variable
+        return msgspec.json.decode(rows, type=list[kind], strict=False)  # type: ignore[valid-type] # `kind` is a variable
     except DECODE_ERRORS as malformed:
         raise unexpected_answer(response, f"the answer's {key} are malformed: {malformed}") from malformed
 
 
-def _next_offset(response: httpx.Response, at: int, counted: int) -> int:
-    """Return the offset of the next page. Raises ApiError for an offset that does not increase or is too large."""
-    named = response.headers.get("x-svc-next-offset") or str(counted)
-    if not _OFFSET_PATTERN.fullmatch(named) or int(named) <= at:
-        raise unexpected_answer(response, f"the offset of the next page must be a number above {at}, not {named!r}")
-    if int(named) > limits.MAX_OFFSET_ROWS:
+def _next_offset(response: httpx.Response, offset: int, default: int) -> int:
+    """Return the offset of the next page. Raises ApiError if it is not above `offset`, or is too large."""
+    next_offset = response.headers.get("x-svc-next-offset") or str(default)
+    if not _OFFSET_PATTERN.fullmatch(next_offset) or int(next_offset) <= offset:
         raise unexpected_answer(
-            response, f"the list is too long: the next offset is {named}, above {limits.MAX_OFFSET_ROWS}"
+            response, f"the offset of the next page must be a number above {offset}, not {next_offset!r}"
         )
-    return int(named)
+    if int(next_offset) > limits.MAX_OFFSET_ROWS:
+        raise unexpected_answer(
+            response, f"the list is too long: the next offset is {next_offset}, above {limits.MAX_OFFSET_ROWS}"
+        )
+    return int(next_offset)

@@ -1,7 +1,6 @@
 """Parse server-sent events from bytes as they arrive.
 
-Lines end only at CR, LF or CRLF. Splitting decoded text at every Unicode line end would cut JSON strings that hold
-U+2028.
+Lines end only at CR, LF or CRLF. `str.splitlines` would also split at U+2028, which JSON strings may contain.
 """
 
 import re
@@ -16,29 +15,31 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 class EventReader:
     """Incremental parser. Pass bytes to `feed` as they arrive."""
 
-    _rest: bytearray = attrs.field(factory=bytearray)
-    _searched: int = 0  # bytes of `_rest` already searched; a line of megabytes must not be searched again
+    _buffer: bytearray = attrs.field(factory=bytearray)
+    _searched: int = 0  # bytes of `_buffer` already searched, so that long lines are not searched again
     _data: list[bytes] = attrs.field(factory=list)
     _data_bytes: int = 0
 
     @property
     def unfinished_bytes(self) -> int:
         """Return the length of the incomplete event."""
-        return len(self._rest) + self._data_bytes
+        return len(self._buffer) + self._data_bytes
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Return the data of each event that `piece` completes. Event names, ids and comments are skipped. Servers
-        that name their events repeat the name in the data."""
-        self._rest += piece
+        """Return the data of each event that `piece` completes. Event names, ids and comments are skipped.
+
+        Names may be skipped, because servers repeat the name of an event in its data.
+        """
+        self._buffer += piece
         # A CR at the end may be the first half of a CRLF, so do not search it before the next byte arrives.
-        end = len(self._rest) - 1 if self._rest.endswith(b"\r") else len(self._rest)
+        end = len(self._buffer) - 1 if self._buffer.endswith(b"\r") else len(self._buffer)
         events, begin = [], 0
-        for line_end in _LINE_END.finditer(self._rest, self._searched, end):
-            event = self._read_line(bytes(self._rest[begin : line_end.start()]))
+        for line_end in _LINE_END.finditer(self._buffer, self._searched, end):
+            event = self._read_line(bytes(self._buffer[begin : line_end.start()]))
             begin = line_end.end()
             if event is not None:
                 events.append(event)
-        del self._rest[:begin]
+        del self._buffer[:begin]
         self._searched = end - begin
         return events
 

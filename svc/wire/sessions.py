@@ -1,4 +1,4 @@
-"""Bearer session of one wallet, created at the first use and renewed before it expires or when it is rejected."""
+"""Bearer session of a wallet. It is created at the first use, and renewed before it expires or once it is rejected."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -19,7 +19,7 @@ _UNAUTHORIZED: Final = 401
 
 @attrs.define(eq=False)
 class Sessions:
-    """Session of a wallet. `sign_in` turns a nonce of the coordinator into the signed body that requests a session."""
+    """Creates, renews and caches a wallet's session. `sign_in` returns the signed session request for a nonce."""
 
     transport: Transport
     address: bytes
@@ -44,16 +44,16 @@ class Sessions:
         except TimeoutError:
             raise ConnectionFailed("the coordinator did not create a session before the deadline") from None
 
-    async def authorised(self, ask: Callable[[dict[str, str]], Awaitable[T]]) -> T:
-        """Call `ask` with the session's header. If the session is rejected, call `ask` again with a new session."""
+    async def authorised(self, send: Callable[[dict[str, str]], Awaitable[T]]) -> T:
+        """Call `send` with the session's header. If the session is rejected, call `send` again with a new session."""
         session = await self.current()
         try:
-            return await ask(authorization(session))
+            return await send(authorization(session))
         except AuthenticationFailed as refused:
             if refused.status != _UNAUTHORIZED:
                 raise
         self.drop(session)
-        return await ask(authorization(await self.current()))
+        return await send(authorization(await self.current()))
 
     def drop(self, session: SessionShape) -> None:
         """Forget a rejected session, unless another session has replaced it."""
@@ -67,7 +67,7 @@ class Sessions:
             nonce = read_record(await self.transport.send("GET", "/auth/nonce", params=query, deadline=deadline), Nonce)
             body = await self.sign_in(nonce.nonce)
             try:
-                return await self.transport.post("/auth/session", SessionShape, body, safe=False)
+                return await self.transport.post("/auth/session", SessionShape, body, retry=False)
             except (ApiError, ConnectionFailed) as failed:
                 pause = self.transport.retry_pause(attempt, 0.0, deadline)
                 if pause is None or not (self.transport.may_retry(failed) or failed.param == "nonce"):

@@ -1,7 +1,7 @@
-"""Post and read the frames of tabs, at the mailbox of a coordinator or at a provider's own server.
+"""Post and read the frames of tabs, through a coordinator's mailbox or a provider's server.
 
-Both servers have the same two routes. A post whose answer was lost is not retried, because a frame that arrives twice
-ends its channel.
+Both servers have the same two routes. If the answer to a post is lost, the post is not retried, because a frame that
+arrives twice ends its channel.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from svc.wire.transport import REQUEST_TIMEOUT_S, Transport, is_from_proxy, prox
 
 MESSAGES_PATH: Final = "/v1/tabs/messages"
 _EVENT_STREAM_TYPE: Final = "text/event-stream"
-_END_EVENT_DATA: Final = b"{}"  # data of the event `end`; no frame in base64 has braces
+_END_EVENT_DATA: Final = b"{}"  # data of the event `end`; frames are base64, which has no braces
 _STREAM_TIMEOUT: Final = httpx.Timeout(REQUEST_TIMEOUT_S, read=STREAM_TIMEOUT_S)  # servers send heartbeats more often
 
 _MAX_EVENT_BYTES: Final = 2 * MAX_TAB_FRAME_BYTES

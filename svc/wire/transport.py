@@ -21,18 +21,18 @@ from common.refusal import Refused
 from common.tracing import spans
 from svc.core.retries import RetryPolicy
 from svc.errors import ApiError, ConnectionFailed, OrderRefused
-from svc.wire.answers import InvalidAddress, UnfitAnswer, open_response, read_response, unencoded_pieces
+from svc.wire.answers import InvalidRequestUrl, UnacceptableAnswer, open_response, read_response, unencoded_pieces
 
 __all__ = ["ApiError", "ConnectionFailed", "RetryPolicy", "Transport"]
 
-REQUEST_TIMEOUT_S: Final = 90.0  # a relay answers within a minute, even if its transaction is not mined
+REQUEST_TIMEOUT_S: Final = 90.0  # the coordinator answers within a minute, even if a transaction is not mined
 ATTEMPT_TIMEOUT_S: Final = 300.0
-# Longer waits would miss deadlines of jobs.
+# Limit of the `retry-after` header, because longer waits would miss deadlines of jobs.
 _MAX_RETRY_AFTER_S: Final = 60.0
-# Limit of JSON values, ten times those of a page. Parsing 16 MiB of tiny values would block the event loop for 10 s.
+# Maximum number of JSON values in an answer. Parsing 16 MiB of tiny values would block the event loop for 10 s.
 _MAX_JSON_VALUES: Final = 1 << 18
 _OK_STATUSES: Final = frozenset({200, 201})
-# Answers of a coordinator have a request id or a retry header. If both are missing, a proxy answered.
+# The coordinator's answers have a request id or a retry header. If both are missing, a proxy sent this status.
 _PROXY_STATUSES: Final = frozenset({502, 503, 504})
 _RETRYABLE_HEADER: Final = "x-svc-retryable"
 _TRACE_HEADER: Final = "traceparent"
@@ -47,7 +47,7 @@ class ProxyAnswered(ConnectionFailed):
 
 
 class Clock(Protocol):
-    """Clock that is corrected by the coordinator's answers."""
+    """Clock that the dates of the coordinator's answers correct."""
 
     def observe(self, date: float) -> None:
         """Record the Unix seconds in the `date` header of an answer. Call this before its body is read."""
@@ -58,14 +58,16 @@ class Clock(Protocol):
 
 @attrs.define
 class Transport:
-    """Transport to one coordinator. `attempt_seconds` limits each attempt without a deadline, against servers that send
-    a byte at a time. Uploads of files may take longer."""
+    """Sends requests to one coordinator. `attempt_timeout_s` limits each attempt that has no deadline.
+
+    The limit is for servers that send a byte at a time. Uploads of files may take longer.
+    """
 
     http: httpx.AsyncClient
     clock: Clock
     retries: RetryPolicy
     sleep: Sleep = anyio.sleep
-    attempt_seconds: float = ATTEMPT_TIMEOUT_S
+    attempt_timeout_s: float = ATTEMPT_TIMEOUT_S
 
     async def get(
         self,
@@ -77,16 +79,22 @@ class Transport:
         return read_record(await self.send("GET", path, params=query_parameters(params), headers=headers), kind)
 
     async def post(
-        self, path: str, kind: type[R], body: Mapping[str, Any], *, safe: bool, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        kind: type[R],
+        body: Mapping[str, Any],
+        *,
+        retry: bool,
+        headers: Mapping[str, str] | None = None,
     ) -> R:
-        return read_record(await self.send("POST", path, json=body, safe=safe, headers=headers), kind)
+        return read_record(await self.send("POST", path, json=body, retry=retry, headers=headers), kind)
 
     async def send(
         self,
         method: str,
         path: str,
         *,
-        safe: bool = True,
+        retry: bool = True,
         resend: bool = True,
         deadline: float | None = None,
         expected: frozenset[int] = _OK_STATUSES,
@@ -94,9 +102,9 @@ class Transport:
     ) -> httpx.Response:
         """Send a request, with retries. Return an answer with an `expected` status. Otherwise raise the last error.
 
-        A request that is not `safe` is sent once. Other requests are retried if the error response's `x-svc-retryable`
-        header allows it. With `resend`, they are also retried if no answer arrived. Retries end at the
-        `deadline`, in the event loop's time. Without a deadline, they end after the policy's number of attempts.
+        With `retry`, the request is retried if the error response's `x-svc-retryable` header allows it. If `resend` is
+        also True, the request is retried if no answer arrived. Retries end at the `deadline`, in the event loop's time,
+        or without a deadline, after the policy's number of attempts.
         """
         attempt = 0
         while True:
@@ -109,7 +117,7 @@ class Transport:
             except ConnectionFailed as failed:
                 error, again, wait = failed, resend and self.may_retry(failed), 0.0
             pause = self.retry_pause(attempt, wait, deadline)
-            if not (safe and again) or pause is None:
+            if not (retry and again) or pause is None:
                 raise error
             await self.sleep(pause)
             attempt += 1
@@ -124,7 +132,7 @@ class Transport:
         if deadline is None:
             return max(pause, retry_after) if attempt < self.retries.max_retries else None
         left = deadline - anyio.current_time()
-        if retry_after < left:  # do not skip the final attempt because of a wait beyond the deadline
+        if retry_after < left:  # otherwise ignore the header, so that a last attempt is made before the deadline
             pause = max(pause, retry_after)
         return pause if pause < left else None
 
@@ -135,8 +143,8 @@ class Transport:
 
         Raises ConnectionFailed if the answer is incomplete or from a proxy. The coordinator may still have received the
         request."""
-        usual = math.inf if "files" in request else self.attempt_seconds
-        seconds = usual if deadline is None else deadline - anyio.current_time()
+        default_s = math.inf if "files" in request else self.attempt_timeout_s
+        seconds = default_s if deadline is None else deadline - anyio.current_time()
         if method != "GET" and (context := spans.current_context()) is not None:
             request["headers"] = {**(request.get("headers") or {}), _TRACE_HEADER: context}
         try:
@@ -147,8 +155,8 @@ class Transport:
                         raise proxy_failure(method, path, unread)
                     try:
                         response = await read_response(unread)
-                    except UnfitAnswer as unfit:
-                        raise unexpected_answer(unread, str(unfit)) from None
+                    except UnacceptableAnswer as unacceptable:
+                        raise unexpected_answer(unread, str(unacceptable)) from None
                     if strict_json.may_have_more_values(response.content, _MAX_JSON_VALUES):
                         raise unexpected_answer(response, f"the answer has more than {_MAX_JSON_VALUES} JSON values")
                     return response
@@ -175,8 +183,8 @@ class Transport:
                             error = proxy_failure("GET", path, response)
                         else:
                             error = read_error(await read_response(response))
-                    except UnfitAnswer as unfit:
-                        raise unexpected_answer(response, str(unfit)) from None
+                    except UnacceptableAnswer as unacceptable:
+                        raise unexpected_answer(response, str(unacceptable)) from None
             except httpx.RequestError as failed:
                 error = ConnectionFailed(f"GET {path}: {type(failed).__name__}: {failed}")
             if began or not error.retryable or attempt == self.retries.max_retries:
@@ -189,7 +197,7 @@ class Transport:
         try:
             async with open_response(self.http, method, path, **request) as response:
                 yield response
-        except InvalidAddress as invalid:
+        except InvalidRequestUrl as invalid:
             raise OrderRefused(f"{path!r} cannot be requested: {invalid}", code="invalid_value") from None
 
     def _correct_clock(self, response: httpx.Response) -> None:
@@ -229,11 +237,11 @@ def read_error(response: httpx.Response) -> ApiError:
     )
 
 
-def unexpected_answer(response: httpx.Response, what: str) -> ApiError:
+def unexpected_answer(response: httpx.Response, problem: str) -> ApiError:
     """Return an internal error for an answer that does not follow the API."""
-    place = f"{response.request.method} {response.request.url.path}"
+    route = f"{response.request.method} {response.request.url.path}"
     return ApiError.class_of("internal_error")(
-        f"{place}: {what}",
+        f"{route}: {problem}",
         type_="internal_error",
         status=response.status_code,
         request_id=response.headers.get("x-request-id"),
@@ -242,7 +250,7 @@ def unexpected_answer(response: httpx.Response, what: str) -> ApiError:
 
 
 def _retry_after_seconds(response: httpx.Response) -> float:
-    """Return the seconds to wait that the `retry-after` header requests, up to a limit."""
+    """Return the seconds in the `retry-after` header, up to a limit."""
     text = response.headers.get("retry-after", "")
     return min(_MAX_RETRY_AFTER_S, float(text)) if _WHOLE_SECONDS_PATTERN.fullmatch(text) else 0.0
 

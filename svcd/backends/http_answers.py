@@ -17,7 +17,7 @@ import trio
 from common.envelope import MAX_RESULT_VALUES
 from common.refusal import Refused
 from common.strict_json import may_have_more_values
-from svc.wire.answers import UnfitAnswer, unencoded_pieces
+from svc.wire.answers import UnacceptableAnswer, unencoded_pieces
 from svcd.backends.attempts import TryAgain
 from svcd.base.end_reasons import WorkFailed
 from svcd.base.json_path import JsonPath
@@ -116,7 +116,7 @@ async def stream_body(response: httpx.Response, take: Callable[[bytes], bool]) -
                 async for piece in pieces:
                     if take(piece):
                         reading.deadline = min(reading.deadline, trio.current_time() + _RESPONSE_END_TIMEOUT_S)
-    except UnfitAnswer as encoded:  # the provider must turn off the server's content encoding
+    except UnacceptableAnswer as encoded:  # the provider must turn off the server's content encoding
         raise WorkFailed("backend_error", str(encoded), True) from None
 
 

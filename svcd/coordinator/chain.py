@@ -201,7 +201,7 @@ class ChainReader:
 
         Raise `Unavailable` if one of the calls failed.
         """
-        results = await self._request_within_limits(lambda: self._node.call_all(calls))
+        results = await self._request_within_limits(lambda: self._node.call_batch(calls))
         return results if results is not None else [await self.call_node(method, *params) for method, params in calls]
 
     async def _request_within_limits(self, ask: Callable[[], Awaitable[T]]) -> T:

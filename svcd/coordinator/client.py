@@ -68,7 +68,7 @@ Floors = dict[tuple[int, int], tuple[int, int]]  # rate_in and rate_out by model
 
 def open_transport(http: httpx.AsyncClient, clock: Clock | None = None) -> Transport:
     """Return the transport to the coordinator at `base_url` of `http`. The coordinator's responses correct `clock`."""
-    return Transport(http, clock or Clock(), RetryPolicy(after_proxy=True), attempt_seconds=_ANSWER_TIMEOUT_S)
+    return Transport(http, clock or Clock(), RetryPolicy(after_proxy=True), attempt_timeout_s=_ANSWER_TIMEOUT_S)
 
 
 async def read_deployment(transport: Transport) -> AddressBook:
@@ -213,7 +213,7 @@ class Coordinator(MarketReads):
         try:
             # Do not retry, because the next poll follows in any case.
             fields = _read_object(
-                await _read_json(self.transport, "/evm/jobs", params=query, headers=headers, safe=False)
+                await _read_json(self.transport, "/evm/jobs", params=query, headers=headers, retry=False)
             )
         except Unavailable as failed:
             if failed.status == httpx.codes.UNAUTHORIZED:

@@ -12,7 +12,7 @@ import httpx
 import structlog
 
 from svc.wire.answers import follow_redirects
-from svc.wire.gateways import Gateways, NoGateway, NotServed, is_content_id
+from svc.wire.gateways import Gateways, NoGatewayServed, NotServed, is_content_id
 from svcd.base.end_reasons import WorkFailed
 from svcd.payload.spool import Spool
 
@@ -54,7 +54,7 @@ class PayloadGateways:
 
         try:
             return await self.gateways.try_each(attempt, deadline)
-        except NoGateway as failed:
+        except NoGatewayServed as failed:
             raise (rejected[0] if rejected else WorkFailed("task_unresolved", str(failed))) from None
         except OSError as full:  # of the spool, because network errors are httpx exceptions
             raise WorkFailed("task_unresolved", f"the payload cannot be stored: {full.strerror}") from None

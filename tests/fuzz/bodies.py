@@ -27,7 +27,7 @@ from coordinatord.api.batches.line_checks import LineChecks, PaidLine
 from coordinatord.api.batches.line_reader import InputLine
 from coordinatord.api.orders.bodies import read_submission
 from svc.core.batch_lines import read_lines
-from svc.core.bundles import read_sizes
+from svc.core.bundles import read_job_sizes
 from svc.errors import SvcError
 from svcd.journal.book_row import Job
 from tests.fuzz.chain_data import _BOOK
@@ -140,7 +140,7 @@ def check_bundles(data: bytes) -> None:
         units = [Units(result.units_in, result.units_out) for result in results]
         refused(lambda: bundle.bundle_units(units, 3, 7))
     for wrapped in ({"svc-lines": data.decode("latin-1")}, {"svc-lines": "1", "svc-lines-2": data.decode("latin-1")}):
-        sizes = refused(lambda wrapped=wrapped: read_sizes(wrapped))
+        sizes = refused(lambda wrapped=wrapped: read_job_sizes(wrapped))
         assert sizes is None or all(size > 0 for size in sizes)
 
 

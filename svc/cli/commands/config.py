@@ -11,7 +11,7 @@ from common.settings.listing import describe_settings, settings_json, settings_t
 from common.text_table import terminal_columns
 from svc.cli.exit_codes import ExitCode
 from svc.profile_changes import SETTINGS, change_setting
-from svc.profiles import DEFAULT_PROFILE, NAME_VARIABLE, find_overrides, open_sources, profiles_path, read_profiles
+from svc.profiles import DEFAULT_PROFILE, PROFILE_VARIABLE, find_overrides, open_sources, profiles_path, read_profiles
 from svc.settings import Settings
 from svc.variables import Variables, variable_name
 
@@ -42,7 +42,7 @@ def config() -> None:
 def show(profile: str | None, as_json: bool) -> ExitCode:
     """Show every setting and where it comes from. Keys are not shown."""
     try:
-        environment = {**os.environ, NAME_VARIABLE: profile} if profile else os.environ
+        environment = {**os.environ, PROFILE_VARIABLE: profile} if profile else os.environ
         sources = open_sources(environment)
         _, profiles = read_profiles(environment)
     except Refused as refused:
@@ -96,7 +96,7 @@ def unset(key: str, profile: str | None) -> ExitCode:
 
 
 def _change_profile(key: str, value: str | None, profile: str | None) -> ExitCode:
-    profile_name = profile or os.environ.get(NAME_VARIABLE) or DEFAULT_PROFILE
+    profile_name = profile or os.environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE
     profiles_file = _profiles_path(os.environ)
     try:
         change_setting(profiles_file, profile_name, key, value)

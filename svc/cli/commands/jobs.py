@@ -13,7 +13,7 @@ from svc.cli.json_form import to_plain_values
 from svc.cli.money import cost_json, describe_end, describe_payment_state
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
-from svc.core.answers import ReadableAnswer, as_text, read_answer
+from svc.core.answers import ReadableAnswer, answer_as_text, read_answer
 from svc.core.windows import format_window
 from svc.errors import (
     NotFound,
@@ -23,7 +23,7 @@ from svc.errors import (
 )
 from svc.jobs import require_posted
 from svc.progress import require_settled
-from svc.records import CODE_BY_END, Deployment, Job, Progress
+from svc.records import CODE_BY_ENDED_BECAUSE, Deployment, Job, Progress
 from svc.results import Result
 
 # Timeout for the index to show a mined cancellation.
@@ -80,7 +80,7 @@ def write_output(
         output.write_json(to_plain_values(members | {"output": model_output} | files))
     elif destination.out is None:
         if destination.raw or not paths or answer.text is not None:
-            output.write_text(as_text(model_output, ReadableAnswer() if destination.raw else answer))
+            output.write_text(answer_as_text(model_output, ReadableAnswer() if destination.raw else answer))
         for path in paths:
             output.write_text(str(path))
     output.next_step = None
@@ -192,7 +192,7 @@ async def _wait_for_index(client: Client, job_id: str) -> Job | None:
 
 
 def _job_end_json(job: Job) -> dict[str, object]:
-    return {"status": job.status, "ended_because": CODE_BY_END.get(job.svc.ended_because)}
+    return {"status": job.status, "ended_because": CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because)}
 
 
 async def _get_posted_job(client: Client, job_id: str) -> Job:

@@ -12,7 +12,7 @@ from common.refusal import Refused
 from svc.cli.connection import Connection, add_connection_options
 from svc.cli.exit_codes import ExitCode
 from svc.client import Client
-from svc.core.known_market import KnownMarket, fingerprint, read_key
+from svc.core.known_market import KnownMarket, deployment_fingerprint, read_key
 from svc.errors import OrderRefused, SvcError
 from svc.records import Deployment
 
@@ -42,7 +42,7 @@ async def show(connection: Connection, show_all: bool) -> None:
     """Show the remembered facts of a market, and their changes."""
     output = connection.output
     async with connection.client() as client:
-        known = await _run_in_thread(client.vouching.known.all)
+        known = await _run_in_thread(client.vouching.known_markets.all)
         if show_all:
             output.show_facts([(url, _describe_market(each)) for url, each in known.items()], _markets_json(known))
             return
@@ -58,7 +58,9 @@ async def show(connection: Connection, show_all: bool) -> None:
         facts += [(f"key of provider {each}", f"0x{key}") for each, key in sorted(entry.box_keys.items())]
     if reported is not None and (entry is None or reported.labelled_values != entry.deployment.labelled_values):
         facts += [(f"reported now: {fact}", value) for fact, value in reported.labelled_values.items()]
-        facts.append(("accept with", f"svc market accept --coordinator {url} --deployment {fingerprint(reported)}"))
+        facts.append(
+            ("accept with", f"svc market accept --coordinator {url} --deployment {deployment_fingerprint(reported)}")
+        )
     output.show_facts(facts, _markets_json({url: entry} if entry is not None else {}))
 
 
@@ -92,7 +94,7 @@ async def accept(
                 entry = entry.with_box_key(provider, read_key(box_key, "box_key"))
             return entry
 
-        await _run_in_thread(lambda: client.vouching.known.change(client.vouching.url, change))
+        await _run_in_thread(lambda: client.vouching.known_markets.change(client.vouching.url, change))
         connection.output.write_note(f"accepted for {client.vouching.url}")
     return ExitCode.DONE
 
@@ -102,16 +104,15 @@ async def accept(
 async def forget(connection: Connection) -> None:
     """Forget the coordinator's market. The next command remembers the market again."""
     async with connection.client() as client:
-        await _run_in_thread(lambda: client.vouching.known.change(client.vouching.url, lambda _: None))
+        await _run_in_thread(lambda: client.vouching.known_markets.change(client.vouching.url, lambda _: None))
         connection.output.write_note(f"{client.vouching.url} forgotten")
 
 
 async def _require_deployment(client: Client, expected: str) -> AddressBook:
     reported = reported_book(await client.reported_deployment())
-    if fingerprint(reported) != expected.lower():
-        message = (
-            f"{client.vouching.url} reports deployment {fingerprint(reported)}, not {expected}; see svc market show"
-        )
+    fingerprint = deployment_fingerprint(reported)
+    if fingerprint != expected.lower():
+        message = f"{client.vouching.url} reports deployment {fingerprint}, not {expected}; see svc market show"
         raise OrderRefused(message, code="deployment_changed", param="deployment")
     return reported
 

@@ -9,7 +9,7 @@ from svc.cli.connection import Connection, add_connection_options
 from svc.cli.json_form import to_plain_values
 from svc.cli.order_readers import open_order_readers
 from svc.client import Client
-from svc.vouching import Voucher
+from svc.vouching import VerificationSource
 
 _NO_LIMIT: Final = None  # listings of the market are short
 
@@ -98,7 +98,7 @@ async def escrow(connection: Connection) -> None:
         ("release", str(evidence.release)),
         ("issued", tables.format_time(escrow_key.issued_at)),
         ("open orders readable by", open_order_readers(evidence.type)),
-        ("verified by", (Voucher.PINNED if connection.escrow_keys else Voucher.KNOWN).value),
+        ("verified by", (VerificationSource.PINNED if connection.escrow_keys else VerificationSource.KNOWN).value),
     ]
     connection.output.show_facts(facts, to_plain_values(escrow_key) | {"verified": True})
 

@@ -41,7 +41,7 @@ from svc.errors import (
     SvcError,
 )
 from svc.orders import Submitted
-from svc.records import CODE_BY_END, Deployment, Job, Quoted
+from svc.records import CODE_BY_ENDED_BECAUSE, Deployment, Job, Quoted
 from svc.results import Result
 from svc.tabs.tabs import TabOptions
 
@@ -181,7 +181,7 @@ async def _open_settled_result(
     output, deployment = connection.output, await client.chain()
     if job.status != "completed":
         output.next_step = None
-        because = CODE_BY_END.get(job.svc.ended_because, job.status)
+        because = CODE_BY_ENDED_BECAUSE.get(job.svc.ended_because, job.status)
         raise JobFailed(job.id, because, format_refund(job, deployment))
     paid = compute_payment(job, quoted.quote)
     result_command = connection.command_line("result", job.id)

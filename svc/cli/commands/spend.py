@@ -19,7 +19,7 @@ from svc.cli.commands.serve import STATE_OPTION
 from svc.cli.drawing import Table
 from svc.cli.exit_codes import ExitCode
 from svc.cli.output import Output
-from svc.core.money import format_token
+from svc.core.money import format_token_amount
 from svc.serve.ledger import Ledger, SpendEntry
 from svc.serve.settings import state_folder
 
@@ -99,7 +99,7 @@ def spend(  # noqa: PLR0917 - click passes each option as an argument
 
 def _spend_table(by: Sequence[str], rows: list[tuple[tuple[str, ...], _Total]], decimals: int | None) -> Table:
     def format_money(amount: int) -> str:
-        return str(amount) if decimals is None else format_token(amount, decimals)
+        return str(amount) if decimals is None else format_token_amount(amount, decimals)
 
     return Table(
         (*by, "jobs", "free", "running", "spent", "authorised"),

@@ -18,9 +18,9 @@ from svc.cli.line_input import LineInput
 from svc.cli.money import cost_json, format_amount
 from svc.cli.output import NextStep, Output, ProgressBar
 from svc.client import Client
-from svc.core.answers import as_text, read_answer
-from svc.core.tabs import first_answer_text
-from svc.core.windows import WINDOW_FORMS, WINDOW_REFUSED, is_window
+from svc.core.answers import answer_as_text, read_answer
+from svc.core.tabs import first_choice_text
+from svc.core.windows import WINDOW_FORMS, WINDOW_NOT_ALLOWED, is_valid_window
 from svc.errors import OrderRefused, TabEnded, TabFaulty, TabRequestFailed
 from svc.records import Deployment, Model
 from svc.tabs.files import TabFile
@@ -231,12 +231,12 @@ class _Chat:
         stream = await opened.request(self.conversation.build_request(question))
         shown = ""
         async for chunk in stream:
-            text = first_answer_text(chunk)
+            text = first_choice_text(chunk)
             shown += text
             if text and not self.output.as_json:
                 self.output.write_partial_text(text)
         reply = await stream.answer()
-        text = read_answer(reply.output).text or shown or as_text(reply.output, read_answer(reply.output))
+        text = read_answer(reply.output).text or shown or answer_as_text(reply.output, read_answer(reply.output))
         self.conversation.add(question, text)
         cost = reply_cost(opened.file, reply)
         self.cost += cost
@@ -379,7 +379,7 @@ async def send_in_tab(
 
 
 def _check_window(window: str) -> None:
-    if not is_window(window):
+    if not is_valid_window(window):
         raise OrderRefused(
-            f"--window {window} is not supported: use {WINDOW_FORMS}", code=WINDOW_REFUSED, param="window"
+            f"--window {window} is not supported: use {WINDOW_FORMS}", code=WINDOW_NOT_ALLOWED, param="window"
         )

@@ -15,7 +15,7 @@ from svc.cli.drawing import Screen, Table
 from svc.cli.json_form import to_plain_values
 from svc.cli.key_presses import read_key_presses
 from svc.client import Client
-from svc.core.money import format_token
+from svc.core.money import format_token_amount
 from svc.core.windows import format_window
 from svc.errors import ApiError, ConnectionFailed, SvcError
 from svc.records import LIVE_JOB_STATUSES, Ask, BookRow, Deployment, Floor, Model, Provider, Readiness
@@ -246,7 +246,9 @@ def short_jobs_table(
             tables.model_name_of(row.model_id, model_names),
             provisional_statuses.get(row.job_id) or tables.job_status(row),
             str(row.provider_id or row.designated or "") or None,
-            format_token(-(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), deployment.decimals),
+            format_token_amount(
+                -(-(row.rate_in * row.units_in + row.rate_out * row.units_out) // 10**6), deployment.decimals
+            ),
             _time_left(row, now),
         )
         for row in rows
@@ -275,10 +277,10 @@ def model_prices_table(
             (
                 model.id,
                 "yes" if model.svc.enabled else "no",
-                format_token(min(floor.rate_in for floor in model_floors), deployment.decimals)
+                format_token_amount(min(floor.rate_in for floor in model_floors), deployment.decimals)
                 if model_floors
                 else None,
-                format_token(min(floor.rate_out for floor in model_floors), deployment.decimals)
+                format_token_amount(min(floor.rate_out for floor in model_floors), deployment.decimals)
                 if model_floors
                 else None,
                 str(len(ask_providers)),

@@ -21,7 +21,7 @@ from typing import Final
 import attrs
 
 from common.refusal import Refused
-from svc.own_files import open_atomic
+from svc.protected_files import open_atomic
 from svc.serve.keys import ApiKey, read_or_create_key
 from svc.serve.problems import Problem
 

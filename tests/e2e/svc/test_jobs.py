@@ -83,7 +83,7 @@ def test_unclaimed_job_is_running_until_cancelled(svc: Svc) -> None:
     ("arguments", "variables", "code", "said"),
     [
         (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": None}, ExitCode.NO_KEY, "create a key file with svc keygen"),
-        (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": "0x12"}, ExitCode.NO_KEY, "does not hold a private key"),
+        (("run", _MODEL, "hi"), {"SVC_WALLET_KEY": "0x12"}, ExitCode.NO_KEY, "must be a valid private key"),
         (("run", "no/such", "hi"), {}, ExitCode.REFUSED, "svc models"),
         (("run", _MODEL, "hi", "-p", "stream=true"), {}, ExitCode.USAGE, "stream"),
         (("run", _MODEL, "hi", "-p", "width=512"), {}, ExitCode.USAGE, "returns text, not image: remove width"),
@@ -91,7 +91,7 @@ def test_unclaimed_job_is_running_until_cancelled(svc: Svc) -> None:
             ("run", _MODEL, "hi", "--embeddings"),
             {},
             ExitCode.USAGE,
-            "does not make embeddings: it serves /v1/responses",
+            "does not make embeddings: its endpoint is /v1/responses",
         ),
         (("run", _MODEL, "hi", "--max-amount", "5"), {}, ExitCode.REFUSED, "above the ceiling of 0.000005 Dev Dollar"),
         (

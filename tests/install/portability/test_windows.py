@@ -9,7 +9,7 @@ import pytest
 from common.address_book import AddressBook, TokenDomain
 from common.refusal import Refused
 from common.scalars import hex_of
-from svc import known_markets, own_files, profiles
+from svc import known_markets, profiles, protected_files
 from svc.cli.tables import format_time
 from svc.core.known_market import KnownMarket
 from svc.known_markets import KnownMarkets
@@ -17,7 +17,7 @@ from svc.profile_changes import change_setting
 from svc.signer_command import signer_from_command
 
 pytestmark = pytest.mark.skipif(
-    own_files.sys.platform != "win32", reason="behaviour on Windows: run python -m tests.install portability"
+    protected_files.sys.platform != "win32", reason="behaviour on Windows: run python -m tests.install portability"
 )
 BOOK = AddressBook(31337, 0, *(bytes([n]) * 20 for n in (1, 2, 3, 4)), 6, TokenDomain("Dev Dollar", "1"))
 
@@ -76,4 +76,4 @@ def test_time_beyond_the_systems_calendar_is_reported(at: int, told: str) -> Non
 
 
 def test_the_tests_themselves_run_where_they_are() -> None:
-    assert sys.platform != "win32" or own_files.sys is sys
+    assert sys.platform != "win32" or protected_files.sys is sys

@@ -50,7 +50,7 @@ async def test_receipt_of_a_settled_job_is_proved_by_blocks(client: Client, prov
     assert chain is not None
     await check_blocks(chain.new_snapshot(), proved)
     receipts = Receipts(chain.new_snapshot(), (await client._account.market()).receipt_market)
-    with pytest.raises(ResultUnreadable, match="but the chain has no such post") as unproved:
+    with pytest.raises(ResultUnreadable, match="but the chain has no post of the job") as unproved:
         await receipts.build_receipt(proved.job_id, job.posted_block + 1)
     assert unproved.value.code == "receipt_unproved"
     higher = attrs.evolve(proved, blocks=(attrs.evolve(proved.blocks[0], number=1 << 40),))
@@ -67,7 +67,7 @@ async def test_receipt_of_a_cancelled_job_shows_no_payment(
     client: Client, provider: WorkingProvider, shop: Shop
 ) -> None:
     async with Client(environment=shop.options) as without:
-        with pytest.raises(OrderRefused, match="set rpc_url=, SVC_RPC_URL or --rpc-url to a node"):
+        with pytest.raises(OrderRefused, match="no node is set: set rpc_url=, SVC_RPC_URL or --rpc-url"):
             await without.receipt("0x" + "11" * 32)
     prepared = await client.prepare(MODEL, "back", window="async")
     await client.submit(prepared, final=True)

@@ -12,7 +12,7 @@ from common.keccak import keccak256
 from common.messages.payments import job_payment
 from common.quotes import FeeTerms
 from common.scalars import hex_of
-from svc.core.market import Market
+from svc.core.market import VerifiedMarket
 from svc.core.orders import SealedOrder
 from svc.records import Contracts, Deployment, TokenName
 from tests.unit.svc.fake_coordinator import BOX_SECRET, DEPLOYMENT, FEE_BPS, GAS_FEE, WALLET, Answer, Asked
@@ -32,7 +32,7 @@ TOLD = reported_book(
         FEE_BPS,
     )
 )
-_DOMAINS = Market.of(TOLD).domains
+_DOMAINS = VerifiedMarket.of(TOLD).domains
 _SIGNED = (_DOMAINS.jobs, _DOMAINS.providers, _DOMAINS.asks, _DOMAINS.token)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.own_files import open_atomic
+from svc.protected_files import open_atomic
 
 
 def test_file_appears_whole_and_for_its_owner_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from common.scalars import hex_of
 from svc.errors import InternalError, InvalidRequest, OrderRefused, WaitTimedOut
-from svc.jobs import FIRST_POLL_PAUSE_S, seconds_left
+from svc.jobs import FIRST_POLL_PAUSE_S, max_remaining_s
 from tests.unit.svc.fake_coordinator import DEPLOYMENT, WALLET, Answer, FakeCoordinator, failing, job
 
 pytestmark = pytest.mark.anyio
@@ -76,8 +76,8 @@ async def test_wait_lasts_as_long_as_the_job_can() -> None:
 async def test_wait_for_a_job_is_capped() -> None:
     """A coordinator may report times that are centuries ahead."""
     longest = 2 * 86_400 + 600
-    assert seconds_left(0, None, 86_400, 86_400) == longest
-    assert [seconds_left(0, claimed_at, 10**10, 10**10) for claimed_at in (None, 10**10)] == [longest, longest]
+    assert max_remaining_s(0, None, 86_400, 86_400) == longest
+    assert [max_remaining_s(0, claimed_at, 10**10, 10**10) for claimed_at in (None, 10**10)] == [longest, longest]
 
 
 async def test_cancellation_uses_the_coordinators_clock() -> None:

@@ -26,5 +26,5 @@ def test_file_that_holds_no_private_key_is_refused(tmp_path: Path, text: str) ->
     path = tmp_path / "wallet.key"
     path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
-    with pytest.raises(Refused, match="does not hold a private key"):
+    with pytest.raises(Refused, match="must contain a valid private key"):
         read_wallet(path)

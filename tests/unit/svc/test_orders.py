@@ -12,7 +12,7 @@ from common.quotes import derive_job_id
 from common.scalars import hex_of, read_base64
 from common.secp256k1 import recover_address
 from svc.client import Client
-from svc.core.market import Market
+from svc.core.market import VerifiedMarket
 from svc.core.quote_check import compute_quote, fee_terms, order_amount
 from svc.core.sealing import MAX_INLINE_CONTAINER_BYTES
 from svc.errors import InvalidRequest, NoProvider, OrderRefused, OutcomeUnknown, QuoteRefused, RelayUnavailable
@@ -67,7 +67,7 @@ def in_turn(*, submitted: list[Told], quoted: Told | None = None, probed: list[o
     return answer
 
 
-async def market_of(client: Client) -> Market:
+async def market_of(client: Client) -> VerifiedMarket:
     return await client._account.market()
 
 

@@ -75,8 +75,8 @@ def test_wallet_is_the_profiles_where_the_environment_has_none(tmp_path: Path, f
         ("[profile.default\n", "is not valid TOML"),
         ("[profile.default]\nmax_amount = " + "9" * 5_000, "is not valid TOML"),
         ("a = " + "[" * 60_000, "nested too deeply"),
-        ("base_url = 'https://a.example'\n", "must hold only tables named"),
-        ("profile = 1\n", "must hold only tables named"),
+        ("base_url = 'https://a.example'\n", "must contain only tables named"),
+        ("profile = 1\n", "must contain only tables named"),
         ("#" * 70_000, "at most 64 KiB"),
     ],
 )

@@ -7,7 +7,7 @@ from eth_account import Account
 from common.messages.jobs import Cancel
 from common.scalars import hex_of
 from common.secp256k1 import Wallet
-from svc.core.typed_data import SigningRequest, build_request
+from svc.core.typed_data import SigningRequest, build_signing_request
 from svc.errors import SigningFailed
 from svc.signers import LocalSigner, RemoteSigner
 from tests.unit.svc.core.test_typed_data import DOMAINS
@@ -21,7 +21,7 @@ ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 
 @pytest.fixture
 def asked() -> SigningRequest:
-    return build_request("cancellation", DOMAINS.jobs, Cancel(bytes(32), 5))
+    return build_signing_request("cancellation", DOMAINS.jobs, Cancel(bytes(32), 5))
 
 
 def upper_half(signature: bytes) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 from svc.core.orders import PreparedOrder, SealedOrder
 from svc.errors import ChainContradicts, InternalError, NodeFailed
 from svc.verification import VerifiedJob
-from svc.vouching import Voucher
+from svc.vouching import VerificationSource
 from tests.unit.svc.fake_chain import NODE, FakeNode, paid
 from tests.unit.svc.fake_coordinator import Answer, Asked, FakeCoordinator, posted, quoting
 from tests.unit.svc.test_orders import JOBS, in_turn
@@ -47,7 +47,7 @@ async def test_job_that_no_node_shows_yet_is_said_so_and_not_lost(coordinator: F
     client = coordinator.client(rpc_url=NODE, on_first_use=told.append)
     prepared = await client.prepare("demo/text", "hello")
     assert (await client.submit(prepared)).on_chain is False
-    assert told == [f"no node shows job {prepared.id} yet: check again with svc verify"]
+    assert told == [f"no node has job {prepared.id} yet: check again with svc verify"]
 
 
 @pytest.mark.parametrize("lie", [{"rateIn": 5}, {"owner": b"\x66" * 20}, {"designated": 0}, {"c": b"\x66" * 32}])
@@ -90,19 +90,19 @@ async def _settled(coordinator: FakeCoordinator, node: FakeNode, **changed: Any)
     return prepared, amount
 
 
-def _by_fact(verified: VerifiedJob) -> dict[str, tuple[str, Voucher]]:
-    return {each.fact: (each.value, each.voucher) for each in verified.facts}
+def _by_fact(verified: VerifiedJob) -> dict[str, tuple[str, VerificationSource]]:
+    return {each.fact: (each.value, each.source) for each in verified.facts}
 
 
 async def test_each_fact_names_its_source(coordinator: FakeCoordinator, node: FakeNode) -> None:
     prepared, amount = await _settled(coordinator, node)
     found = _by_fact(await coordinator.client(rpc_url=NODE).verify(prepared.id))
-    assert found["amount"] == (f"{amount} base units at most", Voucher.SIGNATURE)
+    assert found["amount"] == (f"{amount} base units at most", VerificationSource.SIGNATURE)
     on_chain = ("owner", "order", "rates", "units", "fees", "claimed by", "state", "result")
-    assert {found[fact][1] for fact in on_chain} == {Voucher.CHAIN}
-    assert found["result"][0].startswith("bafyresult of 3 units")
-    assert found["container"][1] is Voucher.UNVERIFIED
-    assert found["deployment"][1] is Voucher.KNOWN
+    assert {found[fact][1] for fact in on_chain} == {VerificationSource.CHAIN}
+    assert found["result"][0].startswith("bafyresult, 3 units")
+    assert found["container"][1] is VerificationSource.UNVERIFIED
+    assert found["deployment"][1] is VerificationSource.KNOWN
 
 
 async def test_unsigned_payment_is_not_reported_as_signed(coordinator: FakeCoordinator, node: FakeNode) -> None:
@@ -111,14 +111,14 @@ async def test_unsigned_payment_is_not_reported_as_signed(coordinator: FakeCoord
     node.post(prepared.sealed_order, 890, paySig=paid(prepared.sealed_order, amount + 1))
     coordinator.tell(f"GET /evm/jobs/{prepared.id}", Answer(200, _row(prepared, state=0, provider_id="0")))
     found = _by_fact(await coordinator.client(rpc_url=NODE).verify(prepared.id))
-    assert found["amount"][1] is Voucher.CHAIN
+    assert found["amount"][1] is VerificationSource.CHAIN
 
 
 async def test_without_a_node_all_facts_are_the_coordinators(coordinator: FakeCoordinator, node: FakeNode) -> None:
     prepared, _ = await _settled(coordinator, node)
     verified = await coordinator.client().verify(prepared.id)
     assert not verified.checked_on_chain
-    assert {each.voucher for each in verified.facts if each.fact != "deployment"} == {Voucher.UNVERIFIED}
+    assert {each.source for each in verified.facts if each.fact != "deployment"} == {VerificationSource.UNVERIFIED}
 
 
 LIES: list[dict[str, Any]] = [

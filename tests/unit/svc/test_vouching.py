@@ -12,7 +12,7 @@ from common.quotes import FeeTerms
 from common.scalars import hex_of
 from svc.core.known_market import KnownMarket
 from svc.errors import ChainContradicts, EscrowUntrusted, MarketChanged, NodeFailed, NoProvider, OrderRefused, SvcError
-from svc.known_markets import Change, KnownMarkets
+from svc.known_markets import KnownMarkets, UpdateMarket
 from tests.unit.svc.fake_chain import NODE, OTHER_NODE, TOLD, FakeNode
 from tests.unit.svc.fake_coordinator import (
     BOX_SECRET,
@@ -204,7 +204,7 @@ async def test_market_that_cannot_be_remembered_is_told_each_time(coordinator: F
 class _Unwritable(KnownMarkets):
     """A folder that only root can write to."""
 
-    def change(self, url: str, change: Change) -> KnownMarket | None:
+    def change(self, url: str, update: UpdateMarket) -> KnownMarket | None:
         raise OSError(30, "Read-only file system")
 
 

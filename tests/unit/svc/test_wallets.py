@@ -45,8 +45,8 @@ def test_no_key_anywhere_is_no_wallet() -> None:
     ("environment", "complaint"),
     [
         ({"SVC_WALLET_KEY": _ONE, "SVC_WALLET_KEY_FILE": "x"}, "set at the same time"),
-        ({"SVC_WALLET_KEY": "0xsecret"}, "does not hold a private key"),
-        ({"SVC_WALLET_KEY": "00" * 32}, "does not hold a private key"),
+        ({"SVC_WALLET_KEY": "0xsecret"}, "must be a valid private key"),
+        ({"SVC_WALLET_KEY": "00" * 32}, "must be a valid private key"),
         ({"SVC_WALLET_KEY_FILE": "/nowhere/at/all"}, "No such file"),
     ],
 )
@@ -59,7 +59,7 @@ def test_key_that_cannot_be_used_is_refused_without_showing_it(environment: dict
 @pytest.mark.parametrize("content", ["0xsecret", "00", "00" * 32])
 def test_file_that_holds_no_key_is_named_and_refused_as_a_key(file: Path, content: str) -> None:
     file.write_text(content)
-    with pytest.raises(Refused, match=r"wallet\.key does not hold a private key") as refused:
+    with pytest.raises(Refused, match=r"wallet\.key must contain a valid private key") as refused:
         read_signer(Variables(), file)
     assert refused.value.param == "SVC_WALLET_KEY_FILE"
 

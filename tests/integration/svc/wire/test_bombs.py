@@ -63,7 +63,7 @@ async def test_file_that_comes_encoded_is_refused_unread(server: BombServer, cli
 
 
 async def _read(client: Client) -> bytes:
-    return bytes(await client._account.gateways.read("bafyx", bytearray, bytearray.extend, lambda _: None))
+    return bytes(await client._account.checked_reader.read("bafyx", bytearray, bytearray.extend, lambda _: None))
 
 
 @pytest.mark.parametrize("redirects", [0, 2])

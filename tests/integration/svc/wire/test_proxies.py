@@ -79,7 +79,7 @@ async def test_proxy_of_another_kind_is_refused_with_what_to_set(
     server: BombServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:1080")
-    with pytest.raises(httpx.ProxyError, match="must name an http:// or https:// proxy"):
+    with pytest.raises(httpx.ProxyError, match="must be http:// or https:// addresses"):
         await get(server.url)
 
 

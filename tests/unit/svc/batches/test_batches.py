@@ -139,7 +139,7 @@ async def test_remote_wallet_signs_each_line(coordinator: FakeCoordinator) -> No
 async def test_many_lines_keep_their_order_and_report_progress(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
+    monkeypatch.setattr(offers, "MIN_LINES_PER_GROUP", 2)
     done: list[int] = []
     prepared = await coordinator.client().batches.prepare(
         [line(n) for n in range(41)], window="1h", providers=[7], progress=done.append
@@ -151,7 +151,7 @@ async def test_many_lines_keep_their_order_and_report_progress(
 async def test_first_of_several_bad_lines_is_named(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
+    monkeypatch.setattr(offers, "MIN_LINES_PER_GROUP", 2)
     bad = line(13, prompt="nul \x00")
     lines = [*(line(n) for n in range(12)), bad, bad | {"custom_id": "c14"}, line(15), "{broken"]
     with pytest.raises(OrderRefused, match="line 13"):
@@ -162,7 +162,7 @@ async def test_first_of_several_bad_lines_is_named(
 async def test_bad_rated_line_is_named_before_planning(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
+    monkeypatch.setattr(offers, "MIN_LINES_PER_GROUP", 2)
     unrated = {"body": {"model": "demo/text", "input": "x"}}
     lines = [line(1), line(2), unrated, line(4)]
     lines[number - 1] = line(number, max_tokens="many")
@@ -174,7 +174,7 @@ async def test_bad_rated_line_is_named_before_planning(
 async def test_unrated_lines_keep_the_order_of_the_file(
     coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "LINES_PER_PORTION", 2)
+    monkeypatch.setattr(offers, "MIN_LINES_PER_GROUP", 2)
     share = {**CANDIDATE, "lines": "1"}
     coordinator.tell(
         "POST /v1/batches", Answer(402, {"plan": [{"model_id": "1", "lines": "1", "allocation": [share]}]})
@@ -284,7 +284,7 @@ async def test_unknown_creation_is_not_reported_as_retryable(
 ) -> None:
     coordinator.tell("POST /v1/batches", Dropped())
     coordinator.tell("GET /v1/batches", failing(503, "not_ready", retryable=True))
-    with pytest.raises(OutcomeUnknown, match="cannot tell") as unknown:
+    with pytest.raises(OutcomeUnknown, match="unknown whether the batch") as unknown:
         await created(coordinator.client())
     assert not unknown.value.retryable
 

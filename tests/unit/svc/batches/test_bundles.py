@@ -12,7 +12,7 @@ from common.pricing.units import Units
 from common.sealed_result import seal_result
 from svc.batches.results import BatchResult
 from svc.client import Client
-from svc.core.bundles import MAX_UNMEASURED_BUNDLE_ITEMS, BundleLimits, limits_for
+from svc.core.bundles import MAX_UNMEASURED_BUNDLE_ITEMS, BundleLimits, bundle_limits_for
 from svc.errors import OrderRefused, OverCeiling
 from svc.records import Ask, Reliability
 from svc.vouching import MarketRemembered
@@ -231,7 +231,9 @@ async def test_result_with_other_items_is_unreadable(
 
 
 async def test_charge_above_the_delivered_units_is_reported(coordinator: FakeCoordinator) -> None:
-    with pytest.warns(MarketRemembered, match="was charged 10 units for 9 delivered units: avoid provider"):
+    with pytest.warns(
+        MarketRemembered, match="charged 10 units for job .*, but delivered 9: order from other providers"
+    ):
         found = await read(coordinator, (DONE, FAILED, NOT_RUN), more_units=1)
     assert found[0].result is not None
 
@@ -248,4 +250,4 @@ async def test_charge_above_the_delivered_units_is_reported(coordinator: FakeCoo
 def test_absurd_announcements_give_possible_limits(largest: int, speed: int | None, limits: BundleLimits) -> None:
     reliability = Reliability(1, 1, 0, 0, 1, speed)
     ask = Ask(7, 1, 3600, 1, 2, largest_bundle=largest, reliability=reliability)
-    assert limits_for(ask, None) == limits
+    assert bundle_limits_for(ask, None) == limits

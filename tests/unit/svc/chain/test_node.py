@@ -45,7 +45,7 @@ async def test_balance_and_code_are_those_of_the_chain() -> None:
     [
         (httpx.Response(200, text="<html>"), "not a JSON-RPC endpoint"),
         (httpx.Response(200, json=[1]), "not a JSON-RPC endpoint"),
-        (httpx.Response(200, json={"error": {"code": -32601, "message": "unknown"}}), "refuses eth_chainId: unknown"),
+        (httpx.Response(200, json={"error": {"code": -32601, "message": "unknown"}}), "rejected eth_chainId: unknown"),
         (httpx.Response(200, json={"result": "many"}), "must be a hex quantity"),
         (httpx.Response(200, json={"result": None}), "must be a hex quantity"),
         (
@@ -94,7 +94,7 @@ async def test_node_that_gives_no_logs_at_all_is_given_up() -> None:
     with pytest.raises(NodeFailed, match="block range too wide"):
         await facts.find_model_name(held(node), TOLD.job_registry, 1, 0)
     narrow = FakeNode(head=10**8, refused_logs=10_000)
-    with pytest.raises(NodeFailed, match="the logs need more than"):
+    with pytest.raises(NodeFailed, match="a search for events would need more than"):
         await facts.find_model_name(held(narrow), TOLD.job_registry, 1, 0)
 
 

@@ -15,7 +15,7 @@ from svc.errors import OverCeiling
 
 pytestmark = pytest.mark.anyio
 
-_TOKEN = Token("Dol\x1blar", 6, vouched=True)
+_TOKEN = Token("Dol\x1blar", 6, decimals_verified=True)
 _PRICE = 2_500_000
 
 

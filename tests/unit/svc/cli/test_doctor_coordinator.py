@@ -48,7 +48,7 @@ async def test_clock_is_compared_with_the_coordinators(
     ahead: int, result: CheckResult | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = float(int(time.time()))
-    monkeypatch.setattr("svc.client.ServerClock", lambda: ServerClock(local=lambda: now))
+    monkeypatch.setattr("svc.client.ServerClock", lambda: ServerClock(local_clock=lambda: now))
     date = formatdate(now + ahead, usegmt=True)
     row = await found(checks.check_clock, FakeCoordinator({"GET /readyz": [Answer(200, READY, {"date": date})]}))
     assert row.result is result

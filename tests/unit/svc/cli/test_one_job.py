@@ -88,10 +88,10 @@ def test_open_offer_for_an_unpriced_window_warns(market: FakeMarket, svc: Svc, c
 @pytest.mark.parametrize(
     ("ended_because", "status", "said"),
     [
-        (3, "failed", "the provider could not run it; fully refunded"),
+        (3, "failed", "the provider could not run the job; fully refunded"),
         (4, "failed", "the provider missed the deadline; fully refunded"),
-        (2, "cancelled", "no provider had claimed it; nothing was paid"),
-        (5, "cancelled", "no provider claimed it in time; nothing was paid"),
+        (2, "cancelled", "no provider had claimed the job; nothing was paid"),
+        (5, "cancelled", "no provider claimed the job in time; nothing was paid"),
     ],
 )
 def test_job_without_a_result_says_where_the_money_is(
@@ -170,8 +170,8 @@ def test_order_without_an_answer_is_to_be_looked_up(market: FakeMarket, svc: Svc
 @pytest.mark.parametrize(
     ("status", "ended", "code", "became"),
     [
-        ("cancelled", {"state": 3, "ended_because": 2}, ExitCode.DONE, "cancelled: no provider had claimed it"),
-        ("cancelled", {"state": 3, "ended_because": 5}, ExitCode.DONE, "expired: no provider claimed it"),
+        ("cancelled", {"state": 3, "ended_because": 2}, ExitCode.DONE, "cancelled: no provider had claimed the job"),
+        ("cancelled", {"state": 3, "ended_because": 5}, ExitCode.DONE, "expired: no provider claimed the job"),
         ("failed", {"state": 3, "ended_because": 4}, ExitCode.DONE, "reclaim: the provider missed"),
         (
             "completed",

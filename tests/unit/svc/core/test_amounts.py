@@ -1,9 +1,9 @@
 import pytest
 
-from svc.core.money import Token, batch_ceiling, format_token, line_ceiling, order_ceiling
+from svc.core.money import Token, batch_ceiling, format_token_amount, line_ceiling, order_ceiling
 from svc.errors import OverCeiling
 
-VOUCHED = Token("Dollar", 6, vouched=True)
+VERIFIED = Token("Dollar", 6, decimals_verified=True)
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ VOUCHED = Token("Dollar", 6, vouched=True)
     ],
 )
 def test_amount_is_shown_exactly(amount: int, decimals: int, shown: str) -> None:
-    assert format_token(amount, decimals) == shown
+    assert format_token_amount(amount, decimals) == shown
 
 
 def test_default_ceiling_is_one_token_or_ten_per_batch() -> None:
-    assert [each(VOUCHED, None, None).max_amount for each in (order_ceiling, line_ceiling, batch_ceiling)] == [
+    assert [each(VERIFIED, None, None).max_amount for each in (order_ceiling, line_ceiling, batch_ceiling)] == [
         *(10**6, 10**6),
         10**7,
     ]
@@ -36,17 +36,19 @@ def test_default_ceiling_is_one_token_or_ten_per_batch() -> None:
 def test_order_options_override_configuration(
     given: int | None, configured: int | None, most: int, default: bool
 ) -> None:
-    ceiling = order_ceiling(VOUCHED, given, configured)
-    assert (ceiling.max_amount, ceiling.default) == (most, default)
+    ceiling = order_ceiling(VERIFIED, given, configured)
+    assert (ceiling.max_amount, ceiling.is_default) == (most, default)
 
 
-@pytest.mark.parametrize(("decimals", "vouched", "most"), [(18, True, 10**18), (18, False, 10**6), (2, False, 100)])
-def test_unverified_decimals_do_not_raise_the_ceiling(decimals: int, vouched: bool, most: int) -> None:
-    assert order_ceiling(Token("Dollar", decimals, vouched), None, None).max_amount == most
+@pytest.mark.parametrize(
+    ("decimals", "decimals_verified", "most"), [(18, True, 10**18), (18, False, 10**6), (2, False, 100)]
+)
+def test_unverified_decimals_do_not_raise_the_ceiling(decimals: int, decimals_verified: bool, most: int) -> None:
+    assert order_ceiling(Token("Dollar", decimals, decimals_verified), None, None).max_amount == most
 
 
 def test_amount_above_the_ceiling_explains_how_to_raise_it() -> None:
-    ceiling = order_ceiling(VOUCHED, None, None)
+    ceiling = order_ceiling(VERIFIED, None, None)
     ceiling.check(10**6, "the order")
     with pytest.raises(OverCeiling) as refused:
         ceiling.check(2_500_000, "the order")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from svc.core.answers import ReadableAnswer, as_text, read_answer, suffix_of
+from svc.core.answers import ReadableAnswer, answer_as_text, read_answer, suffix_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 B64 = base64.b64encode(PNG).decode()
@@ -96,4 +96,4 @@ def test_files_are_named_by_what_they_hold(content: bytes, suffix: str) -> None:
 
 
 def test_json_is_what_is_shown_of_an_answer_without_text() -> None:
-    assert as_text({"a": "ü"}, ReadableAnswer()) == '{"a": "ü"}'
+    assert answer_as_text({"a": "ü"}, ReadableAnswer()) == '{"a": "ü"}'

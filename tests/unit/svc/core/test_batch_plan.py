@@ -24,7 +24,7 @@ def plan(model_id: int, *shares: tuple[int, int]) -> ModelPlan:
 def bids(lines: list[PricedRequest], plans: list[ModelPlan], providers: list[tuple[int, str]]) -> list[Bid]:
     offered = BidChooser(providers, lambda *_: UNBUNDLED_LIMITS)
     offered.use_plans(plans)
-    return [job.bid for job in offered.jobs(lines)]
+    return [job.bid for job in offered.cut_into_jobs(lines)]
 
 
 def cut(
@@ -35,8 +35,10 @@ def cut(
         [(each, f"0x{each}") for each in providers], lambda provider, _: limits.get(provider, UNBUNDLED_LIMITS)
     )
     offered.use_plans(plans)
-    jobs = list(offered.jobs(lines))
-    assert [job.number for job in jobs] == [1 + sum(len(job.lines) for job in jobs[:n]) for n in range(len(jobs))]
+    jobs = list(offered.cut_into_jobs(lines))
+    assert [job.first_line_number for job in jobs] == [
+        1 + sum(len(job.lines) for job in jobs[:n]) for n in range(len(jobs))
+    ]
     return [(job.bid.designated, len(job.lines)) for job in jobs]
 
 

@@ -8,7 +8,7 @@ from common.box import SecretKey
 from common.refusal import Refused
 from svc.core.known_market import (
     KnownMarket,
-    fingerprint,
+    deployment_fingerprint,
     market_url,
     markets_as_json,
     read_key,
@@ -32,8 +32,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("changed", CHANGES)
 def test_another_deployment_has_another_fingerprint(changed: dict[str, object]) -> None:
-    assert fingerprint(attrs.evolve(BOOK, deploy_block=1)) == fingerprint(BOOK)
-    assert fingerprint(attrs.evolve(BOOK, **changed)) != fingerprint(BOOK)  # type: ignore[arg-type] # one field each
+    assert deployment_fingerprint(attrs.evolve(BOOK, deploy_block=1)) == deployment_fingerprint(BOOK)
+    assert deployment_fingerprint(attrs.evolve(BOOK, **changed)) != deployment_fingerprint(BOOK)  # type: ignore[arg-type] # one field each
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ IMAGES, EMBEDDINGS, CHAT = "/v1/images/generations", "/v1/embeddings", "/v1/chat
         (IMAGES, OrderRequest("m", "a cat"), "m makes images: set num_images, width or resolution"),
         (IMAGES, OrderRequest("m", {"prompt": "a cat", "duration": 3}), "m makes images"),
         (IMAGES, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m does not make embeddings"),
-        (CHAT, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m does not make embeddings: it serves /v1/chat"),
+        (CHAT, OrderRequest("m", "a cat", endpoint=EMBEDDINGS), "m does not make embeddings: its endpoint is /v1/chat"),
         (
             CHAT,
             OrderRequest("m", {"input": "a", "width": 512}),

@@ -1,7 +1,7 @@
 import pytest
 
 from common.refusal import Refused
-from svc.core.windows import WINDOW_REFUSED, Windows, completion_window, expiry_time, format_window, window_seconds
+from svc.core.windows import WINDOW_NOT_ALLOWED, Windows, completion_window, expiry_time, format_window, window_seconds
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_window_is_shown_in_its_largest_exact_unit(seconds: int, words: str) -> 
 
 
 def test_unknown_window_lists_the_accepted_ones() -> None:
-    allowed = Windows((3_600, 60), certain=True)
+    allowed = Windows((3_600, 60), complete=True)
     allowed.check("1m", 60)
     with pytest.raises(Refused, match="does not allow a window of 2h: use 1h, 1m") as refused:
         allowed.check("2h", 7_200)
-    assert (refused.value.param, refused.value.code) == ("window", WINDOW_REFUSED)
+    assert (refused.value.param, refused.value.code) == ("window", WINDOW_NOT_ALLOWED)
     with pytest.raises(Refused, match="use none"):
-        Windows((), certain=True).check("2h", 7_200)
-    Windows((3_600,), certain=False).check("2h", 7_200)  # the list may be incomplete
+        Windows((), complete=True).check("2h", 7_200)
+    Windows((3_600,), complete=False).check("2h", 7_200)  # the list may be incomplete
 
 
 @pytest.mark.parametrize(

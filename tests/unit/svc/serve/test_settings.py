@@ -23,7 +23,7 @@ from svc.serve.settings import (
 )
 
 EXAMPLE = Path(__file__).parents[4] / "config" / "svc-serve.toml.example"
-TOKEN = Token("Dev Dollar", 6, vouched=True)
+TOKEN = Token("Dev Dollar", 6, decimals_verified=True)
 
 
 def read(folder: Path, text: str) -> ServeSettings:
@@ -205,7 +205,7 @@ def test_default_daily_budget_is_ten_tokens() -> None:
     assert Budgets.from_settings(ServeSettings(), TOKEN, []).descriptions == [
         "10 Dev Dollar (10000000 base units) a day, all keys together"
     ]
-    unvouched = Token("Odd", 18, vouched=False)
+    unvouched = Token("Odd", 18, decimals_verified=False)
     assert "(10000000 base units)" in Budgets.from_settings(ServeSettings(), unvouched, []).descriptions[0]
 
 

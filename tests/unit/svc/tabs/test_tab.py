@@ -12,7 +12,7 @@ from common.messages.tabs import TabVoucher
 from common.tab.channel import HELLO, Frame, lost_frame
 from common.tab.messages import DirectEndpoint, OwnerMessage, ProviderMessage, TabAck, TabClose, TabDelta, TabRequest
 from svc.core.retries import RetryPolicy
-from svc.core.tabs import first_answer_text
+from svc.core.tabs import first_choice_text
 from svc.errors import ConnectionFailed, NoProvider, OverCeiling, TabEnded, TabFaulty, TabRequestFailed
 from svc.tabs.tab import Tab
 from svc.wire.tabs import TabRoutes, bearer_caller
@@ -67,7 +67,7 @@ async def test_text_that_was_not_streamed_is_the_last_chunk(form: str) -> None:
     async with market.client() as client:
         async with client.tabs.open("demo/chat") as tab:
             stream = await tab.request(question("one two"))
-            assert [first_answer_text(chunk) async for chunk in stream] == ["one ", "two "]
+            assert [first_choice_text(chunk) async for chunk in stream] == ["one ", "two "]
             assert (await stream.answer()).output == whole
         assert await client.tabs.faulty_providers() == {}
 
@@ -358,7 +358,10 @@ async def test_vouchers_are_signed_by_the_delegated_key() -> None:
         domains = (await client.orders.account.market()).domains
         assert voucher is not None
         assert isinstance(voucher.message(market.tab.job_id), TabVoucher)
-        assert domains.tabs.signer(voucher.message(market.tab.job_id), voucher.signature) == tab.file.key.address
+        assert (
+            domains.tabs.signer(voucher.message(market.tab.job_id), voucher.signature)
+            == tab.file.voucher_wallet.address
+        )
         assert market.tab.terms.delegation.is_signed_by(tab.file.owner, 7, domains)
 
 
@@ -382,7 +385,7 @@ async def test_tab_is_closed_when_all_its_chunks_are_too_large(monkeypatch: pyte
                 await streams[2].answer()
             assert raised.value.code == "tab_full"
             assert not tab.is_open
-            assert sum(request.stream_bytes for request in tab.book.open.values()) < 5_000
+            assert sum(request.stream_bytes for request in tab.owner_tab.open_requests.values()) < 5_000
         assert await client.tabs.faulty_providers() == {}
 
 

@@ -12,7 +12,7 @@ import pytest
 from svc.core.clock import ServerClock
 from svc.core.retries import RetryPolicy
 from svc.errors import ConnectionFailed
-from svc.wire.checked_reads import CheckedReads
+from svc.wire.checked_reads import CheckedReader
 from svc.wire.gateways import Gateways
 from svc.wire.transport import Transport
 
@@ -88,6 +88,6 @@ async def test_foreign_error_of_a_gateway_leaves_the_next_one_to_try(error: Exce
         return httpx.Response(200, stream=httpx.ByteStream(b"content"))
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        gateways = CheckedReads(Gateways(http, ("http://failing", "http://well")))
+        gateways = CheckedReader(Gateways(http, ("http://failing", "http://well")))
         read = await gateways.read("opaque", bytearray, bytearray.extend, bytes)
     assert bytes(read) == b"content"

@@ -8,7 +8,7 @@ import pytest
 from common.cid import Cid, ImportProfile, cid_of
 from svc.errors import ResultUnreadable
 from svc.wire import block_reads
-from svc.wire.checked_reads import CheckedReads
+from svc.wire.checked_reads import CheckedReader
 from svc.wire.gateways import Gateways
 from tests.support.fakes.streamed import StreamedTransport
 from tests.unit.svc.fake_coordinator import Answer, Asked, Dropped, FakeCoordinator, Told
@@ -20,7 +20,7 @@ A, B = "http://a", "http://b"
 
 async def read(coordinator: FakeCoordinator, *urls: str, cid: str = "bafyx") -> bytes:
     client = coordinator.client(gateways=urls)
-    return bytes(await client._account.gateways.read(cid, bytearray, bytearray.extend, whole))
+    return bytes(await client._account.checked_reader.read(cid, bytearray, bytearray.extend, whole))
 
 
 def whole(content: bytearray) -> None:
@@ -106,10 +106,12 @@ async def test_multi_block_file_is_checked_against_its_id(profile: ImportProfile
         {f"GET {A}/ipfs/{cid}": [Answer(200, bytes(forged))], f"GET {B}/ipfs/{cid}": [Answer(200, content)]}
     )
     for urls in ((A, B), (B,)):
-        gateways = coordinator.client(gateways=urls)._account.gateways
+        gateways = coordinator.client(gateways=urls)._account.checked_reader
         assert bytes(await gateways.read(cid, bytearray, bytearray.extend, lambda _: None)) == content
     with pytest.raises(ResultUnreadable, match="does not match its id"):
-        await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, bytearray.extend, lambda _: None)
+        await coordinator.client(gateways=A)._account.checked_reader.read(
+            cid, bytearray, bytearray.extend, lambda _: None
+        )
 
 
 async def test_unopenable_content_blames_its_maker_if_it_is_the_ids() -> None:
@@ -120,7 +122,7 @@ async def test_unopenable_content_blames_its_maker_if_it_is_the_ids() -> None:
     for content, code in ((b"there", "undecryptable"), (b"forged", "gateway_status")):
         coordinator = FakeCoordinator({f"GET {A}/ipfs/{cid}": [Answer(200, content)]})
         with pytest.raises(ResultUnreadable) as unread:
-            await coordinator.client(gateways=A)._account.gateways.read(cid, bytearray, refuse, whole)
+            await coordinator.client(gateways=A)._account.checked_reader.read(cid, bytearray, refuse, whole)
         assert unread.value.code == code
 
 
@@ -202,7 +204,7 @@ async def test_trickling_gateway_is_given_up_for_the_next() -> None:
 
     async with httpx.AsyncClient(transport=StreamedTransport(answer)) as http:
         assert (
-            bytes(await CheckedReads(Gateways(http, (A, B))).read("bafyx", bytearray, bytearray.extend, whole))
+            bytes(await CheckedReader(Gateways(http, (A, B))).read("bafyx", bytearray, bytearray.extend, whole))
             == b"there"
         )
 

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from common.secp256k1 import Wallet
 from common.tab.channel import WELCOME
 from common.tab.messages import TabAck, TabAnswer, TabClose, TabDelta, TabRequest
-from svc.core.tabs import OpenRequest, first_answer_text
+from svc.core.tabs import OpenRequest, first_choice_text
 from svc.wire.transport import ConnectionFailed
 from svcd.base.end_reasons import WorkFailed
 from svcd.journal.work import ModelWork, WorkOutput
@@ -392,9 +392,9 @@ async def test_owner_accepts_every_stream_of_a_provider(pieces: list[str], *, is
             if isinstance(message, TabDelta):
                 opened.extend(message)
             elif isinstance(message, TabAnswer):
-                assert (len("".join(map(first_answer_text, opened.chunks))) < len(text)) is is_cut
+                assert (len("".join(map(first_choice_text, opened.chunks))) < len(text)) is is_cut
                 opened.finish(message)
-    assert "".join(map(first_answer_text, opened.chunks)) == text
+    assert "".join(map(first_choice_text, opened.chunks)) == text
 
 
 async def test_cap_and_large_answers_close_a_tab(

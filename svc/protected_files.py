@@ -1,10 +1,10 @@
-"""Files of this user that decide who is paid: known markets and profiles, in the configuration folder.
+"""Files that other users must not write, such as known markets and profiles. Also writes output files atomically.
 
 Anyone who can write such a file can redirect payments. On POSIX, neither the file nor its folder may be a link, belong
 to another user or be writable by others. On Windows, the access list of the application data folder protects the file.
-A file is replaced atomically, while a lock is held from the read to the write.
+A file is locked while it is read and atomically replaced.
 
-Differences between platforms are only in this module. The module also writes output files atomically.
+Only this module distinguishes between platforms.
 """
 
 import os
@@ -43,10 +43,10 @@ def configuration_folder(environment: Mapping[str, str]) -> Path | None:
 
 
 @attrs.frozen
-class OwnFile:
+class ProtectedFile:
     """File that only its owner may write.
 
-    `variable` names the setting of the path, for error messages. A file of more than `max_bytes` is rejected.
+    `variable` is the name of the setting with the path, for error messages. A file above `max_bytes` is rejected.
     """
 
     path: Path
@@ -68,15 +68,17 @@ class OwnFile:
     def lock_for_change(self, *, wait: bool = True) -> Iterator["LockedFile"]:
         """Lock the file against other processes, and yield it for reading and writing.
 
-        Raises the errors of `read`, and OSError if writing fails. Without `wait`, raises Refused (`in_use`) if another
-        process holds the lock.
+        Raises the errors of `read`, and OSError if writing fails. If another process has the lock, waits, or without
+        `wait`, raises Refused (`in_use`).
         """
         _make_folder(self.path.parent)
         with _open_folder(self) as folder, _lock_file(folder, self.path.with_suffix(".lock"), wait=wait):
             yield LockedFile(self, folder)
 
     def unsafe_error(self, problem: str, path: Path | None = None) -> Refused:
-        message = f"{path or self.path} {problem}: it decides who is paid; set {self.variable} to use another file"
+        message = (
+            f"{path or self.path} {problem}: the file decides who is paid; to use another file, set {self.variable}"
+        )
         return Refused(message, self.variable)
 
 
@@ -84,7 +86,7 @@ class OwnFile:
 class LockedFile:
     """Locked file, to read and then replace."""
 
-    file: OwnFile
+    file: ProtectedFile
     _folder: int
 
     def read(self) -> bytes | None:
@@ -108,22 +110,22 @@ def _make_folder(path: Path) -> None:
 
 
 def _in_use_error(path: Path) -> Refused:
-    return Refused(f"another process is using {path.with_suffix('')}", code="in_use")
+    return Refused(f"another process is using {path.with_suffix('')}: wait until it has ended", code="in_use")
 
 
-def _partial_name(path: Path) -> str:
+def _temporary_name(path: Path) -> str:
     return f".{path.name}.{secrets.token_hex(8)}"
 
 
 if sys.platform == "win32":
 
     @contextmanager
-    def _open_folder(file: OwnFile) -> Iterator[int]:
+    def _open_folder(file: ProtectedFile) -> Iterator[int]:
         if not file.path.parent.is_dir():
             raise FileNotFoundError(file.path.parent)
         yield 0  # no folder descriptors on Windows
 
-    def _read(_: int, file: OwnFile) -> bytes | None:
+    def _read(_: int, file: ProtectedFile) -> bytes | None:
         if file.path.is_symlink() or (file.path.exists() and not file.path.is_file()):
             raise file.unsafe_error("must be a file and not a link")
         try:
@@ -136,7 +138,7 @@ if sys.platform == "win32":
         return raw
 
     def _write(_: int, path: Path, text: str, *, sync: bool) -> None:
-        partial = path.with_name(_partial_name(path))
+        partial = path.with_name(_temporary_name(path))
         try:
             with partial.open("x", encoding="utf-8", newline="\n") as target:
                 target.write(text)
@@ -149,13 +151,13 @@ if sys.platform == "win32":
             raise
 
     def _replace(partial: Path, path: Path) -> None:
-        """Replace a file. Retry while another process reads the file, because Windows then rejects the replacement."""
-        until = time.monotonic() + _REPLACE_TIMEOUT_S
+        """Replace a file. Retry on PermissionError, which Windows raises while another process reads the file."""
+        deadline = time.monotonic() + _REPLACE_TIMEOUT_S
         while True:
             try:
                 return os.replace(partial, path)
             except PermissionError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(_REPLACE_RETRY_PAUSE_S)
 
@@ -179,38 +181,38 @@ if sys.platform == "win32":
 else:
 
     @contextmanager
-    def _open_folder(file: OwnFile) -> Iterator[int]:
+    def _open_folder(file: ProtectedFile) -> Iterator[int]:
         path = file.path.parent
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except NotADirectoryError:
             raise file.unsafe_error("must be a folder and not a link", path) from None
         try:
-            _require_own(os.fstat(folder), file, path)
+            _require_sole_writer(os.fstat(folder), file, path)
             yield folder
         finally:
             os.close(folder)
 
-    def _read(folder: int, file: OwnFile) -> bytes | None:
+    def _read(folder: int, file: ProtectedFile) -> bytes | None:
         path = file.path
         try:
-            # Non-blocking, so that opening a pipe at this path returns at once.
-            number = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            # O_NONBLOCK, so that opening a pipe does not wait for a writer.
+            descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             return None
         except OSError as error:
             if path.is_symlink():
                 raise file.unsafe_error("must be a file and not a link") from None
             raise error
-        with os.fdopen(number, "rb") as file_:
-            status = os.fstat(number)
+        with os.fdopen(descriptor, "rb") as file_:
+            status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or status.st_size > file.max_bytes:
                 raise file.unsafe_error(f"must be a file of at most {file.max_bytes >> 10} KiB")
-            _require_own(status, file, path)
+            _require_sole_writer(status, file, path)
             return file_.read(file.max_bytes)
 
     def _write(folder: int, path: Path, text: str, *, sync: bool) -> None:
-        partial = _partial_name(path)
+        partial = _temporary_name(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(partial, flags, 0o600, dir_fd=folder), "w", encoding="utf-8") as target:
@@ -239,7 +241,7 @@ else:
         finally:
             os.close(lock)
 
-    def _require_own(status: os.stat_result, file: OwnFile, path: Path) -> None:
+    def _require_sole_writer(status: os.stat_result, file: ProtectedFile, path: Path) -> None:
         if status.st_uid != os.geteuid():
             raise file.unsafe_error("must belong to you", path)
         if status.st_mode & _OTHERS_WRITE_BITS:
@@ -250,8 +252,8 @@ else:
 def open_atomic(path: Path) -> Iterator[IO[bytes]]:
     """Open a file for writing, readable only by its owner. The file appears when the block ends without an error.
 
-    Until then the bytes are in a temporary file. Other users cannot prepare a link at its random name. Devices and
-    pipes are written directly and links are followed, because a replacement would remove the device, pipe or link.
+    Until then the bytes are in a temporary file, whose random name other users cannot predict. Devices and pipes are
+    written directly, and links are followed, because a replacement would remove the device, pipe or link.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
