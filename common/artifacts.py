@@ -93,7 +93,7 @@ ERROR_NAMES: Mapping[bytes, str] = _collect_error_names()
 """Names of all errors that the contracts can revert with, keyed by selector."""
 
 
-def decode_error(revert_data: bytes) -> str | None:
+def decode_error_name(revert_data: bytes) -> str | None:
     """Return the name of the error that a call reverted with, or None for an unknown error."""
     return ERROR_NAMES.get(bytes(revert_data[:4]))
 

@@ -130,13 +130,13 @@ class Opener(StreamOpener):
     """
 
     @classmethod
-    def with_dek(cls, dek: bytes) -> Self:
+    def with_data_key(cls, dek: bytes) -> Self:
         """Open with the data key that an escrow released. The seed wrap is ignored."""
         return cls(lambda _head: dek)
 
     @classmethod
     def with_seed(cls, seed: bytes, chain_id: int, job_registry: bytes, owner: bytes) -> Self:
-        return cls.with_dek(data_key(seed, chain_id, job_registry, owner))
+        return cls.with_data_key(data_key(seed, chain_id, job_registry, owner))
 
     @classmethod
     def with_secret(cls, secret: SecretKey, chain_id: int, job_registry: bytes, owner: bytes) -> Self:
@@ -149,8 +149,8 @@ def seal(recipient: PublicKey, chain_id: int, job_registry: bytes, owner: bytes,
     return sealer.push(plaintext) + sealer.finish()
 
 
-def open_with_dek(dek: bytes, container: Piece) -> bytes:
-    return _open_whole(Opener.with_dek(dek), container)
+def open_with_data_key(dek: bytes, container: Piece) -> bytes:
+    return _open_whole(Opener.with_data_key(dek), container)
 
 
 def open_with_secret(secret: SecretKey, chain_id: int, job_registry: bytes, owner: bytes, container: Piece) -> bytes:

@@ -28,14 +28,14 @@ MAX_HANDOVER_BYTES: Final = _HEAD_LAYOUT.size + MAX_HANDOVER_KEYS * _GENERATION_
 
 
 @attrs.frozen(slots=True)
-class HandedKey:
+class HandedOverKey:
     """Secret key of an escrow, and the time from which the key is announced."""
 
     secret: bytearray = attrs.field(repr=lambda _: "<SECRET>")
     announced_from: int
 
 
-def handover_content(release: int, keys: Sequence[HandedKey]) -> bytearray:
+def handover_content(release: int, keys: Sequence[HandedOverKey]) -> bytearray:
     """Return the content that the holder signs. The message is this content followed by the signature."""
     if not 0 < len(keys) <= MAX_HANDOVER_KEYS:
         raise ValueError(f"a handover must have 1 to {MAX_HANDOVER_KEYS} keys, not {len(keys)}")
@@ -53,7 +53,7 @@ class Handover:
     """Handover message. The caller must verify that `signature` is the holder's signature over `content`."""
 
     release: int
-    keys: tuple[HandedKey, ...]
+    keys: tuple[HandedOverKey, ...]
     content: bytearray = attrs.field(repr=lambda _: "<SECRET>")
     signature: bytes
 
@@ -72,7 +72,7 @@ class Handover:
         if count == 0 or end != _HEAD_LAYOUT.size + count * _GENERATION_BYTES:
             raise _bad_handover(f"{len(message)} bytes do not hold {count} keys")
         keys = tuple(
-            HandedKey(message[start : start + KEY_BYTES], _TIME_LAYOUT.unpack_from(message, start + KEY_BYTES)[0])
+            HandedOverKey(message[start : start + KEY_BYTES], _TIME_LAYOUT.unpack_from(message, start + KEY_BYTES)[0])
             for start in range(_HEAD_LAYOUT.size, end, _GENERATION_BYTES)
         )
         return cls(release, keys, message[:end], bytes(message[end:]))

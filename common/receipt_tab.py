@@ -46,9 +46,9 @@ def tab_facts(  # noqa: PLR0917 - values of the receipt's events
     given: object, chain_id: int, job_registry: bytes, result_cid: str, order: TabOrder, domain: HasTabDomain
 ) -> list[tuple[str, str, str]]:
     """Return name, value and proof of each fact. Refuse a member that does not belong to this settle."""
-    fields = _READER.fields(given, TAB_FIELD, {"result", "seed"})
+    fields = _READER.read_fields(given, TAB_FIELD, {"result", "seed"})
     sealed = read_base64(fields["result"], _MAX_RESULT_BYTES, f"{TAB_FIELD}.result")
-    seed = _READER.hex(fields["seed"], _SEED_BYTES, f"{TAB_FIELD}.seed")
+    seed = _READER.read_hex(fields["seed"], _SEED_BYTES, f"{TAB_FIELD}.seed")
     if not _has_cid(sealed, parse_cid(result_cid, "end.result_cid")):
         raise _READER.refusal("tab.result does not have the content id of the settle", f"{TAB_FIELD}.result")
     opener = ResultOpener(lambda _: result_data_key(seed, chain_id, job_registry, order.job_id))

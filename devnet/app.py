@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from anyio import create_task_group
 
 from devnet import accounts, manifest, ports, settings, state_dir
-from devnet.accounts import Cast, DevWallet
+from devnet.accounts import DevWallet, DevWallets
 from devnet.anvil import Anvil, running_anvil
-from devnet.contracts import connected, deploy_all
+from devnet.contracts import connect_to_chain, deploy_all
 from devnet.coordinator import running_coordinator
 from devnet.market import DevnetMarket, open_market
 from devnet.model import running_model
@@ -44,8 +44,8 @@ async def run_devnet(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
             for child in (anvil.child, *pins.children, postgres.child):
                 watches.start_soon(child.raise_when_ended)
             say("deploying the contracts and opening the market (2 of 4)")
-            cast = accounts.derive_cast()
-            market = await deploy_market(anvil, cast, announcing=(cast.demo_provider,))
+            wallets = accounts.derive_wallets()
+            market = await deploy_market(anvil, wallets, announcing=(wallets.demo_provider,))
             if chosen.block_time is not None:
                 await anvil.mine_every(chosen.block_time)
             say("starting the coordinator and waiting for its index (3 of 4)")
@@ -56,8 +56,8 @@ async def run_devnet(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
                 database_url=postgres.url(),
                 pins=pins,
                 address_book=market.address_book,
-                relayer_key=cast.with_role("relayer")[0].private_key,
-                operator_key=cast.operator.private_key,
+                relayer_key=wallets.with_role("relayer")[0].private_key,
+                operator_key=wallets.operator.private_key,
                 logs=state.logs,
             ) as coordinator:
                 watches.start_soon(coordinator.child.raise_when_ended)
@@ -69,7 +69,7 @@ async def run_devnet(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
                     model_url = model.base_url
                 say("starting the provider and waiting for its asks (4 of 4)")
                 async with running_provider(
-                    account=cast.demo_provider,
+                    account=wallets.demo_provider,
                     coordinator_url=coordinator.base_url,
                     rpc_url=anvil.rpc_url,
                     gateway=pins.gateway,
@@ -82,7 +82,7 @@ async def run_devnet(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
                     model_url=model_url,
                 ) as provider:
                     watches.start_soon(provider.child.raise_when_ended)
-                    up = Devnet(World(anvil, pins, postgres, cast, market), coordinator, provider)
+                    up = Devnet(World(anvil, pins, postgres, wallets, market), coordinator, provider)
                     manifest.write_manifest(state.manifest, up)
                     try:
                         yield up
@@ -90,7 +90,7 @@ async def run_devnet(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
                         watches.cancel_scope.cancel()
 
 
-async def deploy_market(anvil: Anvil, cast: Cast, announcing: Collection[DevWallet] = ()) -> DevnetMarket:
+async def deploy_market(anvil: Anvil, wallets: DevWallets, announcing: Collection[DevWallet] = ()) -> DevnetMarket:
     """Deploy the contracts and open the market. Call this before `mine_every`, so that no transaction has to wait."""
-    async with connected(anvil.rpc_url) as chain:
-        return await open_market(await deploy_all(chain, cast), cast, announcing)
+    async with connect_to_chain(anvil.rpc_url) as chain:
+        return await open_market(await deploy_all(chain, wallets), wallets, announcing)

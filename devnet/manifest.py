@@ -49,9 +49,9 @@ def describe_devnet(up: Devnet) -> dict[str, Any]:
         "provider_metrics_url": up.provider.metrics_url,
         "database_url": world.postgres.url(),
         "addresses": world.market.address_book,
-        "escrow_key": "0x" + world.cast.escrow_key.hex(),
+        "escrow_key": "0x" + world.wallets.escrow_key.hex(),
         "models": [{"id": model.name, "model_id": model.model_id, "endpoint": model.endpoint} for model in MODELS],
-        "accounts": [_account_json(world, wallet) for wallet in world.cast.wallets],
+        "accounts": [_account_json(world, wallet) for wallet in world.wallets.all],
         "pin_store": {
             "kind": world.pins.kind,
             "endpoint": world.pins.endpoint,

@@ -8,7 +8,7 @@ import attrs
 from common import bundle
 from common.canonical_json import canonical
 from common.tab import terms
-from devnet.accounts import Cast, DevWallet
+from devnet.accounts import DevWallet, DevWallets
 from devnet.contracts import MarketContracts
 
 CLIENT_FUNDS: Final = 1_000_000 * 10**6  # one million tokens of six decimals
@@ -47,17 +47,19 @@ class DevnetMarket:
         }
 
 
-async def open_market(contracts: MarketContracts, cast: Cast, announcing: Collection[DevWallet] = ()) -> DevnetMarket:
+async def open_market(
+    contracts: MarketContracts, wallets: DevWallets, announcing: Collection[DevWallet] = ()
+) -> DevnetMarket:
     """Fund the clients, and register and list the providers. Providers in `announcing` announce that they accept
     bundles and tabs."""
     book = contracts.book
-    for client in cast.with_role("client"):
-        await contracts.chain.send(contracts.token, cast.admin.address, "mint", client.address, CLIENT_FUNDS)
+    for client in wallets.with_role("client"):
+        await contracts.chain.send(contracts.token, wallets.admin.address, "mint", client.address, CLIENT_FUNDS)
     provider_ids = {
         provider.address: await _register_provider(
-            contracts, cast, provider, _ANNOUNCEMENT if provider in announcing else b""
+            contracts, wallets, provider, _ANNOUNCEMENT if provider in announcing else b""
         )
-        for provider in cast.with_role("provider")
+        for provider in wallets.with_role("provider")
     }
     return DevnetMarket(
         book.chain_id,
@@ -73,9 +75,11 @@ async def open_market(contracts: MarketContracts, cast: Cast, announcing: Collec
     )
 
 
-async def _register_provider(contracts: MarketContracts, cast: Cast, provider: DevWallet, evidence: bytes) -> int:
+async def _register_provider(
+    contracts: MarketContracts, wallets: DevWallets, provider: DevWallet, evidence: bytes
+) -> int:
     """Register a provider and list it for every model. Return the provider's id."""
-    chain, providers, admin = contracts.chain, contracts.providers, cast.admin.address
+    chain, providers, admin = contracts.chain, contracts.providers, wallets.admin.address
     await chain.send(providers, provider.address, "register")
     provider_id = await providers.functions.providerIdOf(provider.address).call()
 

@@ -132,7 +132,7 @@ class Shopper:
 async def _open_client(up: Devnet) -> AsyncIterator[Client]:
     """Open a client with the first client's wallet, independent of the environment."""
     url, gateway = up.coordinator.base_url, up.world.pins.gateway
-    key = up.world.cast.with_role("client")[0].private_key
+    key = up.world.wallets.with_role("client")[0].private_key
     async with (
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=DEMO_TIMEOUT_S) as http,
         Client(url, http=http, wallet_key=key, gateways=gateway, environment={}) as client,

@@ -2,7 +2,7 @@
 
 import attrs
 
-from devnet.accounts import Cast
+from devnet.accounts import DevWallets
 from devnet.anvil import Anvil
 from devnet.child import Child
 from devnet.coordinator import CoordinatorService
@@ -19,7 +19,7 @@ class World:
     anvil: Anvil
     pins: PinStoreService
     postgres: Postgres
-    cast: Cast
+    wallets: DevWallets
     market: DevnetMarket
 
     @property

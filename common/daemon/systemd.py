@@ -27,7 +27,7 @@ class Systemd:
         except OSError:
             return
 
-    async def keep_alive(self) -> None:
+    async def feed_watchdog(self) -> None:
         """Feed the watchdog from the event loop, so that systemd restarts the process if the loop hangs."""
         if self.watchdog_interval_s is None:
             return

@@ -34,7 +34,7 @@ class SettingError(Refused):
         message = sentence if file is None else f"{file}: {sentence}"
         return cls(message, param=key or None, path=path, problem=problem, file=file)
 
-    def below(self, *path: str | int) -> "SettingError":
+    def with_prefix(self, *path: str | int) -> "SettingError":
         """Return the error with `path` prepended to its path."""
         return SettingError.at((*path, *self.path), self.problem, self.file)
 

@@ -159,7 +159,7 @@ def _read_with_key(read: Callable[[], T], expected: str, value: object, key: str
     try:
         return read()
     except SettingError as error:
-        raise error.below(key) from None
+        raise error.with_prefix(key) from None
     except Refused as error:
         raise SettingError.at((key, error.param) if error.param else (key,), error.message) from None
     except ValueError:

@@ -18,7 +18,7 @@ from typing import Final, Self
 import attrs
 
 from common.box import PublicKey
-from common.bundle import output_units
+from common.bundle import convert_to_output_units
 from common.canonical_json import canonical
 from common.domains import HasTabDomain
 from common.json_object import ObjectReader
@@ -60,12 +60,12 @@ class TabTerms:
     @classmethod
     def read(cls, model_input: Mapping[str, object]) -> Self:
         """Read the terms from an envelope's input. Refuse malformed terms as `malformed_tab`."""
-        fields = _READER.fields(
+        fields = _READER.read_fields(
             dict(model_input), None, {TAB_MEMBER, "channel_key", "voucher_key", "delegated_until", "delegation"}
         )
         _READER.require_version(fields, TAB_MEMBER, VERSION)
         try:
-            channel_key = PublicKey(_READER.hex(fields["channel_key"], 32, "channel_key"))
+            channel_key = PublicKey(_READER.read_hex(fields["channel_key"], 32, "channel_key"))
         except Refused as refusal:
             raise _READER.refusal(refusal.message, "channel_key") from None
         return cls(channel_key, read_delegation(fields))
@@ -77,9 +77,9 @@ class TabTerms:
 
 def read_delegation(fields: Mapping[str, object]) -> TabDelegation:
     return TabDelegation(
-        _READER.hex(fields["voucher_key"], 20, "voucher_key"),
-        _READER.count(fields["delegated_until"], "delegated_until", 2**53 - 1),
-        _READER.hex(fields["delegation"], 65, "delegation"),
+        _READER.read_hex(fields["voucher_key"], 20, "voucher_key"),
+        _READER.read_count(fields["delegated_until"], "delegated_until", 2**53 - 1),
+        _READER.read_hex(fields["delegation"], 65, "delegation"),
     )
 
 
@@ -117,7 +117,7 @@ class TabTotals:
 
     def charged_units(self, rate_in: int, rate_out: int) -> int:
         """Return the `completion_tok` for these units. Refuse more units than an order can hold."""
-        units = output_units(self.units_in, self.units_out, rate_in, rate_out)
+        units = convert_to_output_units(self.units_in, self.units_out, rate_in, rate_out)
         if units > MAX_UNITS:
             raise _READER.refusal(
                 f"the tab needs {units} units_out; an order can hold at most {MAX_UNITS}", "units_out"

@@ -4,7 +4,7 @@ A collector that is down, slow or hostile costs only spans:
 
 - at most `MAX_WAITING_SPANS` spans wait or are being sent; further spans are dropped and counted,
 - one thread sends spans, and only this thread waits for the collector,
-- at most `MAX_ANSWER_BYTES` of a response are read, without decompression, and redirects are not followed.
+- at most `MAX_RESPONSE_BYTES` of a response are read, without decompression, and redirects are not followed.
 """
 
 import logging
@@ -25,7 +25,7 @@ from common.extras import DISTRIBUTION
 from common.tracing.report import TraceReport
 
 MAX_WAITING_SPANS: Final = 2048
-MAX_ANSWER_BYTES: Final = 65_536
+MAX_RESPONSE_BYTES: Final = 65_536
 _UNNAMED_SERVICE_PREFIX: Final = "unknown_service"
 
 
@@ -120,8 +120,8 @@ class _BoundedProcessor(SpanProcessor):
         return self._inner.force_flush(timeout_millis)
 
 
-class _ShortAnswerSession(requests.Session):
-    """Session that reads only the first `MAX_ANSWER_BYTES` of a response."""
+class _BoundedResponseSession(requests.Session):
+    """Session that reads only the first `MAX_RESPONSE_BYTES` of a response."""
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         with super().send(request, **{**options, "stream": True, "allow_redirects": False}) as answer:
@@ -129,7 +129,7 @@ class _ShortAnswerSession(requests.Session):
             short.request, short.url = request, answer.url
             short.status_code, short.reason = answer.status_code, answer.reason
             short.headers = answer.headers
-            short.raw = BytesIO(answer.raw.read(MAX_ANSWER_BYTES, decode_content=False))
+            short.raw = BytesIO(answer.raw.read(MAX_RESPONSE_BYTES, decode_content=False))
             return short
 
 
@@ -146,7 +146,7 @@ class RunningExport:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         backlog = Backlog(report)
         provider = TracerProvider(resource=_build_resource(service), shutdown_on_exit=False)
-        sender = OTLPSpanExporter(session=_ShortAnswerSession())
+        sender = OTLPSpanExporter(session=_BoundedResponseSession())
         provider.add_span_processor(_BoundedProcessor(sender, backlog))
         return cls(provider, backlog, sender)
 

@@ -36,8 +36,8 @@ class StartupRetry:
         return await retry(
             attempt,
             on=Retryable,
-            first_s=self._pause,
-            max_s=_MAX_RETRY_PAUSE_S,
-            until=lambda: self._until,
+            first_wait_s=self._pause,
+            max_wait_s=_MAX_RETRY_PAUSE_S,
+            deadline=lambda: self._until,
             report=report,
         )

@@ -222,24 +222,24 @@ def _read_reasons(raw: bytes | None) -> dict[str, str]:
 
 def _read_tab(raw: bytes, path: Path) -> tuple[TabFile, bytes, dict[str, object]]:
     try:
-        fields = _READER.fields(parse(raw), None, _FIELDS)
+        fields = _READER.read_fields(parse(raw), None, _FIELDS)
         _READER.require_version(fields, "v", 1)
         counts = {name: _read_count(fields[name], name) for name in _COUNT_FIELDS}
-        secret = _READER.hex(fields["key"], 32, "key")
+        secret = _READER.read_hex(fields["key"], 32, "key")
         file = TabFile(
-            job_id=_READER.hex(fields["job_id"], 32, "job_id"),
-            url=_READER.text(fields["url"], "url", _MAX_TEXT_LENGTH),
-            owner=_READER.hex(fields["owner"], 20, "owner"),
-            job_registry=_READER.hex(fields["job_registry"], 20, "job_registry"),
-            box_key=PublicKey(_READER.hex(fields["box_key"], 32, "box_key")),
-            model=_READER.text(fields["model"], "model", _MAX_TEXT_LENGTH),
+            job_id=_READER.read_hex(fields["job_id"], 32, "job_id"),
+            url=_READER.read_text(fields["url"], "url", _MAX_TEXT_LENGTH),
+            owner=_READER.read_hex(fields["owner"], 20, "owner"),
+            job_registry=_READER.read_hex(fields["job_registry"], 20, "job_registry"),
+            box_key=PublicKey(_READER.read_hex(fields["box_key"], 32, "box_key")),
+            model=_READER.read_text(fields["model"], "model", _MAX_TEXT_LENGTH),
             charges=FeeTerms(counts.pop("fee_bps"), counts.pop("gas_fee")),
-            channel_key=SecretKey(_READER.hex(fields["channel_key"], 32, "channel_key")),
+            channel_key=SecretKey(_READER.read_hex(fields["channel_key"], 32, "channel_key")),
             key=Wallet(secret),
             delegation=read_delegation(fields),
             **counts,
         )
-        return file, secret, _READER.members(fields["state"], "state")
+        return file, secret, _READER.read_object(fields["state"], "state")
     except Refused as refusal:
         raise Refused(f"{path}: {refusal.message}; move the file away", refusal.param, refusal.code) from None
 
@@ -247,4 +247,4 @@ def _read_tab(raw: bytes, path: Path) -> tuple[TabFile, bytes, dict[str, object]
 def _read_count(value: Any, name: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= MAX_CODE_LENGTH:
         return int(value)
-    return _READER.count(value, name, _MAX_INTEGER)
+    return _READER.read_count(value, name, _MAX_INTEGER)

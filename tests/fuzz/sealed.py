@@ -79,7 +79,7 @@ def check_container(data: bytes) -> None:
         head = sealed_stream.ContainerHead.parse(data)
         assert head.encode() == data[: sealed_stream.HEAD_BYTES]
     for open_it in (
-        lambda: container.open_with_dek(_KEY, data),
+        lambda: container.open_with_data_key(_KEY, data),
         lambda: container.open_with_secret(_SECRET, 1, _OWNER, _OWNER, data),
         lambda: sealed_result.open_result(_SECRET, 1, _OWNER, _KEY, data),
     ):

@@ -89,7 +89,7 @@ export function startFrame({ name, sections, routes, home, prepare, remedy }) {
 }
 
 // The header shows the state of the connection: live, polling, reconnecting or connecting.
-export function tellConnection(mode, words) {
+export function showConnection(mode, words) {
   document.querySelector(".status").dataset.mode = mode;
   const said = document.querySelector("#connection");
   if (said.textContent !== words) said.textContent = words;

@@ -2,7 +2,7 @@
 
 import { facts, h, hex, swap, table } from "./dom.js";
 import { read } from "./exposition.js";
-import { tellConnection } from "./frame.js";
+import { showConnection } from "./frame.js";
 import { readJson } from "./http.js";
 import { timeLine } from "./series.js";
 
@@ -20,9 +20,9 @@ async function look() {
     const history = await readJson("this process", "history.json", { cache: "no-store" });
     swap(figures, show(now, before, history.samples));
     before = now;
-    tellConnection("live", "live");
+    showConnection("live", "live");
   } catch {
-    tellConnection("reconnecting", "this process does not answer: it is stopped, or its metrics port is out of reach");
+    showConnection("reconnecting", "this process does not answer: it is stopped, or its metrics port is out of reach");
   }
   setTimeout(look, EVERY);
 }

@@ -2,7 +2,7 @@
 
 import { gauge, h, hex, swap, table } from "./dom.js";
 import { number, setDecimals, share, span, tokens } from "./format.js";
-import { tellConnection } from "./frame.js";
+import { showConnection } from "./frame.js";
 import { readJson } from "./http.js";
 import { dayBars, timeLine } from "./series.js";
 import { left, tickTimes, when } from "./times.js";
@@ -44,9 +44,9 @@ async function refresh() {
   try {
     const state = await readJson("svcd", "state.json", { cache: "no-store" });
     show(state);
-    tellConnection("live", "live");
+    showConnection("live", "live");
   } catch (error) {
-    tellConnection("reconnecting", error.status === 0 ? "svcd does not answer: svcd has stopped, or its port cannot be reached" : error.message);
+    showConnection("reconnecting", error.status === 0 ? "svcd does not answer: svcd has stopped, or its port cannot be reached" : error.message);
     if (error.status === undefined) console.error(error);
   }
   if (!document.hidden) timer = setTimeout(refresh, REFRESH_MS);
