@@ -42,7 +42,7 @@ class DevWallet:
 
 @attrs.frozen
 class DevWallets:
-    """All wallets of the devnet, in the order in which they are derived."""
+    """All wallets of the devnet, in the order of their index in the mnemonic."""
 
     all: tuple[DevWallet, ...]
 

@@ -18,40 +18,45 @@ from devnet.provider import running_provider
 from devnet.settings import DevnetSettings
 from devnet.world import Devnet, World
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 @asynccontextmanager
-async def run_devnet(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
+async def run_devnet(options: DevnetSettings, print_line: PrintLine) -> AsyncIterator[Devnet]:
     """Run the devnet and write devnet.json. Raise `DevnetError` if a service ends unexpectedly."""
-    with state_dir.claim_state_dir(chosen.state_dir) as state, ports.reserve_ports(chosen.listening) as listening:
-        if state.left_by_dead_run:
-            say(f"removed the files of a killed run from {state.path}")
-        for port in chosen.listening:
-            if port.chosen is None and listening[port.flag] != port.usual:
-                say(f"port {port.usual} is in use: the {port.service} listens on {listening[port.flag]} instead")
-        chain_id = settings.random_chain_id() if chosen.chain_id is None else chosen.chain_id
-        say("starting the chain, the pin store and the database (1 of 4)")
+    with (
+        state_dir.claim_state_dir(options.state_dir) as state,
+        ports.reserve_ports(options.wanted_ports) as port_by_flag,
+    ):
+        if state.removed_leftovers:
+            print_line(f"removed the files of a killed run from {state.path}")
+        for port in options.wanted_ports:
+            if port.chosen is None and port_by_flag[port.flag] != port.usual:
+                print_line(
+                    f"port {port.usual} is in use: the {port.service} listens on {port_by_flag[port.flag]} instead"
+                )
+        chain_id = settings.random_chain_id() if options.chain_id is None else options.chain_id
+        print_line("starting the chain, the pin store and the database (1 of 4)")
         async with (
-            running_anvil(listening[settings.RPC_FLAG], state.anvil, state.logs, chain_id=chain_id) as anvil,
+            running_anvil(port_by_flag[settings.RPC_FLAG], state.anvil, state.logs, chain_id=chain_id) as anvil,
             running_pin_store(
-                listening[settings.PIN_STORE_FLAG], listening[settings.GATEWAY_FLAG], state.pins, state.logs
+                port_by_flag[settings.PIN_STORE_FLAG], port_by_flag[settings.GATEWAY_FLAG], state.pins, state.logs
             ) as pins,
-            running_postgres(listening[settings.DATABASE_FLAG], state.postgres, state.logs) as postgres,
+            running_postgres(port_by_flag[settings.DATABASE_FLAG], state.postgres, state.logs) as postgres,
             create_task_group() as watches,
             AsyncExitStack() as stack,
         ):
             for child in (anvil.child, *pins.children, postgres.child):
                 watches.start_soon(child.raise_when_ended)
-            say("deploying the contracts and opening the market (2 of 4)")
+            print_line("deploying the contracts and opening the market (2 of 4)")
             wallets = accounts.derive_wallets()
             market = await deploy_market(anvil, wallets, announcing=(wallets.demo_provider,))
-            if chosen.block_time is not None:
-                await anvil.mine_every(chosen.block_time)
-            say("starting the coordinator and waiting for its index (3 of 4)")
+            if options.block_time is not None:
+                await anvil.mine_every(options.block_time)
+            print_line("starting the coordinator and waiting for its index (3 of 4)")
             async with running_coordinator(
-                port=listening[settings.API_FLAG],
-                metrics_port=listening[settings.METRICS_FLAG],
+                port=port_by_flag[settings.API_FLAG],
+                metrics_port=port_by_flag[settings.METRICS_FLAG],
                 rpc_url=anvil.rpc_url,
                 database_url=postgres.url(),
                 pins=pins,
@@ -62,30 +67,30 @@ async def run_devnet(chosen: DevnetSettings, say: Say) -> AsyncIterator[Devnet]:
             ) as coordinator:
                 watches.start_soon(coordinator.child.raise_when_ended)
                 model_url = None
-                if chosen.model:
-                    say("starting the language model")
+                if options.model:
+                    print_line("starting the language model")
                     model = await stack.enter_async_context(running_model(state.logs))
                     watches.start_soon(model.child.raise_when_ended)
                     model_url = model.base_url
-                say("starting the provider and waiting for its asks (4 of 4)")
+                print_line("starting the provider and waiting for its asks (4 of 4)")
                 async with running_provider(
                     account=wallets.demo_provider,
                     coordinator_url=coordinator.base_url,
                     rpc_url=anvil.rpc_url,
                     gateway=pins.gateway,
                     address_book=market.address_book,
-                    metrics_port=listening[settings.PROVIDER_METRICS_FLAG],
+                    metrics_port=port_by_flag[settings.PROVIDER_METRICS_FLAG],
                     directory=state.provider,
                     logs=state.logs,
-                    slots=chosen.slots,
-                    ahead=chosen.ahead,
+                    slots=options.slots,
+                    ahead=options.ahead,
                     model_url=model_url,
                 ) as provider:
                     watches.start_soon(provider.child.raise_when_ended)
-                    up = Devnet(World(anvil, pins, postgres, wallets, market), coordinator, provider)
-                    manifest.write_manifest(state.manifest, up)
+                    devnet = Devnet(World(anvil, pins, postgres, wallets, market), coordinator, provider)
+                    manifest.write_manifest(state.manifest, devnet)
                     try:
-                        yield up
+                        yield devnet
                     finally:
                         watches.cancel_scope.cancel()
 

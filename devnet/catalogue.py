@@ -14,7 +14,7 @@ TOKEN_DECIMALS: Final = 6
 FEE_BPS: Final = 250
 GAS_FEE: Final = 2_000  # 0.002 of the payment token
 MAX_GAS_FEE: Final = 1_000_000
-POINT_PRICE: Final = GAS_FEE // 5  # the gas fee of a settled job alone earns five points
+POINT_PRICE: Final = GAS_FEE // 5  # fees per reputation point: the gas fee of one settled job earns five points
 
 # 1h and 24h, the windows of batches, and short windows for tests of missed deadlines.
 SLA_WINDOWS_S: Final = (60, 300, 600, 3_600, 86_400)

@@ -61,7 +61,7 @@ def _market_options(command: F) -> F:
         click.option("--automine", is_flag=True, help="Mine each transaction at once."),
         click.option("--model", type=click.Choice([model.SMOLLM]), help="Run a language model (see `make model`)."),
     ]
-    for port in DEFAULTS.listening:
+    for port in DEFAULTS.wanted_ports:
         about = f"Port of the {port.service} (default: {port.usual} or a free one)."
         options.append(click.option(port.flag, type=_PORT, metavar="PORT", help=about))
     for option in reversed(options):
@@ -147,8 +147,8 @@ def _exit_with_errors(*errors: BaseException) -> NoReturn:
 
 
 async def _run_up(settings: DevnetSettings) -> None:
-    async with run_devnet(settings, _print_line) as up:
-        _print_line(format_overview(up, settings))
+    async with run_devnet(settings, _print_line) as running:
+        _print_line(format_overview(running, settings))
         shell = f'eval "$(devnet env{_state_dir_flag(settings)})"'
         _print_line(
             f"next: in another terminal, `. .venv/bin/activate; {shell}`, then `svc doctor`, `svc models`, `svc run`"
@@ -158,9 +158,9 @@ async def _run_up(settings: DevnetSettings) -> None:
 
 
 async def _run_demo(settings: DevnetSettings) -> None:
-    async with run_devnet(settings, _print_line) as up:
-        _print_line(format_overview(up, settings))
-        await use_each_service(up, _print_line)
+    async with run_devnet(settings, _print_line) as running:
+        _print_line(format_overview(running, settings))
+        await use_each_service(running, _print_line)
         _print_line("demo complete; stopping")
     if not settings.model:
         _print_line(

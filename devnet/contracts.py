@@ -77,13 +77,13 @@ def contract_at(chain: MarketChain, name: str, address: str) -> AsyncContract:
     return chain.web3.eth.contract(to_checksum_address(address), abi=artifacts.load_artifact(name).abi)
 
 
-async def deploy_all(chain: MarketChain, wallets: DevWallets, *, issued: bool = False) -> MarketContracts:
+async def deploy_all(chain: MarketChain, wallets: DevWallets, *, issued_token: bool = False) -> MarketContracts:
     """Deploy a payment token and a complete market, with its terms and relayers.
 
-    With `issued`, the token is an IssuedToken behind a proxy, which behaves like a large stablecoin.
+    With `issued_token`, the token is an IssuedToken behind a proxy, which behaves like a large stablecoin.
     """
     admin = wallets.admin.address
-    token, _ = await (deploy_issued_token(chain, wallets) if issued else chain.deploy("DevToken", admin, admin))
+    token, _ = await (deploy_issued_token(chain, wallets) if issued_token else chain.deploy("DevToken", admin, admin))
     rpc_url = str(chain.web3.provider.endpoint_uri)
     book = await to_thread.run_sync(_deploy_market, rpc_url, wallets, str(token.address))
     return MarketContracts(

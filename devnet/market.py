@@ -14,12 +14,12 @@ from devnet.contracts import MarketContracts
 CLIENT_FUNDS: Final = 1_000_000 * 10**6  # one million tokens of six decimals
 _ANNOUNCEMENT: Final = canonical(bundle.announcement() | terms.announcement())
 _REQUESTED_CAPACITY: Final = 64
-_CEILING: Final = 4_096  # so high that only the requested capacity and the reputation limit a provider's jobs
+_CEILING: Final = 4_096  # never reached: the requested capacity and the reputation limit a provider's jobs
 
 
 @attrs.frozen
 class DevnetMarket:
-    """Addresses, token and provider ids of the deployed market, as plain values."""
+    """Deployed market. `token`, `providers`, `jobs` and `asks` are contract addresses in hex."""
 
     chain_id: int
     deploy_block: int
@@ -50,8 +50,7 @@ class DevnetMarket:
 async def open_market(
     contracts: MarketContracts, wallets: DevWallets, announcing: Collection[DevWallet] = ()
 ) -> DevnetMarket:
-    """Fund the clients, and register and list the providers. Providers in `announcing` announce that they accept
-    bundles and tabs."""
+    """Fund the clients, and register and list the providers. Those in `announcing` announce bundles and tabs."""
     book = contracts.book
     for client in wallets.with_role("client"):
         await contracts.chain.send(contracts.token, wallets.admin.address, "mint", client.address, CLIENT_FUNDS)
@@ -83,10 +82,10 @@ async def _register_provider(
     await chain.send(providers, provider.address, "register")
     provider_id = await providers.functions.providerIdOf(provider.address).call()
 
-    # The registry accepts only times after the registration.
+    # The registry accepts only operations that were signed after the registration.
     now = (await chain.web3.eth.get_block("latest"))["timestamp"] + 1
 
-    # The provider sends these transactions itself, so they need no signature.
+    # A transaction from the provider's own account needs no signature, so the last argument is empty.
     await chain.send(providers, provider.address, "setIdentity", provider.box_key, evidence, now, b"")
     await chain.send(providers, provider.address, "requestCapacity", _REQUESTED_CAPACITY, now, b"")
     await chain.send(providers, admin, "setCeiling", provider_id, _CEILING)

@@ -4,7 +4,7 @@
 
 llama.cpp runs the model. A small HTTP server in front of llama.cpp adds:
 
-- Tool calls. The model is too small to decide on its own to call a tool. If a request has tools and no tool result yet,
+- Tool calls. The model is too small to choose tools. If a request has tools and no tool result yet,
   the front server lets the model fill in the first tool's JSON schema, and returns a call of that tool.
 - Conversations and JSON schemas on `/v1/responses`. The front server sends such requests to `/v1/chat/completions` and
   converts the answer.
@@ -26,7 +26,7 @@ MODELS = "/v1/models"
 MODEL = "text-small"
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTEXT_TOKENS = 4096
-MAX_TOKENS = 160  # about three seconds on two cores
+MAX_TOKENS = 160  # generated in about three seconds on two cores
 LLAMA_TIMEOUT_S = 300
 
 

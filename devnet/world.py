@@ -1,4 +1,4 @@
-"""Services of a running devnet. Tests also use a `World`, which has no daemons."""
+"""Services of a running devnet. Tests also use a `World`, which has neither coordinator nor provider."""
 
 import attrs
 
@@ -14,7 +14,7 @@ from devnet.provider import ProviderService
 
 @attrs.frozen
 class World:
-    """Everything that the daemons need: chain, pin store, database, wallets and deployed market."""
+    """Services, wallets and market that the coordinator and the provider need."""
 
     anvil: Anvil
     pins: PinStoreService

@@ -27,7 +27,9 @@ pytestmark = pytest.mark.anyio
 async def issued_world(world: World, anvil: Anvil, wallets: DevWallets) -> World:
     """Another market on the same node."""
     async with connect_to_chain(anvil.rpc_url) as chain:
-        return attrs.evolve(world, market=await open_market(await deploy_all(chain, wallets, issued=True), wallets))
+        return attrs.evolve(
+            world, market=await open_market(await deploy_all(chain, wallets, issued_token=True), wallets)
+        )
 
 
 @pytest.fixture
