@@ -2,9 +2,9 @@
 
     input of the envelope    {"svc_bundle": 1, "items": [{"custom_id"?, "input", "units_out"?}, …]}
     output of the result     {"svc_bundle": 1, "items": [{"custom_id"?, "status", …, "units_in", "units_out"}, …]}
-        completed            "output" and "usage"; charged
-        failed               "error": {"code"}; not charged
-        not_run              nothing more; not charged
+        completed            adds "output" and "usage"; charged
+        failed               adds "error": {"code"}; not charged
+        not_run              adds nothing; not charged
     evidence of a provider   {"svc_bundle": {"v": 1, "items": 500}, …}
 
 The result has every item, in the order of the envelope. Items are texts or embeddings.
@@ -39,7 +39,7 @@ _READER: Final = ObjectReader("a bundle", "malformed_bundle")
 
 @attrs.frozen(slots=True)
 class BundleItem:
-    """One request of a bundle. `units_out` replaces the output units of the input, and is 0 for embeddings."""
+    """One request of a bundle. `units_out` overrides the output units that follow from `input`; 0 for embeddings."""
 
     input: dict[str, object]
     custom_id: str | None = None
@@ -119,8 +119,8 @@ def read_bundle_output(output: object) -> tuple[ItemResult, ...]:
 
 def read_item_result(value: object, param: str = "item") -> ItemResult:
     status = _read_status(value, param)
-    more = {"completed": {"output", "usage"}, "failed": {"error"}, "not_run": set()}[status]
-    fields = _READER.read_fields(value, param, {"status", "units_in", "units_out"} | more, {"custom_id"})
+    extra = {"completed": {"output", "usage"}, "failed": {"error"}, "not_run": set()}[status]
+    fields = _READER.read_fields(value, param, {"status", "units_in", "units_out"} | extra, {"custom_id"})
     units_in, units_out = (_READER.read_count(fields[name], f"{param}.{name}") for name in ("units_in", "units_out"))
     if status != "completed" and (units_in or units_out):
         raise _READER.refusal(f"{param}: units_in and units_out must be 0 unless status is completed", param)
@@ -150,7 +150,7 @@ def _read_error_code(error: object, param: str) -> str:
 def bundle_units(items: Iterable[Units], rate_in: int, rate_out: int) -> int:
     """Return the `units_out` to order for these items. For completed items, this is the number of units to charge.
 
-    Refuse more units than an order can hold. Refuse a rate_in without a rate_out, because input units could not be
+    Refuse more units than fit in an order. Refuse a rate_in without a rate_out, because the input units could not be
     converted to output units.
     """
     total_in = total_out = 0
@@ -161,12 +161,12 @@ def bundle_units(items: Iterable[Units], rate_in: int, rate_out: int) -> int:
         raise _READER.refusal("the order of a bundle must have a rate_out if it has a rate_in", "rate_out")
     units = convert_to_output_units(total_in, total_out, rate_in, rate_out)
     if units > MAX_UNITS:
-        raise _READER.refusal(f"the bundle needs {units} units_out; an order can hold at most {MAX_UNITS}", "units_out")
+        raise _READER.refusal(f"the bundle needs {units} units_out; an order can have at most {MAX_UNITS}", "units_out")
     return units
 
 
 def convert_to_output_units(units_in: int, units_out: int, rate_in: int, rate_out: int) -> int:
-    """Return `units_out` plus the input converted to output units at the rates. Without rate_out, input is free."""
+    """Return `units_out` plus `units_in` converted at the ratio of the rates. Without rate_out, input is free."""
     return units_out + (-(-units_in * rate_in // rate_out) if rate_out else 0)
 
 

@@ -1,4 +1,4 @@
-"""Decode events and return values of the contracts into fields by name, following their ABI."""
+"""Decode events and return values of the contracts into dicts by field name, using the ABI."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def event_values(artifact: Artifact, event: str, topics: Sequence[bytes], data: 
 
 
 def returned_values(artifact: Artifact, function: str, data: bytes) -> dict[str, Any]:
-    """Return a function's results by name. For a static struct, return its fields."""
+    """Decode the return data of a function into its values by name. For a static struct, return the fields."""
     (entry,) = (each for each in artifact.abi if each["type"] == "function" and each["name"] == function)
     outputs = entry["outputs"]
     if len(outputs) == 1 and outputs[0]["type"] == "tuple":

@@ -1,4 +1,4 @@
-"""Check and read JSON objects in payloads, results and messages. All errors of one format have the same code."""
+"""Validate parsed JSON in payloads, results and messages. All errors of one format have the same code."""
 
 from collections.abc import Collection, Mapping
 from typing import Final
@@ -15,7 +15,7 @@ MAX_CODE_LENGTH: Final = 64  # characters of an error code or of the reason for 
 
 @attrs.frozen(slots=True)
 class ObjectReader:
-    """Reader of one format. Error messages contain `format_name`, and all errors have the code `error_code`."""
+    """Validator of parsed JSON in one format, which error messages call `format_name`."""
 
     format_name: str
     error_code: str

@@ -1,4 +1,4 @@
-"""Logging of the daemons: structured events on standard error, one per state change.
+"""Set up the daemons' logs: structured events on standard error, one per state change.
 
 The level "error" means a fault of this system, never a client's mistake. Keys, tokens, signatures, payloads and results
 are not logged at any level. Values of type Secret print as <SECRET>.

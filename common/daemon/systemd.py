@@ -8,7 +8,7 @@ import anyio
 
 
 class Systemd:
-    """Notification socket of this service. If systemd did not start the process, the methods do nothing."""
+    """systemd's notification socket for this service. Without systemd, the methods do nothing."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")

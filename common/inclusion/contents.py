@@ -47,7 +47,7 @@ class BlockContents:
 
     @classmethod
     def of(cls, block: Mapping[str, Any], receipts: Sequence[Mapping[str, Any]]) -> "BlockContents":
-        """Encode the results of eth_getBlockByHash, with full transactions, and eth_getBlockReceipts.
+        """Encode the results of eth_getBlockByHash (with full transactions) and eth_getBlockReceipts.
 
         Refuse results that do not reproduce the roots in the block's header, because no proof can be built from them.
         """
@@ -71,12 +71,17 @@ def encode_transaction(fields: Mapping[str, Any]) -> bytes:
     """Encode a transaction. Refuse an unsupported type, and a hash that does not match the encoding."""
     kind = _read_type(fields)
     to = b"" if fields.get("to") is None else read_octets(fields, "to", 20)
-    middle: list[Item] = [_rlp_integer(fields, "gas"), to, _rlp_integer(fields, "value"), read_octets(fields, "input")]
+    common_fields: list[Item] = [
+        _rlp_integer(fields, "gas"),
+        to,
+        _rlp_integer(fields, "value"),
+        read_octets(fields, "input"),
+    ]
     signature: list[Item] = [_rlp_integer(fields, "r"), _rlp_integer(fields, "s")]
     nonce = _rlp_integer(fields, "nonce")
     items: list[Item]
     if kind == 0:
-        items = [nonce, _rlp_integer(fields, "gasPrice"), *middle, _rlp_integer(fields, "v"), *signature]
+        items = [nonce, _rlp_integer(fields, "gasPrice"), *common_fields, _rlp_integer(fields, "v"), *signature]
     else:
         names = ("gasPrice",) if kind == 1 else ("maxPriorityFeePerGas", "maxFeePerGas")
         fees = [_rlp_integer(fields, name) for name in names]
@@ -84,7 +89,7 @@ def encode_transaction(fields: Mapping[str, Any]) -> bytes:
             _rlp_integer(fields, "chainId"),
             nonce,
             *fees,
-            *middle,
+            *common_fields,
             _rlp_access_list(fields),
             *_rlp_fields_of_type(fields, kind),
         ]
@@ -115,7 +120,7 @@ def read_receipt(raw: bytes, param: str | None = None) -> TransactionReceipt:
         raw = raw[1:]
     items = rlp.decode_list(raw, param)
     if len(items) != 4 or isinstance(items[3], bytes):
-        raise Refused(f"{param or 'the receipt'} must have four fields, the last of which holds the logs", param)
+        raise Refused(f"{param or 'the receipt'} must have four fields, the last a list of logs", param)
     return TransactionReceipt(
         rlp.string_of(items[0], param) == b"\x01", tuple(_read_log(each, param) for each in items[3])
     )
@@ -123,7 +128,7 @@ def read_receipt(raw: bytes, param: str | None = None) -> TransactionReceipt:
 
 def _read_log(item: Item, param: str | None) -> Log:
     if isinstance(item, bytes) or len(item) != 3 or isinstance(item[1], bytes):
-        raise Refused(f"{param or 'the receipt'} holds a malformed log", param)
+        raise Refused(f"{param or 'the receipt'} has a malformed log", param)
     topics = tuple(rlp.string_of(each, param, 32) for each in item[1])
     return Log(rlp.string_of(item[0], param, 20), topics, rlp.string_of(item[2], param))
 
@@ -131,7 +136,7 @@ def _read_log(item: Item, param: str | None) -> Log:
 def _read_type(fields: Mapping[str, Any]) -> int:
     kind = read_quantity(fields, "type") if fields.get("type") is not None else 0
     if kind > _MAX_TRANSACTION_TYPE:
-        raise Refused(f"the block holds a transaction of type {kind}; types 0 to 4 are supported", "type")
+        raise Refused(f"the block has a transaction of type {kind}; types 0 to 4 are supported", "type")
     return kind
 
 

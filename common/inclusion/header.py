@@ -18,7 +18,7 @@ from common.inclusion.node_values import read_octets, read_quantity
 from common.keccak import keccak256
 from common.refusal import Refused
 
-# JSON-RPC name and byte length of each field. The length None means an integer, and 0 means bytes of any length.
+# JSON-RPC name and byte length of each field: None for an integer, 0 for bytes of any length.
 _FIELDS: Final[tuple[tuple[str, int | None], ...]] = (
     *(("parentHash", 32), ("sha3Uncles", 32), ("miner", 20), ("stateRoot", 32)),
     *(("transactionsRoot", 32), ("receiptsRoot", 32), ("logsBloom", 256), ("difficulty", None), ("number", None)),

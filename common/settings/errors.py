@@ -14,8 +14,8 @@ KeyPath = tuple[str | int, ...]
 class SettingError(Refused):
     """Error in a setting. The message has the file, the key and the problem.
 
-    `problem` completes a sentence after the key, e.g. `must be an integer in 1..10, not 11`. `param` is the path as
-    text. `file` is None for a variable.
+    `problem` completes a sentence that starts with the key, e.g. `must be an integer in 1..10, not 11`. `param` is the
+    path as text. `file` is None for a variable.
     """
 
     path: KeyPath = ()

@@ -10,8 +10,8 @@
                         closing   {"reason"}                            send the last acks; then the provider settles
 
 The owner numbers its requests from 1. After a new handshake, the owner resends every unanswered request with a new
-voucher. The provider runs each id once. It answers a finished request from its journal, and resumes the stream of
-a running request. `first` is the number of a delta's first chunk, so that the owner can skip chunks it already has.
+voucher. The provider runs each id once, answers a finished request from its journal, and resumes the stream of a
+running request. `first` is the number of a delta's first chunk, so that the owner can skip chunks it already has.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from common.strict_json import parse
 
 MAX_OPEN_REQUESTS: Final = 64
 MAX_CHUNKS_PER_DELTA: Final = 256
-MAX_STREAM_BYTES: Final = 8 << 20  # of the chunks of one answer, as `chunk_size` counts them
+MAX_STREAM_BYTES: Final = 8 << 20  # for all chunks of one answer, in the sizes of `chunk_size`
 _CHUNK_OVERHEAD_BYTES: Final = 64  # memory that even an empty chunk uses
 _MAX_REQUEST_ID: Final = 2**32 - 1
 _MAX_URL_LENGTH: Final = 512
@@ -39,7 +39,7 @@ _READER: Final = ObjectReader("a message of a tab", "malformed_message")
 
 
 def chunk_size(chunk: Mapping[str, object]) -> int:
-    """Return the bytes that a chunk counts towards `MAX_STREAM_BYTES`. Refuse a chunk that has no canonical JSON."""
+    """Return the size of a chunk, as `MAX_STREAM_BYTES` limits it. Refuse a chunk that canonical JSON cannot encode."""
     return _CHUNK_OVERHEAD_BYTES + len(canonical(chunk))
 
 

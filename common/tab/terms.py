@@ -31,7 +31,7 @@ TAB_MEMBER: Final = "svc_tab"
 VERSION: Final = 1
 ORDER_UNITS_IN: Final = 1
 MAX_TABS_PER_OWNER: Final = 2  # open at the same provider
-IDLE_TIMEOUT_S: Final = 60.0  # then the provider settles a tab that has no running request
+IDLE_TIMEOUT_S: Final = 60.0  # without a running request, the provider settles the tab after this time
 EXCHANGE_CHAIN_LABEL: Final = b"svc-tab-chain-v1"
 
 _READER: Final = ObjectReader("a tab", "malformed_tab")
@@ -116,16 +116,17 @@ class TabTotals:
         return TabTotals(self.units_in + units_in, self.units_out + units_out)
 
     def charged_units(self, rate_in: int, rate_out: int) -> int:
-        """Return the `completion_tok` for these units. Refuse more units than an order can hold."""
+        """Return the `completion_tok` for these units. Refuse more units than fit in an order."""
         units = convert_to_output_units(self.units_in, self.units_out, rate_in, rate_out)
         if units > MAX_UNITS:
             raise _READER.refusal(
-                f"the tab needs {units} units_out; an order can hold at most {MAX_UNITS}", "units_out"
+                f"the tab needs {units} units_out; an order can have at most {MAX_UNITS}", "units_out"
             )
         return units
 
 
 def first_chain_hash(job_id: bytes) -> bytes:
+    """Return the start of a tab's hash chain, before the first exchange."""
     return hashlib.sha256(EXCHANGE_CHAIN_LABEL + job_id).digest()
 
 
@@ -136,7 +137,7 @@ def input_digest(model_input: Mapping[str, object]) -> bytes:
 
 @attrs.frozen(slots=True)
 class Exchange:
-    """Request with its completed answer. The provider chose `output` and `usage`. The units are charged."""
+    """Request with its completed answer. The provider chose `output` and `usage`, and charges the units."""
 
     id: int
     input_digest: bytes
@@ -145,10 +146,10 @@ class Exchange:
     units_in: int
     units_out: int
 
-    def chain_hash(self, chain: bytes) -> bytes:
-        """Return the hash of the exchanges up to this one. `chain` is the hash before this exchange."""
+    def chain_hash(self, previous: bytes) -> bytes:
+        """Return the chain's hash after this exchange. `previous` is the hash before this exchange."""
         return hashlib.sha256(
-            chain
+            previous
             + self.id.to_bytes(4, "big")
             + self.input_digest
             + hashlib.sha256(canonical({"output": self.output, "usage": self.usage})).digest()

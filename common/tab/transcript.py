@@ -35,7 +35,7 @@ _READER: Final = ObjectReader("the transcript of a tab", "malformed_transcript")
 
 @attrs.frozen(slots=True)
 class TabOrder:
-    """Values of the tab's job that a transcript must match."""
+    """Values of the tab's job with which a transcript is checked."""
 
     job_id: bytes
     owner: bytes
@@ -47,6 +47,8 @@ class TabOrder:
 
 @attrs.frozen(slots=True)
 class Transcript:
+    """Transcript of a tab. `closed` is the reason for closing the tab."""
+
     closed: str
     exchanges: tuple[Exchange, ...]
     voucher: SignedVoucher | None

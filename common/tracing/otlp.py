@@ -40,7 +40,7 @@ class Backlog:
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def admit(self) -> bool:
-        """Count one more waiting span and return True. If too many wait, count a dropped span and return False."""
+        """Count a waiting span and return True. If too many spans wait, count a dropped span and return False."""
         with self._lock:
             if self._waiting < MAX_WAITING_SPANS:
                 self._waiting += 1
@@ -124,17 +124,19 @@ class _BoundedResponseSession(requests.Session):
     """Session that reads only the first `MAX_RESPONSE_BYTES` of a response."""
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        with super().send(request, **{**options, "stream": True, "allow_redirects": False}) as answer:
+        with super().send(request, **{**options, "stream": True, "allow_redirects": False}) as response:
             short = requests.Response()
-            short.request, short.url = request, answer.url
-            short.status_code, short.reason = answer.status_code, answer.reason
-            short.headers = answer.headers
-            short.raw = BytesIO(answer.raw.read(MAX_RESPONSE_BYTES, decode_content=False))
+            short.request, short.url = request, response.url
+            short.status_code, short.reason = response.status_code, response.reason
+            short.headers = response.headers
+            short.raw = BytesIO(response.raw.read(MAX_RESPONSE_BYTES, decode_content=False))
             return short
 
 
 @attrs.frozen
 class RunningExport:
+    """Provider that exports spans, its counts, and its sender."""
+
     provider: TracerProvider
     backlog: Backlog
     _sender: SpanExporter
@@ -158,8 +160,8 @@ class RunningExport:
 
 def _build_resource(service: str) -> Resource:
     """Return OpenTelemetry's resource from the variables. `service` is the default name."""
-    found = Resource.create()
-    ours = {SERVICE_VERSION: version(DISTRIBUTION), SERVICE_NAME: service}
-    if not str(found.attributes[SERVICE_NAME]).startswith(_UNNAMED_SERVICE_PREFIX):
-        del ours[SERVICE_NAME]
-    return found.merge(Resource(ours))
+    from_variables = Resource.create()
+    defaults = {SERVICE_VERSION: version(DISTRIBUTION), SERVICE_NAME: service}
+    if not str(from_variables.attributes[SERVICE_NAME]).startswith(_UNNAMED_SERVICE_PREFIX):
+        del defaults[SERVICE_NAME]
+    return from_variables.merge(Resource(defaults))
