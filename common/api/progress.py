@@ -30,10 +30,10 @@ class ProgressStep(Shape, Generic[N], frozen=True):
     block: Annotated[Omittable[N], described("block that mined the op", "43")] = None
     reason: Annotated[
         Omittable[str],
-        described("of a refused op, the contract's error, or the code of the error that kept it from being sent"),
+        described("of a refused op, the contract error, or the code of the error for which the op was not sent"),
     ] = None
-    wallet: Annotated[Omittable[Address], described("wallet of the provider, of a claim, settle or fail")] = None
-    provider_id: Annotated[Omittable[N], described("id of that provider", "1")] = None
+    wallet: Annotated[Omittable[Address], described("of a claim, settle or fail, wallet of the provider")] = None
+    provider_id: Annotated[Omittable[N], described("of a claim, settle or fail, id of the provider", "1")] = None
     result_cid: Annotated[
         Omittable[str],
         described("of a settle, content id of the sealed result, which can be fetched and opened now"),

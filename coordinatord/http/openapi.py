@@ -109,7 +109,7 @@ def build_document(routes: Sequence[Route]) -> Schema:
         },
         "x-svc-errors": list(_error_table(routes)),
         "x-svc-contract-errors": [
-            {"names": each.names, "said_of": each.said_of, "cause": each.cause, "remedy": each.remedy}
+            {"names": each.names, "said_of": each.calls, "cause": each.cause, "remedy": each.remedy}
             for each in errors.CONTRACT_ERRORS
         ],
         "x-svc-line-errors": [
