@@ -1,6 +1,6 @@
 // The operators' page shows the metrics of this process. It reads the metrics every few seconds while it is open.
 
-import { facts, h, hex, swap, table } from "./dom.js";
+import { facts, h, hex, replaceContent, table } from "./dom.js";
 import { read } from "./exposition.js";
 import { showConnection } from "./frame.js";
 import { readJson } from "./http.js";
@@ -18,7 +18,7 @@ async function look() {
     if (!answer.ok) throw new Error(String(answer.status));
     const now = { at: performance.now(), metrics: read(await answer.text()) };
     const history = await readJson("this process", "history.json", { cache: "no-store" });
-    swap(figures, show(now, before, history.samples));
+    replaceContent(figures, show(now, before, history.samples));
     before = now;
     showConnection("live", "live");
   } catch {
