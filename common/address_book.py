@@ -47,10 +47,10 @@ class AddressBook:
     @classmethod
     def parse(cls, raw: bytes) -> Self:
         """Read an address book from JSON. Raise Refused with the name of a missing, unknown or malformed key."""
-        return cls.of(parse(raw))
+        return cls.from_json(parse(raw))
 
     @classmethod
-    def of(cls, value: object) -> Self:
+    def from_json(cls, value: object) -> Self:
         """Read an address book from parsed JSON."""
         book = _read_object(value, None, _BOOK_KEYS)
         token_domain = _read_object(book["tokenDomain"], "tokenDomain", _TOKEN_DOMAIN_KEYS)
@@ -69,7 +69,7 @@ class AddressBook:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Return the book as a JSON value, from which `of` reads an equal book."""
+        """Return the book as a JSON value, from which `from_json` reads an equal book."""
         return {
             "chainId": self.chain_id,
             "deployBlock": self.deploy_block,

@@ -14,7 +14,7 @@ from devnet.contracts import MarketContracts
 CLIENT_FUNDS: Final = 1_000_000 * 10**6  # one million tokens of six decimals
 _ANNOUNCEMENT: Final = canonical(bundle.announcement() | terms.announcement())
 _REQUESTED_CAPACITY: Final = 64
-_CEILING: Final = 4_096  # never reached: the requested capacity and the reputation limit a provider's jobs
+_CAPACITY_CEILING: Final = 4_096  # never reached: the requested capacity and the reputation limit a provider's jobs
 
 
 @attrs.frozen
@@ -88,7 +88,7 @@ async def _register_provider(
     # A transaction from the provider's own account needs no signature, so the last argument is empty.
     await chain.send(providers, provider.address, "setIdentity", provider.box_key, evidence, now, b"")
     await chain.send(providers, provider.address, "requestCapacity", _REQUESTED_CAPACITY, now, b"")
-    await chain.send(providers, admin, "setCeiling", provider_id, _CEILING)
+    await chain.send(providers, admin, "setCeiling", provider_id, _CAPACITY_CEILING)
     await chain.send(providers, admin, "setAllowAllModels", provider_id, True)
     await chain.send(providers, admin, "setListed", provider_id, True)
     return int(provider_id)

@@ -63,7 +63,7 @@ _RIGHTS_ERROR_PATTERN: Final = (
 )
 
 
-class PostgresRefused(Exception):
+class PostgresNotAllowed(Exception):
     """Error for a `run_as` with which the system cannot run PostgreSQL. The message is the error in the log."""
 
 
@@ -191,7 +191,7 @@ async def _run_server(
         yield server
 
 
-def find_refused_account() -> str | None:
+def describe_refused_account() -> str | None:
     """Return a description of the current account if PostgreSQL refuses to run as this account, otherwise None."""
     if os.geteuid() == 0:
         return "root"
@@ -207,7 +207,7 @@ async def _create_cluster_as_allowed(directory: Path, password: str, logs: Path)
 
     Return the data directory and the `run_as`, which the server needs as well.
     """
-    refused = find_refused_account()
+    refused = describe_refused_account()
     if refused is None:
         return await _create_cluster(directory, password, "-", logs), "-"
     refusals = []
@@ -216,7 +216,7 @@ async def _create_cluster_as_allowed(directory: Path, password: str, logs: Path)
             return await _create_cluster(directory, password, run_as, logs), run_as
         except KeyError:
             refusals.append(f"{run_as}: account not found")
-        except (OSError, PostgresRefused) as refusal:
+        except (OSError, PostgresNotAllowed) as refusal:
             refusals.append(f"{run_as}: {refusal}")
     closed = find_closed_folder(find_binaries()) or find_closed_folder(directory)
     others = f"let others enter {closed} (`chmod o+x {closed}`)" if closed else "use a folder that others can enter"
@@ -227,7 +227,7 @@ async def _create_cluster_as_allowed(directory: Path, password: str, logs: Path)
 
 
 async def _create_cluster(directory: Path, password: str, run_as: str, logs: Path) -> Path:
-    """Create the cluster. Raise `PostgresRefused` if the system cannot run initdb with this `run_as`."""
+    """Create the cluster. Raise `PostgresNotAllowed` if the system cannot run initdb with this `run_as`."""
     data, password_file = directory / "data", directory / "password"
     data.mkdir(mode=0o700, exist_ok=True)  # may exist from a failed attempt
     password_file.touch(mode=0o600)
@@ -248,7 +248,7 @@ async def _create_cluster(directory: Path, password: str, run_as: str, logs: Pat
             await initdb.wait_for_success()
         except DevnetError:
             if run_as != "-" and re.search(_RIGHTS_ERROR_PATTERN, log := initdb.read_log()):
-                raise PostgresRefused(find_error_line(log)) from None
+                raise PostgresNotAllowed(find_error_line(log)) from None
             raise
     password_file.unlink()
     return data

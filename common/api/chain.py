@@ -87,7 +87,7 @@ class DeploymentShape(DeploymentFields[Digits], frozen=True, kw_only=True):
 
 def reported_book(deployment: DeploymentFields[int]) -> AddressBook:
     """Return the address book of the deployment that a coordinator reported. Refuse malformed values."""
-    return AddressBook.of(
+    return AddressBook.from_json(
         {
             "chainId": deployment.chain_id,
             "deployBlock": _UNREPORTED_DEPLOY_BLOCK,

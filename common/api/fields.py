@@ -13,7 +13,7 @@ import attrs
 
 from common import scalars, strict_json
 from common.api.limits import MAX_VALUES_PER_BODY
-from common.api.words import MEMBER_TEXTS, NO_EXAMPLE
+from common.api.member_texts import MEMBER_TEXTS, NO_EXAMPLE
 from common.refusal import Refused
 
 T = TypeVar("T")

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Generic, Literal
 
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, described
 from common.api.states import ENDED_JOB_STATUSES, JOB_STATUS_DESCRIPTION, EndedBecauseNumber, JobStateNumber, JobStatus
-from common.api.words import MEMBER_TEXTS
 from common.api.worked_order import ORDER_SIGNATURE
 
 _EXAMPLE_TX_HASH = MEMBER_TEXTS["tx_hash"].example

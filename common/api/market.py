@@ -4,9 +4,9 @@ import enum
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from common.api.limits import RELIABILITY_PERIOD_S
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.shapes import Address, Bytes32, Digits, HexBytes, N, Omittable, Shape, described
 from common.api.states import described_enum
-from common.api.words import MEMBER_TEXTS
 
 ENDPOINT_KEYWORD: Final = "x-svc-endpoint"
 """Key of the endpoint in a model's published schema, because the registry has no field for endpoints."""

@@ -5,9 +5,9 @@ Unconfirmed states are provisional, and `rests_on` says how far each op has come
 
 from typing import Annotated, Generic, Literal
 
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.shapes import Address, Bytes32, Digits, N, Omittable, Shape, described
 from common.api.states import JobStatus
-from common.api.words import MEMBER_TEXTS
 
 RestsOn = Literal["stored", "broadcast", "block", "refused"]
 ProgressOp = Literal["post", "claim", "settle", "fail", "cancel", "reclaim"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from common.inclusion import rlp
-from common.inclusion.node_values import read_objects, read_octets, read_octets_list, read_quantity
+from common.inclusion.node_values import read_bytes, read_bytes_list, read_objects, read_quantity
 from common.inclusion.rlp import Item
 from common.inclusion.trie import Trie, trie_key
 from common.keccak import keccak256
@@ -56,7 +56,7 @@ class BlockContents:
             tuple(encode_receipt(each) for each in receipts),
         )
         for values, name in ((contents.transactions, "transactionsRoot"), (contents.receipts, "receiptsRoot")):
-            if build_trie(values).root != read_octets(block, name, 32):
+            if build_trie(values).root != read_bytes(block, name, 32):
                 raise Refused(
                     f"the block's {name} does not match the transactions or receipts that the node returned", name
                 )
@@ -70,12 +70,12 @@ def build_trie(values: Sequence[bytes]) -> Trie:
 def encode_transaction(fields: Mapping[str, Any]) -> bytes:
     """Encode a transaction. Refuse an unsupported type, and a hash that does not match the encoding."""
     kind = _read_type(fields)
-    to = b"" if fields.get("to") is None else read_octets(fields, "to", 20)
+    to = b"" if fields.get("to") is None else read_bytes(fields, "to", 20)
     common_fields: list[Item] = [
         _rlp_integer(fields, "gas"),
         to,
         _rlp_integer(fields, "value"),
-        read_octets(fields, "input"),
+        read_bytes(fields, "input"),
     ]
     signature: list[Item] = [_rlp_integer(fields, "r"), _rlp_integer(fields, "s")]
     nonce = _rlp_integer(fields, "nonce")
@@ -95,21 +95,21 @@ def encode_transaction(fields: Mapping[str, Any]) -> bytes:
         ]
         items += [_rlp_parity(fields), *signature]
     raw = _with_type_byte(kind, rlp.encode(items))
-    if keccak256(raw) != read_octets(fields, "hash", 32):
+    if keccak256(raw) != read_bytes(fields, "hash", 32):
         raise Refused(f"the hash of a type {kind} transaction does not match its fields", "hash")
     return raw
 
 
 def encode_receipt(fields: Mapping[str, Any]) -> bytes:
     logs: list[Item] = [
-        [read_octets(log, "address", 20), read_octets_list(log, "topics", 32), read_octets(log, "data")]
+        [read_bytes(log, "address", 20), read_bytes_list(log, "topics", 32), read_bytes(log, "data")]
         for log in read_objects(fields, "logs")
     ]
-    outcome = _rlp_integer(fields, "status") if fields.get("status") is not None else read_octets(fields, "root", 32)
+    outcome = _rlp_integer(fields, "status") if fields.get("status") is not None else read_bytes(fields, "root", 32)
     items: list[Item] = [
         outcome,
         _rlp_integer(fields, "cumulativeGasUsed"),
-        read_octets(fields, "logsBloom", 256),
+        read_bytes(fields, "logsBloom", 256),
         logs,
     ]
     return _with_type_byte(_read_type(fields), rlp.encode(items))
@@ -154,19 +154,19 @@ def _rlp_parity(fields: Mapping[str, Any]) -> bytes:
 
 def _rlp_access_list(fields: Mapping[str, Any]) -> list[Item]:
     return [
-        [read_octets(each, "address", 20), read_octets_list(each, "storageKeys", 32)]
+        [read_bytes(each, "address", 20), read_bytes_list(each, "storageKeys", 32)]
         for each in read_objects(fields, "accessList")
     ]
 
 
 def _rlp_fields_of_type(fields: Mapping[str, Any], kind: int) -> list[Item]:
     if kind == 3:
-        return [_rlp_integer(fields, "maxFeePerBlobGas"), read_octets_list(fields, "blobVersionedHashes", 32)]
+        return [_rlp_integer(fields, "maxFeePerBlobGas"), read_bytes_list(fields, "blobVersionedHashes", 32)]
     if kind != 4:
         return []
     return [[_rlp_authorisation(each) for each in read_objects(fields, "authorizationList")]]
 
 
 def _rlp_authorisation(fields: Mapping[str, Any]) -> list[Item]:
-    parts = [_rlp_integer(fields, "chainId"), read_octets(fields, "address", 20), _rlp_integer(fields, "nonce")]
+    parts = [_rlp_integer(fields, "chainId"), read_bytes(fields, "address", 20), _rlp_integer(fields, "nonce")]
     return [*parts, _rlp_parity(fields), _rlp_integer(fields, "r"), _rlp_integer(fields, "s")]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from common.inclusion import rlp
-from common.inclusion.node_values import read_octets, read_quantity
+from common.inclusion.node_values import read_bytes, read_quantity
 from common.keccak import keccak256
 from common.refusal import Refused
 
@@ -51,10 +51,10 @@ def encode_header(block: Mapping[str, Any]) -> bytes:
         items.append(
             rlp.integer_content(read_quantity(block, name))
             if length is None
-            else read_octets(block, name, length or None)
+            else read_bytes(block, name, length or None)
         )
     raw = rlp.encode(items)
-    if keccak256(raw) != read_octets(block, "hash", 32):
+    if keccak256(raw) != read_bytes(block, "hash", 32):
         raise Refused(
             "the block's hash does not match its header fields; this chain may use non-standard headers", "hash"
         )

@@ -17,12 +17,12 @@ def read_quantity(result: Mapping[str, Any], name: str) -> int:
     raise Refused(f"the node returned a malformed {name}: it must be a hex quantity", name)
 
 
-def read_octets(result: Mapping[str, Any], name: str, length: int | None = None) -> bytes:
+def read_bytes(result: Mapping[str, Any], name: str, length: int | None = None) -> bytes:
     """Read member `name` of a result as bytes: exactly `length` bytes, or any number if `length` is None."""
-    return octets_from_hex(result.get(name), name, length)
+    return bytes_from_hex(result.get(name), name, length)
 
 
-def octets_from_hex(value: object, name: str, length: int | None = None) -> bytes:
+def bytes_from_hex(value: object, name: str, length: int | None = None) -> bytes:
     """Read a hex string as bytes. The error calls the value `name`."""
     if isinstance(value, str) and value.startswith("0x"):
         try:
@@ -44,9 +44,9 @@ def read_objects(result: Mapping[str, Any], name: str) -> list[Mapping[str, Any]
     return value
 
 
-def read_octets_list(result: Mapping[str, Any], name: str, length: int) -> list[bytes]:
+def read_bytes_list(result: Mapping[str, Any], name: str, length: int) -> list[bytes]:
     """Read member `name` of a result as a list of hex strings of `length` bytes each."""
     value = result.get(name)
     if not isinstance(value, list):
         raise Refused(f"the node returned a malformed {name}: it must be a list", name)
-    return [octets_from_hex(each, name, length) for each in value]
+    return [bytes_from_hex(each, name, length) for each in value]

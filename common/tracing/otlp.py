@@ -30,7 +30,7 @@ _UNNAMED_SERVICE_PREFIX: Final = "unknown_service"
 
 
 @attrs.define(eq=False)
-class Backlog:
+class SpanBacklog:
     """Counts of the spans that wait or are being sent, and of the dropped spans."""
 
     report: TraceReport
@@ -82,7 +82,7 @@ class Backlog:
 
 
 class _CountingExporter(SpanExporter):
-    def __init__(self, inner: SpanExporter, backlog: Backlog) -> None:
+    def __init__(self, inner: SpanExporter, backlog: SpanBacklog) -> None:
         self._inner = inner
         self._backlog = backlog
 
@@ -103,7 +103,7 @@ class _CountingExporter(SpanExporter):
 class _BoundedProcessor(SpanProcessor):
     """Processor that drops and counts spans while too many wait. The SDK's processor would not count dropped spans."""
 
-    def __init__(self, exporter: SpanExporter, backlog: Backlog) -> None:
+    def __init__(self, exporter: SpanExporter, backlog: SpanBacklog) -> None:
         self._backlog = backlog
         self._inner: SpanProcessor = BatchSpanProcessor(
             _CountingExporter(exporter, backlog), max_queue_size=MAX_WAITING_SPANS
@@ -138,15 +138,15 @@ class RunningExport:
     """Provider that exports spans, its counts, and its sender."""
 
     provider: TracerProvider
-    backlog: Backlog
+    backlog: SpanBacklog
     _sender: SpanExporter
 
     @classmethod
     def start(cls, service: str, report: TraceReport) -> Self:
         """Start the export. Raise ValueError or OSError if the SDK rejects a variable."""
-        # The SDK logs each failed attempt. `Backlog` reports only the first failure.
+        # The SDK logs each failed attempt. `SpanBacklog` reports only the first failure.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        backlog = Backlog(report)
+        backlog = SpanBacklog(report)
         provider = TracerProvider(resource=_build_resource(service), shutdown_on_exit=False)
         sender = OTLPSpanExporter(session=_BoundedResponseSession())
         provider.add_span_processor(_BoundedProcessor(sender, backlog))

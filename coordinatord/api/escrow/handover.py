@@ -14,8 +14,8 @@ from common.api.fields import UINT64, BareHex, Boolean, Choice, NestedObject, Sc
 from common.box import PublicKey
 from common.daemon.secrets import Secret
 from common.domains import Domains
-from common.escrow import HandedOverKey, handover_content
 from common.escrow_evidence import report_data
+from common.escrow_handover import HandedOverKey, handover_content
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.refusal import Refused
 from common.scalars import read_hex

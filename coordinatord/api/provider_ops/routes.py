@@ -6,8 +6,8 @@ import attrs
 
 from common.api import limits, providers
 from common.api.fields import ADDRESS, BYTES32, body_field, object_example
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.shapes import OMITTED
-from common.api.words import MEMBER_TEXTS
 from common.artifacts import decode_error_name
 from common.scalars import hex_of
 from coordinatord.api.book.posted_jobs import PostedJobs

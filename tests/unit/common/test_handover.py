@@ -1,6 +1,6 @@
 import pytest
 
-from common.escrow import HandedOverKey, Handover, handover_content
+from common.escrow_handover import HandedOverKey, Handover, handover_content
 from common.refusal import Refused
 from tests.vectors.vector_file import cases
 

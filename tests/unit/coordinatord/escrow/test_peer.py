@@ -11,8 +11,8 @@ from common.address_book import AddressBook
 from common.box import PublicKey
 from common.daemon.secrets import Secret
 from common.domains import Domains
-from common.escrow import HandedOverKey, handover_content
 from common.escrow_evidence import mock_measurement, report_data
+from common.escrow_handover import HandedOverKey, handover_content
 from common.messages.escrow import HandoverAuth, HandoverKeys
 from common.scalars import base64_of
 from coordinatord.api.escrow import peer

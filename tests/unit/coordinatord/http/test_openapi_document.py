@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from common.api import limits
-from common.api.words import MEMBER_TEXTS
+from common.api.member_texts import MEMBER_TEXTS
 from common.api.worked_order import ANY_SIGNATURE
 from coordinatord.api.orders.bodies import OrderBody, read_submission
 from coordinatord.http.openapi import build_document
