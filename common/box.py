@@ -44,7 +44,7 @@ class PublicKey:
         # X25519 ignores the top bit and reduces modulo p, so each point has several encodings.
         u = (int.from_bytes(self.raw, "little") & (2**255 - 1)) % _FIELD_PRIME
         if u in _LOW_ORDER_POINTS:
-            raise Refused("this X25519 public key is a low-order point")
+            raise Refused("an X25519 public key must not be a low-order point")
 
 
 @attrs.frozen(repr=False)

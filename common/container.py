@@ -84,7 +84,7 @@ class CommitmentHasher:
         if self._length < MIN_CONTAINER_BYTES:
             raise too_short_error(self._length)
         if not framing.is_sealed_length(self._length - HEAD_BYTES):
-            raise Refused(f"no plaintext gives a container of {self._length} bytes", code="bad_container")
+            raise Refused(f"no container has {self._length} bytes; this one may be truncated", code="bad_container")
         seed_wrap = ContainerHead.parse(self._head).seed_wrap
         ct_hash = self._ciphertext.digest()
         return ContainerCommitment(commitment(seed_wrap, ct_hash), seed_wrap, ct_hash, self._length)
@@ -111,7 +111,7 @@ def _head_and_hash(container: Piece) -> tuple[bytes, bytes]:
     head = bytes(whole[:HEAD_BYTES])
     check_version(head[0])
     if not framing.is_sealed_length(length - HEAD_BYTES):
-        raise Refused(f"no plaintext gives a container of {length} bytes", code="bad_container")
+        raise Refused(f"no container has {length} bytes; this one may be truncated", code="bad_container")
     return head, keccak256(whole[HEAD_BYTES:])
 
 

@@ -18,7 +18,7 @@ def event_values(artifact: Artifact, event: str, topics: Sequence[bytes], data: 
     (entry,) = (each for each in artifact.abi if each["type"] == "event" and each["name"] == event)
     indexed = [field for field in entry["inputs"] if field["indexed"]]
     if not topics or topics[0] != event_topic(artifact, event) or len(topics) != 1 + len(indexed):
-        raise Refused(f"this is not a log of {event}")
+        raise Refused(f"the log must be a log of the event {event}")
     plain = [field for field in entry["inputs"] if not field["indexed"]]
     return _decode_values(indexed, b"".join(topics[1:])) | _decode_values(plain, data)
 

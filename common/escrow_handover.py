@@ -68,9 +68,9 @@ class Handover:
             raise _bad_handover("the message is too short")
         version, release, count = _HEAD_LAYOUT.unpack_from(message)
         if version != _VERSION:
-            raise _bad_handover(f"version {version} is not supported")
+            raise _bad_handover(f"its version must be {_VERSION}, not {version}")
         if count == 0 or end != _HEAD_LAYOUT.size + count * _GENERATION_BYTES:
-            raise _bad_handover(f"{len(message)} bytes are the wrong length for {count} keys")
+            raise _bad_handover(f"{len(message)} bytes is the wrong length for {count} keys")
         keys = tuple(
             HandedOverKey(message[start : start + KEY_BYTES], _TIME_LAYOUT.unpack_from(message, start + KEY_BYTES)[0])
             for start in range(_HEAD_LAYOUT.size, end, _GENERATION_BYTES)

@@ -29,7 +29,7 @@ MIN_SEALED_BYTES: Final = HEAD_BYTES + MIN_STREAM_BYTES
 
 def check_version(first: int) -> None:
     if first != FORMAT_VERSION:
-        raise Refused(f"version {first} is not supported", code="bad_version")
+        raise Refused(f"the first byte, the format version, must be {FORMAT_VERSION}, not {first}", code="bad_version")
 
 
 @attrs.frozen
@@ -122,4 +122,4 @@ class StreamOpener:
 
 
 def too_short_error(length: int) -> Refused:
-    return Refused(f"{length} bytes are too short: the minimum is {MIN_SEALED_BYTES}", code="too_short")
+    return Refused(f"sealed data must have at least {MIN_SEALED_BYTES} bytes, not {length}", code="too_short")

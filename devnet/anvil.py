@@ -25,7 +25,7 @@ FUNDED_ACCOUNT_COUNT: Final = 20
 HARDFORK: Final = "osaka"
 BLOCK_GAS_LIMIT: Final = 60_000_000
 TX_GAS_CAP: Final = 1 << 24
-# Number of old blocks whose state anvil keeps. Calls can read this far back, and a reorganisation can go this far back.
+# Past blocks whose state anvil keeps: the maximum depth of reads of old state and of reorganisations.
 PAST_STATE_COUNT: Final = 256
 
 

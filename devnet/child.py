@@ -23,7 +23,7 @@ _WITHOUT_PROXIES: Final = {"no_proxy": "*", "NO_PROXY": "*"}  # all traffic is o
 
 @attrs.frozen
 class Program:
-    """Command of a service, and the way to stop the service."""
+    """Command of a service, with its log, environment and signals."""
 
     name: str
     command: tuple[str, ...]

@@ -58,7 +58,7 @@ def _market_options(command: F) -> F:
         click.option(
             "--block-time", type=click.IntRange(1, 3600), metavar="SECONDS", help="Time between blocks (default: 1)."
         ),
-        click.option("--automine", is_flag=True, help="Mine each transaction at once."),
+        click.option("--automine", is_flag=True, help="Mine each transaction immediately."),
         click.option("--model", type=click.Choice([model.SMOLLM]), help="Run a language model (see `make model`)."),
     ]
     for port in DEFAULTS.wanted_ports:
@@ -108,7 +108,7 @@ def env(key_file: Path | None, state_dir: Path) -> None:
 @click.option("--ether", type=_AMOUNT, default=10, metavar="N", help="Ether for gas.")
 @_STATE_DIR
 def fund(address: bytes, tokens: int, ether: int, state_dir: Path) -> None:
-    """Give an account tokens and ether in the running market."""
+    """Add tokens and ether to an account in the running market."""
     try:
         click.echo(anyio.run(funding.fund_account, state_dir, address, tokens, ether))
     except DevnetError as error:
@@ -188,7 +188,7 @@ async def _cancel_on_signal(running: CancelScope, *, task_status: TaskStatus[Non
     with open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for received in signals:
-            _print_line(f"{received.name}: stopping after svcd finishes its jobs and the coordinator its requests")
+            _print_line(f"{received.name}: stopping; svcd first finishes its jobs, and the coordinator its requests")
             running.cancel()
 
 

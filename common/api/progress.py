@@ -1,6 +1,6 @@
 """Progress of a job, including ops that the coordinator has stored and the chain has not confirmed.
 
-Unconfirmed states are provisional, and `rests_on` says how far each op has come.
+Unconfirmed states are provisional. `rests_on` is the stage that an op has reached.
 """
 
 from typing import Annotated, Generic, Literal

@@ -37,7 +37,7 @@ class _LossyStream:
 
 
 def set_up_logging(level: str, *extra_processors: structlog.typing.Processor) -> None:
-    """Log readable lines to a terminal and JSON lines otherwise, including the logs of libraries.
+    """Log to standard error: readable lines on a terminal, otherwise JSON lines. Include the logs of libraries.
 
     `extra_processors` see every event before its exception becomes text.
     """

@@ -41,7 +41,9 @@ def exporting(service: str, report: TraceReport) -> Iterator[None]:
 
         export = RunningExport.start(service, report)
     except ModuleNotFoundError as error:
-        report.report_start_failure(f"{error.name} is missing: pip install '{DISTRIBUTION}[{_TRACING_EXTRA}]'")
+        report.report_start_failure(
+            f"the Python package {error.name} is missing: pip install '{DISTRIBUTION}[{_TRACING_EXTRA}]'"
+        )
         yield
         return
     except (ValueError, OSError, RuntimeError) as error:  # the SDK rejected a variable
