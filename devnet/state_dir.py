@@ -1,11 +1,11 @@
 """Lock and empty the state directory of one devnet.
 
-lock             locked while a devnet runs; contains the devnet's process id
-devnet.json      addresses and keys for other programs (see devnet.manifest)
-    addresses.json   the address book, for clients
-    known/           the clients' known-markets file
-    anvil/ postgres/ pins/ provider/   files of the services
-    logs/            one file per service; kept until the next start
+lock                                locked while a devnet runs; contains the devnet's process id
+devnet.json                         addresses and keys for other programs (see devnet.manifest)
+addresses.json                      the address book, for clients
+known/                              the clients' known-markets file
+anvil/ postgres/ pins/ provider/    files of the services
+logs/                               one file per service; deleted at the next start
 
 Every devnet starts empty: the chain exists only in memory, and database and objects are useless without that chain.
 """

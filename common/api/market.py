@@ -16,7 +16,7 @@ Zero = TypeVar("Zero")
 
 
 class ModelDetails(Shape, Generic[N], frozen=True):
-    """Data of a model that orders need."""
+    """Model data that clients need for orders."""
 
     model_id: N
     enabled: bool

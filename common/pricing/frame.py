@@ -50,7 +50,7 @@ def frame_size(tier: str, ratio: str) -> tuple[int, int]:
 
 
 def largest_frame(tier: str) -> tuple[int, int]:
-    """Return the largest frame of a tier: the priced frame for the ratio `adaptive`, where the model chooses."""
+    """Return the largest frame of a tier. It is the price for `adaptive`, because the model then chooses the frame."""
     return max((frame_size(tier, ratio) for ratio in ASPECT_RATIOS), key=_area)
 
 

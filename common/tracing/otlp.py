@@ -159,7 +159,7 @@ class RunningExport:
 
 
 def _build_resource(service: str) -> Resource:
-    """Return OpenTelemetry's resource from the variables. `service` is the default name."""
+    """Return the resource of all spans from the OTEL_* variables. `service` is its default name."""
     from_variables = Resource.create()
     defaults = {SERVICE_VERSION: version(DISTRIBUTION), SERVICE_NAME: service}
     if not str(from_variables.attributes[SERVICE_NAME]).startswith(_UNNAMED_SERVICE_PREFIX):
